@@ -11,6 +11,7 @@
 #include "common/model/pass_memory.h"
 #include "common/model/reduction_staging.h"
 #include "common/model/streamed_units.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -18,17 +19,6 @@ namespace {
 constexpr int64_t kF32 = 4;
 // Of the arena of a CUDA device, the part that best fit at times cannot use.
 constexpr int64_t kUncutShare = 160;
-
-/// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
-/// gradient, and f32 copies of factors that are not.
-int64_t FactorWorkspace(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
-  const bool narrow = inputs.precision->matrices != DType::kF32;
-  const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
-  const int64_t packed = stored ? 0 : shape.largest_factored;
-  return kF32 * (packed + (narrow ? shape.largest_factor : 0));
-}
 
 /// Of the arena of a CUDA device, what best fit leaves unused where codes stand in the places of
 /// the larger tensors that they are made of: as measured, up to a sixth of the codes and a place of
@@ -150,7 +140,11 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
 }  // namespace
 
 int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs) {
-  return std::max(inputs.optimizer.workspace, FactorWorkspace(inputs));
+  int64_t bytes = inputs.optimizer.workspace;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    bytes = std::max(bytes, technique->WorkspaceBytes(inputs));
+  }
+  return bytes;
 }
 
 int64_t ScratchBytes(const MemoryInputs& inputs) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "common/model/over_parameterization.h"
 #include "common/model/parameter_list.h"
 
 namespace weft {
@@ -79,16 +78,6 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
          2.0 * HeadShare(shape, sequence_length) *
              static_cast<double>(shape.head.trained + shape.head.backward) +
          4.0 * layers * AttentionPerLayer(shape, sequence_length);
-}
-
-double FactorFlopsPerStep(const ModelShape& shape) {
-  if (shape.spec.over_parameterization.kind == "majority_kernels") {
-    // A multiplication and an addition for the mixture, a multiplication for its gradient.
-    return 3 * static_cast<double>(shape.factors);
-  }
-  double flops = 0;
-  for (const Gemm& gemm : FactorGemms(shape)) flops += gemm.Flops();
-  return flops;
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
@@ -172,20 +161,6 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   };
   add_classifier(chunk, head_rows / chunk);
   if (head_rows % chunk != 0) add_classifier(head_rows % chunk, 1);
-  return gemms;
-}
-
-std::vector<Gemm> FactorGemms(const ModelShape& shape) {
-  std::vector<Gemm> gemms;
-  if (shape.spec.over_parameterization.kind != "linear_expansion") return gemms;
-  for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
-    if (!IsOverParameterized(shape.spec, parameter)) continue;
-    const int64_t out = parameter.shape[0], in = parameter.shape[1];
-    const int64_t inner = FactorsOf(shape.spec.over_parameterization, parameter)[0].shape[0];
-    gemms.push_back({"expansion", GemmPass::kForward, out, in, inner, 1});
-    gemms.push_back({"expansion", GemmPass::kInputGradient, inner, in, out, 1});
-    gemms.push_back({"expansion", GemmPass::kWeightGradient, inner, out, in, 1});
-  }
   return gemms;
 }
 

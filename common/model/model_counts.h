@@ -21,11 +21,6 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 /// Keys that a token attends to, on average over the sequence, times two.
 double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length);
 
-/// Floating-point operations of a rank in each step, however many tokens it has, for the sake of
-/// model.over_parameterization: weights made of their factors, gradients carried to these. 0
-/// without.
-double FactorFlopsPerStep(const ModelShape& shape);
-
 enum class GemmPass { kForward, kInputGradient, kWeightGradient };
 
 /// A matrix product [m, k] x [k, n] that runs `count` times.
@@ -48,9 +43,6 @@ struct Gemm {
 /// see LogitsChunkRows.
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
-
-/// The products of FactorFlopsPerStep, in f32 whatever the precision: those of linear_expansion.
-std::vector<Gemm> FactorGemms(const ModelShape& shape);
 
 /// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
 /// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/model/over_parameterization.h"
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -131,17 +131,18 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding += here * parameter.PackedPadding();
     }
-    if (!IsOverParameterized(spec, parameter)) continue;
-    factored += elements;
-    largest_factored = std::max(largest_factored, parameter.Elements());
-    for (const ParameterInfo& factor : FactorsOf(spec.over_parameterization, parameter)) {
-      factors += here * factor.Elements();
-      largest_factor = std::max(largest_factor, factor.Elements());
+    const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
+    if (sources_of_it.empty()) continue;
+    derived += elements;
+    largest_derived = std::max(largest_derived, parameter.Elements());
+    for (const ParameterInfo& source : sources_of_it) {
+      sources += here * source.Elements();
+      largest_source = std::max(largest_source, source.Elements());
     }
   }
-  stored += factors;
-  stored_trained += factors;
-  stored_matrices += factors - factored;
+  stored += sources;
+  stored_trained += sources;
+  stored_matrices += sources - derived;
 }
 
 int64_t ModelShape::ExpertRows() const {

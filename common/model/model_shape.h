@@ -77,22 +77,22 @@ struct ModelShape {
   bool has_head = true;            ///< ... and what stands after them.
   ParameterCounts counts;
   int64_t trained = 0;         ///< Numbers that model.freeze leaves to be trained.
-  int64_t stored = 0;          ///< All numbers in memory, with factors and padded vocabulary.
+  int64_t stored = 0;          ///< All numbers in memory, with sources and padded vocabulary.
   int64_t stored_trained = 0;  ///< Those that have a gradient.
   int64_t stored_trained_experts = 0;  ///< Those of them that are of experts.
   int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
-                                ///< that are not made of factors.
+                                ///< that are not derived.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   /// Those that have a gradient of which each rank that shares matrices has a summand, to be added
   /// up once a step: routers and, where they share tokens, what the residual stream meets.
   int64_t summands = 0;
-  int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
-  int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
-  int64_t packed_padding = 0;    ///< what fills up the copies of the others.
-  int64_t factored = 0;          ///< Numbers of the weights that are over-parameterised ...
-  int64_t factors = 0;           ///< ... and of what is trained in their place.
-  int64_t largest_factored = 0;  ///< Numbers of the largest of those weights ...
-  int64_t largest_factor = 0;    ///< ... and of the largest of those factors.
+  int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
+  int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
+  int64_t packed_padding = 0;   ///< what fills up the copies of the others.
+  int64_t derived = 0;          ///< Numbers of the weights that are computed from others ...
+  int64_t sources = 0;          ///< ... and of these, which are trained in their place.
+  int64_t largest_derived = 0;  ///< Numbers of the largest of those weights ...
+  int64_t largest_source = 0;   ///< ... and of the largest source.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.
@@ -126,7 +126,7 @@ struct ModelShape {
   int64_t ExpertRows() const;
 
   /// Numbers that the optimizer updates.
-  int64_t Updated() const { return trained - factored + factors; }
+  int64_t Updated() const { return trained - derived + sources; }
 };
 
 /// Rows of a batch of `tokens` tokens in sequences of this length that the head computes: all

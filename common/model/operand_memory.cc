@@ -179,7 +179,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       const bool stored = inputs.precision->matrices == inputs.precision->products ||
                           (shares && inputs.precision->products == DType::kBF16);
       if (inputs.precision->products == DType::kF32) return 0;
-      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
+      return ElementBytes(inputs.precision->products) * (stored ? shape.derived : packed);
     }
     case ProductKind::kWidenedUnpacked:
       if (!inputs.precision->fp8_blocks) return 0;

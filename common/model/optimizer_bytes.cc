@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/model/model_sizes.h"
-#include "common/model/over_parameterization.h"
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -55,9 +55,8 @@ int64_t FileBufferBytes(int64_t numbers) {
 
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
                                 int64_t tensor, int64_t rows, int64_t expert_ranks) {
-  const AveragingSpec& averaging = job.train.averaging;
-  int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
-  if (averaging.kind == "ema") averages = 1;
+  int64_t copies = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) copies += technique->StateCopies(job);
   // The parameters after the last outer step, and its momentum.
   const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
   const bool in_file = job.resources.offload_optimizer == "nvme";
@@ -68,7 +67,7 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     if (in_file) bytes.in_file += count * state;
     if (in_file && of_experts) bytes.in_file_of_experts += count * state;
     const int64_t held =
-        count * kF32 * ((in_file ? 0 : state) + (averages + outer) * parameter.Elements());
+        count * kF32 * ((in_file ? 0 : state) + (copies + outer) * parameter.Elements());
     bytes.state += held;
     if (of_experts) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
@@ -80,14 +79,9 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     // Experts of a group are shared out; alone they are here or not.
     const int64_t count = group.blocks * (group.experts > 1 ? group.experts / expert_ranks : 1);
-    if (!IsOverParameterized(model, parameter)) {
-      add(parameter, count);
-      continue;
-    }
-    // Factors are updated in the place of over-parameterised weights.
-    for (const ParameterInfo& factor : FactorsOf(model.over_parameterization, parameter)) {
-      add(factor, count);
-    }
+    const std::vector<ParameterInfo> sources = SourcesOf(model, parameter);
+    if (sources.empty()) add(parameter, count);
+    for (const ParameterInfo& source : sources) add(source, count);
   }
   return bytes;
 }

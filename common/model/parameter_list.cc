@@ -4,6 +4,7 @@
 
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -371,7 +372,7 @@ std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tens
 
 std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_t tensor,
                                                   int64_t rows) {
-  const bool alike = model.freeze.empty() && model.over_parameterization.layers.empty();
+  const bool alike = !TellsBlocksApart(model);
   ModelSpec one = model;
   if (alike && model.layers > 0) one.layers = one.distinct_blocks = 1;
   const int64_t blocks = DistinctBlocks(model) / std::max<int64_t>(DistinctBlocks(one), 1);

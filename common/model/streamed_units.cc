@@ -6,6 +6,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -41,7 +42,7 @@ void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t rows, int6
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, int64_t rows,
                                         int64_t expert_ranks) {
   const int64_t blocks = DistinctBlocks(model);
-  if (blocks > 1 && model.freeze.empty() && model.over_parameterization.layers.empty()) {
+  if (blocks > 1 && !TellsBlocksApart(model)) {
     // Alike: planners ask often.
     ModelSpec one = model;
     one.layers = one.distinct_blocks = 1;

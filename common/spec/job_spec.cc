@@ -11,6 +11,7 @@
 #include "common/spec/offload.h"
 #include "common/spec/open_choices.h"
 #include "common/spec/pipeline_parallel.h"
+#include "common/spec/technique_checks.h"
 #include "common/spec/tensor_parallel.h"
 
 namespace weft {
@@ -43,13 +44,6 @@ Status CheckInitialization(const JobSpec& job) {
                         optimizer);
   }
   return OkStatus();
-}
-
-Status CheckOverParameterization(const OverParameterizationSpec& spec) {
-  if (spec.kind != "none" || spec.layers.empty()) return OkStatus();
-  return InvalidError(
-      "model.over_parameterization.layers needs a model.over_parameterization.kind; hint: "
-      "linear_expansion or majority_kernels");
 }
 
 // Sizes that must fit each other. Those of an imported model are those of its folder.
@@ -343,7 +337,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
-  WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
+  WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
   WEFT_RETURN_IF_ERROR(CheckGradientReduction(job.resources));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
@@ -403,13 +397,6 @@ Status ValidateJob(const JobSpec& job) {
       resources.ranks > 0 && resources.micro_batch > 0
           ? train.global_batch / (ranks * resources.micro_batch)
           : 0));
-  if (train.gradient_noise_scale &&
-      (train.global_batch == 1 || (resources.ranks == 1 && resources.micro_batch > 0 &&
-                                   resources.micro_batch == train.global_batch))) {
-    return InvalidError(
-        "train.gradient_noise_scale compares a part of the batch with the whole, and the whole of "
-        "this one is a single micro-batch; hint: resources.micro_batch");
-  }
   return OkStatus();
 }
 

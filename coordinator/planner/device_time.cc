@@ -87,13 +87,11 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const bool copied = precision.matrices != precision.products;
   const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
   const double codes = pass.fp8_share * stored;
-  const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
-                           ? D(inputs.shape.factors)
-                           : 0;
-  time.optimizer_seconds = (inputs.Updated() * (5 * 4 + 2 * stored + 4) +
-                            matrices * (copies + codes) + mixed * (4 * 4 + stored)) /
-                               bandwidth +
-                           pass.factor_gemm_seconds;
+  time.optimizer_seconds =
+      (inputs.Updated() * (5 * 4 + 2 * stored + 4) + matrices * (copies + codes) +
+       4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers) /
+          bandwidth +
+      pass.step_product_seconds;
 
   const auto all_reduce = [&](int64_t ranks, int64_t nodes, double bytes) {
     return device.AllReduceSeconds(ranks, nodes, network_bytes_per_second, bytes);

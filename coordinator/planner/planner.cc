@@ -13,6 +13,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
+#include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
@@ -171,7 +172,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
       tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
-      static_cast<double>(RankCount(plan.mesh)) * FactorFlopsPerStep(shape);
+      static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape).Flops();
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
   std::vector<int64_t> devices;

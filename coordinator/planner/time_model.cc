@@ -7,6 +7,7 @@
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
 
 namespace weft::planner {
@@ -179,7 +180,7 @@ PassCost SlowedBy(PassCost pass, double times) {
   pass.block_forward_gemm_seconds *= times;
   pass.attention_forward_gemm_seconds *= times;
   pass.attention_product_seconds *= times;
-  pass.factor_gemm_seconds *= times;
+  pass.step_product_seconds *= times;
   return pass;
 }
 
@@ -283,10 +284,13 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
                                    backward_layers * block_backward + 2 * embedding + 8 * c) +
                       classifier;
-  if (const std::vector<Gemm> factors = FactorGemms(shape); !factors.empty()) {
+  const StepWork work = StepWorkOf(shape);
+  cost.step_f32_numbers = work.f32_numbers;
+  cost.step_parameter_numbers = work.parameter_numbers;
+  if (!work.products.empty()) {
     const RateModel f32 = rates.With(DType::kF32);
-    for (const Gemm& gemm : factors) {
-      cost.factor_gemm_seconds +=
+    for (const Gemm& gemm : work.products) {
+      cost.step_product_seconds +=
           gemm.Flops() / f32.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     }
   }
@@ -479,18 +483,14 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
   // the gradients; packing reads each matrix and writes its copy.
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  // Mixing copies reads and writes the sum for each, and writes the gradient of each.
-  const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
-                           ? D(inputs.shape.factors)
-                           : 0;
   // Gathered parameters are packed in every pass, twice, and not after the update.
   const double packing = unpacked ? 0 : matrices * (stored + packed);
   if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
   const double optimizer_bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) +
                                  (inputs.SharesParameters() ? 0 : packing) +
-                                 mixed * (4 * 4 + stored);
+                                 4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
   const double updating = copying * calibration.update_share;
-  time.optimizer_seconds = optimizer_bytes / updating + pass.factor_gemm_seconds;
+  time.optimizer_seconds = optimizer_bytes / updating + pass.step_product_seconds;
   time.optimizer_seconds = std::max(
       time.optimizer_seconds, FileSeconds(inputs, rates) - BesideSeconds(inputs, pass, bandwidth));
 

@@ -27,9 +27,11 @@ struct PassCost {
   double attention_product_seconds = 0;       ///< One of its products over queries and keys.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
-  double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
-  double factor_gemm_seconds = 0;    ///< Once a step: FactorGemms.
-  double fp8_share = 0;              ///< Of the blocks, those whose products have FP8 operands.
+  double weight_gradient_bytes = 0;   ///< Written once a pass, and read from the second pass on.
+  double step_product_seconds = 0;    ///< Once a step, of the products of StepWork.
+  double step_f32_numbers = 0;        ///< Once a step, as StepWork has it,
+  double step_parameter_numbers = 0;  ///< like this.
+  double fp8_share = 0;               ///< Of the blocks, those whose products have FP8 operands.
 };
 
 /// Of the blocks of a network, those whose products have FP8 operands.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -103,7 +104,7 @@ struct Progress {
   int64_t skipped_steps = 0;
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
-  std::optional<double> gradient_noise_scale;
+  std::map<std::string, double> technique_metrics;
   std::optional<double> accuracy;
   std::optional<double> validation_accuracy;
 
@@ -129,8 +130,8 @@ struct Progress {
     visit(Field("skipped_steps", "Updates dropped."), self.skipped_steps);
     visit(Field("loss_spikes", "Of them because the loss jumped."), self.loss_spikes);
     visit(Field("rollbacks", "Times it went back and left out data."), self.rollbacks);
-    visit(Field("gradient_noise_scale", "Newest estimate.").Unit("sequences"),
-          self.gradient_noise_scale);
+    visit(Field("technique_metrics", "What techniques measured last, by name."),
+          self.technique_metrics);
     visit(Field("accuracy", "Of the last step's examples."), self.accuracy);
     visit(Field("validation_accuracy", "Of the newest validation."), self.validation_accuracy);
   }

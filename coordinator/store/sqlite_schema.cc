@@ -131,6 +131,11 @@ CREATE INDEX jobs_listed ON jobs (ordinal, id, version, state, reason, message, 
 CREATE INDEX request_ids_by_job ON request_ids (job_id);
 CREATE INDEX jobs_by_end ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 )sql",
+    // What techniques measure has become a map, which the next step of a run fills.
+    R"sql(
+UPDATE jobs SET progress_json = json_remove(progress_json, '$.gradient_noise_scale')
+  WHERE json_valid(progress_json);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

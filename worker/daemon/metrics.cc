@@ -3,8 +3,11 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
+#include "common/model/technique_cost.h"
 #include "common/version.h"
 
 namespace weft::daemon {
@@ -32,7 +35,7 @@ void Raise(Counter& counter, double value) {
 struct Metrics::Families {
   prometheus::Registry& registry;
 
-  Family<Gauge>& NewGauge(const char* name, const char* help) {
+  Family<Gauge>& NewGauge(const std::string& name, const std::string& help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }
   Family<Counter>& NewCounter(const char* name, const char* help) {
@@ -40,6 +43,17 @@ struct Metrics::Families {
   }
   Family<Histogram>& NewHistogram(const char* name, const char* help) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+  }
+
+  std::map<std::string, Family<Gauge>*> NewTechniqueGauges() {
+    std::map<std::string, Family<Gauge>*> gauges;
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      for (const TechniqueMetric& metric : technique->Metrics()) {
+        const std::string name(metric.name);
+        gauges[name] = &NewGauge("weft_train_" + name, std::string(metric.help));
+      }
+    }
+    return gauges;
   }
 
   explicit Families(prometheus::Registry& r) : registry(r) {}
@@ -118,9 +132,7 @@ struct Metrics::Families {
                                               "Time that a rank waited for other tiers.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
                                     "Share of the last step's tokens that only fill up rows.");
-  Family<Gauge>& noise_scale =
-      NewGauge("weft_train_gradient_noise_scale_sequences",
-               "Batch beyond which larger ones gain little; absent without an estimate.");
+  std::map<std::string, Family<Gauge>*> techniques = NewTechniqueGauges();
   Family<Gauge>& loss_scale =
       NewGauge("weft_train_loss_scale", "Factor on the loss of an fp16 run; 1 otherwise.");
   Family<Counter>& skipped = NewCounter("weft_train_skipped_steps_total", "Updates dropped.");
@@ -371,7 +383,11 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
   run->Get(f.padding, {}).Set(step.padding_ratio);
-  if (step.noise_scale) run->Get(f.noise_scale, {}).Set(*step.noise_scale);
+  for (const auto& [name, value] : step.technique_metrics) {
+    if (const auto found = f.techniques.find(name); found != f.techniques.end()) {
+      run->Get(*found->second, {}).Set(value);
+    }
+  }
   if (step.skipped) {
     run->Get(f.skipped, step.spike ? kSpike : step.overflow ? kOverflow : kNonFinite).Increment();
   }

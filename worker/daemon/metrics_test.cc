@@ -24,7 +24,7 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   step.non_finite_gradients = 7;
   step.loss_scale = 16384;
   step.padding_ratio = 0.25;
-  step.noise_scale = 37.5;
+  step.technique_metrics = {{"gradient_noise_scale_sequences", 37.5}};
   metrics.ObserveNumerics("r", step);
   step.overflow = false;
   step.loss.reset();

@@ -40,7 +40,9 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
     group.set_parameter(norm.parameter);
   }
   if (message.accuracy) progress_.set_accuracy(*message.accuracy);
-  if (message.noise_scale) progress_.set_gradient_noise_scale(*message.noise_scale);
+  for (const auto& [name, value] : message.technique_metrics) {
+    (*progress_.mutable_technique_metrics())[name] = value;
+  }
   if (!message.loss) return;
   progress_.set_loss(*message.loss);
   progress_.set_perplexity(Perplexity(*message.loss));

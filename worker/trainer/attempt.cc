@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -73,6 +74,13 @@ std::string AccuracyText(std::optional<double> accuracy) {
   if (!accuracy) return "";
   const auto permille = std::llround(*accuracy * 1000);
   return " accuracy " + std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
+}
+
+/// " <name> <value>" of each.
+std::string MetricsText(const std::map<std::string, double>& metrics) {
+  std::ostringstream text;
+  for (const auto& [name, value] : metrics) text << " " << name << " " << value;
+  return text.str();
 }
 
 }  // namespace
@@ -396,7 +404,7 @@ Status Attempt::Step() {
   progress.overflow = report.overflow;
   progress.non_finite_gradients = report.non_finite_gradients;
   progress.loss_scale = report.loss_scale;
-  progress.noise_scale = report.noise_scale;
+  progress.technique_metrics = report.technique_metrics;
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
@@ -434,9 +442,7 @@ Status Attempt::Step() {
                             ? " padding " +
                                   std::to_string(std::llround(progress.padding_ratio * 100)) + " %"
                             : "")
-                    << (report.noise_scale
-                            ? " noise scale " + std::to_string(std::llround(*report.noise_scale))
-                            : "");
+                    << MetricsText(report.technique_metrics);
     }
   }
   reporter_.Report(progress);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -110,7 +111,7 @@ struct ProgressMessage {
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
   int64_t non_finite_gradients = 0;
-  std::optional<double> noise_scale;
+  std::map<std::string, double> technique_metrics;
   double loss_scale = 1;
   double padding_ratio = 0;
   int64_t tokens = 0;
@@ -146,8 +147,8 @@ struct ProgressMessage {
     visit(Field("overflow", "And the loss scale was lowered for it."), self.overflow);
     visit(Field("non_finite_gradients", "Elements of the gradient that were not finite."),
           self.non_finite_gradients);
-    visit(Field("noise_scale", "Of the gradients; absent without an estimate.").Unit("sequences"),
-          self.noise_scale);
+    visit(Field("technique_metrics", "What techniques measured, by name; absent without a value."),
+          self.technique_metrics);
     visit(Field("loss_scale", "Of this step; 1 without loss scaling."), self.loss_scale);
     visit(Field("padding_ratio", "Share of the step's tokens that only fill up rows."),
           self.padding_ratio);

@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "common/formats/safetensors.h"
+#include "common/model/technique_cost.h"
 #include "worker/engine/checkpoint/tensor_files.h"
-#include "worker/engine/nn/over_parameterization.h"
-#include "worker/engine/optim/weight_average.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::trainer {
@@ -19,7 +18,7 @@ using engine::NamedTensor;
 Result<std::vector<NamedTensor>> AveragedParameters(Env& env, const std::string& folder,
                                                     const engine::CheckpointManifest& manifest,
                                                     const engine::ParameterSet& parameters,
-                                                    const engine::AverageName& average) {
+                                                    const StateName& average) {
   // Each file may hold a part of it.
   std::set<std::string> names;
   for (const engine::CheckpointFile& file : manifest.files) {
@@ -42,11 +41,10 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                           engine::ParameterSet& parameters) {
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
                                            engine::ExtraTensors::kIgnore, parameters.stream()));
-  const std::vector<engine::AverageName> averages =
-      engine::AverageNames(manifest.job, manifest.updates);
+  const std::vector<StateName> averages = ExportedAverages(manifest.job, manifest.updates);
   engine::Context context;
   context.stream = parameters.stream();
-  if (averages.empty()) return engine::MergeWeights(context, parameters, nullptr);
+  if (averages.empty()) return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
   WEFT_ASSIGN_OR_RETURN(std::vector<NamedTensor> averaged,
                         AveragedParameters(env, folder, manifest, parameters, averages[0]));
   for (const NamedTensor& one : averaged) {
@@ -54,7 +52,7 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
     const auto count = static_cast<size_t>(one.view.shape.Elements());
     std::vector<float> snapshot(count);
     std::vector<double> sum(count, 0.0);
-    for (const engine::AverageName& average : averages) {
+    for (const StateName& average : averages) {
       TensorView view = one.view;
       view.data = snapshot.data();
       view.device = {};
@@ -68,7 +66,7 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
     }
     WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), snapshot.data(), one.view));
   }
-  return engine::MergeWeights(context, parameters, nullptr);
+  return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
 }
 
 }  // namespace weft::trainer

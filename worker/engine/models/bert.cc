@@ -72,7 +72,7 @@ ClassifierHead Head(ParameterSet& parameters, const ModelSpec& spec, bool masked
 }  // namespace
 
 Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
-    : Model(options),
+    : Model(spec, options),
       spec_(spec),
       precision_(*options.precision),
       masked_(HeadOf(spec) == "masked_lm"),

@@ -119,7 +119,7 @@ std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const st
 }  // namespace
 
 Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
-    : LanguageModel(options),
+    : LanguageModel(spec, options),
       spec_(spec),
       part_(PartOf(spec, options)),
       precision_(*options.precision),

@@ -12,7 +12,7 @@
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/models/llama.h"
 #include "worker/engine/models/vit.h"
-#include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/techniques/registry.h"
 
 namespace weft::engine {
 namespace {
@@ -95,7 +95,7 @@ Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
   return OkStatus();
 }
 
-// Freezes, over-parameterises and allocates what the model registered.
+// Freezes what the model registered, lets techniques register more, and allocates all.
 template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
                                  std::unique_ptr<T> model) {
@@ -106,8 +106,10 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
     parameters.SetNames(std::move(names));
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
-  WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
-  if (options.shard_values && parameters.factoring() != Factoring::kNone) {
+  for (const std::unique_ptr<Technique>& technique : model->techniques()) {
+    WEFT_RETURN_IF_ERROR(technique->OnParameters(parameters));
+  }
+  if (options.shard_values && parameters.has_derived()) {
     return InvalidError("plan.zero_stage 3 does not go with model.over_parameterization; hint: 0");
   }
   parameters.ShareAmong(options.update_ranks, options.place_gradients);
@@ -208,8 +210,9 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
   return RematOf(plan, layers);
 }
 
-Model::Model(const ModelOptions& options)
-    : fp8_(options.precision->fp8_blocks
+Model::Model(const ModelSpec& spec, const ModelOptions& options)
+    : techniques_(ModelTechniques({.model = spec, .train = TrainSpec()})),
+      fp8_(options.precision->fp8_blocks
                ? std::make_unique<Fp8Scaling>(
                      options.fp8, options.with_gradients,
                      options.tensor != nullptr ? &options.tensor->group() : nullptr)

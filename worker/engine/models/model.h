@@ -16,6 +16,7 @@
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/pipeline_part.h"
 #include "worker/engine/nn/token_batch.h"
+#include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
 
@@ -67,13 +68,17 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 /// or picture. Not thread-safe.
 class Model {
  public:
-  explicit Model(const ModelOptions& options);
+  /// With the techniques that `spec` asks for.
+  Model(const ModelSpec& spec, const ModelOptions& options);
   virtual ~Model() = default;
 
   /// With the sizes that hold: vocab_size or classes resolved.
   virtual const ModelSpec& spec() const = 0;
   virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;
+
+  /// Those that are part of the model, in the order of their hooks.
+  const std::vector<std::unique_ptr<Technique>>& techniques() const { return techniques_; }
 
   /// The scales of FP8 products, or null when there are none.
   Fp8Scaling* fp8() const { return fp8_.get(); }
@@ -100,6 +105,7 @@ class Model {
   virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch) const = 0;
 
  private:
+  std::vector<std::unique_ptr<Technique>> techniques_;
   std::unique_ptr<Fp8Scaling> fp8_;
 };
 

@@ -44,7 +44,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
 }  // namespace
 
 Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
-    : Model(options),
+    : Model(spec, options),
       spec_(spec),
       precision_(*options.precision),
       class_token_(&parameters_,

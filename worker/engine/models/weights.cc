@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/elementwise/elementwise.h"
-#include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -135,7 +134,7 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   WEFT_RETURN_IF_ERROR(round_waiting());
   Context context;
   context.stream = model.parameters().stream();
-  return StartFactors(context, model.parameters(), FactorStart::kLoaded);
+  return model.parameters().OnValues(context, ValuesFrom::kImported);
 }
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,

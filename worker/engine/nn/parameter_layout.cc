@@ -25,11 +25,11 @@ size_t AlignedBytes(size_t bytes) {
 }  // namespace
 
 ParameterSet::ValueSizes ParameterSet::LayOutValues(DType matrices) {
-  // A stack is read as one matrix, so it is f32 when a part of it is made of factors.
+  // A stack is read as one matrix, so it is f32 when a part of it is derived.
   std::vector<bool> made(parameters_.size());
   for (size_t i = 0; i < made.size(); ++i) {
     const bool joins = parameters_[i].stacked && made[i - 1];
-    made[i] = joins || parameters_[i].factoring != Factoring::kNone;
+    made[i] = joins || parameters_[i].derived();
   }
   for (size_t i = made.size(); i-- > 1;) {
     if (parameters_[i].stacked && made[i]) made[i - 1] = true;
@@ -159,7 +159,7 @@ void ParameterSet::LayOutGradients() {
     if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
     parameter.gradient_offset = gradient_count_;
     gradient_count_ += parameter.StoredElements();
-    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
+    if (parameter.source_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
     joins = true;
   }
   gradient_count_ = Aligned(gradient_count_, ranks_);
@@ -236,7 +236,7 @@ Status ParameterSet::AllocateShards(Context& context) {
 }
 
 Status ParameterSet::MakeFile(const Context& context) {
-  WEFT_CHECK((streamed_ || values_sharded()) && factoring_ == Factoring::kNone,
+  WEFT_CHECK((streamed_ || values_sharded()) && !has_derived_,
              "values in a file are brought unit by unit");
   unit_values_.assign(static_cast<size_t>(units()), nullptr);
   std::vector<int64_t> bytes(unit_values_.size());

@@ -27,7 +27,8 @@ ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t firs
 /// All of parameter `index`, which has a gradient.
 ParameterPart WholePart(const ParameterSet& parameters, int64_t index);
 
-/// Parameters that updates change: those that are trained, factors in the place of their weights.
+/// Parameters that updates change: those that are trained, sources in the place of what is derived
+/// from them.
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters);
 
 /// All of each of them.

@@ -11,7 +11,6 @@
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/tensor/host_tier.h"
@@ -177,24 +176,28 @@ void ParameterSet::SetParts(int64_t index, std::vector<int64_t> rows) {
   parameter.parts = std::move(rows);
 }
 
-void ParameterSet::RegisterFactors(int64_t index, Factoring factoring,
-                                   const std::vector<Factor>& factors) {
-  WEFT_CHECK(parameters_[index].trainable(), "a frozen weight has no factors");
-  parameters_[index].factoring = factoring_ = factoring;
-  parameters_[index].first_factor = size();
-  parameters_[index].factors = static_cast<int64_t>(factors.size());
-  for (const Factor& factor : factors) {
+void ParameterSet::Derive(int64_t index, std::vector<Source> sources) {
+  WEFT_CHECK(parameters_[index].trainable(), "what is frozen has no sources");
+  has_derived_ = true;
+  parameters_[index].first_source = size();
+  parameters_[index].sources = std::ssize(sources);
+  for (Source& source : sources) {
     Parameter parameter;
-    parameter.name = factor.name;
-    parameter.shape = factor.shape;
-    parameter.padded_rows = factor.shape[0];
+    parameter.name = std::move(source.name);
+    parameter.shape = source.shape;
+    parameter.padded_rows = source.shape[0];
     parameter.role = parameters_[index].role;
-    parameter.initializer = factor.initializer;
+    parameter.initializer = source.initializer;
     parameter.learning_rate_scale = parameters_[index].learning_rate_scale;
-    if (factoring == Factoring::kMixture) parameter.parts = parameters_[index].parts;
-    parameter.factor_of = index;
+    parameter.parts = std::move(source.parts);
+    parameter.source_of = index;
     Add(std::move(parameter));
   }
+}
+
+Status ParameterSet::OnValues(Context& context, ValuesFrom from) const {
+  for (const auto& hook : values_hooks_) WEFT_RETURN_IF_ERROR(hook(context, from));
+  return OkStatus();
 }
 
 std::vector<std::string> ParameterSet::Names() const {
@@ -267,12 +270,11 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
     below = InHostTier(context);
   }
   if (values_sharded()) {
-    WEFT_CHECK(place_gradients_ && factoring_ == Factoring::kNone,
-               "gradients of sharded values are placed");
+    WEFT_CHECK(place_gradients_ && !has_derived_, "gradients of sharded values are placed");
     LayOutRegions(matrices);
     return AllocateShards(below);
   }
-  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && factoring_ == Factoring::kNone),
+  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived_),
              "units are kept on the device where the others have copies there");
   LayOutGradients();
   const ValueSizes sizes = LayOutValues(matrices);
@@ -394,7 +396,7 @@ Status ParameterSet::Initialize(uint64_t seed) {
   if (walk) return walk->Finish();
   Context context;
   context.stream = stream_;
-  return StartFactors(context, *this, FactorStart::kDrawn);
+  return OnValues(context, ValuesFrom::kDrawn);
 }
 
 Result<int64_t> ParameterSet::Find(std::string_view name) const {
@@ -407,7 +409,7 @@ Result<int64_t> ParameterSet::Find(std::string_view name) const {
 int64_t ParameterSet::ElementCount() const {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.factor_of >= 0 || !parameter.counted) continue;
+    if (parameter.source_of >= 0 || !parameter.counted) continue;
     if (expert_rank_ > 0 && !parameter.of_shared_expert) continue;
     count += parameter.logical_shape().Elements();
   }
@@ -427,7 +429,7 @@ ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].factoring != Factoring::kNone) continue;
+    if (parameters_[i].derived()) continue;
     const HeldValue held = held_value(i);
     tensors.push_back({parameters_[i].name, held.view});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);

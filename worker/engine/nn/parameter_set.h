@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker/engine/nn/packed_copies.h"
@@ -52,12 +54,11 @@ struct Initializer {
   double tail_factor = 1;
 };
 
-/// How a weight is made of others, its factors, which are trained in its place
-/// (nn/over_parameterization.h).
-enum class Factoring : uint8_t {
-  kNone,
-  kProduct,  ///< Of two matrices.
-  kMixture,  ///< Of copies of it, drawn anew in each step; their mean in evaluation.
+/// Where the values of all parameters have come from.
+enum class ValuesFrom : uint8_t {
+  kDrawn,       ///< Initialize.
+  kImported,    ///< Weights of the network, without what is trained in their place.
+  kCheckpoint,  ///< All that is trained.
 };
 
 /// One tensor of a model, trained unless it was frozen.
@@ -76,10 +77,9 @@ struct Parameter {
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
   std::vector<int64_t> parts;      ///< Rows of matrices that stand one under the other in this one.
   bool stacked = false;            ///< Stands right under the parameter before it.
-  Factoring factoring = Factoring::kNone;
-  int64_t first_factor = -1;  ///< Index of the first of `factors` successive ones.
-  int64_t factors = 0;
-  int64_t factor_of = -1;       ///< Of a factor: the weight.
+  int64_t first_source = -1;  ///< See ParameterSet::Derive: the first of `sources` successive ones.
+  int64_t sources = 0;
+  int64_t source_of = -1;       ///< Of a source: the derived parameter.
   DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
   int64_t unit = 0;             ///< See ParameterSet::StartUnit.
   size_t value_offset = 0;      ///< First byte in the buffer of values; of sharded ones element.
@@ -98,11 +98,14 @@ struct Parameter {
   /// Numbers of storage.
   int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
 
-  /// The backward pass computes its gradient; that of a factor follows from the weight's.
-  bool differentiated() const { return trainable() && factor_of < 0; }
+  /// Its value is computed from its sources, which are trained in its place.
+  bool derived() const { return sources > 0; }
+
+  /// The backward pass computes its gradient; that of a source follows from what is derived.
+  bool differentiated() const { return trainable() && source_of < 0; }
 
   /// The optimizer changes it.
-  bool updated() const { return trainable() && factoring == Factoring::kNone; }
+  bool updated() const { return trainable() && !derived(); }
 
   Shape logical_shape() const { return shard.LogicalShape(shape); }
 
@@ -115,7 +118,7 @@ class ParameterFile;
 /// The parameters of a model: their values in one buffer and the f32 gradients of those that are
 /// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
 /// stacked ones) with zeros in between. Values are f32, those of matrices what the precision recipe
-/// says, unless they are made of factors. Factors stand after all other parameters.
+/// says, unless they are derived. Sources of these stand after all other parameters.
 class ParameterSet {
  public:
   ParameterSet();
@@ -206,17 +209,28 @@ class ParameterSet {
   /// near one, or when none is left to train anywhere.
   Status Freeze(const std::vector<std::string>& patterns);
 
-  struct Factor {
+  /// What a parameter is derived from.
+  struct Source {
     std::string name;
     Shape shape;
     Initializer initializer;
+    std::vector<int64_t> parts = {};  ///< Parameter::parts
   };
-  /// Registers what is trained in the place of the trained matrix `index`. Before Allocate; other
-  /// parameters are registered before it.
-  void RegisterFactors(int64_t index, Factoring factoring, const std::vector<Factor>& factors);
+  /// Has the trained matrix `index` computed from `sources`, which are trained in its place: a
+  /// technique computes its value before the forward pass and their gradients from its own after
+  /// the backward pass. Before Allocate; other parameters are registered before it.
+  void Derive(int64_t index, std::vector<Source> sources);
 
-  /// How weights that have factors are made of them; kNone when none has.
-  Factoring factoring() const { return factoring_; }
+  /// Whether any parameter is derived.
+  bool has_derived() const { return has_derived_; }
+
+  /// Has `hook` called when values have come from somewhere, all at once, in the order of the
+  /// calls.
+  void AddValuesHook(std::function<Status(Context&, ValuesFrom)> hook) {
+    values_hooks_.push_back(std::move(hook));
+  }
+  /// Calls the hooks.
+  Status OnValues(Context& context, ValuesFrom from) const;
 
   /// So many ranks share the updates of these parameters, but for those of experts, which those of
   /// them share that have the same: ranges of gradients then are multiples of 64 bytes for each of
@@ -296,8 +310,7 @@ class ParameterSet {
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
   /// the rank, the number of threads and the other parameters; a shard starts as that part of the
-  /// whole. Factors then start as nn/over_parameterization.h says. On the host, parameter by
-  /// parameter, wherever they are.
+  /// whole. Then calls OnValues. On the host, parameter by parameter, wherever they are.
   Status Initialize(uint64_t seed);
 
   /// In whose order the parameters are read and written; since Allocate.
@@ -310,7 +323,7 @@ class ParameterSet {
   Result<int64_t> Find(std::string_view name) const;
 
   /// Numbers in all parameters of the network, frozen ones too, of all ranks that share them;
-  /// padding and factors not counted. In a pipeline those that this stage counts.
+  /// padding and sources not counted. In a pipeline those that this stage counts.
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
@@ -326,8 +339,8 @@ class ParameterSet {
   /// update under way is done with it.
   void UploadOperands(Context& context, int64_t unit) const;
 
-  /// None for a frozen parameter, and while it has no place. That of a weight with factors is of
-  /// the weight, before theirs are made of it.
+  /// None for a frozen parameter, and while it has no place. That of a derived one is of
+  /// itself, before those of its sources are made of it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
   /// With the padded rows.
   TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
@@ -354,9 +367,9 @@ class ParameterSet {
     int64_t end = 0;
     int64_t size() const { return end - begin; }
   };
-  /// Gradients that the backward pass computes, by parameter: none of frozen ones and factors.
+  /// Gradients that the backward pass computes, by parameter: none of frozen ones and sources.
   std::vector<TensorView> DifferentiatedGradients() const;
-  /// The part of gradients() that holds them, with the padding: all but factors.
+  /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
   /// What a trainable parameter takes of gradients(), including the padding after it; the ranges of
   /// consecutive trainable parameters touch.
@@ -385,7 +398,7 @@ class ParameterSet {
   /// of one unit, while this is in memory.
   TensorView ValuesAlong(const Range& range) const;
 
-  /// The values that are to be kept, for checkpoints: all but those made of factors. Of sharded
+  /// The values that are to be kept, for checkpoints: all but derived ones. Of sharded
   /// ones this rank's parts.
   std::vector<NamedTensor> NamedValues() const;
 
@@ -481,7 +494,8 @@ class ParameterSet {
   Stream stream_;
   std::vector<Parameter> parameters_;
   std::vector<std::string> names_;  ///< See SetNames.
-  Factoring factoring_ = Factoring::kNone;
+  bool has_derived_ = false;
+  std::vector<std::function<Status(Context&, ValuesFrom)>> values_hooks_;
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
@@ -504,7 +518,7 @@ class ParameterSet {
   int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
   bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;
-  int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
+  int64_t differentiated_count_ = 0;  ///< Elements before the gradients of sources.
   Tensor values_;                     ///< Bytes: parameters differ in type.
   Tensor kept_values_;                ///< The same of kept_units_.
   Tensor operands_;                   ///< Bytes; none where values are not offloaded.

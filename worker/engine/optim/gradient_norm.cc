@@ -30,11 +30,10 @@ Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, No
   return walk.Finish();
 }
 
-/// Whether the buffer of gradients is one tensor in norms, its padding being zero: without factors,
+/// Whether the buffer of gradients is one tensor in norms, its padding being zero: without sources,
 /// where this rank counts everything.
 bool IsOneTensor(const ParameterSet& parameters) {
-  return parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
-         !parameters.of_stage();
+  return !parameters.has_derived() && !parameters.sharded() && !parameters.of_stage();
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class Muon : public Optimizer {
 
   Status Update(Context& context, const UpdateArgs& args) override;
   bool repeats() const override { return rest_->repeats(); }
-  void Made() override { rest_->Made(); }
+  void OnApplied() override { rest_->OnApplied(); }
   std::vector<NamedTensor> StateTensors() const override;
 
  private:

@@ -10,17 +10,11 @@
 #include "kernels/optimizer/optimizer.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/optim/averaged_parameter.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
-
-/// A parameter, f32 or bf16, and the average that stands for it in evaluation.
-struct AveragedParameter {
-  TensorView parameter;
-  float* average = nullptr;
-  int64_t count() const { return parameter.shape.Elements(); }
-};
 
 struct UpdateArgs {
   double learning_rate = 0;
@@ -49,8 +43,8 @@ class Optimizer {
   /// changes: so that it can be recorded.
   virtual bool repeats() const { return false; }
 
-  /// The update that was enqueued last has been made.
-  virtual void Made() {}
+  /// The update that was enqueued last has been applied.
+  virtual void OnApplied() {}
 
   /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
   /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".

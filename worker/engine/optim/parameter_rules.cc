@@ -20,11 +20,11 @@ Status PatternWithoutMatch(const std::string& pattern, const std::vector<std::st
                                        : "did you mean '" + nearest + "'?"));
 }
 
-// A pattern names factors by their own name or by that of their weight.
+// A pattern names a source by its own name or by that of what is derived from it.
 bool Names(const std::string& pattern, const ParameterSet& parameters, int64_t index) {
   const Parameter& parameter = parameters[index];
   return GlobMatches(pattern, parameter.name) ||
-         (parameter.factor_of >= 0 && GlobMatches(pattern, parameters[parameter.factor_of].name));
+         (parameter.source_of >= 0 && GlobMatches(pattern, parameters[parameter.source_of].name));
 }
 
 }  // namespace

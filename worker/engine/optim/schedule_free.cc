@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/elementwise/elementwise.h"
-#include "worker/engine/optim/weight_average.h"
 
 namespace weft::engine {
 

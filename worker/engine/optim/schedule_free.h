@@ -24,7 +24,7 @@ class ScheduleFree : public Optimizer {
                                                 std::span<const ParameterPart> parts);
 
   Status Update(Context& context, const UpdateArgs& args) override;
-  void Made() override { weight_sum_ = next_weight_sum_; }
+  void OnApplied() override { weight_sum_ = next_weight_sum_; }
   std::vector<NamedTensor> StateTensors() const override;
   Result<std::vector<AveragedParameter>> Averages(Context& context) const override;
 

@@ -95,7 +95,7 @@ class OptimizerRun {
                                                 .gradient_limit = Limit(),
                                                 .update = t});
     WEFT_CHECK(status.ok(), status.message());
-    optimizer->Made();
+    optimizer->OnApplied();
   }
 
   /// The same of the reference; Update(t) came before.

@@ -8,8 +8,6 @@ Result<std::unique_ptr<Updater>> Updater::New(Context& context, const JobSpec& j
   std::unique_ptr<Updater> updater(new Updater(job.train));
   WEFT_ASSIGN_OR_RETURN(updater->optimizer_,
                         NewOptimizer(context, job.optimizer, &parameters, compute, parts));
-  WEFT_ASSIGN_OR_RETURN(updater->average_,
-                        WeightAverage::New(context, job.train.averaging, parameters, parts));
   return updater;
 }
 
@@ -23,23 +21,9 @@ Status Updater::Update(Context& context, const StepArgs& args) {
                                       .walk = args.walk});
 }
 
-Status Updater::Made(Context& context, int64_t update) {
-  optimizer_->Made();
-  if (average_ == nullptr) return OkStatus();
-  ProfileScope scope(context.profiler, "weight average");
-  return average_->Observe(context, update);
-}
-
-Result<std::vector<AveragedParameter>> Updater::Averages(Context& context, int64_t updates) {
+Result<std::vector<AveragedParameter>> Updater::Averages(Context& context, int64_t updates) const {
   if (updates == 0) return std::vector<AveragedParameter>();
-  return average_ == nullptr ? optimizer_->Averages(context) : average_->Averages(context, updates);
-}
-
-std::vector<NamedTensor> Updater::StateTensors() const {
-  std::vector<NamedTensor> tensors = optimizer_->StateTensors();
-  if (average_ == nullptr) return tensors;
-  for (NamedTensor& tensor : average_->StateTensors()) tensors.push_back(std::move(tensor));
-  return tensors;
+  return optimizer_->Averages(context);
 }
 
 }  // namespace weft::engine

@@ -8,7 +8,6 @@
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 #include "worker/engine/optim/optimizer.h"
-#include "worker/engine/optim/weight_average.h"
 
 namespace weft::engine {
 
@@ -22,8 +21,8 @@ struct StepArgs {
   UnitWalk* walk = nullptr;
 };
 
-/// What happens to the parameters once the gradients of a step stand: the optimizer's rule,
-/// averages of the weights.
+/// What happens to the parameters once the gradients of a step are known: clipping of values and
+/// the optimizer's rule.
 class Updater {
  public:
   /// kInvalid when the job's parameter groups do not fit `parameters`, which outlive it. `compute`:
@@ -38,25 +37,19 @@ class Updater {
   /// As Optimizer has it.
   bool repeats() const { return optimizer_->repeats(); }
 
-  /// Whether Made looks at the parameters.
-  bool averages() const { return average_ != nullptr; }
+  /// The update enqueued last has been applied.
+  void OnApplied() { optimizer_->OnApplied(); }
 
-  /// The update enqueued last, number `update`, has been made.
-  Status Made(Context& context, int64_t update);
+  /// As Optimizer has it, after `updates` updates.
+  Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates) const;
 
-  /// The averages that stand for the parameters in an evaluation after `updates` updates, see
-  /// Exchange; empty when the parameters themselves count. Of the parts that this rank updates.
-  /// Overwrites the gradients.
-  Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
-
-  std::vector<NamedTensor> StateTensors() const;
+  std::vector<NamedTensor> StateTensors() const { return optimizer_->StateTensors(); }
 
  private:
   explicit Updater(const TrainSpec& train) : train_(train) {}
 
   TrainSpec train_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<WeightAverage> average_;  ///< Or none.
 };
 
 }  // namespace weft::engine

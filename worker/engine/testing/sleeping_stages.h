@@ -20,7 +20,11 @@ class SleepingStages : public Model {
 
   /// `last`: of the stages here the last one is the pipeline's.
   SleepingStages(const ModelSpec& spec, const Times& times, int64_t stages, bool last)
-      : Model(ModelOptions()), spec_(spec), times_(times), stages_(stages), last_(last) {}
+      : Model(ModelSpec(), ModelOptions()),
+        spec_(spec),
+        times_(times),
+        stages_(stages),
+        last_(last) {}
 
   const ModelSpec& spec() const override { return spec_; }
   const PrecisionRecipe& precision() const override { return kFp32Precision; }

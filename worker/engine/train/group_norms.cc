@@ -37,10 +37,9 @@ constexpr std::array<NamePart, 17> kParts = {{{"norm", "norms"},
                                               {"cls.", "head"},
                                               {"head", "head"}}};
 
-// Whether parameter `index` counts in `group`; of one that has factors these do.
+// Whether parameter `index` counts in `group`; of a derived one its sources do.
 bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view group) {
-  return GroupOfParameter(parameters[index].name) == group &&
-         parameters[index].factoring == Factoring::kNone;
+  return GroupOfParameter(parameters[index].name) == group && !parameters[index].derived();
 }
 
 /// Whether this rank counts its part of the value of `index`.

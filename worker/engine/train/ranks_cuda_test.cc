@@ -192,7 +192,7 @@ TEST_F(RanksOnCuda, StepsAsGraphsComeToTheSameBits) {
         const StepReport &got = other->reports[step], &want = eager.reports[step];
         EXPECT_EQ(got.loss, want.loss) << step;
         EXPECT_EQ(got.gradient_norm, want.gradient_norm) << step;
-        EXPECT_EQ(got.noise_scale, want.noise_scale) << step;
+        EXPECT_EQ(got.technique_metrics, want.technique_metrics) << step;
       }
       EXPECT_EQ(other->state, eager.state);
       EXPECT_EQ(other->evaluation.loss, eager.evaluation.loss);
@@ -244,7 +244,7 @@ TEST_F(RanksOnCuda, RanksWhoseStepsDifferLaunchWhatTheyRecordedTogether) {
 class Waits : public Model {
  public:
   Waits(std::unique_ptr<Model> model, const ModelOptions& options)
-      : Model(options), model_(std::move(model)) {}
+      : Model(ModelSpec(), options), model_(std::move(model)) {}
 
   const ModelSpec& spec() const override { return model_->spec(); }
   const PrecisionRecipe& precision() const override { return model_->precision(); }

@@ -139,9 +139,10 @@ void ExpectSame(const Outcome& shared, const Outcome& plain) {
     EXPECT_EQ(a.loss_scale, b.loss_scale);
     if (a.skipped) continue;
     expect_near(a.gradient_norm, b.gradient_norm);
-    ASSERT_EQ(a.noise_scale.has_value(), b.noise_scale.has_value());
-    EXPECT_NEAR(a.noise_scale.value_or(0), b.noise_scale.value_or(0),
-                1e-6 * b.noise_scale.value_or(0));
+    ASSERT_EQ(a.technique_metrics.size(), b.technique_metrics.size());
+    for (const auto& [name, value] : b.technique_metrics) {
+      EXPECT_NEAR(a.technique_metrics.at(name), value, 1e-6 * value) << name;
+    }
     ASSERT_EQ(a.norms.size(), b.norms.size());
     for (size_t g = 0; g < a.norms.size(); ++g) {
       expect_near(a.norms[g].gradient, b.norms[g].gradient);
@@ -283,7 +284,10 @@ TEST(ShardedTraining, AccumulatesOverMicroBatches) {
     ASSERT_NEAR(shared.parameters[1][i], plain.parameters[0][i], 1e-6) << i;
   }
   EXPECT_EQ(shared.parameters[0], shared.parameters[1]);
-  EXPECT_NEAR(*shared.reports.back().noise_scale, *plain.reports.back().noise_scale, 1e-3);
+  const auto noise_scale = [](const Outcome& of) {
+    return of.reports.back().technique_metrics.at("gradient_noise_scale_sequences");
+  };
+  EXPECT_NEAR(noise_scale(shared), noise_scale(plain), 1e-3);
   ExpectSame(Train(job, {2, 3, "fp32", 3}, kSteps), shared);
   EXPECT_EQ(shared.scattered.bytes, 3 * kSteps * 4.0 * static_cast<double>(shared.gradients));
 }

@@ -2,7 +2,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "common/spec/field.h"
@@ -39,7 +40,7 @@ struct StepReport {
   int64_t non_finite_gradients = 0;  ///< Elements.
   double loss_scale = 1;             ///< Of this step; 1 without loss scaling.
   bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
-  std::optional<double> noise_scale;  ///< Of the gradients; unit: sequences.
+  std::map<std::string, double> technique_metrics;  ///< By TechniqueMetric::name.
   PhaseSeconds seconds;
   MemoryBreakdown peak_memory;    ///< Since the trainer started.
   MemoryBreakdown step_memory;    ///< Peak since the step before.

@@ -11,7 +11,6 @@
 #include "common/failpoint.h"
 #include "kernels/step_totals/step_totals.h"
 #include "worker/engine/comm/sum_scalars.h"
-#include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/train/guard.h"
@@ -31,11 +30,13 @@ void Charge(const Context& context, std::string_view phase, double seconds, doub
 
 Status Trainer::Pack(std::optional<int64_t> step) {
   Context& context = *parts_.context;
-  const ParameterSet& parameters = parts_.model->parameters();
-  if (parameters.factoring() != Factoring::kMixture) step.reset();
+  const bool of_step = std::any_of(techniques_.begin(), techniques_.end(),
+                                   [](const Technique* t) { return t->WeightsDependOnStep(); });
+  if (!of_step) step.reset();
   if (!stale_ && step == packed_step_) return OkStatus();
-  const MixtureKey key{context.seed, step.value_or(0)};
-  WEFT_RETURN_IF_ERROR(MergeWeights(context, parameters, step ? &key : nullptr));
+  for (Technique* technique : techniques_) {
+    WEFT_RETURN_IF_ERROR(technique->BeforeForward(context, step));
+  }
   ProfileScope scope(context.profiler, "pack weights");
   WEFT_RETURN_IF_ERROR(UploadWeights(context));
   stale_.reset();
@@ -124,30 +125,30 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
-// The gradients of the first micro-batch of this rank alone: before the next one adds to them, and
-// before the reduction gets hold of them.
-Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
-  return Measure(*parts_.context, {NormTensorOf(gradient)}, small_.device() + small_parts_++);
+bool Trainer::ObservesFirstGradients() const {
+  return std::any_of(techniques_.begin(), techniques_.end(), [](const Technique* technique) {
+    return technique->ObservesFirstGradients();
+  });
 }
 
-// `targets`: of the first micro-batch of this rank, whose gradients are sums over them divided by
-// those of the whole batch.
-Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
-  if (!noise_scale_) return OkStatus();
-  const auto ranks = static_cast<double>(data_ranks());
-  const double to_mean =
-      static_cast<double>(report.targets) / static_cast<double>(targets) / report.loss_scale;
-  double small_squares = 0;
-  for (size_t part = 0; part < small_parts_; ++part) small_squares += small_.host()[part].squares;
-  std::array<double, 1> squares = {targets > 0 ? small_squares * to_mean * to_mean : 0.0};
-  WEFT_RETURN_IF_ERROR(SumScalars(squares, report.seconds));
-  const auto large = static_cast<double>(batches_.At(DataStep()));
-  const auto small = static_cast<double>(plan_.micro_batch);
-  if (!report.skipped && large > small) {
-    noise_scale_->Add(small, squares[0] / ranks, large,
-                      totals_.host()->weights.squares / (report.loss_scale * report.loss_scale));
+Status Trainer::OnFirstGradient(const TensorView& gradient) {
+  for (Technique* technique : techniques_) {
+    WEFT_RETURN_IF_ERROR(technique->OnFirstGradient(*parts_.context, gradient));
   }
-  report.noise_scale = noise_scale_->Value();
+  return OkStatus();
+}
+
+Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
+  const FinishedStep step = {.step = report.step,
+                             .applied = !report.skipped,
+                             .loss_scale = report.loss_scale,
+                             .batch = batches_.At(DataStep()),
+                             .targets = report.targets,
+                             .first_targets = first_targets,
+                             .gradient_squares = totals_.host()->gradients.squares,
+                             .metrics = &report.technique_metrics};
+  for (Technique* technique : techniques_) WEFT_RETURN_IF_ERROR(technique->OnStepEnd(step));
+  report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
   return OkStatus();
 }
 
@@ -240,7 +241,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
   WEFT_RETURN_IF_ERROR(totals_.Clear(context));
-  small_parts_ = 0;
+  for (Technique* technique : techniques_) technique->OnFirstMicroBatch();
+  const bool observed = ObservesFirstGradients();
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
@@ -248,11 +250,11 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
     ParameterGradients::ReadyHook hook;
     if (reducer != nullptr) {
       WEFT_RETURN_IF_ERROR(reducer->Begin(last));
-      const bool measure = noise_scale_ && k == 0;
+      const bool observe = observed && k == 0;
       if (reduces) {
-        hook = [this, reducer, measure](int64_t index) {
-          if (measure) {
-            WEFT_RETURN_IF_ERROR(MeasureSmallBatch(parts_.model->parameters().gradient(index)));
+        hook = [this, reducer, observe](int64_t index) {
+          if (observe) {
+            WEFT_RETURN_IF_ERROR(OnFirstGradient(parts_.model->parameters().gradient(index)));
           }
           return reducer->OnGradientReady(index);
         };
@@ -267,9 +269,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
     stalls.Charge(&PhaseSeconds::forward);
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
-    if (noise_scale_ && k == 0 && !reduces) {
-      WEFT_RETURN_IF_ERROR(
-          MeasureSmallBatch(parts_.model->parameters().differentiated_gradients()));
+    if (observed && k == 0 && !reduces) {
+      WEFT_RETURN_IF_ERROR(OnFirstGradient(parts_.model->parameters().differentiated_gradients()));
     }
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "backward", &PhaseSeconds::backward));
     stalls.Charge(&PhaseSeconds::backward);
@@ -341,9 +342,7 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::loss));
   if (!shares) return OkStatus();
   gradients = {sums[2], static_cast<int64_t>(sums[3])};
-  totals_.host()->weights = gradients;
-  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::gradients));
-  return totals_.Store(context, &StepTotals::weights);
+  return totals_.Store(context, &StepTotals::gradients);
 }
 
 // Norms of gradients, and of sharded values, of which each rank has measured its own part.
@@ -445,19 +444,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
-  if (noise_scale_) {
-    // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
-    if (parts().empty()) {
-      const bool in_pieces = parameters.file() != nullptr || parameters.keeps_some_on_device();
-      WEFT_RETURN_IF_ERROR(
-          in_pieces ? MeasureGradients(state, parameters, &totals->weights)
-                    : Measure(state, {NormTensorOf(parameters.differentiated_gradients())},
-                              &totals->weights));
-    }
-    WEFT_RETURN_IF_ERROR(small_.Fetch(context));
-    if (parameters.offloaded()) WEFT_RETURN_IF_ERROR(small_.Wait().status());
+  for (Technique* technique : techniques_) {
+    WEFT_RETURN_IF_ERROR(technique->OnGradients(state, counters_.step));
   }
-  WEFT_RETURN_IF_ERROR(SplitGradients(context, parameters, {context.seed, counters_.step}));
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
@@ -536,10 +525,12 @@ Status Trainer::FinishUpdate(StepReport& report) {
   }
   ++counters_.updates;
   ++round_updates_;
-  Context state = StateContext();
-  WEFT_RETURN_IF_ERROR(updater_->Made(state, counters_.updates));
-  return kept_updater_ == nullptr ? OkStatus()
-                                  : kept_updater_->Made(*parts_.context, counters_.updates);
+  updater_->OnApplied();
+  if (kept_updater_ != nullptr) kept_updater_->OnApplied();
+  for (Technique* technique : techniques_) {
+    WEFT_RETURN_IF_ERROR(technique->OnUpdated(counters_.updates));
+  }
+  return OkStatus();
 }
 
 // Enters what collectives hold into the books of this rank.
@@ -591,7 +582,7 @@ Result<StepReport> Trainer::Step() {
   if (stage_ != nullptr) context.stream.cuda->FreeOutgrown();
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
-  WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
+  WEFT_RETURN_IF_ERROR(EndStepOfTechniques(first_targets, report));
   WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
   if (outer_ == nullptr) counters_.tokens += report.tokens;

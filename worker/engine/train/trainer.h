@@ -17,10 +17,10 @@
 #include "worker/engine/models/model.h"
 #include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/optim/gradient_norm.h"
-#include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/techniques/technique.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/copy_stage.h"
@@ -132,7 +132,6 @@ class Trainer {
   struct StepTotals {
     BatchLoss loss;      ///< Of all ranks, once it is summed.
     NormSums gradients;  ///< With the loss scale.
-    NormSums weights;    ///< Of what gradients the ranks sum, for the noise scale.
     float factor = 0;    ///< Of gradients in the update.
     int32_t made = 0;    ///< The update.
     GroupSums groups[kParameterGroups];
@@ -228,8 +227,14 @@ class Trainer {
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   void UpdateLossScale(StepReport& report);
   Status UpdateFp8Scales(PhaseSeconds& seconds);
-  Status MeasureSmallBatch(const TensorView& gradient);
-  Status EstimateNoiseScale(int64_t targets, StepReport& report);
+  /// Makes the techniques that are part of the training, once the updaters are there.
+  Status StartTechniques();
+  /// Whether any of them wants the gradients of the first micro-batch.
+  bool ObservesFirstGradients() const;
+  Status OnFirstGradient(const TensorView& gradient);
+  Status EndStepOfTechniques(int64_t first_targets, StepReport& report);
+  /// Those that stand for the parameters, of the optimizer or a technique; or none.
+  Result<std::vector<AveragedParameter>> EvaluatedAverages();
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
@@ -262,9 +267,10 @@ class Trainer {
   std::unique_ptr<OuterStep> outer_;       ///< With local steps.
   int64_t round_updates_ = 0;              ///< Updates of this rank since the last outer step.
   int64_t round_tokens_ = 0;               ///< Likewise.
-  std::optional<NoiseScale> noise_scale_;
-  ReadbackOf<NormSums> small_;  ///< Of the gradients of the first micro-batch, in parts.
-  size_t small_parts_ = 0;
+  std::vector<std::unique_ptr<Technique>> own_techniques_;  ///< Those of no model.
+  std::vector<Technique*> techniques_;                      ///< All, in the order of their hooks.
+  std::vector<UpdatedParameters> updated_;                  ///< What `parts` of them refer to.
+  double waited_for_techniques_ = 0;                        ///< Seconds for ranks, in this step.
   ReadbackOf<StepTotals> totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.

@@ -61,7 +61,7 @@ void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t st
       EXPECT_NEAR(got.norms[g].gradient / want.norms[g].gradient, 1, 20 * tolerance);
       EXPECT_NEAR(got.norms[g].parameter / want.norms[g].parameter, 1, tolerance);
     }
-    ASSERT_EQ(got.noise_scale.has_value(), want.noise_scale.has_value());
+    ASSERT_EQ(got.technique_metrics.size(), want.technique_metrics.size());
     if (also) also(got);
   }
   EXPECT_EQ(cuda.trainer->counters().updates, cpu.trainer->counters().updates);
@@ -242,7 +242,7 @@ void ExpectEqualReports(const StepReport& got, const StepReport& want, int64_t s
       << step;
   EXPECT_EQ(got.skipped, want.skipped) << step;
   EXPECT_EQ(got.loss_scale, want.loss_scale) << step;
-  EXPECT_EQ(got.noise_scale, want.noise_scale) << step;
+  EXPECT_EQ(got.technique_metrics, want.technique_metrics) << step;
   EXPECT_EQ(got.step_memory.activations_bytes, want.step_memory.activations_bytes) << step;
   EXPECT_EQ(got.step_memory.workspace_bytes, want.step_memory.workspace_bytes) << step;
   ASSERT_EQ(got.norms.size(), want.norms.size()) << step;
@@ -334,7 +334,7 @@ TEST_F(TrainerOnCuda, WhatCannotRepeatRunsWithoutGraphs) {
 class ToldOnce : public Model {
  public:
   ToldOnce(std::unique_ptr<Model> model, const ModelOptions& options)
-      : Model(options), model_(std::move(model)) {}
+      : Model(ModelSpec(), options), model_(std::move(model)) {}
 
   const ModelSpec& spec() const override { return model_->spec(); }
   const PrecisionRecipe& precision() const override { return model_->precision(); }

@@ -21,18 +21,29 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
   return OkStatus();
 }
 
+Result<std::vector<AveragedParameter>> Trainer::EvaluatedAverages() {
+  std::vector<AveragedParameter> all;
+  const auto take = [&](Result<std::vector<AveragedParameter>> some) -> Status {
+    WEFT_RETURN_IF_ERROR(some.status());
+    all.insert(all.end(), some->begin(), some->end());
+    return OkStatus();
+  };
+  Context state = StateContext();
+  WEFT_RETURN_IF_ERROR(take(updater_->Averages(state, counters_.updates)));
+  if (kept_updater_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(take(kept_updater_->Averages(*parts_.context, counters_.updates)));
+  }
+  for (Technique* technique : techniques_) {
+    WEFT_RETURN_IF_ERROR(take(technique->EvaluatedAverages(counters_.updates)));
+  }
+  return all;
+}
+
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
   // One that is late stays so.
   if (under_way_ != nullptr && !under_way_->late) WEFT_RETURN_IF_ERROR(FinishUpdates());
-  Context state = StateContext();
-  WEFT_ASSIGN_OR_RETURN(std::vector<AveragedParameter> averages,
-                        updater_->Averages(state, counters_.updates));
-  if (kept_updater_ != nullptr) {
-    WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> kept,
-                          kept_updater_->Averages(*parts_.context, counters_.updates));
-    averages.insert(averages.end(), kept.begin(), kept.end());
-  }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages, EvaluatedAverages());
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   Result<EvaluationReport> report = EvaluateWeights();
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));

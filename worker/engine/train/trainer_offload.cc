@@ -1,5 +1,6 @@
 // What a training step does otherwise where parameters and the optimizer's state stand in the host
 // tier.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -83,12 +84,13 @@ bool Trainer::Delays() const {
          counters_.step + 1 < job_.train.steps;
 }
 
-// Ranks that share the update gather what it has made, and averages look at it; on a GPU the host
-// waits in no pass. After the last step there is none.
+// Ranks that share the update gather what it has made, and techniques may read it; on a GPU the
+// host waits in no pass. After the last step there is none.
 bool Trainer::RunsBeside() const {
   const bool on_cpu = parts_.context->stream.device.type == DeviceType::kCpu;
-  return on_cpu && parts().empty() && !updater_->averages() &&
-         counters_.step + 1 < job_.train.steps;
+  const bool read = std::any_of(techniques_.begin(), techniques_.end(),
+                                [](const Technique* t) { return t->ReadsUpdatedParameters(); });
+  return on_cpu && parts().empty() && !read && counters_.step + 1 < job_.train.steps;
 }
 
 Trainer::UpdateUnderWay::~UpdateUnderWay() {

@@ -11,6 +11,7 @@
 #include "common/spec/shard_ranks.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/techniques/registry.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
@@ -115,11 +116,6 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         " is not a multiple of micro_batch " + std::to_string(plan.micro_batch) +
                         " x " + std::to_string(ranks) + " ranks");
   }
-  if (job.train.gradient_noise_scale && plan.accumulation_steps * ranks == 1) {
-    return InvalidError(
-        "train.gradient_noise_scale compares a part of the batch with the whole, and this plan has "
-        "one micro-batch on one rank; hint: resources.micro_batch");
-  }
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
@@ -207,11 +203,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                       {parts.model->parameters().GradientCount()}));
     WEFT_RETURN_IF_ERROR(Clear(state.stream, trainer->other_gradients_));
   }
-  if (job.train.gradient_noise_scale) {
-    trainer->noise_scale_.emplace();
-    const auto parts_at_most = static_cast<size_t>(parts.model->parameters().size());
-    WEFT_ASSIGN_OR_RETURN(trainer->small_, ReadbackOf<NormSums>::New(context, parts_at_most));
-  }
+  WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
   if (context.stream.device.type == DeviceType::kCuda) {
     WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
@@ -226,7 +218,9 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
 
 Status Trainer::MakeUpdaters() {
   const ParameterSet& parameters = parts_.model->parameters();
-  const auto make = [&](Context context, std::span<const ParameterPart> of) {
+  const auto make = [&](const Context& of_memory, std::span<const ParameterPart> of) {
+    updated_.push_back({of_memory, {of.begin(), of.end()}});
+    Context context = of_memory;
     const bool f32 = parts_.model->precision().products == DType::kF32;
     return Updater::New(context, job_, parameters, f32 ? DType::kF32 : DType::kBF16, of);
   };
@@ -246,6 +240,28 @@ Status Trainer::MakeUpdaters() {
   WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), others));
   if (kept.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(kept_updater_, make(*parts_.context, kept));
+  return OkStatus();
+}
+
+Status Trainer::StartTechniques() {
+  ParameterSet& parameters = parts_.model->parameters();
+  own_techniques_ = TrainingTechniques({.model = parts_.model->spec(), .train = job_.train});
+  for (const auto& technique : parts_.model->techniques()) techniques_.push_back(technique.get());
+  for (const auto& technique : own_techniques_) techniques_.push_back(technique.get());
+  const TrainingParts training = {.job = &job_,
+                                  .plan = &plan_,
+                                  .context = parts_.context,
+                                  .parameters = &parameters,
+                                  .updated = updated_,
+                                  .shards_updates = !parts().empty(),
+                                  .data_ranks = data_ranks(),
+                                  .sum_scalars = [this](std::span<double> values) {
+                                    PhaseSeconds seconds;
+                                    const Status summed = SumScalars(values, seconds);
+                                    waited_for_techniques_ += seconds.communication_exposed;
+                                    return summed;
+                                  }};
+  for (Technique* technique : techniques_) WEFT_RETURN_IF_ERROR(technique->OnTraining(training));
   return OkStatus();
 }
 
@@ -269,8 +285,8 @@ std::string_view Trainer::WhyNoGraphs() const {
   if (parts_.pipeline != nullptr) return "other ranks have the other stages";
   if (job_.model.experts > 0) return "the host is told how many tokens each expert has";
   if (!updater_->repeats()) return "the optimizer has numbers of its own";
-  if (parts_.model->parameters().factoring() == Factoring::kMixture) {
-    return "mixtures of weights are drawn on the host";
+  for (const Technique* technique : techniques_) {
+    if (const std::string_view why = technique->WhyNoGraphs(); !why.empty()) return why;
   }
   return "";
 }

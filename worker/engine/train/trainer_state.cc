@@ -72,8 +72,8 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  if (noise_scale_) {
-    for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
+  for (Technique* technique : techniques_) {
+    for (NamedTensor& tensor : technique->StateTensors()) tensors.push_back(std::move(tensor));
   }
   MarkPlaces(tensors, outer_ == nullptr ? tensors.size() : of_all_ranks);
   if (outer_ == nullptr) return tensors;
@@ -91,6 +91,7 @@ void Trainer::Restored(const TrainCounters& counters) {
   // What the first steps do may be different, as their scales are in FP8.
   if (graphs_ != nullptr) graphs_->Clear();
   if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
+  for (Technique* technique : techniques_) technique->OnRestored(counters.step);
   if (outer_ == nullptr) return;
   const Status restored = outer_->Restored(*parts_.context, counters.step > 0);
   WEFT_CHECK(restored.ok(), restored.message());

@@ -134,7 +134,7 @@ void ExpectSame(const Outcome& offloaded, const Outcome& plain, bool other_parts
       EXPECT_EQ(a.loss_scale, b.loss_scale);
       if (b.skipped) continue;
       EXPECT_NEAR(a.gradient_norm, b.gradient_norm, most) << i;
-      EXPECT_EQ(a.noise_scale.value_or(0), b.noise_scale.value_or(0));
+      EXPECT_EQ(a.technique_metrics, b.technique_metrics);
       ASSERT_EQ(a.norms.size(), b.norms.size());
       for (size_t g = 0; g < a.norms.size(); ++g) {
         EXPECT_NEAR(a.norms[g].gradient, b.norms[g].gradient, most);

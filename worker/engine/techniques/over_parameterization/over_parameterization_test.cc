@@ -1,5 +1,5 @@
 // Weights trained as products and mixtures, against the rules computed in float64.
-#include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/techniques/over_parameterization/over_parameterization.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
 #include "common/rng.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/models/weights.h"
@@ -120,19 +120,19 @@ struct Factors {
 
 Factors FactorsFrom(const ParameterSet& parameters, int64_t index) {
   const Parameter& weight = parameters[index];
-  Factors factors{weight.factoring == Factoring::kProduct,
+  Factors factors{parameters[weight.first_source].name.ends_with(".expansion_out"),
                   weight.shape[0],
                   weight.shape[1],
-                  parameters[weight.first_factor].shape[0],
+                  parameters[weight.first_source].shape[0],
                   {}};
-  for (int64_t k = 0; k < weight.factors; ++k) {
-    factors.values.push_back(AsDoubles(parameters.value(weight.first_factor + k)));
+  for (int64_t k = 0; k < weight.sources; ++k) {
+    factors.values.push_back(AsDoubles(parameters.value(weight.first_source + k)));
   }
   return factors;
 }
 
 Doubles MixtureIn(const ParameterSet& parameters, int64_t index, uint64_t seed, int64_t step) {
-  return Mixture(seed, step, parameters[index].name, parameters[index].factors);
+  return Mixture(seed, step, parameters[index].name, parameters[index].sources);
 }
 
 TEST(MixtureOf, IsAConvexCombinationThatNothingButItsKeyDecides) {
@@ -171,10 +171,10 @@ TEST(OverParameterizationTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules)
         PhiloxStream random(PhiloxKey{3, 0, 0});
         int64_t weights = 0;
         for (int64_t i = 0; i < parameters.size(); ++i) {
-          if (parameters[i].factoring == Factoring::kNone) continue;
+          if (!parameters[i].derived()) continue;
           ++weights;
-          for (int64_t k = 0; k < parameters[i].factors; ++k) {
-            const TensorView factor = parameters.value(parameters[i].first_factor + k);
+          for (int64_t k = 0; k < parameters[i].sources; ++k) {
+            const TensorView factor = parameters.value(parameters[i].first_source + k);
             kernels::cpu::WithFloatType(factor.dtype, [&]<class T>() {
               for (int64_t e = 0; e < factor.shape.Elements(); ++e) {
                 factor.As<T>()[e] = FromFloat<T>(static_cast<float>(random.Normal()));
@@ -189,25 +189,29 @@ TEST(OverParameterizationTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules)
         EXPECT_EQ(weights, 8);
         const MixtureKey key{11, 3};
         for (bool training : {true, false}) {
-          ASSERT_TRUE(MergeWeights(run.context, parameters, training ? &key : nullptr).ok());
+          ASSERT_TRUE(MergeWeights(run.context, run.model->spec().over_parameterization, parameters,
+                                   training ? &key : nullptr)
+                          .ok());
           for (int64_t i = 0; i < parameters.size(); ++i) {
-            if (parameters[i].factoring == Factoring::kNone) continue;
+            if (!parameters[i].derived()) continue;
             EXPECT_EQ(parameters.value(i).dtype, DType::kF32);
             const Doubles p = training ? MixtureIn(parameters, i, 11, 3)
-                                       : Doubles(parameters[i].factors, 1.0 / 3);
+                                       : Doubles(parameters[i].sources, 1.0 / 3);
             EXPECT_LT(
                 Distance(AsDoubles(parameters.value(i)), FactorsFrom(parameters, i).Weight(p)),
                 1e-6);
           }
         }
-        ASSERT_TRUE(SplitGradients(run.context, parameters, key).ok());
+        ASSERT_TRUE(
+            SplitGradients(run.context, run.model->spec().over_parameterization, parameters, key)
+                .ok());
         for (int64_t i = 0; i < parameters.size(); ++i) {
-          if (parameters[i].factoring == Factoring::kNone) continue;
+          if (!parameters[i].derived()) continue;
           const std::vector<Doubles> expected =
               FactorsFrom(parameters, i)
                   .Gradients(AsDoubles(parameters.gradient(i)), MixtureIn(parameters, i, 11, 3));
           for (size_t k = 0; k < expected.size(); ++k) {
-            const int64_t factor = parameters[i].first_factor + static_cast<int64_t>(k);
+            const int64_t factor = parameters[i].first_source + static_cast<int64_t>(k);
             EXPECT_LT(Distance(AsDoubles(parameters.gradient(factor)), expected[k]), 1e-6);
           }
         }
@@ -226,7 +230,9 @@ TEST(OverParameterizationTest, GradientsOfFactorsAreSlopesOfTheLoss) {
     ParameterSet& parameters = run.model->parameters();
     const MixtureKey key{1, 4};
     const auto merge = [&] {
-      ASSERT_TRUE(MergeWeights(run.context, parameters, &key).ok());
+      ASSERT_TRUE(
+          MergeWeights(run.context, run.model->spec().over_parameterization, parameters, &key)
+              .ok());
       ASSERT_TRUE(run.model->Pack(run.context).ok());
     };
     PhiloxStream random(PhiloxKey{3, 0, 0});
@@ -238,9 +244,10 @@ TEST(OverParameterizationTest, GradientsOfFactorsAreSlopesOfTheLoss) {
     }
     merge();
     run.Differentiate(*batch);
-    ASSERT_TRUE(SplitGradients(run.context, parameters, key).ok());
+    ASSERT_TRUE(
+        SplitGradients(run.context, run.model->spec().over_parameterization, parameters, key).ok());
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].factor_of < 0) continue;
+      if (parameters[i].source_of < 0) continue;
       const TensorView value = parameters.value(i);
       const std::vector<float> start = ValuesOf(value);
       const Doubles gradient = AsDoubles(parameters.gradient(i));
@@ -293,7 +300,7 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
     const auto factors_of = [&](int64_t i) {
       Factors factors = FactorsFrom(parameters, i);
       for (size_t k = 0; k < factors.values.size(); ++k) {
-        factors.values[k] = values[parameters[i].first_factor + static_cast<int64_t>(k)];
+        factors.values[k] = values[parameters[i].first_source + static_cast<int64_t>(k)];
       }
       return factors;
     };
@@ -309,7 +316,7 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
       for (int64_t i = 0; i < network.size(); ++i) {
         ASSERT_EQ(network[i].name, parameters[i].name);
         Doubles weight = values[i];
-        if (parameters[i].factoring != Factoring::kNone) {
+        if (parameters[i].derived()) {
           weight = factors_of(i).Weight(MixtureIn(parameters, i, 21, step));
         }
         std::copy(weight.begin(), weight.end(), network.value(i).As<float>());
@@ -320,19 +327,19 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
       plain.Differentiate(*batch, 1.0f / static_cast<float>(batch->target_count));
       for (int64_t i = 0; i < network.size(); ++i) {
         const Doubles gradient = AsDoubles(network.gradient(i));
-        if (parameters[i].factoring == Factoring::kNone) {
+        if (!parameters[i].derived()) {
           move(i, gradient);
           continue;
         }
         const std::vector<Doubles> split =
             factors_of(i).Gradients(gradient, MixtureIn(parameters, i, 21, step));
         for (size_t k = 0; k < split.size(); ++k) {
-          move(parameters[i].first_factor + static_cast<int64_t>(k), split[k]);
+          move(parameters[i].first_source + static_cast<int64_t>(k), split[k]);
         }
       }
       run.Step();
       for (int64_t i = 0; i < parameters.size(); ++i) {
-        if (parameters[i].factoring != Factoring::kNone) continue;
+        if (parameters[i].derived()) continue;
         EXPECT_LT(Distance(AsDoubles(parameters.value(i)), values[i]), 2e-5)
             << step << " " << parameters[i].name;
       }
@@ -367,9 +374,9 @@ TEST(OverParameterizationTest, AProductStartsAsThePlainNetworkAndMixturesWithIts
   for (int64_t step = 0; step < 40; ++step) {
     const MixtureKey key{1, step};
     const ParameterSet& parameters = mixed.model->parameters();
-    ASSERT_TRUE(MergeWeights(mixed.context, parameters, &key).ok());
+    ASSERT_TRUE(MergeWeights(mixed.context, model.over_parameterization, parameters, &key).ok());
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].factoring == Factoring::kNone) continue;
+      if (!parameters[i].derived()) continue;
       mean += square(parameters.value(i));
       expected += square(plain.model->parameters().value(i));
     }
@@ -544,7 +551,7 @@ TEST(OverParameterizationTest, CountsItsOperationsOnceAStep) {
     for (const char* operation : {"merge weights", "split gradients"}) {
       flops += profiler.entries().at(operation).flops;
     }
-    EXPECT_EQ(flops, FactorFlopsPerStep(ShapeOf(job))) << kind;
+    EXPECT_EQ(flops, StepWorkOf(ShapeOf(job)).Flops()) << kind;
   }
 }
 
@@ -570,7 +577,7 @@ TEST(OverParameterizationTest, PatternsNameTrainedMatricesOfBlocksAlone) {
   std::set<std::string> factored;
   for (int64_t i = 0; i < run.model->parameters().size(); ++i) {
     const Parameter& parameter = run.model->parameters()[i];
-    if (parameter.factoring != Factoring::kNone) factored.insert(parameter.name);
+    if (parameter.derived()) factored.insert(parameter.name);
   }
   EXPECT_THAT(factored, ::testing::ElementsAre("transformer.h.1.attn.c_attn.weight",
                                                "transformer.h.1.attn.c_proj.weight",

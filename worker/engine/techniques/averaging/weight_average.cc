@@ -1,4 +1,4 @@
-#include "worker/engine/optim/weight_average.h"
+#include "worker/engine/techniques/averaging/weight_average.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/optimizer/optimizer.h"
-#include "worker/engine/optim/fused_optimizer.h"
+#include "worker/engine/techniques/averaging/averaging_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -15,64 +15,19 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-// Tensors that the state of an average is made of.
-std::string SlotPrefix(const AveragingSpec& spec, int64_t slot) {
-  return spec.kind == "ema" ? "ema/" : "lawa/" + std::to_string(slot) + "/";
-}
-
-int64_t Slots(const AveragingSpec& spec) {
-  return spec.kind == "ema" ? 1 : spec.window;
-}
-
 }  // namespace
-
-std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates) {
-  const AveragingSpec& spec = job.train.averaging;
-  if (job.optimizer.name == "schedule_free_adamw" && updates > 0) {
-    return {{job.optimizer.name + "/", "/average"}};
-  }
-  std::vector<AverageName> names;
-  if (spec.kind == "none") return names;
-  const int64_t taken = std::min(updates / spec.every_steps, Slots(spec));
-  for (int64_t slot = 0; slot < taken; ++slot) names.push_back({SlotPrefix(spec, slot), ""});
-  return names;
-}
-
-Status Exchange(Context& context, const std::vector<AveragedParameter>& averages) {
-  for (const AveragedParameter& a : averages) {
-    if (a.count() == 0) continue;
-    const TensorView average(a.average, DType::kF32, a.parameter.shape, a.parameter.device);
-    WEFT_ASSIGN_OR_RETURN(const Tensor value, Tensor::New(context, Component::kWorkspace,
-                                                          DType::kF32, a.parameter.shape));
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {a.parameter, value}));
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {average, a.parameter}));
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, average}));
-  }
-  return OkStatus();
-}
-
-Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterPart& part,
-                                              float* average) {
-  const TensorView& value = part.value;
-  if (value.dtype == DType::kF32 || part.count() == 0) return AveragedParameter{value, average};
-  const TensorView& copy = part.gradient;
-  WEFT_RETURN_IF_ERROR(
-      kernels::Cast(context.stream, {{average, DType::kF32, copy.shape, copy.device}, copy}));
-  return AveragedParameter{value, copy.As<float>()};
-}
 
 Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
                                                           const AveragingSpec& spec,
                                                           const ParameterSet& parameters,
                                                           std::span<const ParameterPart> parts) {
-  if (spec.kind == "none") return std::unique_ptr<WeightAverage>();
   std::unique_ptr<WeightAverage> average(new WeightAverage(spec));
   const std::vector<ParameterPart> whole =
       parts.empty() ? TrainedParts(parameters) : std::vector<ParameterPart>();
   if (parts.empty()) parts = whole;
-  const int64_t slots = Slots(spec);
+  const int64_t slots = AverageSlots(spec);
   for (int64_t slot = 0; slot < slots; ++slot) {
-    const std::string prefix = SlotPrefix(spec, slot);
+    const std::string prefix = AverageSlotPrefix(spec, slot);
     for (const ParameterPart& part : parts) {
       const Parameter& parameter = parameters[part.index];
       average->state_.Add(prefix + parameter.name, part, parameter.shape);

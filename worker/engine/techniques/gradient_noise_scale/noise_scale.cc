@@ -1,4 +1,4 @@
-#include "worker/engine/optim/noise_scale.h"
+#include "worker/engine/techniques/gradient_noise_scale/noise_scale.h"
 
 namespace weft::engine {
 

@@ -1,18 +1,21 @@
-#include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/techniques/over_parameterization/over_parameterization.h"
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/glob.h"
-#include "common/model/over_parameterization.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/techniques/over_parameterization/over_parameterization_cost.h"
+#include "worker/engine/techniques/technique.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -64,7 +67,7 @@ struct Product {
 };
 
 Product ProductOf(const ParameterSet& parameters, int64_t weight) {
-  const int64_t first = parameters[weight].first_factor;
+  const int64_t first = parameters[weight].first_source;
   return {first, first + 1, parameters.value(first), parameters.value(first + 1)};
 }
 
@@ -77,17 +80,17 @@ void CountProduct(Context& context, const Product& p) {
 Status MergeMixture(Context& context, const ParameterSet& parameters, int64_t index,
                     const MixtureKey* key) {
   const Parameter& weight = parameters[index];
-  std::vector<float> p(static_cast<size_t>(weight.factors),
-                       1.0f / static_cast<float>(weight.factors));
-  if (key != nullptr) p = MixtureOf(*key, weight.name, weight.factors);
-  for (int64_t k = 0; k < weight.factors; ++k) {
+  std::vector<float> p(static_cast<size_t>(weight.sources),
+                       1.0f / static_cast<float>(weight.sources));
+  if (key != nullptr) p = MixtureOf(*key, weight.name, weight.sources);
+  for (int64_t k = 0; k < weight.sources; ++k) {
     WEFT_RETURN_IF_ERROR(
-        kernels::AddScaled(context.stream, {.x = parameters.value(weight.first_factor + k),
+        kernels::AddScaled(context.stream, {.x = parameters.value(weight.first_source + k),
                                             .y = parameters.value(index),
                                             .factor = p[k],
                                             .keep = k == 0 ? 0.0f : 1.0f}));
   }
-  CountWork(context.profiler, 2.0 * static_cast<double>(weight.factors) *
+  CountWork(context.profiler, 2.0 * static_cast<double>(weight.sources) *
                                   static_cast<double>(weight.shape.Elements()));
   return OkStatus();
 }
@@ -95,16 +98,16 @@ Status MergeMixture(Context& context, const ParameterSet& parameters, int64_t in
 Status SplitMixture(Context& context, const ParameterSet& parameters, int64_t index,
                     const MixtureKey& key) {
   const Parameter& weight = parameters[index];
-  const std::vector<float> p = MixtureOf(key, weight.name, weight.factors);
-  for (int64_t k = 0; k < weight.factors; ++k) {
+  const std::vector<float> p = MixtureOf(key, weight.name, weight.sources);
+  for (int64_t k = 0; k < weight.sources; ++k) {
     WEFT_RETURN_IF_ERROR(
         kernels::AddScaled(context.stream, {.x = parameters.gradient(index),
-                                            .y = parameters.gradient(weight.first_factor + k),
+                                            .y = parameters.gradient(weight.first_source + k),
                                             .factor = p[k],
                                             .keep = 0}));
   }
   CountWork(context.profiler,
-            static_cast<double>(weight.factors) * static_cast<double>(weight.shape.Elements()));
+            static_cast<double>(weight.sources) * static_cast<double>(weight.shape.Elements()));
   return OkStatus();
 }
 
@@ -162,7 +165,7 @@ Status SplitProduct(Context& context, const ParameterSet& parameters, int64_t in
 std::vector<int64_t> WeightsWithFactors(const ParameterSet& parameters) {
   std::vector<int64_t> weights;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].factoring != Factoring::kNone) weights.push_back(i);
+    if (parameters[i].derived()) weights.push_back(i);
   }
   std::stable_sort(weights.begin(), weights.end(), [&](int64_t a, int64_t b) {
     return parameters[a].shape.dims < parameters[b].shape.dims;
@@ -202,26 +205,89 @@ Status StartProduct(const Stream& stream, const ParameterSet& parameters, int64_
   });
 }
 
-}  // namespace
+bool IsMixture(const OverParameterizationSpec& spec) {
+  return spec.kind == "majority_kernels";
+}
 
-Status OverParameterize(const OverParameterizationSpec& spec, ParameterSet& parameters) {
-  if (spec.kind == "none") return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const std::vector<bool> chosen, Choose(spec, parameters));
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    if (!chosen[i]) continue;
-    const auto index = static_cast<int64_t>(i);
-    const Parameter& weight = parameters[index];
-    const bool product = spec.kind == "linear_expansion";
-    std::vector<ParameterSet::Factor> factors;
-    for (const ParameterInfo& info :
-         FactorsOf(spec, {weight.name, {weight.shape[0], weight.shape[1]}})) {
-      const Shape shape{info.shape[0], info.shape[1]};
-      factors.push_back(
-          {info.name, shape, product ? RandomRows(shape) : CopyStart(weight, spec.copies)});
+/// Starts the factors. Those of a product are the weight and an identity, so that the network is
+/// the plain one; what `inner` exceeds the weight's smaller side by is random beside zeros. Copies
+/// of a mixture are drawn independently with a variance that gives mixtures that of the weight on
+/// average (the deviation grows by sqrt((copies + 1) / 2)), or are all equal to an imported weight.
+Status StartFactors(Context& context, const OverParameterizationSpec& spec,
+                    const ParameterSet& parameters, ValuesFrom from) {
+  for (int64_t i : WeightsWithFactors(parameters)) {
+    const Parameter& weight = parameters[i];
+    if (!IsMixture(spec)) {
+      WEFT_RETURN_IF_ERROR(StartProduct(context.stream, parameters, i));
+      continue;
     }
-    parameters.RegisterFactors(index, product ? Factoring::kProduct : Factoring::kMixture, factors);
+    for (int64_t k = 0; from == ValuesFrom::kImported && k < weight.sources; ++k) {
+      WEFT_RETURN_IF_ERROR(kernels::Cast(
+          context.stream, {parameters.value(i), parameters.value(weight.first_source + k)}));
+    }
   }
   return OkStatus();
+}
+
+class OverParameterization : public Technique {
+ public:
+  explicit OverParameterization(OverParameterizationSpec spec) : spec_(std::move(spec)) {}
+
+  Status OnParameters(ParameterSet& parameters) override {
+    parameters_ = &parameters;
+    WEFT_ASSIGN_OR_RETURN(const std::vector<bool> chosen, Choose(spec_, parameters));
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i]) RegisterFactors(parameters, static_cast<int64_t>(i));
+    }
+    parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
+      if (from != ValuesFrom::kCheckpoint) {
+        WEFT_RETURN_IF_ERROR(StartFactors(context, spec_, *parameters_, from));
+      }
+      return MergeWeights(context, spec_, *parameters_, nullptr);
+    });
+    return OkStatus();
+  }
+
+  std::string_view WhyNoGraphs() const override {
+    return IsMixture(spec_) ? "mixtures of weights are drawn on the host" : "";
+  }
+
+  bool WeightsDependOnStep() const override { return IsMixture(spec_); }
+
+  Status BeforeForward(Context& context, std::optional<int64_t> step) override {
+    const MixtureKey key{context.seed, step.value_or(0)};
+    return MergeWeights(context, spec_, *parameters_, step ? &key : nullptr);
+  }
+
+  Status OnGradients(Context& context, int64_t step) override {
+    return SplitGradients(context, spec_, *parameters_, {context.seed, step});
+  }
+
+ private:
+  void RegisterFactors(ParameterSet& parameters, int64_t index) const {
+    const Parameter& weight = parameters[index];
+    std::vector<ParameterSet::Source> factors;
+    for (const ParameterInfo& info :
+         FactorsOf(spec_, {weight.name, {weight.shape[0], weight.shape[1]}})) {
+      const Shape shape{info.shape[0], info.shape[1]};
+      if (IsMixture(spec_)) {
+        factors.push_back({info.name, shape, CopyStart(weight, spec_.copies), weight.parts});
+      } else {
+        factors.push_back({info.name, shape, RandomRows(shape)});
+      }
+    }
+    parameters.Derive(index, std::move(factors));
+  }
+
+  OverParameterizationSpec spec_;
+  ParameterSet* parameters_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewOverParameterization(const TechniqueInputs& inputs) {
+  const OverParameterizationSpec& spec = inputs.model.over_parameterization;
+  return spec.kind == "none" ? nullptr : std::make_unique<OverParameterization>(spec);
 }
 
 // The gaps between sorted uniform numbers; with 24 bits each, every one of them is exact in f32,
@@ -243,11 +309,11 @@ std::vector<float> MixtureOf(const MixtureKey& key, const std::string& name, int
   return p;
 }
 
-Status MergeWeights(Context& context, const ParameterSet& parameters, const MixtureKey* key) {
-  if (parameters.factoring() == Factoring::kNone) return OkStatus();
+Status MergeWeights(Context& context, const OverParameterizationSpec& spec,
+                    const ParameterSet& parameters, const MixtureKey* key) {
   ProfileScope scope(context.profiler, "merge weights");
   for (int64_t i : WeightsWithFactors(parameters)) {
-    if (parameters[i].factoring == Factoring::kMixture) {
+    if (IsMixture(spec)) {
       WEFT_RETURN_IF_ERROR(MergeMixture(context, parameters, i, key));
       continue;
     }
@@ -259,31 +325,15 @@ Status MergeWeights(Context& context, const ParameterSet& parameters, const Mixt
   return OkStatus();
 }
 
-Status SplitGradients(Context& context, const ParameterSet& parameters, const MixtureKey& key) {
-  if (parameters.factoring() == Factoring::kNone) return OkStatus();
+Status SplitGradients(Context& context, const OverParameterizationSpec& spec,
+                      const ParameterSet& parameters, const MixtureKey& key) {
   ProfileScope scope(context.profiler, "split gradients");
   PackedGradient packed;
   for (int64_t i : WeightsWithFactors(parameters)) {
-    WEFT_RETURN_IF_ERROR(parameters[i].factoring == Factoring::kMixture
-                             ? SplitMixture(context, parameters, i, key)
-                             : SplitProduct(context, parameters, i, packed));
+    WEFT_RETURN_IF_ERROR(IsMixture(spec) ? SplitMixture(context, parameters, i, key)
+                                         : SplitProduct(context, parameters, i, packed));
   }
   return OkStatus();
-}
-
-Status StartFactors(Context& context, const ParameterSet& parameters, FactorStart start) {
-  for (int64_t i : WeightsWithFactors(parameters)) {
-    const Parameter& weight = parameters[i];
-    if (weight.factoring == Factoring::kProduct) {
-      WEFT_RETURN_IF_ERROR(StartProduct(context.stream, parameters, i));
-      continue;
-    }
-    for (int64_t k = 0; start == FactorStart::kLoaded && k < weight.factors; ++k) {
-      WEFT_RETURN_IF_ERROR(kernels::Cast(
-          context.stream, {parameters.value(i), parameters.value(weight.first_factor + k)}));
-    }
-  }
-  return MergeWeights(context, parameters, nullptr);
 }
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-#include "worker/engine/optim/weight_average.h"
+#include "worker/engine/techniques/averaging/weight_average.h"
 
 #include <cmath>
 #include <deque>
@@ -44,11 +44,6 @@ std::vector<AveragedParameter> AveragesOf(OptimizerRun& run, WeightAverage& aver
 // The average of element k of the second parameter.
 float AverageOf(OptimizerRun& run, WeightAverage& average, int64_t updates, int64_t k) {
   return AveragesOf(run, average, updates)[1].average[k];
-}
-
-TEST(WeightAverageTest, NoneCostsNothing) {
-  OptimizerRun run(OptimizerSpec{});
-  EXPECT_EQ(NewAverage(run, {.kind = "none"}), nullptr);
 }
 
 TEST(WeightAverageTest, AnExponentialAverageStartsAtItsFirstValue) {

@@ -2,37 +2,17 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "common/spec/job_spec.h"
+#include "common/spec/train_spec.h"
 #include "common/status.h"
 #include "worker/engine/nn/parameter_part.h"
-#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/optim/averaged_parameter.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
-
-/// Exchanges parameters and averages; what becomes bf16 is rounded to nearest. Twice is as if never
-/// for the parameters.
-Status Exchange(Context& context, const std::vector<AveragedParameter>& averages);
-
-/// The average of `part`, ready for two exchanges after which it is what it was: where the
-/// parameter is bf16, a copy in its gradient, which nothing needs between two steps.
-Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterPart& part,
-                                              float* average);
-
-/// How the tensor of a checkpoint is called that is an average of a parameter, or part of one.
-struct AverageName {
-  std::string prefix;
-  std::string suffix;
-};
-
-/// The tensors whose mean stands for each trained parameter in a checkpoint of `job` after
-/// `updates` updates; none when the parameters themselves count.
-std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates);
 
 /// Averages of the trained parameters over time, by train.averaging:
 ///   ema: average = decay average + (1 - decay) parameter (Polyak and Juditsky 1992), from the
@@ -42,7 +22,7 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates);
 /// "ema/<parameter>" or "lawa/<slot>/<parameter>".
 class WeightAverage {
  public:
-  /// Null when spec.kind is none. `parameters` outlives it. `parts`: of what this rank keeps the
+  /// `spec` asks for one. `parameters` outlives it. `parts`: of what this rank keeps the
   /// averages, where it is not all.
   static Result<std::unique_ptr<WeightAverage>> New(Context& context, const AveragingSpec& spec,
                                                     const ParameterSet& parameters,

@@ -1,0 +1,48 @@
+#include "common/model/technique_cost.h"
+
+#include <algorithm>
+
+#include "common/spec/technique_checks.h"
+
+namespace weft {
+
+std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::vector<ParameterInfo> sources = technique->SourcesOf(model, parameter);
+    if (!sources.empty()) return sources;
+  }
+  return {};
+}
+
+bool TellsBlocksApart(const ModelSpec& model) {
+  return !model.freeze.empty() || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                                              [&](const TechniqueCost* technique) {
+                                                return technique->TellsBlocksApart(model);
+                                              });
+}
+
+Status CheckTechniques(const JobSpec& job) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    WEFT_RETURN_IF_ERROR(technique->Check(job));
+  }
+  return OkStatus();
+}
+
+StepWork StepWorkOf(const ModelShape& shape) {
+  StepWork work;
+  for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);
+  return work;
+}
+
+std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {
+  if (job.optimizer.name == "schedule_free_adamw" && updates > 0) {
+    return {{job.optimizer.name + "/", "/average"}};
+  }
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::vector<StateName> names = technique->ExportedAverages(job, updates);
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,96 @@
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/engine/optim/gradient_norm.h"
+#include "worker/engine/techniques/gradient_noise_scale/gradient_noise_scale_cost.h"
+#include "worker/engine/techniques/gradient_noise_scale/noise_scale.h"
+#include "worker/engine/techniques/technique.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// Compares the gradients of the first micro-batch of each rank with those of the whole batch.
+/// Derived parameters count, not their sources: these are the gradients that both have.
+class GradientNoiseScale : public Technique {
+ public:
+  Status OnTraining(const TrainingParts& parts) override {
+    if (parts.plan->accumulation_steps * parts.data_ranks == 1) {
+      return InvalidError(
+          "train.gradient_noise_scale compares a part of the batch with the whole, and this plan "
+          "has one micro-batch on one rank; hint: resources.micro_batch");
+    }
+    parts_ = parts;
+    const auto parameters = static_cast<size_t>(parts.parameters->size());
+    WEFT_ASSIGN_OR_RETURN(first_, ReadbackOf<NormSums>::New(*parts.context, parameters));
+    WEFT_ASSIGN_OR_RETURN(whole_, ReadbackOf<NormSums>::New(*parts.context));
+    return OkStatus();
+  }
+
+  bool ObservesFirstGradients() const override { return true; }
+
+  void OnFirstMicroBatch() override { measured_ = 0; }
+
+  Status OnFirstGradient(Context& context, const TensorView& gradient) override {
+    return Measure(context, {NormTensorOf(gradient)}, first_.device() + measured_++);
+  }
+
+  Status OnGradients(Context& state, int64_t) override {
+    const ParameterSet& parameters = *parts_.parameters;
+    const bool offloaded = parameters.offloaded();
+    // Ranks that update different parts add up their norms themselves.
+    if (!parts_.shards_updates) {
+      NormSums* const sums = offloaded ? whole_.host() : whole_.device();
+      const bool in_pieces = parameters.file() != nullptr || parameters.keeps_some_on_device();
+      WEFT_RETURN_IF_ERROR(
+          in_pieces ? MeasureGradients(state, parameters, sums)
+                    : Measure(state, {NormTensorOf(parameters.differentiated_gradients())}, sums));
+      if (!offloaded) WEFT_RETURN_IF_ERROR(whole_.Fetch(*parts_.context));
+    }
+    WEFT_RETURN_IF_ERROR(first_.Fetch(*parts_.context));
+    return offloaded ? first_.Wait().status() : OkStatus();
+  }
+
+  // The gradients of the first micro-batch are sums over its targets, divided by those of the whole
+  // batch.
+  Status OnStepEnd(const FinishedStep& step) override {
+    double squares = 0;
+    for (size_t part = 0; part < measured_; ++part) squares += first_.host()[part].squares;
+    const double to_mean = static_cast<double>(step.targets) /
+                           static_cast<double>(step.first_targets) / step.loss_scale;
+    std::array<double, 1> small = {step.first_targets > 0 ? squares * to_mean * to_mean : 0.0};
+    WEFT_RETURN_IF_ERROR(parts_.sum_scalars(small));
+    const auto batch = static_cast<double>(step.batch);
+    const auto micro_batch = static_cast<double>(parts_.plan->micro_batch);
+    if (step.applied && batch > micro_batch) {
+      const double whole = parts_.shards_updates ? step.gradient_squares : whole_.host()->squares;
+      estimate_.Add(micro_batch, small[0] / static_cast<double>(parts_.data_ranks), batch,
+                    whole / (step.loss_scale * step.loss_scale));
+    }
+    if (const std::optional<double> value = estimate_.Value()) {
+      step.metrics->emplace(kNoiseScaleMetric, *value);
+    }
+    return OkStatus();
+  }
+
+  std::vector<NamedTensor> StateTensors() override { return estimate_.StateTensors(); }
+
+ private:
+  TrainingParts parts_;
+  NoiseScale estimate_;
+  ReadbackOf<NormSums> first_;  ///< Of the first micro-batch, in `measured_` parts.
+  size_t measured_ = 0;
+  ReadbackOf<NormSums> whole_;  ///< Of the whole batch.
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewGradientNoiseScale(const TechniqueInputs& inputs) {
+  return inputs.train.gradient_noise_scale ? std::make_unique<GradientNoiseScale>() : nullptr;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,113 @@
+#include "worker/engine/techniques/over_parameterization/over_parameterization_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "common/glob.h"
+#include "common/model/memory_model.h"
+#include "common/model/technique_cost.h"
+
+namespace weft {
+
+namespace {
+
+/// A trained matrix of a block that one of the patterns names, or every one when there are none.
+bool IsOverParameterized(const ModelSpec& model, const ParameterInfo& parameter) {
+  const OverParameterizationSpec& spec = model.over_parameterization;
+  if (spec.kind == "none" || !parameter.matrix() || parameter.block < 0) return false;
+  if (!IsTrained(model, parameter)) return false;
+  return spec.layers.empty() ||
+         std::any_of(spec.layers.begin(), spec.layers.end(), [&](const std::string& pattern) {
+           return GlobMatches(pattern, parameter.name);
+         });
+}
+
+class OverParameterizationCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "over_parameterization"; }
+
+  bool Asked(const JobSpec& job) const override {
+    return job.model.over_parameterization.kind != "none";
+  }
+
+  Status Check(const JobSpec& job) const override {
+    const OverParameterizationSpec& spec = job.model.over_parameterization;
+    if (spec.kind != "none" || spec.layers.empty()) return OkStatus();
+    return InvalidError(
+        "model.over_parameterization.layers needs a model.over_parameterization.kind; hint: "
+        "linear_expansion or majority_kernels");
+  }
+
+  std::vector<ParameterInfo> SourcesOf(const ModelSpec& model,
+                                       const ParameterInfo& parameter) const override {
+    if (!IsOverParameterized(model, parameter)) return {};
+    return FactorsOf(model.over_parameterization, parameter);
+  }
+
+  bool TellsBlocksApart(const ModelSpec& model) const override {
+    return !model.over_parameterization.layers.empty();
+  }
+
+  void AddStepWork(const ModelShape& shape, StepWork& work) const override {
+    const OverParameterizationSpec& spec = shape.spec.over_parameterization;
+    if (spec.kind == "majority_kernels") {
+      const auto copies = static_cast<double>(shape.sources);
+      // A multiplication and an addition for the mixture, a multiplication for its gradient.
+      work.flops += 3 * copies;
+      // Mixing copies reads and writes the sum for each, and writes the gradient of each.
+      work.f32_numbers += 4 * copies;
+      work.parameter_numbers += copies;
+    }
+    if (spec.kind != "linear_expansion") return;
+    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+      if (!IsOverParameterized(shape.spec, parameter)) continue;
+      const int64_t out = parameter.shape[0], in = parameter.shape[1];
+      const int64_t inner = FactorsOf(spec, parameter)[0].shape[0];
+      work.products.push_back({"expansion", GemmPass::kForward, out, in, inner, 1});
+      work.products.push_back({"expansion", GemmPass::kInputGradient, inner, in, out, 1});
+      work.products.push_back({"expansion", GemmPass::kWeightGradient, inner, out, in, 1});
+    }
+  }
+
+  // For carrying the gradient of a weight to the factors of its product: a packed copy of the
+  // gradient, and f32 copies of factors that are not.
+  int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
+    constexpr int64_t kF32 = 4;
+    const ModelShape& shape = inputs.shape;
+    if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
+    const bool narrow = inputs.precision->matrices != DType::kF32;
+    const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
+    const int64_t packed = stored ? 0 : shape.largest_derived;
+    return kF32 * (packed + (narrow ? shape.largest_source : 0));
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& OverParameterizationTechniqueCost() {
+  static const OverParameterizationCost cost;
+  return cost;
+}
+
+std::vector<ParameterInfo> FactorsOf(const OverParameterizationSpec& spec,
+                                     const ParameterInfo& weight) {
+  std::vector<ParameterInfo> factors;
+  const auto add = [&](const std::string& what, std::vector<int64_t> shape) {
+    factors.push_back(
+        {weight.name + "." + what, std::move(shape), weight.kind, weight.block, false});
+  };
+  if (spec.kind == "linear_expansion") {
+    const int64_t out = weight.shape[0], in = weight.shape[1];
+    const auto inner = static_cast<int64_t>(
+        std::llround(spec.inner_ratio * static_cast<double>(std::min(out, in))));
+    add("expansion_out", {inner, out});
+    add("expansion_in", {inner, in});
+  } else if (spec.kind == "majority_kernels") {
+    for (int64_t i = 0; i < spec.copies; ++i) add("copy_" + std::to_string(i), weight.shape);
+  }
+  return factors;
+}
+
+}  // namespace weft

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/precision.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+#include "worker/engine/nn/parameter_part.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+/// What decides which techniques there are, and how.
+struct TechniqueInputs {
+  const ModelSpec& model;  ///< Its sizes resolved.
+  const TrainSpec& train;  ///< Of a model without training: all defaults.
+};
+
+/// Parameters that one optimizer updates, and where.
+struct UpdatedParameters {
+  Context context;                        ///< Of their memory: the device's, or the host tier's.
+  std::vector<ParameterPart> parts = {};  ///< Those of this rank; empty: all that is trained.
+};
+
+/// What a training gives to its techniques before the first step. All of it outlives them.
+struct TrainingParts {
+  const JobSpec* job = nullptr;
+  const Plan* plan = nullptr;
+  Context* context = nullptr;  ///< Of the device.
+  ParameterSet* parameters = nullptr;
+  std::span<const UpdatedParameters> updated;
+  bool shards_updates = false;  ///< Ranks update different parts (ZeRO).
+  int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
+  /// Adds up over these ranks.
+  std::function<Status(std::span<double>)> sum_scalars;
+};
+
+/// A step whose gradients are known, once the host knows whether they were applied.
+struct FinishedStep {
+  int64_t step = 0;
+  bool applied = false;  ///< The parameters have changed.
+  double loss_scale = 1;
+  int64_t batch = 0;            ///< Sequences of all ranks.
+  int64_t targets = 0;          ///< Of all ranks.
+  int64_t first_targets = 0;    ///< Of the first micro-batch of this rank.
+  double gradient_squares = 0;  ///< Sum over all trained numbers, with the loss scale.
+  /// For numbers that the technique measures, by TechniqueMetric::name.
+  std::map<std::string, double>* metrics = nullptr;
+};
+
+/// Part of the training that is switched on by a field of the job. The model and the trainer call
+/// these hooks, in this order, and know nothing else of it. Hooks that a technique does not
+/// override change nothing. What it costs is a TechniqueCost (common/model/technique_cost.h). Not
+/// thread-safe.
+class Technique {
+ public:
+  virtual ~Technique() = default;
+
+  // Building the model.
+
+  /// The parameters of the network are registered, those of model.freeze are frozen, and none has
+  /// memory yet: registers more.
+  virtual Status OnParameters(ParameterSet&) { return OkStatus(); }
+
+  // Before the first step.
+
+  /// Takes memory. `parts` stay valid.
+  virtual Status OnTraining(const TrainingParts&) { return OkStatus(); }
+
+  /// Why steps cannot be recorded once and launched as CUDA graphs; "" where they can.
+  virtual std::string_view WhyNoGraphs() const { return ""; }
+
+  // In the order of a step.
+
+  /// Whether BeforeForward computes other weights in each step, also when no parameter has changed.
+  virtual bool WeightsDependOnStep() const { return false; }
+  /// Weights are about to be packed for the products of `step`, or with none for evaluation:
+  /// computes the values of derived parameters.
+  virtual Status BeforeForward(Context&, std::optional<int64_t> /*step*/) { return OkStatus(); }
+
+  /// Whether OnFirstGradient wants to be called.
+  virtual bool ObservesFirstGradients() const { return false; }
+  /// The gradients of the first micro-batch of this rank alone, one parameter or several: before
+  /// those of other micro-batches or ranks are added. Together they are called once for each
+  /// number. With the loss scale, divided by the targets of the whole batch.
+  virtual Status OnFirstGradient(Context&, const TensorView&) { return OkStatus(); }
+  /// The first micro-batch begins.
+  virtual void OnFirstMicroBatch() {}
+
+  /// Gradients are sums over micro-batches and ranks, with the loss scale, neither measured nor
+  /// clipped. `state`: where parameters and gradients are.
+  virtual Status OnGradients(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
+
+  /// Whether OnUpdate reads parameters: then nothing changes them before it returns.
+  virtual bool ReadsUpdatedParameters() const { return false; }
+  /// The parameters have been updated `updates` times.
+  virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }
+
+  /// The step has ended, applied or skipped.
+  virtual Status OnStepEnd(const FinishedStep&) { return OkStatus(); }
+
+  // Evaluation and state.
+
+  /// Averages that stand for the parameters in an evaluation after `updates` updates; none where
+  /// the parameters count. May overwrite gradients, see ExchangeableAverage.
+  virtual Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t /*updates*/) {
+    return std::vector<AveragedParameter>();
+  }
+
+  /// All that it remembers between steps, for checkpoints: writing into the views restores it.
+  virtual std::vector<NamedTensor> StateTensors() { return {}; }
+  /// StateTensors() have been overwritten with those after `steps` steps.
+  virtual void OnRestored(int64_t /*steps*/) {}
+};
+
+}  // namespace weft::engine
