@@ -196,7 +196,7 @@ MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t 
 }
 
 double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8) {
-  if (!precision.fp8_blocks) return 0;
+  if (precision.block_products != ProductFormat::kFp8) return 0;
   const int64_t blocks = DistinctBlocks(model);
   return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
 }

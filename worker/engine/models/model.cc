@@ -126,7 +126,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
 
 // What the products of blocks demand; see ValidateJob for models that are not imported.
 Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
-  if (!options.precision->fp8_blocks) return OkStatus();
+  if (options.precision->block_products != ProductFormat::kFp8) return OkStatus();
   const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
   const int64_t qkv = spec.width + 2 * KvWidth(spec);
   for (const int64_t size : {spec.width, qkv, MlpWidth(spec)}) {
@@ -170,7 +170,7 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
-  if (options.shard_values && options.precision->fp8_blocks) {
+  if (options.shard_values && options.precision->block_products == ProductFormat::kFp8) {
     return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
   }
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
@@ -185,7 +185,7 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
-    if (options.precision->fp8_blocks && options.tensor->rows() > 1) {
+    if (options.precision->block_products == ProductFormat::kFp8 && options.tensor->rows() > 1) {
       return InvalidError("precision fp8 does not go with grids of ranks; hint: bf16");
     }
   }
@@ -209,7 +209,7 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
 }
 
 Model::Model(const ModelOptions& options)
-    : fp8_(options.precision->fp8_blocks
+    : fp8_(options.precision->block_products == ProductFormat::kFp8
                ? std::make_unique<Fp8Scaling>(
                      options.fp8, options.with_gradients,
                      options.tensor != nullptr ? &options.tensor->group() : nullptr)

@@ -33,7 +33,7 @@ struct ModelOptions {
   /// Gets the operations on blocks as they are done (RematOperations), or none; outlives the model.
   std::vector<std::string>* block_operations = nullptr;
 
-  Fp8Spec fp8 = {};  ///< Read where the recipe has fp8_blocks.
+  Fp8Spec fp8 = {};  ///< Read where the recipe has products in FP8.
 
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
