@@ -120,27 +120,10 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   if (options.parameters_in_file) parameters.KeepInFile();
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
-  if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));
-  return model;
-}
-
-// What the products of blocks demand; see ValidateJob for models that are not imported.
-Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
-  if (options.precision->block_products != ProductFormat::kFp8) return OkStatus();
-  const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
-  const int64_t qkv = spec.width + 2 * KvWidth(spec);
-  for (const int64_t size : {spec.width, qkv, MlpWidth(spec)}) {
-    if (size % (16 * ranks) == 0) continue;
-    return InvalidError(
-        "precision fp8 multiplies matrices whose sizes" +
-        std::string(ranks > 1 ? ", each a part of those of " + Text(ranks) + " ranks," : "") +
-        " are multiples of 16, not " + Text(size) + (ranks > 1 ? " / " + Text(ranks) : "") +
-        "; hint: train.precision bf16");
+  if (ProductsFactory* products = model->block_products()) {
+    WEFT_RETURN_IF_ERROR(products->Allocate(context));
   }
-  const int64_t left = options.fp8.bf16_first_blocks + options.fp8.bf16_last_blocks;
-  if (left < DistinctBlocks(spec)) return OkStatus();
-  return InvalidError("train.fp8 leaves " + Text(left) + " blocks to bf16, and the model has " +
-                      Text(DistinctBlocks(spec)) + "; hint: train.precision bf16");
+  return model;
 }
 
 Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
@@ -170,12 +153,16 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
-  if (options.shard_values && options.precision->block_products == ProductFormat::kFp8) {
+  const bool fp8 = options.precision->block_products == ProductFormat::kFp8;
+  if (options.shard_values && fp8) {
     return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
   }
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
-  WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
+  if (fp8) {
+    const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
+    WEFT_RETURN_IF_ERROR(CheckFp8(spec, options.fp8, ranks));
+  }
   WEFT_ASSIGN_OR_RETURN(const RematPlan remat, RematOf(options, spec.layers));
   if (options.pipeline && !options.recompute_schedule.empty()) {
     for (const PipelinePart::Stage& stage : options.pipeline->stages) {
@@ -185,7 +172,7 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
-    if (options.precision->block_products == ProductFormat::kFp8 && options.tensor->rows() > 1) {
+    if (fp8 && options.tensor->rows() > 1) {
       return InvalidError("precision fp8 does not go with grids of ranks; hint: bf16");
     }
   }
@@ -210,7 +197,7 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
 
 Model::Model(const ModelOptions& options)
     : fp8_(options.precision->block_products == ProductFormat::kFp8
-               ? std::make_unique<Fp8Scaling>(
+               ? std::make_unique<Fp8ProductsFactory>(
                      options.fp8, options.with_gradients,
                      options.tensor != nullptr ? &options.tensor->group() : nullptr)
                : nullptr) {}

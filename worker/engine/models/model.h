@@ -16,6 +16,7 @@
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/pipeline_part.h"
 #include "worker/engine/nn/token_batch.h"
+#include "worker/engine/techniques/fp8/fp8_products.h"
 
 namespace weft::engine {
 
@@ -76,7 +77,10 @@ class Model {
   virtual ParameterSet& parameters() = 0;
 
   /// The scales of FP8 products, or null when there are none.
-  Fp8Scaling* fp8() const { return fp8_.get(); }
+  Fp8Scaling* fp8() const { return fp8_ == nullptr ? nullptr : &fp8_->scaling(); }
+
+  /// Makes the products of blocks as the recipe has it, or null: DenseProducts.
+  ProductsFactory* block_products() const { return fp8_.get(); }
 
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
@@ -100,7 +104,7 @@ class Model {
   virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch) const = 0;
 
  private:
-  std::unique_ptr<Fp8Scaling> fp8_;
+  std::unique_ptr<Fp8ProductsFactory> fp8_;
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or
