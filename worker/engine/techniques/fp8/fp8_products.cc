@@ -23,12 +23,16 @@ Fp8Products::Fp8Products(const LinearLayer& layer, Fp8Scaling* scaling, int64_t 
     : layer_(layer),
       scaling_(scaling),
       number_(number),
-      weight_number_(scaling->AddWeight([this] { return Weight(); })) {}
+      weight_number_(scaling->AddWeight(
+          [parameters = layer.parameters, first = layer.weight, count = layer.outputs] {
+            return parameters->stacked_value(first, count);
+          })) {}
 
 Status Fp8Products::Pack(Context& context, Repack what) {
   const bool trained = layer_.parameters->AnyTrainable(layer_.weight, layer_.outputs);
   if (!weight_.codes || what == Repack::kAll || trained) {
-    WEFT_RETURN_IF_ERROR(scaling_->QuantizeWeight(context, weight_number_, Weight(), weight_));
+    const TensorView weight = layer_.parameters->stacked_value(layer_.weight, layer_.outputs);
+    WEFT_RETURN_IF_ERROR(scaling_->QuantizeWeight(context, weight_number_, weight, weight_));
   }
   return PackBias(context);
 }

@@ -33,9 +33,6 @@ class Fp8Products : public WeightProducts {
                         std::span<const WeightGradientTarget> targets) const override;
 
  private:
-  TensorView Weight() const {
-    return layer_.parameters->stacked_value(layer_.weight, layer_.outputs);
-  }
   Status PackBias(Context& context);
 
   LinearLayer layer_;
