@@ -135,6 +135,7 @@ TEST_F(TrainerFailuresTest, PlansOfWhatDoesNotGoTogetherAreRefused) {
       {[](AttemptSpec& spec) {
          spec.plan.mesh = {.tensor = 2};
          spec.plan.tensor_rows = 2;
+         spec.job.model.dropout = 0;
          spec.plan.precision = "fp8";
        },
        "train.precision fp8 does not go with resources.tensor_rows 2"},
