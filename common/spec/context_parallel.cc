@@ -1,7 +1,6 @@
 #include "common/spec/context_parallel.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace weft {
 namespace {
@@ -46,14 +45,6 @@ Status CheckLength(int64_t length, int64_t degree) {
 Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
                             int64_t tensor_columns) {
   if (degree == 1) return OkStatus();
-  if (model.family != "gpt2" && model.family != "llama") {
-    return InvalidError(NameOf(degree) + " is not available with model.family " + model.family +
-                        "; hint: gpt2, llama, or data parallelism alone");
-  }
-  if (model.sliding_window > 0) {
-    return InvalidError(NameOf(degree) + " does not go with model.sliding_window " +
-                        Text(model.sliding_window) + "; hint: 0");
-  }
   return method == "ulysses" ? CheckHeads(model, degree, tensor_columns) : OkStatus();
 }
 
@@ -70,21 +61,8 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
     const int64_t columns = resources.tensor_parallel / resources.tensor_rows;
     WEFT_RETURN_IF_ERROR(CheckContextParallel(job.model, degree, method, columns));
   }
-  if (!imported || job.train.sequence_length > 0) {
-    WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
-  }
-  const std::pair<const char*, bool> fields[] = {
-      {"model.attention_dropout; hint: 0", AttentionDropoutOf(job.model) > 0},
-      {"train.gradient_noise_scale; hint: leave it out", job.train.gradient_noise_scale},
-      {"model.dropout; hint: 0", DropoutOf(job.model) > 0},
-      {"data.mask_documents; hint: leave it out", job.data.mask_documents},
-      {"a data.batching but concatenate; hint: leave it out", job.data.batching != "concatenate"},
-  };
-  for (const auto& [field, asked] : fields) {
-    if (!asked) continue;
-    return InvalidError(NameOf(degree) + " does not go with " + field);
-  }
-  return OkStatus();
+  if (imported && job.train.sequence_length == 0) return OkStatus();
+  return CheckLength(SequenceLength(job), degree);
 }
 
 }  // namespace weft

@@ -16,6 +16,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
@@ -96,6 +97,7 @@ Attempt::~Attempt() {
 
 Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(ValidateKnownSizes(spec_.job));
+  WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(spec_.job, spec_.plan));
   if (spec_.job.model.vocab_size < data_.vocab_size) {
     return InvalidError("the tokenizer has " + std::to_string(data_.vocab_size) +
                         " entries, the model's vocabulary only " +

@@ -2,6 +2,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
@@ -35,6 +36,10 @@ Status ValidateSizes(const ModelSpec& spec) {
     return InvalidError("model.heads " + Text(spec.heads) +
                         " must be a multiple of model.kv_heads " + Text(KvHeads(spec)));
   }
+  if (spec.family == "vit" && spec.image_size % spec.patch_size != 0) {
+    return InvalidError("model.image_size " + Text(spec.image_size) +
+                        " must be a multiple of model.patch_size " + Text(spec.patch_size));
+  }
   if (spec.layers % DistinctBlocks(spec) != 0) {
     return InvalidError("model.layers " + Text(spec.layers) +
                         " must be a multiple of model.distinct_blocks " +
@@ -49,7 +54,6 @@ Status ValidateHead(const ModelSpec& spec) {
     return InvalidError("model.family '" + spec.family +
                         "' is not known; hint: gpt2, llama, bert or vit");
   }
-  WEFT_RETURN_IF_ERROR(CheckFamily(spec));
   if (HeadOf(spec) == "classification" && spec.classes < 1) {
     return InvalidError("model.classes " + Text(spec.classes) +
                         " must be at least 1; hint: take it from the data");
@@ -79,11 +83,10 @@ int64_t PartOfExperts(const ModelOptions& options) {
 Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
   const std::vector<int64_t>& units = options.device_updated_units;
   if (units.empty()) return OkStatus();
-  if (!options.offload || options.stream_parameters || options.update_ranks > 1 ||
-      options.pipeline) {
+  if (!options.offload) {
     return InvalidError(
-        "plan.device_updated_units goes with offload_optimizer host of ranks that have whole "
-        "models and share no updates, without offload_parameters; hint: leave it out");
+        "plan.device_updated_units is for offload_optimizer host, and the plan has none; hint: "
+        "leave it out");
   }
   for (const int64_t unit : units) {
     if (unit >= 0 && unit < parameters.units()) continue;
@@ -107,9 +110,6 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
-  if (options.shard_values && parameters.factoring() != Factoring::kNone) {
-    return InvalidError("plan.zero_stage 3 does not go with model.over_parameterization; hint: 0");
-  }
   parameters.ShareAmong(options.update_ranks, options.place_gradients);
   if (options.shard_values) {
     parameters.ShardValues(options.update_rank, PartOfExperts(options));
@@ -149,17 +149,39 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError(named + " cannot be shared by " + Text(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
-  return ranks > 1 ? CheckFrozenExperts(spec) : OkStatus();
+  return OkStatus();
+}
+
+// A job that asks for `spec` and for what `options` say of its ranks and of where it resides.
+JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
+  JobSpec job;
+  job.model = spec;
+  job.model.import_path.clear();  // its sizes are known
+  job.train.precision = options.precision->name;
+  ResourceSpec& resources = job.resources;
+  if (options.tensor != nullptr) {
+    resources.tensor_parallel = options.tensor->degree();
+    resources.tensor_rows = options.tensor->rows();
+    resources.sequence_parallel = options.tensor->sequence();
+  }
+  if (options.context != nullptr) resources.context_parallel = options.context->degree();
+  if (options.experts != nullptr) resources.expert_parallel = options.experts->degree();
+  if (options.update_ranks > 1) resources.zero_stage = options.place_gradients ? 2 : 1;
+  if (options.shard_values) resources.zero_stage = 3;
+  if (options.offload) resources.offload_optimizer = "host";
+  if (options.stream_parameters || (options.offload && options.shard_values)) {
+    resources.offload_parameters = options.parameters_in_file ? "nvme" : "host";
+  }
+  resources.device_updated_units = options.device_updated_units;
+  return job;
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
-  const bool fp8 = options.precision->block_products == ProductFormat::kFp8;
-  if (options.shard_values && fp8) {
-    return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
-  }
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
+  WEFT_RETURN_IF_ERROR(CheckCompatibility(JobOf(spec, options)));
+  WEFT_RETURN_IF_ERROR(CheckExperts(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
-  if (fp8) {
+  if (options.precision->block_products == ProductFormat::kFp8) {
     const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
     WEFT_RETURN_IF_ERROR(CheckFp8(spec, options.fp8, ranks));
   }
@@ -172,9 +194,6 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
-    if (fp8 && options.tensor->rows() > 1) {
-      return InvalidError("precision fp8 does not go with grids of ranks; hint: bf16");
-    }
   }
   if (options.context != nullptr) {
     WEFT_RETURN_IF_ERROR(
