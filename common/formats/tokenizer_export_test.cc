@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/formats/tokenizer_json.h"
+#include "common/env_fault.h"
 
 namespace weft {
 namespace {
@@ -157,57 +157,91 @@ TEST(TokenizerExport, MakesMergesOfThePiecesOfSentencePiece) {
   }
 }
 
+/// The tokenizer of a file of the test data, with these files beside it.
+Result<Tokenizer> LoadWith(const std::string& name,
+                           const std::map<std::string, std::string>& beside) {
+  FaultEnv env;
+  EXPECT_TRUE(env.CreateDirs("/t").ok());
+  EXPECT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", Load(name).content()).ok());
+  for (const auto& [file, content] : beside) {
+    EXPECT_TRUE(WriteFileAtomic(env, "/t/" + file, content).ok());
+  }
+  return Tokenizer::Load(env, "/t");
+}
+
 /// What a folder of a Llama 3 says, with a tokenizer of this test.
 UsageFiles Imported() {
   UsageFiles files;
   files.config = {{"bos_token_id", 3}, {"eos_token_id", 1}, {"pad_token_id", 100000}};
   files.generation_config = {{"eos_token_id", {1, 2, 99999}}, {"temperature", 0.6}};
-  files.tokenizer_config = {
-      {"tokenizer_class", "LlamaTokenizer"},
-      {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},
-      {"pad_token", "<pad that the vocabulary lacks>"},
-      {"unk_token", 7},
-      {"padding_side", "left"},
-      {"chat_template", "{{ messages }}"},
-      {"add_bos_token", true},
-      {"additional_special_tokens", {"<|endoftext|>", "<not there>", {{"content", "!"}}}},
-      {"auto_map", {{"AutoTokenizer", "code.py"}}},
-      {"added_tokens_decoder", Json::object()}};
-  files.chat_template = "{{ other }}";
   return files;
 }
 
-TEST(TokenizerExport, KeepsWhatTheImportSaid) {
-  const Tokenizer tokenizer = Load("neox.json");
-  const TokenizerExport described = Describe(tokenizer, Model("llama"), Imported());
+TEST(TokenizerExport, KeepsWhatTheFilesBesideTheTokenizerSaid) {
+  const Json beside = {
+      {"tokenizer_class", "LlamaTokenizer"},
+      {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},
+      {"pad_token", "<|pad|>"},
+      {"padding_side", "left"},
+      {"additional_special_tokens", {"<|endoftext|>", "<not there>", {{"content", "!"}}}},
+      {"auto_map", {{"AutoTokenizer", "code.py"}}}};
+  const int32_t pad = static_cast<int32_t>(Load("neox.json").vocab_size());
+  const Result<Tokenizer> tokenizer =
+      LoadWith("neox.json", {{"tokenizer_config.json", beside.dump()},
+                             {"special_tokens_map.json", R"({"eos_token": "<|endoftext|>"})"},
+                             {"added_tokens.json", Json({{"<|pad|>", pad}}).dump()},
+                             {"chat_template.jinja", "{{ messages }}"}});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"), Imported());
   const Json config = File(described, "tokenizer_config.json");
   EXPECT_EQ(config["padding_side"], "left");
   EXPECT_EQ(config["chat_template"], "{{ messages }}");
-  EXPECT_EQ(described.files.at("chat_template.jinja"), "{{ other }}");
+  EXPECT_EQ(described.files.at("chat_template.jinja"), "{{ messages }}");
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
-  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "!"}));
+  EXPECT_EQ(config["pad_token"], "<|pad|>");
+  EXPECT_EQ(described.pad_token_id, pad);
   // transformers would make a token of its own of one that is not there.
-  EXPECT_FALSE(config.contains("pad_token"));
+  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "!"}));
   EXPECT_FALSE(config.contains("auto_map"));
   EXPECT_FALSE(config.contains("added_tokens_decoder"));
   EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
   EXPECT_EQ(described.bos_token_id, 3);
   Json ends = {1, 2};
-  if (*tokenizer.end_of_text() > 2) ends.push_back(*tokenizer.end_of_text());
+  if (*tokenizer->end_of_text() > 2) ends.push_back(*tokenizer->end_of_text());
   EXPECT_EQ(described.eos_token_id, ends) << "what documents ended with stops a text, too";
+  // A token that a file beside the tokenizer adds is in the exported tokenizer itself.
+  const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->TokenOf(pad), "<|pad|>");
+}
+
+TEST(TokenizerExport, WritesSeveralChatTemplatesUnderTheirNames) {
+  const Json templates = {{{"name", "default"}, {"template", "{{ a }}"}},
+                          {{"name", "tools"}, {"template", "{{ b }}"}}};
+  const Result<Tokenizer> tokenizer = LoadWith(
+      "neox.json", {{"tokenizer_config.json", Json({{"chat_template", templates}}).dump()}});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"));
+  EXPECT_EQ(File(described, "tokenizer_config.json")["chat_template"], templates);
+  EXPECT_FALSE(described.files.contains("chat_template.jinja"));
 }
 
 TEST(TokenizerExport, SurvivesImportsOfAnyForm) {
-  const Tokenizer tokenizer = Load("neox.json");
   const Json values = {nullptr, true, -1, 0.5, "x", {1, 2}, {{"content", 3}}, Json::array()};
-  for (const char* key : {"eos_token", "pad_token", "additional_special_tokens", "chat_template",
-                          "padding_side", "bos_token_id", "eos_token_id"}) {
+  for (const char* key :
+       {"eos_token", "pad_token", "additional_special_tokens", "extra_special_tokens",
+        "chat_template", "padding_side", "bos_token_id", "eos_token_id"}) {
     for (const Json& value : values) {
       UsageFiles files;
       files.config[key] = value;
       files.generation_config[key] = value;
-      files.tokenizer_config[key] = value;
-      const Result<TokenizerExport> described = DescribeTokenizer(tokenizer, Model("gpt2"), files);
+      Result<Tokenizer> tokenizer =
+          LoadWith("neox.json", {{"tokenizer_config.json", Json({{key, value}}).dump()}});
+      if (!tokenizer.ok()) {
+        EXPECT_EQ(tokenizer.status().code(), StatusCode::kInvalid);
+        tokenizer = Load("neox.json");
+      }
+      const Result<TokenizerExport> described = DescribeTokenizer(*tokenizer, Model("gpt2"), files);
       EXPECT_TRUE(described.ok() || described.status().code() == StatusCode::kInvalid);
     }
   }

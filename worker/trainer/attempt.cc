@@ -290,8 +290,8 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));
   }
   if (start.checkpoint_path.empty()) {
-    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage, ReadUsageFiles(env_, spec_.job.model.import_path,
-                                                                 spec_.job.data.tokenizer.path));
+    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage,
+                          ReadUsageFiles(env_, spec_.job.model.import_path));
     WEFT_RETURN_IF_ERROR(SaveUsageFiles(env_, spec_.run_dir, usage));
   }
   if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
