@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/formats/sentencepiece_json.h"
+#include "common/formats/tokenizer_components.h"
 #include "common/formats/tokenizer_json.h"
 #include "common/model/model_sizes.h"
 
@@ -72,7 +73,7 @@ class Describer {
     FindRoles();
     DescribeIds(out);
     const bool is_json = tokenizer_.file_name() == "tokenizer.json";
-    ChangeFile();
+    WEFT_RETURN_IF_ERROR(ChangeFile());
     out.files["tokenizer.json"] = is_json && !changed_ ? tokenizer_.content() : file_.dump() + "\n";
     if (!is_json) out.files[tokenizer_.file_name()] = tokenizer_.content();
     out.files["tokenizer_config.json"] = Config().dump(2) + "\n";
@@ -172,47 +173,42 @@ class Describer {
   }
 
   /// Makes the file do what the engine does.
-  void ChangeFile() {
+  Status ChangeFile() {
     for (const char* key : {"truncation", "padding"}) {
       if (Find(file_, key) == nullptr) continue;
       file_[key] = nullptr;
       changed_ = true;
     }
-    const Json* processor = Find(file_, "post_processor");
-    if (causal_ || (processor != nullptr && processor->at("type") != "ByteLevel")) return;
-    file_["post_processor"] = Template();
+    const Json processor = file_.value("post_processor", Json());
+    SequenceForm single, pair;
+    WEFT_RETURN_IF_ERROR(tokenizer_json::ReadPostProcessor(processor, single, pair));
+    if (single == Form(/*pair=*/false) && (causal_ || pair == Form(/*pair=*/true))) {
+      return OkStatus();
+    }
+    // The offsets of byte-level tokens stay what they were.
+    WEFT_ASSIGN_OR_RETURN(std::vector<Json> parts, tokenizer_json::Parts(processor, "processors"));
+    std::erase_if(parts,
+                  [](const Json& part) { return tokenizer_json::TypeOf(part) != "ByteLevel"; });
+    const SequenceForm one = Form(/*pair=*/false), two = Form(/*pair=*/true);
+    if (one.Overhead() + two.Overhead() > 0) {
+      parts.push_back(
+          tokenizer_json::TemplateJson(one, two, [this](int64_t id) { return TextOf(id); }));
+    }
+    file_["post_processor"] = parts.empty() ? Json(nullptr)
+                              : parts.size() == 1
+                                  ? parts.front()
+                                  : Json{{"type", "Sequence"}, {"processors", parts}};
     changed_ = true;
+    return OkStatus();
   }
 
-  /// The engine's forms as a post-processor.
-  Json Template() const {
-    Json special = Json::object();
-    const auto add = [&](Json& list, const std::vector<int64_t>& ids, int type) {
-      for (const int64_t id : ids) {
-        const std::string text = TextOf(id);
-        list.push_back({{"SpecialToken", {{"id", text}, {"type_id", type}}}});
-        special[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
-      }
-    };
-    const auto text = [](const char* name, int type) {
-      return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
-    };
-    Json single = Json::array(), pair = Json::array();
-    const SequenceForm& form = tokenizer_.form(/*pair=*/false);
-    add(single, form.begin, 0);
-    single.push_back(text("A", 0));
-    add(single, form.end, 0);
-    const SequenceForm& both = tokenizer_.form(/*pair=*/true);
-    const int second = both.second_type ? 1 : 0;
-    add(pair, both.begin, 0);
-    pair.push_back(text("A", 0));
-    add(pair, both.middle, 0);
-    pair.push_back(text("B", second));
-    add(pair, both.end, second);
-    return {{"type", "TemplateProcessing"},
-            {"single", single},
-            {"pair", pair},
-            {"special_tokens", special}};
+  /// What `tokenizer(text)` or, of two texts, `tokenizer(first, second)` puts around them: what the
+  /// engine does in training. The end of a language model's document is no part of it: a text that
+  /// is given to the model goes on.
+  SequenceForm Form(bool pair) const {
+    if (!causal_) return tokenizer_.form(pair);
+    const std::vector<int64_t>& begin = tokenizer_.form(/*pair=*/false).begin;
+    return pair ? SequenceForm{.begin = begin, .middle = begin} : SequenceForm{.begin = begin};
   }
 
   Json Config() const {

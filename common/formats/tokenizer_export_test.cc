@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
+#include "common/formats/tokenizer_json.h"
 
 namespace weft {
 namespace {
@@ -17,6 +18,18 @@ Tokenizer Load(const std::string& name) {
       Tokenizer::Load(Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizers/" + name);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   return *std::move(tokenizer);
+}
+
+/// The tokenizer of a file of the test data, with these files beside it.
+Result<Tokenizer> LoadWith(const std::string& name,
+                           const std::map<std::string, std::string>& beside) {
+  FaultEnv env;
+  EXPECT_TRUE(env.CreateDirs("/t").ok());
+  EXPECT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", Load(name).content()).ok());
+  for (const auto& [file, content] : beside) {
+    EXPECT_TRUE(WriteFileAtomic(env, "/t/" + file, content).ok());
+  }
+  return Tokenizer::Load(env, "/t");
 }
 
 ModelSpec Model(const std::string& family, const std::string& head = "auto") {
@@ -67,7 +80,7 @@ TEST(TokenizerExport, SaysWhichInputsTheModelTakes) {
 }
 
 TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
-  for (const char* name : {"neox.json", "qwen2.json", "llama3/ranks.tiktoken", "t5.json"}) {
+  for (const char* name : {"neox.json", "qwen2.json", "unigram_bytes.json"}) {
     const Tokenizer tokenizer = Load(name);
     EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
   }
@@ -79,6 +92,48 @@ TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
       File(Describe(*Tokenizer::FromJson(json.dump()), Model("gpt2")), "tokenizer.json");
   EXPECT_TRUE(file["truncation"].is_null() && file["padding"].is_null());
   EXPECT_EQ(file["model"], json["model"]);
+}
+
+/// What a tokenizer.json puts around one text and around two.
+std::pair<SequenceForm, SequenceForm> FormsOf(const TokenizerExport& described) {
+  const Result<TokenizerDefinition> file = ParseTokenizerJson(described.files.at("tokenizer.json"));
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  return {file->form, file->pair_form};
+}
+
+TEST(TokenizerExport, EndsNoTextOfALanguageModel) {
+  // The template of a T5 ends texts; so the end of a document in training is, but not of a prompt.
+  const Tokenizer tokenizer = Load("t5.json");
+  ASSERT_FALSE(tokenizer.model_form(/*pair=*/false).end.empty());
+  const TokenizerExport described = Describe(tokenizer, Model("llama"));
+  EXPECT_EQ(FormsOf(described).first, SequenceForm());
+  EXPECT_EQ(FormsOf(described).second, SequenceForm());
+  EXPECT_TRUE(File(described, "tokenizer.json")["post_processor"].is_null());
+  EXPECT_EQ(described.eos_token_id, tokenizer.form(false).end.at(0));
+  // A classifier is trained with it.
+  EXPECT_EQ(FormsOf(Describe(tokenizer, Model("bert", "classification"))).first,
+            tokenizer.form(false));
+}
+
+TEST(TokenizerExport, BeginsTextsWhereTheFilesBesideTheTokenizerSaySo) {
+  // PreTrainedTokenizerFast knows no add_bos_token: the file itself must say it.
+  Json file = *ParseJson(Load("llama3/ranks.tiktoken").content());
+  file["post_processor"] = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/t").ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", file.dump()).ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer_config.json",
+                              R"({"bos_token": "<|begin_of_text|>", "add_bos_token": true})")
+                  .ok());
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(env, "/t");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const std::vector<int64_t> begin = tokenizer->form(/*pair=*/false).begin;
+  ASSERT_EQ(begin.size(), 1U);
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"));
+  EXPECT_EQ(FormsOf(described).first, (SequenceForm{.begin = begin}));
+  EXPECT_EQ(FormsOf(described).second, (SequenceForm{.begin = begin, .middle = begin}));
+  const Json processor = File(described, "tokenizer.json")["post_processor"];
+  EXPECT_EQ(processor.at("processors").at(0), file["post_processor"]) << processor;
 }
 
 TEST(TokenizerExport, EndsATextWhereDocumentsOfTheTrainingEnded) {
@@ -117,11 +172,13 @@ TEST(TokenizerExport, GivesEncodersTheFormsOfTheEngine) {
       EXPECT_EQ(again->form(pair).second_type, tokenizer.form(pair).second_type);
     }
     const Json file = File(described, "tokenizer.json");
-    EXPECT_NE(file["post_processor"]["type"], "ByteLevel");
-    for (const Json& part : file["post_processor"].value("pair", Json::array())) {
+    Json processor = file["post_processor"];
+    EXPECT_NE(processor["type"], "ByteLevel");
+    if (processor["type"] == "Sequence") processor = processor["processors"].back();
+    for (const Json& part : processor.value("pair", Json::array())) {
       if (!part.contains("SpecialToken")) continue;
       const std::string token = part["SpecialToken"]["id"];
-      EXPECT_TRUE(file["post_processor"]["special_tokens"].contains(token)) << token;
+      EXPECT_TRUE(processor["special_tokens"].contains(token)) << token;
     }
   }
 }
@@ -155,18 +212,6 @@ TEST(TokenizerExport, MakesMergesOfThePiecesOfSentencePiece) {
     EXPECT_LE(last, ids[left + right]);
     last = ids[left + right];
   }
-}
-
-/// The tokenizer of a file of the test data, with these files beside it.
-Result<Tokenizer> LoadWith(const std::string& name,
-                           const std::map<std::string, std::string>& beside) {
-  FaultEnv env;
-  EXPECT_TRUE(env.CreateDirs("/t").ok());
-  EXPECT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", Load(name).content()).ok());
-  for (const auto& [file, content] : beside) {
-    EXPECT_TRUE(WriteFileAtomic(env, "/t/" + file, content).ok());
-  }
-  return Tokenizer::Load(env, "/t");
 }
 
 /// What a folder of a Llama 3 says, with a tokenizer of this test.
