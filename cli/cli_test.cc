@@ -77,9 +77,9 @@ TEST(JobFile, LowersAWarmupThatNobodyWrote) {
       LoadJobFile(WriteTemp("warm.yaml", "name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"),
                   DataCheck::kNone, notes);
   ASSERT_TRUE(job.ok()) << job.status().message();
-  EXPECT_EQ(job->schedule.warmup_steps, 20);
+  EXPECT_EQ(job->schedule.warmup_steps, 2);
   EXPECT_EQ(notes.str(),
-            "note: schedule.warmup_steps is 20 rather than 100, for train.steps is 20\n");
+            "note: schedule.warmup_steps is 2 rather than 100, for train.steps is 20\n");
   EXPECT_EQ(LoadError("name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"
                       "schedule: {warmup_steps: 100}\n"),
             "F:4: schedule.warmup_steps 100 is more than train.steps 20");
