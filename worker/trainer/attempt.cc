@@ -400,7 +400,7 @@ Status Attempt::Step() {
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
-  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
+  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens - report.padding_tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
   progress.phases = {report.seconds.data,
                      report.seconds.forward,
