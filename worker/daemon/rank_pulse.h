@@ -28,10 +28,8 @@ class RankPulse {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  /// A start reads, writes or reports more often than this.
-  static constexpr std::chrono::minutes kLongestSpin{30};
-
-  explicit RankPulse(Duration now, Duration longest_spin = kLongestSpin)
+  /// `longest_spin`: a start reads, writes or reports more often than this.
+  RankPulse(Duration now, Duration longest_spin)
       : life_at_(now), other_life_at_(now), sampled_at_(now), longest_spin_(longest_spin) {}
 
   void OnMessage(Duration now) { life_at_ = other_life_at_ = now; }

@@ -13,12 +13,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+constexpr seconds kPatient(1000);
+
 ProcessUse Use(int64_t cpu_ticks, int64_t io_bytes = 0, int64_t page_faults = 0) {
   return {'S', cpu_ticks, page_faults, io_bytes};
 }
 
 TEST(RankPulse, WhileItTrainsOnlyMessagesCount) {
-  RankPulse pulse(seconds(0));
+  RankPulse pulse(seconds(0), kPatient);
   pulse.SetActivity("training");
   pulse.Take(Use(100000, 1 << 30, 7), seconds(10));
   EXPECT_EQ(pulse.SilentSeconds(seconds(10)), 10) << "it may spin while it waits for a peer";
@@ -27,7 +29,7 @@ TEST(RankPulse, WhileItTrainsOnlyMessagesCount) {
 }
 
 TEST(RankPulse, OtherwiseWorkOfProcessorOrDiskCounts) {
-  RankPulse pulse(seconds(0));
+  RankPulse pulse(seconds(0), kPatient);
   const int64_t second = sysconf(_SC_CLK_TCK);
   EXPECT_EQ(pulse.activity(), "starting");
   pulse.Take(Use(second), seconds(2));
@@ -67,7 +69,7 @@ TEST(RankPulse, FindsAProcessThatSpinsInItsStart) {
   if (pid == 0) {
     for (volatile int64_t i = 0;;) i = i + 1;
   }
-  RankPulse pulse(seconds(0), seconds(2)), patient(seconds(0));
+  RankPulse pulse(seconds(0), seconds(2)), patient(seconds(0), kPatient);
   auto spin_until = [pid](int64_t ticks) {
     for (int i = 0; i < 1000 && ReadProcessUse(pid)->cpu_ticks < ticks; ++i) {
       std::this_thread::sleep_for(milliseconds(10));
@@ -92,7 +94,7 @@ TEST(RankPulse, SeesWhatAProcessDoes) {
   if (pid == 0) {
     for (volatile int64_t i = 0;;) i = i + 1;
   }
-  RankPulse pulse(seconds(0));
+  RankPulse pulse(seconds(0), kPatient);
   for (int i = 0; i < 1000 && ReadProcessUse(pid)->cpu_ticks < 10; ++i) {
     std::this_thread::sleep_for(milliseconds(10));
   }
