@@ -222,8 +222,9 @@ bool FitDefaultWarmup(JobSpec& job) {
   const int64_t decay =
       job.schedule.kind == "warmup_stable_decay" ? job.schedule.decay_steps : int64_t{0};
   const int64_t room = std::max<int64_t>(job.train.steps - decay, 0);
-  if (job.schedule.warmup_steps <= room) return false;
-  job.schedule.warmup_steps = room;
+  const int64_t most = std::min(std::max<int64_t>(job.train.steps / 10, 1), room);
+  if (job.schedule.warmup_steps <= most) return false;
+  job.schedule.warmup_steps = most;
   return true;
 }
 

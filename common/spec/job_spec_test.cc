@@ -385,17 +385,29 @@ TEST(JobSpec, DefaultsLieWithinTheirDeclaredRanges) {
   EXPECT_EQ(ToJson(*back), json);
 }
 
-TEST(FitDefaultWarmup, LeavesRoomForTheStepsAndTheDecay) {
+TEST(FitDefaultWarmup, IsATenthOfTheStepsAtMost) {
   JobSpec job = GoodJob();
+  job.train.steps = 1000;
   EXPECT_FALSE(FitDefaultWarmup(job));
   EXPECT_EQ(job.schedule.warmup_steps, 100);
+  job.train.steps = 999;
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 99);
+  job.train.steps = 3;
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 1);
+  job.schedule.warmup_steps = 0;
+  EXPECT_FALSE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 0);
+}
+
+TEST(FitDefaultWarmup, LeavesTheDecayItsSteps) {
+  JobSpec job = GoodJob();
   job.train.steps = 40;
-  EXPECT_TRUE(FitDefaultWarmup(job));
-  EXPECT_EQ(job.schedule.warmup_steps, 40);
   job.schedule.kind = "warmup_stable_decay";
-  job.schedule.decay_steps = 30;
+  job.schedule.decay_steps = 38;
   EXPECT_TRUE(FitDefaultWarmup(job));
-  EXPECT_EQ(job.schedule.warmup_steps, 10);
+  EXPECT_EQ(job.schedule.warmup_steps, 2);
   EXPECT_TRUE(ValidateJob(job).ok());
   job.schedule.decay_steps = 50;
   EXPECT_TRUE(FitDefaultWarmup(job));

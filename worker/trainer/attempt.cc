@@ -292,8 +292,8 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));
   }
   if (start.checkpoint_path.empty()) {
-    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage, ReadUsageFiles(env_, spec_.job.model.import_path,
-                                                                 spec_.job.data.tokenizer.path));
+    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage,
+                          ReadUsageFiles(env_, spec_.job.model.import_path));
     WEFT_RETURN_IF_ERROR(SaveUsageFiles(env_, spec_.run_dir, usage));
   }
   if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
@@ -402,7 +402,7 @@ Status Attempt::Step() {
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
-  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
+  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens - report.padding_tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
   progress.phases = {report.seconds.data,
                      report.seconds.forward,

@@ -92,7 +92,7 @@ Status Trainer::AgreeOnRound(StepReport& report) {
 
 Status Trainer::FinishRound(StepReport& report) {
   Context& context = *parts_.context;
-  round_tokens_ += report.tokens;
+  round_tokens_ += report.tokens - report.padding_tokens;
   if (!AtOuterStep()) {
     // As many as if the others had the same; what they have they tell in the outer step.
     report.tokens *= outer_->world_size();
