@@ -5,10 +5,6 @@
 namespace weft {
 namespace {
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
 /// Every step of a growing batch has a multiple of these.
 int64_t FewestMicroBatches(const TrainSpec& train, int64_t micro_batches) {
   return micro_batches * BatchSchedule(train).unit() / train.global_batch;
@@ -26,27 +22,29 @@ Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::stri
                           " is of the ranks of a pipeline, and there is one; hint: "
                           "resources.pipeline_parallel");
     }
-    return InvalidError("resources.pipeline_chunks " + Text(chunks) +
+    return InvalidError("resources.pipeline_chunks " + std::to_string(chunks) +
                         " are stages of the ranks of a pipeline, and there is one; hint: "
                         "resources.pipeline_parallel");
   }
   if ((chunks > 1) != interleaved) {
     return InvalidError("resources.pipeline_schedule " + schedule +
-                        " cannot have resources.pipeline_chunks " + Text(chunks) +
+                        " cannot have resources.pipeline_chunks " + std::to_string(chunks) +
                         "; hint: interleaved with 2 chunks or more, the others with 1");
   }
   const int64_t stages = degree * chunks;
   if (job.model.import_path.empty() && job.model.layers < stages) {
-    return InvalidError("pipeline parallelism of degree " + Text(degree) + " makes " +
-                        Text(stages) + " stages, and each needs a block: model.layers is " +
-                        Text(job.model.layers) +
+    return InvalidError("pipeline parallelism of degree " + std::to_string(degree) + " makes " +
+                        std::to_string(stages) +
+                        " stages, and each needs a block: model.layers is " +
+                        std::to_string(job.model.layers) +
                         "; hint: a smaller resources.pipeline_parallel or "
                         "resources.pipeline_chunks");
   }
   if (TakesMicroBatches(job.train, degree, schedule, micro_batches)) return OkStatus();
-  return InvalidError("an interleaved pipeline of " + Text(degree) + " ranks needs a multiple of " +
-                      Text(degree) + " micro-batches in every step, not " +
-                      Text(FewestMicroBatches(job.train, micro_batches)) +
+  return InvalidError("an interleaved pipeline of " + std::to_string(degree) +
+                      " ranks needs a multiple of " + std::to_string(degree) +
+                      " micro-batches in every step, not " +
+                      std::to_string(FewestMicroBatches(job.train, micro_batches)) +
                       "; hint: a smaller resources.micro_batch, or another "
                       "resources.pipeline_schedule");
 }

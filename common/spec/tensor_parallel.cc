@@ -7,25 +7,22 @@ namespace {
 
 constexpr char kDegree[] = "tensor parallelism of degree ";
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
 Status CheckDivides(const std::string& name, int64_t size, int64_t degree) {
   if (size % degree == 0) return OkStatus();
   int64_t next = degree;
   while (size % next != 0) --next;
-  return InvalidError(kDegree + Text(degree) + " needs " + name + " in equal parts, and it is " +
-                      Text(size) + "; hint: a degree of " + Text(next));
+  return InvalidError(kDegree + std::to_string(degree) + " needs " + name +
+                      " in equal parts, and it is " + std::to_string(size) +
+                      "; hint: a degree of " + std::to_string(next));
 }
 
 }  // namespace
 
 Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows) {
   if (model.width % rows != 0) {
-    return InvalidError("a grid of resources.tensor_rows " + Text(rows) +
-                        " needs model.width in equal parts, and it is " + Text(model.width) +
-                        "; hint: 1 or another divisor of it");
+    return InvalidError("a grid of resources.tensor_rows " + std::to_string(rows) +
+                        " needs model.width in equal parts, and it is " +
+                        std::to_string(model.width) + "; hint: 1 or another divisor of it");
   }
   degree /= rows;
   if (degree == 1 && rows == 1) return OkStatus();
@@ -35,8 +32,9 @@ Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows)
   }
   WEFT_RETURN_IF_ERROR(CheckDivides("the width of the MLP", MlpWidth(model), degree));
   if (model.vocab_size > 0 && model.vocab_size < degree) {
-    return InvalidError(kDegree + Text(degree) + " needs a token for each rank, and there are " +
-                        Text(model.vocab_size));
+    return InvalidError(kDegree + std::to_string(degree) +
+                        " needs a token for each rank, and there are " +
+                        std::to_string(model.vocab_size));
   }
   return OkStatus();
 }
@@ -44,8 +42,9 @@ Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows)
 Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel,
                            int64_t rows) {
   if (degree % rows != 0) {
-    return InvalidError("resources.tensor_rows " + Text(rows) +
-                        " must divide resources.tensor_parallel, which is " + Text(degree));
+    return InvalidError("resources.tensor_rows " + std::to_string(rows) +
+                        " must divide resources.tensor_parallel, which is " +
+                        std::to_string(degree));
   }
   if (degree == 1 && rows == 1) {
     if (!sequence_parallel) return OkStatus();
@@ -59,7 +58,7 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
   const int64_t ranks = degree * job.resources.context_parallel;
   if (!sequence_parallel || imported || SequenceLength(job) % ranks == 0) return OkStatus();
   return InvalidError("sequence parallelism needs sequences of a length that is a multiple of " +
-                      Text(ranks) + "; hint: train.sequence_length");
+                      std::to_string(ranks) + "; hint: train.sequence_length");
 }
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
 #include "common/model/tensor_traffic.h"
+#include "common/number.h"
 
 namespace weft::planner {
 namespace {
@@ -21,10 +22,6 @@ constexpr double kAttentionOperations = 2;         // of these, inside of attent
 constexpr double kOperationsPerPass = 40;          // embedding, classifier, loading the batch
 // Share of the backward pass that can hide a collective: on a CPU it takes cores from compute.
 constexpr double kOverlap = 0.5;
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Of a reduce-scatter or an all-gather of `bytes` over `ranks`, in so many collectives: half of
 /// what all-reduces take.

@@ -18,32 +18,29 @@
 namespace weft::engine {
 namespace {
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
 Status ValidateSizes(const ModelSpec& spec) {
   if (spec.family != "vit" && spec.vocab_size < 1) {
-    return InvalidError("model.vocab_size " + Text(spec.vocab_size) +
+    return InvalidError("model.vocab_size " + std::to_string(spec.vocab_size) +
                         " must be at least 1; hint: take it from the tokenizer");
   }
   if (spec.heads < 1 || spec.width % spec.heads != 0 || HeadWidth(spec) % 8 != 0 ||
       HeadWidth(spec) > 256) {
-    return InvalidError("model.width " + Text(spec.width) + " over model.heads " +
-                        Text(spec.heads) + " must give heads of 8 to 256 in steps of 8");
+    return InvalidError("model.width " + std::to_string(spec.width) + " over model.heads " +
+                        std::to_string(spec.heads) + " must give heads of 8 to 256 in steps of 8");
   }
   if (spec.heads % KvHeads(spec) != 0) {
-    return InvalidError("model.heads " + Text(spec.heads) +
-                        " must be a multiple of model.kv_heads " + Text(KvHeads(spec)));
+    return InvalidError("model.heads " + std::to_string(spec.heads) +
+                        " must be a multiple of model.kv_heads " + std::to_string(KvHeads(spec)));
   }
   if (spec.family == "vit" && spec.image_size % spec.patch_size != 0) {
-    return InvalidError("model.image_size " + Text(spec.image_size) +
-                        " must be a multiple of model.patch_size " + Text(spec.patch_size));
+    return InvalidError("model.image_size " + std::to_string(spec.image_size) +
+                        " must be a multiple of model.patch_size " +
+                        std::to_string(spec.patch_size));
   }
   if (spec.layers % DistinctBlocks(spec) != 0) {
-    return InvalidError("model.layers " + Text(spec.layers) +
+    return InvalidError("model.layers " + std::to_string(spec.layers) +
                         " must be a multiple of model.distinct_blocks " +
-                        Text(DistinctBlocks(spec)));
+                        std::to_string(DistinctBlocks(spec)));
   }
   return OkStatus();
 }
@@ -55,7 +52,7 @@ Status ValidateHead(const ModelSpec& spec) {
                         "' is not known; hint: gpt2, llama, bert or vit");
   }
   if (HeadOf(spec) == "classification" && spec.classes < 1) {
-    return InvalidError("model.classes " + Text(spec.classes) +
+    return InvalidError("model.classes " + std::to_string(spec.classes) +
                         " must be at least 1; hint: take it from the data");
   }
   return OkStatus();
@@ -90,9 +87,9 @@ Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
   }
   for (const int64_t unit : units) {
     if (unit >= 0 && unit < parameters.units()) continue;
-    return InvalidError("plan.device_updated_units has unit " + Text(unit) +
+    return InvalidError("plan.device_updated_units has unit " + std::to_string(unit) +
                         ", and the model has units 0 (the embeddings) to " +
-                        Text(parameters.units() - 1) + " (the head)");
+                        std::to_string(parameters.units() - 1) + " (the head)");
   }
   parameters.KeepOnDevice(units);
   return OkStatus();
@@ -131,9 +128,9 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
   for (const PipelinePart::Stage& stage : part.stages) {
     if (stage.blocks < 1 || stage.first_block < end ||
         stage.blocks > spec.layers - stage.first_block) {
-      return InvalidError("a pipeline has a stage of " + Text(stage.blocks) +
-                          " blocks that begins with block " + Text(stage.first_block) +
-                          ", and the model has " + Text(spec.layers));
+      return InvalidError("a pipeline has a stage of " + std::to_string(stage.blocks) +
+                          " blocks that begins with block " + std::to_string(stage.first_block) +
+                          ", and the model has " + std::to_string(spec.layers));
     }
     end = stage.first_block + stage.blocks;
   }
@@ -144,9 +141,9 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
 Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   const int64_t ranks = options.experts == nullptr ? 1 : options.experts->degree();
   if (spec.experts == 0 && ranks == 1) return OkStatus();
-  const std::string named = "model.experts " + Text(spec.experts);
+  const std::string named = "model.experts " + std::to_string(spec.experts);
   if (spec.experts == 0 || spec.experts % ranks != 0) {
-    return InvalidError(named + " cannot be shared by " + Text(ranks) +
+    return InvalidError(named + " cannot be shared by " + std::to_string(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
   return OkStatus();
