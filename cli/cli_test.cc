@@ -12,6 +12,7 @@
 #include "cli/follow.h"
 #include "cli/job_file.h"
 #include "cli/output.h"
+#include "cli/text_columns.h"
 #include "common/yaml.h"
 
 namespace weft::cli {
@@ -76,9 +77,9 @@ TEST(JobFile, LowersAWarmupThatNobodyWrote) {
       LoadJobFile(WriteTemp("warm.yaml", "name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"),
                   DataCheck::kNone, notes);
   ASSERT_TRUE(job.ok()) << job.status().message();
-  EXPECT_EQ(job->schedule.warmup_steps, 20);
+  EXPECT_EQ(job->schedule.warmup_steps, 2);
   EXPECT_EQ(notes.str(),
-            "note: schedule.warmup_steps is 20 rather than 100, for train.steps is 20\n");
+            "note: schedule.warmup_steps is 2 rather than 100, for train.steps is 20\n");
   EXPECT_EQ(LoadError("name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"
                       "schedule: {warmup_steps: 100}\n"),
             "F:4: schedule.warmup_steps 100 is more than train.steps 20");
@@ -181,7 +182,7 @@ v1::Job JobAt(int64_t step, v1::JobState state) {
 
 TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   std::ostringstream out;
-  FollowView view(out, /*terminal=*/false, 80);
+  FollowView view(out, /*terminal=*/false);
   for (int step = 0; step <= 100; ++step) {
     view.Update(JobAt(step, step < 100 ? v1::RUNNING : v1::SUCCEEDED));
   }
@@ -196,7 +197,7 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
 
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
   std::ostringstream out;
-  FollowView view(out, /*terminal=*/false, 80);
+  FollowView view(out, /*terminal=*/false);
   v1::Job job = JobAt(10, v1::RUNNING);
   job.mutable_progress()->set_accuracy(0.75);
   job.mutable_progress()->set_validation_loss(0.5);
@@ -210,14 +211,138 @@ TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
             std::string::npos);
 }
 
-TEST(Follow, TerminalViewRedrawsInPlace) {
+/// A terminal that breaks the lines it shows when it becomes narrower, as most do. Knows what the
+/// view uses: printing, new lines, going up, going to the first column, clearing to the end.
+class Screen {
+ public:
+  explicit Screen(int columns) : columns_(columns) {}
+
+  void Resize(int columns) {
+    std::vector<std::string> rows;
+    for (size_t i = 0; i + 1 < rows_.size(); ++i) {
+      for (const std::string& row : FlowParts({rows_[i].empty() ? " " : rows_[i]}, "", columns)) {
+        rows.push_back(row);
+      }
+    }
+    rows.emplace_back();
+    rows_ = std::move(rows);
+    row_ = rows_.size() - 1;
+    columns_ = columns;
+  }
+
+  void Print(const std::string& text) {
+    for (size_t at = 0; at < text.size(); ++at) {
+      if (text[at] == '\n') {
+        if (++row_ == rows_.size()) rows_.emplace_back();
+      } else if (text[at] == '\x1b' && text.compare(at, 3, "\x1b[J") == 0) {
+        rows_.resize(row_ + 1);
+        rows_.back().clear();
+        at += 2;
+      } else if (text[at] == '\x1b') {
+        size_t digits = 0;
+        row_ -= std::stoul(text.substr(at + 2), &digits);
+        at += 2 + digits;
+        ASSERT_EQ(text[at], 'A');
+      } else if (text[at] != '\r') {
+        rows_[row_] += text[at];
+      }
+      ASSERT_LE(CountColumns(rows_[row_]), columns_) << rows_[row_];
+    }
+  }
+
+  const std::vector<std::string>& rows() const { return rows_; }
+
+ private:
+  int columns_;
+  std::vector<std::string> rows_ = {""};
+  size_t row_ = 0;
+};
+
+TEST(Follow, TerminalViewRedrawsInPlaceAtEveryWidth) {
+  for (const int first : {8, 20, 40, 80, 200}) {
+    for (const int second : {5, 30, 40, 120}) {
+      std::ostringstream out;
+      ScreenSize size{first, 50};
+      Screen screen(first);
+      screen.Print("before\n");
+      const size_t before = screen.rows().size() - 1;
+      FollowView view(out, /*terminal=*/true, [&] { return size; });
+      v1::Job job = JobAt(50, v1::RUNNING);
+      job.set_message(
+          "recovering: the folder /data/größe/文件/ was\nread again\tfrom its beginning");
+      view.Update(job);
+      screen.Print(out.str());
+      out.str("");
+      size.columns = second;
+      screen.Resize(second);
+      const auto kept = screen.rows().begin() + static_cast<int64_t>(before) + (second < 6 ? 1 : 0);
+      const std::vector<std::string> above(screen.rows().begin(), kept);
+      job = JobAt(60, v1::RUNNING);
+      view.Update(job);
+      screen.Print(out.str());
+      // What stood above the block is still there, and below it there is one block.
+      ASSERT_GE(screen.rows().size(), above.size());
+      EXPECT_TRUE(std::equal(above.begin(), above.end(), screen.rows().begin()));
+      std::string text;
+      for (const std::string& row : screen.rows()) text += row;
+      EXPECT_EQ(text.find("50/100"), std::string::npos) << text;
+      EXPECT_EQ(text.find("from its"), std::string::npos) << text;
+      EXPECT_NE(text.find("60/100"), std::string::npos) << text;
+      EXPECT_EQ(text.find("quick-abcde"), text.rfind("quick-abcde")) << text;
+    }
+  }
+}
+
+TEST(Follow, TerminalViewShowsAllNumbersInFortyColumns) {
   std::ostringstream out;
-  FollowView view(out, /*terminal=*/true, 80);
+  FollowView view(out, /*terminal=*/true, [] { return ScreenSize{40, 24}; });
   view.Update(JobAt(50, v1::RUNNING));
-  EXPECT_NE(out.str().find("50%  step 50/100  1m30s left"), std::string::npos);
-  EXPECT_EQ(out.str().find("\x1b[4A"), std::string::npos);
-  view.Update(JobAt(60, v1::RUNNING));
-  EXPECT_NE(out.str().find("\x1b[4A"), std::string::npos);
+  EXPECT_EQ(out.str(),
+            "\r\x1b[Jquick-abcde  RUNNING\n"
+            "[#####.....] 50%  step 50/100\n"
+            "1m30s left\n"
+            "loss 3.2500  lr 0.000000\n"
+            "12.0k tokens/s\n"
+            "loss █▁\n");
+}
+
+TEST(Follow, TerminalViewStaysOnALowScreen) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/true, [] { return ScreenSize{80, 3}; });
+  view.Update(JobAt(50, v1::RUNNING));
+  view.Update(JobAt(51, v1::RUNNING));
+  const std::string text = out.str();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_NE(text.find("\x1b[2A"), std::string::npos);
+}
+
+TEST(Follow, TerminalViewShowsTheWholeMessageOfTheEnd) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/true, [] { return ScreenSize{21, 24}; });
+  v1::Job job = JobAt(50, v1::RUNNING);
+  job.set_message("one two three four five six");
+  view.Update(job);
+  EXPECT_NE(out.str().find("\none two three four …\n"), std::string::npos) << out.str();
+  job.set_state(v1::FAILED);
+  view.Update(job);
+  EXPECT_NE(out.str().find("\none two three four\nfive six\n"), std::string::npos) << out.str();
+}
+
+TEST(TextColumns, AreThoseOfTheTerminal) {
+  EXPECT_EQ(CountColumns("größe"), 5);
+  EXPECT_EQ(CountColumns("文件"), 4);
+  EXPECT_EQ(CountColumns("e\u0301"), 1);
+  EXPECT_EQ(CountColumns("\xff▁"), 2);
+  EXPECT_EQ(CutToColumns("größe", 5), "größe");
+  EXPECT_EQ(CutToColumns("größer", 5), "größ…");
+  EXPECT_EQ(CutToColumns("文件夹", 4), "文…");
+  EXPECT_EQ(CutToColumns("a\nb\x1b[J", 10), "a b [J");
+  EXPECT_EQ(FlowParts({"one", "two", "three"}, "  ", 8),
+            (std::vector<std::string>{"one  two", "three"}));
+  EXPECT_EQ(FlowParts({"文件"}, "  ", 1), (std::vector<std::string>{"…", "…"}));
+  EXPECT_EQ(FlowWords("a folder/of/files\nhere", 8),
+            (std::vector<std::string>{"a", "folder/o", "f/files", "here"}));
+  EXPECT_TRUE(FlowWords(" \n", 8).empty());
 }
 
 TEST(Output, TablesAlignAndProgramsGetStableKeys) {

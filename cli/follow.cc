@@ -5,29 +5,81 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "cli/text_columns.h"
 
 namespace weft::cli {
 namespace {
 
 constexpr int kPlainLines = 20;
 
-std::string LossText(const v1::Progress& progress) {
-  std::string text = "loss " + FixedText(progress.loss(), 4);
-  if (progress.has_accuracy()) text += "  accuracy " + PercentText(progress.accuracy());
+constexpr std::string_view kGap = "  ";
+
+std::vector<std::string> LossParts(const v1::Progress& progress) {
+  std::vector<std::string> parts = {"loss " + FixedText(progress.loss(), 4)};
+  if (progress.has_accuracy()) parts.push_back("accuracy " + PercentText(progress.accuracy()));
   if (progress.has_validation_loss()) {
-    text += "  validation " + FixedText(progress.validation_loss(), 4);
+    std::string validation = "validation " + FixedText(progress.validation_loss(), 4);
+    if (progress.has_validation_accuracy()) {
+      validation += " (" + PercentText(progress.validation_accuracy()) + ")";
+    }
+    parts.push_back(std::move(validation));
   }
-  if (progress.has_validation_accuracy()) {
-    text += " (" + PercentText(progress.validation_accuracy()) + ")";
-  }
-  return text;
+  return parts;
 }
 
 std::string RateText(const v1::Progress& progress) {
   return HumanCount(progress.tokens_per_second()) + " tokens/s";
+}
+
+void Append(std::vector<std::string>& lines, std::vector<std::string> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(lines));
+}
+
+/// The block for a job, in lines of at most `width` columns.
+std::vector<std::string> Block(const v1::Job& job, int width) {
+  const v1::Progress& p = job.progress();
+  std::vector<std::string> head = {job.id(), StateText(job)};
+  if (job.attempts_size() > 1) head.push_back("attempt " + std::to_string(job.attempts_size()));
+  std::vector<std::string> lines = FlowParts(head, kGap, width);
+  if (p.steps_total() > 0) {
+    const double share = static_cast<double>(p.step()) / static_cast<double>(p.steps_total());
+    std::vector<std::string> tail = {
+        FixedText(share * 100, 0) + "%",
+        "step " + std::to_string(p.step()) + "/" + std::to_string(p.steps_total())};
+    if (p.eta_seconds() > 0 && !IsTerminal(job.state())) {
+      tail.push_back(HumanDuration(p.eta_seconds()) + " left");
+    }
+    constexpr int kBrackets = 2, kShortestBar = 10, kLongestBar = 40;
+    int taken = kBrackets + 1;
+    for (const std::string& part : tail) taken += CountColumns(part);
+    taken += static_cast<int>(kGap.size() * (tail.size() - 1));
+    const int bar = std::clamp(width - taken,
+                               std::min(kShortestBar, std::max(width - kBrackets, 1)), kLongestBar);
+    tail.front() = ProgressBar(share, bar) + " " + tail.front();
+    Append(lines, FlowParts(tail, kGap, width));
+    if (p.step() > 0) {
+      std::vector<std::string> numbers = LossParts(p);
+      numbers.push_back("lr " + FixedText(p.learning_rate(), 6));
+      numbers.push_back(RateText(p));
+      Append(lines, FlowParts(numbers, kGap, width));
+      constexpr std::string_view kLabel = "loss ";
+      constexpr int kLongestLine = 60;
+      const std::vector<double> losses(p.recent_losses().begin(), p.recent_losses().end());
+      const int cells = std::min(width - static_cast<int>(kLabel.size()), kLongestLine);
+      if (cells > 0) lines.push_back(std::string(kLabel) + Sparkline(losses, cells));
+    }
+  }
+  // What a job ended with is shown whole; nothing is drawn over it any more.
+  if (IsTerminal(job.state())) {
+    Append(lines, FlowWords(job.message(), width));
+  } else if (!job.message().empty()) {
+    lines.push_back(CutToColumns(job.message(), width));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -70,9 +122,13 @@ std::string ValidationText(const v1::Progress& progress) {
   return "loss " + loss + ", accuracy " + PercentText(progress.validation_accuracy());
 }
 
-int TerminalWidth() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+ScreenSize ReadScreenSize() {
+  ScreenSize size;
+  winsize window{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0) return size;
+  if (window.ws_col > 0) size.columns = window.ws_col;
+  if (window.ws_row > 0) size.rows = window.ws_row;
+  return size;
 }
 
 std::string StateText(const v1::Job& job) {
@@ -83,8 +139,9 @@ std::string StateText(const v1::Job& job) {
   return text;
 }
 
-FollowView::FollowView(std::ostream& out, bool terminal, int width)
-    : out_(out), terminal_(terminal), width_(std::max(width, 40)) {}
+FollowView::FollowView(std::ostream& out, bool terminal,
+                       std::function<ScreenSize()> read_screen_size)
+    : out_(out), terminal_(terminal), read_screen_size_(std::move(read_screen_size)) {}
 
 void FollowView::Update(const v1::Job& job) {
   if (terminal_) {
@@ -95,37 +152,34 @@ void FollowView::Update(const v1::Job& job) {
 }
 
 void FollowView::Finish() {
-  drawn_lines_ = 0;
+  drawn_columns_.clear();
   out_.flush();
 }
 
 void FollowView::Draw(const v1::Job& job) {
-  const v1::Progress& p = job.progress();
-  std::vector<std::string> lines;
-  std::string head = job.id() + "  " + StateText(job);
-  if (job.attempts_size() > 1) head += "  attempt " + std::to_string(job.attempts_size());
-  lines.push_back(head);
-  if (p.steps_total() > 0) {
-    double share = static_cast<double>(p.step()) / static_cast<double>(p.steps_total());
-    std::string tail = " " + FixedText(share * 100, 0) + "%  step " + std::to_string(p.step()) +
-                       "/" + std::to_string(p.steps_total());
-    if (p.eta_seconds() > 0 && !IsTerminal(job.state())) {
-      tail += "  " + HumanDuration(p.eta_seconds()) + " left";
-    }
-    int bar = std::clamp(width_ - static_cast<int>(tail.size()) - 3, 10, 40);
-    lines.push_back(ProgressBar(share, bar) + tail);
-    if (p.step() > 0) {
-      lines.push_back(LossText(p) + "  lr " + FixedText(p.learning_rate(), 6) + "  " + RateText(p));
-      std::vector<double> losses(p.recent_losses().begin(), p.recent_losses().end());
-      lines.push_back("loss " + Sparkline(losses, std::min(width_ - 6, 60)));
-    }
+  const ScreenSize size = read_screen_size_();
+  // The last column stays free: some terminals break a line that fills it.
+  const int width = std::max(size.columns - 1, 1);
+  std::vector<std::string> lines = Block(job, width);
+  // Rows that have left the screen cannot be drawn over. The cursor takes the last one.
+  if (!IsTerminal(job.state())) {
+    lines.resize(std::min(lines.size(), static_cast<size_t>(std::max(size.rows - 1, 1))));
   }
-  if (!job.message().empty()) lines.push_back(job.message().substr(0, width_ - 1));
-  if (drawn_lines_ > 0) out_ << "\x1b[" << drawn_lines_ << "A";
-  for (const std::string& line : lines) out_ << "\x1b[2K" << line << '\n';
+  // A terminal that has become narrower shows a line of the block in several rows.
+  int rows = 0;
+  for (const int columns : drawn_columns_) {
+    rows += std::max((columns + size.columns - 1) / size.columns, 1);
+  }
+  rows = std::min(rows, size.rows - 1);
+  if (rows > 0) out_ << "\x1b[" << rows << 'A';
   // A shorter block leaves lines of the longer one before it: clear to the end of the screen.
-  out_ << "\x1b[J" << std::flush;
-  drawn_lines_ = static_cast<int>(lines.size());
+  out_ << "\r\x1b[J";
+  drawn_columns_.clear();
+  for (const std::string& line : lines) {
+    out_ << line << '\n';
+    drawn_columns_.push_back(CountColumns(line));
+  }
+  out_ << std::flush;
 }
 
 void FollowView::PrintPlain(const v1::Job& job) {
@@ -142,8 +196,9 @@ void FollowView::PrintPlain(const v1::Job& job) {
     last_epoch_ = epoch;
   }
   if (p.step() > 0 && p.step() >= next_step_) {
-    out_ << "step " << p.step() << '/' << p.steps_total() << "  " << LossText(p) << "  "
-         << RateText(p);
+    out_ << "step " << p.step() << '/' << p.steps_total();
+    for (const std::string& part : LossParts(p)) out_ << kGap << part;
+    out_ << kGap << RateText(p);
     if (p.eta_seconds() > 0) out_ << "  " << HumanDuration(p.eta_seconds()) << " left";
     out_ << '\n';
     next_step_ =

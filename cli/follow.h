@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -8,13 +9,25 @@
 
 namespace weft::cli {
 
+/// Size of a terminal in characters.
+struct ScreenSize {
+  int columns = 80;
+  int rows = 24;
+};
+
+/// Size of the terminal on standard output; 80 x 24 when it is none.
+ScreenSize ReadScreenSize();
+
 /// Shows a job while it runs. On a terminal: one block that is redrawn, with state, progress bar,
-/// loss, tokens/s, time left and a sparkline of the loss. Elsewhere: a plain line for each change
-/// of state and about every twentieth of the job. Not thread-safe.
+/// loss, tokens/s, time left and a sparkline of the loss, in lines that fit the terminal as it is
+/// at each redraw. Elsewhere: a plain line for each change of state and about every twentieth of
+/// the job. Not thread-safe.
 class FollowView {
  public:
-  /// `terminal`: redraw in place with ANSI sequences; `width` is the terminal's.
-  FollowView(std::ostream& out, bool terminal, int width);
+  /// `terminal`: redraw in place with ANSI sequences, on a screen of the size that
+  /// `read_screen_size` returns at that moment.
+  FollowView(std::ostream& out, bool terminal,
+             std::function<ScreenSize()> read_screen_size = ReadScreenSize);
 
   /// Shows the job as it is now.
   void Update(const v1::Job& job);
@@ -28,8 +41,8 @@ class FollowView {
 
   std::ostream& out_;
   bool terminal_;
-  int width_;
-  int drawn_lines_ = 0;
+  std::function<ScreenSize()> read_screen_size_;
+  std::vector<int> drawn_columns_;  ///< Of each line of the block that was drawn last.
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string last_message_;
   int64_t last_epoch_ = 0;
@@ -49,9 +62,6 @@ std::string ValidationText(const v1::Progress& progress);
 
 /// "[#####.....]" with `width` cells between the brackets.
 std::string ProgressBar(double share, int width);
-
-/// Columns of the terminal on standard output; 80 when it is none.
-int TerminalWidth();
 
 /// "RUNNING", "QUEUED (WAITING_FOR_WORKERS)"
 std::string StateText(const v1::Job& job);

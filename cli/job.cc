@@ -55,7 +55,7 @@ Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
 /// Watches until the job has ended, drawing to stdout.
 ExitCode Follow(const Session& session, Client& client, const std::string& id) {
   bool terminal = isatty(STDOUT_FILENO) != 0 && session.output == OutputFormat::kTable;
-  FollowView view(std::cout, terminal, TerminalWidth());
+  FollowView view(std::cout, terminal);
   v1::Job last;
   Status status = client.WatchJob(id, [&](const v1::Job& job) {
     last = job;

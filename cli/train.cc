@@ -33,8 +33,7 @@ class ViewReporter : public trainer::Reporter {
  public:
   /// `profile_steps`: to record, from the second step on; 0 for none.
   ViewReporter(const std::string& job_id, int64_t profile_steps)
-      : view_(std::cout, isatty(STDOUT_FILENO) != 0, TerminalWidth()),
-        profile_steps_(profile_steps) {
+      : view_(std::cout, isatty(STDOUT_FILENO) != 0), profile_steps_(profile_steps) {
     job_.set_id(job_id);
     job_.set_state(v1::STARTING);
   }

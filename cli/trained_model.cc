@@ -45,7 +45,7 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
   WEFT_ASSIGN_OR_RETURN(ImportedHead head, ReadHead(env, folder));
   trained.classes = std::move(head.class_names);
-  WEFT_ASSIGN_OR_RETURN(trained.imported, ReadUsageFiles(env, folder, folder));
+  WEFT_ASSIGN_OR_RETURN(trained.imported, ReadUsageFiles(env, folder));
   for (const char* key : {"torch_dtype", "dtype"}) {
     const Json name = trained.imported.config.value(key, Json());
     if (name == "float32") trained.trained_dtype = DType::kF32;

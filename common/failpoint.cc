@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-enum class Action { kError, kFull, kCrash, kSleep };
+enum class Action { kError, kFull, kCrash, kSleep, kSpin };
 
 struct Point {
   Action action = Action::kError;
@@ -68,14 +68,17 @@ struct Registry {
         point.action = Action::kFull;
       } else if (action == "crash") {
         point.action = Action::kCrash;
-      } else if (action.rfind("sleep:", 0) == 0) {
-        point.action = Action::kSleep;
-        if (!ParsePositive(std::string_view(action).substr(6), point.milliseconds)) {
-          return InvalidError("failpoint '" + entry + "': after sleep: stand milliseconds from 1");
+      } else if (action.starts_with("sleep:") || action.starts_with("spin:")) {
+        point.action = action.starts_with("sleep:") ? Action::kSleep : Action::kSpin;
+        const std::string_view time = std::string_view(action).substr(action.find(':') + 1);
+        if (!ParsePositive(time, point.milliseconds)) {
+          return InvalidError("failpoint '" + entry +
+                              "': after the colon stand milliseconds from 1");
         }
       } else {
-        return InvalidError("failpoint action '" + action +
-                            "' is unknown; use error, full, crash or sleep:MILLISECONDS");
+        return InvalidError(
+            "failpoint action '" + action +
+            "' is unknown; use error, full, crash, sleep:MILLISECONDS or spin:MILLISECONDS");
       }
       parsed[entry.substr(0, equals)] = point;
     }
@@ -121,6 +124,13 @@ Status Failpoint(std::string_view name) {
     case Action::kSleep:
       std::this_thread::sleep_for(std::chrono::milliseconds(point.milliseconds));
       return OkStatus();
+    case Action::kSpin: {
+      using Clock = std::chrono::steady_clock;
+      const Clock::time_point end = Clock::now() + std::chrono::milliseconds(point.milliseconds);
+      while (Clock::now() < end) {
+      }
+      return OkStatus();
+    }
   }
   return OkStatus();
 }

@@ -10,9 +10,9 @@ namespace weft {
 /// Named places where tests make a process fail. Off unless the environment variable
 /// WEFT_FAILPOINTS names them: a comma-separated list of `name=action[@N]`, where action is
 /// `error` (the call fails with kInternal), `full` (fails with kExhausted, like a full disk),
-/// `crash` (kills the process with SIGKILL, nothing flushed) or `sleep:MILLISECONDS`, and @N
-/// means "only the Nth time" (default every time). Names stand in docs/operations.md.
-/// Thread-safe; costs one relaxed load when nothing is set.
+/// `crash` (kills the process with SIGKILL, nothing flushed), `sleep:MILLISECONDS` or
+/// `spin:MILLISECONDS` (busy all the while), and @N means "only the Nth time" (default every time).
+/// Names stand in docs/operations.md. Thread-safe; costs one relaxed load when nothing is set.
 Status Failpoint(std::string_view name);
 
 /// Replaces the configuration of this process (the same text as WEFT_FAILPOINTS). For tests.

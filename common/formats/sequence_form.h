@@ -25,6 +25,8 @@ struct SequenceForm {
     visit(Field("second_type", "The second text of a pair has token type 1."), self.second_type);
   }
 
+  bool operator==(const SequenceForm&) const = default;
+
   /// Tokens of a document that are not text.
   uint64_t Overhead() const { return begin.size() + middle.size() + end.size(); }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -57,17 +58,19 @@ Status ReadRoles(const Json& json, const char* file, TokenizerConfig& config) {
                           ", but " + file + " " + Quoted(*spelling));
     }
   }
-  const Json& more = Member(json, "additional_special_tokens");
-  if (more.is_null()) return OkStatus();
-  if (!more.is_array()) {
-    return InvalidError(std::string(file) + ": additional_special_tokens must be a list");
-  }
-  for (const Json& token : more) {
-    Result<std::string> spelling = ReadSpelling(token);
-    if (!spelling.ok()) return spelling.status().WithContext(file);
-    auto& known = config.more_special_tokens;
-    if (!spelling->empty() && std::find(known.begin(), known.end(), *spelling) == known.end()) {
-      known.push_back(*spelling);
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const Json& more = Member(json, key);
+    // The extra ones may also be an object, of tokens by a name that transformers gives them.
+    if (more.is_null() || (more.is_object() && std::string_view(key).starts_with("extra")))
+      continue;
+    if (!more.is_array()) return InvalidError(std::string(file) + ": " + key + " must be a list");
+    for (const Json& token : more) {
+      Result<std::string> spelling = ReadSpelling(token);
+      if (!spelling.ok()) return spelling.status().WithContext(file);
+      auto& known = config.more_special_tokens;
+      if (!spelling->empty() && std::find(known.begin(), known.end(), *spelling) == known.end()) {
+        known.push_back(*spelling);
+      }
     }
   }
   return OkStatus();

@@ -34,7 +34,8 @@ struct TokenizerConfig {
   std::vector<Ids> model_ids;  ///< generation_config.json first.
 
   std::vector<AddedToken> added;  ///< added_tokens_decoder and added_tokens.json; ids ascending.
-  std::vector<std::string> more_special_tokens;  ///< additional_special_tokens
+  /// additional_special_tokens, and extra_special_tokens where it is a list.
+  std::vector<std::string> more_special_tokens;
 
   // Switches of tokenizer_config.json that change ids; nothing where it does not say.
   std::optional<bool> add_bos_token, add_eos_token;

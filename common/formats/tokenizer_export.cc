@@ -1,19 +1,19 @@
 #include "common/formats/tokenizer_export.h"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "common/formats/sentencepiece_json.h"
+#include "common/formats/tokenizer_components.h"
+#include "common/formats/tokenizer_json.h"
 #include "common/model/model_sizes.h"
 
 namespace weft {
 namespace {
-
-constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                               "pad_token", "cls_token", "mask_token"};
 
 using Ids = std::unordered_map<std::string, int64_t>;
 
@@ -43,13 +43,6 @@ Ids TokenIds(const Json& file) {
   return ids;
 }
 
-/// A token of tokenizer_config.json: its spelling, or an object with it.
-std::string SpellingOf(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  const Json* content = value.is_object() ? Find(value, "content") : nullptr;
-  return content != nullptr && content->is_string() ? content->get<std::string>() : "";
-}
-
 /// Token ids of a key of config.json: those within the vocabulary.
 std::vector<int64_t> ConfigIds(const Json& config, const char* key, int64_t vocab_size) {
   std::vector<int64_t> ids;
@@ -72,6 +65,7 @@ class Describer {
         imported_(imported),
         causal_(HeadOf(model) == "causal_lm"),
         file_(std::move(file)),
+        changed_(AddTokens(tokenizer.config().added)),
         ids_(TokenIds(file_)) {}
 
   Result<TokenizerExport> Describe() {
@@ -79,34 +73,50 @@ class Describer {
     FindRoles();
     DescribeIds(out);
     const bool is_json = tokenizer_.file_name() == "tokenizer.json";
-    const bool changed = ChangeFile();
-    out.files["tokenizer.json"] = is_json && !changed ? tokenizer_.content() : file_.dump() + "\n";
+    WEFT_RETURN_IF_ERROR(ChangeFile());
+    out.files["tokenizer.json"] = is_json && !changed_ ? tokenizer_.content() : file_.dump() + "\n";
     if (!is_json) out.files[tokenizer_.file_name()] = tokenizer_.content();
     out.files["tokenizer_config.json"] = Config().dump(2) + "\n";
     out.files["special_tokens_map.json"] = Json(roles_).dump(2) + "\n";
-    if (!imported_.chat_template.empty()) {
-      out.files["chat_template.jinja"] = imported_.chat_template;
+    // One template alone; transformers takes several, with their names, from tokenizer_config.json.
+    const std::string& chat_template = tokenizer_.config().chat_template;
+    const Json* named = Find(tokenizer_.config().tokenizer_config, "chat_template");
+    if (!chat_template.empty() && (named == nullptr || named->is_string())) {
+      out.files["chat_template.jinja"] = chat_template;
     }
     return out;
   }
 
  private:
+  /// Puts into the file the tokens that only the files beside it have; whether there are some.
+  bool AddTokens(const std::vector<AddedToken>& tokens) {
+    if (Find(file_, "added_tokens") == nullptr) file_["added_tokens"] = Json::array();
+    Json& added = file_["added_tokens"];
+    std::unordered_set<std::string> known;
+    for (const Json& token : added) known.insert(token.at("content").get<std::string>());
+    bool changed = false;
+    for (const AddedToken& token : tokens) {
+      if (known.contains(token.content)) continue;
+      added.push_back(tokenizer_json::AddedTokenJson(token));
+      changed = true;
+    }
+    return changed;
+  }
+
+  /// The spelling of a token; "" when the file does not have it.
   std::string TextOf(int64_t id) const {
-    const auto token = static_cast<int32_t>(id);
-    Result<std::string> text = tokenizer_.Decode(std::span(&token, 1));
-    return text.ok() && ids_.contains(*text) ? *text : "";
+    const std::optional<std::string> text = tokenizer_.TokenOf(static_cast<int32_t>(id));
+    const auto known = text ? ids_.find(*text) : ids_.end();
+    return known != ids_.end() && known->second == id ? *text : "";
   }
 
   void SetRole(const std::string& role, const std::string& text) {
     if (!text.empty()) roles_.try_emplace(role, text);
   }
 
-  /// Those of the import; then what the tokenizer itself knows.
+  /// Those of the files beside the tokenizer; then what it knows itself.
   void FindRoles() {
-    for (const char* role : kRoles) {
-      const Json* value = Find(imported_.tokenizer_config, role);
-      if (value == nullptr) continue;
-      const std::string text = SpellingOf(*value);
+    for (const auto& [role, text] : tokenizer_.config().roles) {
       if (ids_.contains(text)) roles_[role] = text;
     }
     const std::optional<int32_t> end = tokenizer_.end_of_text();
@@ -122,7 +132,9 @@ class Describer {
       if (imported_.config.empty() || !causal_) SetRole("bos_token", TextOf(*end));
     }
     const Json& model = file_.at("model");
-    if (const Json* unknown = Find(model, "unk_token")) SetRole("unk_token", SpellingOf(*unknown));
+    if (const Json* unknown = Find(model, "unk_token")) {
+      SetRole("unk_token", unknown->get<std::string>());
+    }
     if (const Json* unknown = Find(model, "unk_id")) {
       SetRole("unk_token", TextOf(unknown->get<int64_t>()));
     }
@@ -160,67 +172,61 @@ class Describer {
     out.eos_token_id = ends.size() == 1 ? Json(ends[0]) : Json(ends);
   }
 
-  /// Makes the file do what the engine does; whether there was something to change.
-  bool ChangeFile() {
-    bool changed = false;
+  /// Makes the file do what the engine does.
+  Status ChangeFile() {
     for (const char* key : {"truncation", "padding"}) {
       if (Find(file_, key) == nullptr) continue;
       file_[key] = nullptr;
-      changed = true;
+      changed_ = true;
     }
-    const Json* processor = Find(file_, "post_processor");
-    if (causal_ || (processor != nullptr && processor->at("type") != "ByteLevel")) return changed;
-    file_["post_processor"] = Template();
-    return true;
+    const Json processor = file_.value("post_processor", Json());
+    SequenceForm single, pair;
+    WEFT_RETURN_IF_ERROR(tokenizer_json::ReadPostProcessor(processor, single, pair));
+    if (single == Form(/*pair=*/false) && (causal_ || pair == Form(/*pair=*/true))) {
+      return OkStatus();
+    }
+    // The offsets of byte-level tokens stay what they were.
+    WEFT_ASSIGN_OR_RETURN(std::vector<Json> parts, tokenizer_json::Parts(processor, "processors"));
+    std::erase_if(parts,
+                  [](const Json& part) { return tokenizer_json::TypeOf(part) != "ByteLevel"; });
+    const SequenceForm one = Form(/*pair=*/false), two = Form(/*pair=*/true);
+    if (one.Overhead() + two.Overhead() > 0) {
+      parts.push_back(
+          tokenizer_json::TemplateJson(one, two, [this](int64_t id) { return TextOf(id); }));
+    }
+    file_["post_processor"] = parts.empty() ? Json(nullptr)
+                              : parts.size() == 1
+                                  ? parts.front()
+                                  : Json{{"type", "Sequence"}, {"processors", parts}};
+    changed_ = true;
+    return OkStatus();
   }
 
-  /// The engine's forms as a post-processor.
-  Json Template() const {
-    Json special = Json::object();
-    const auto add = [&](Json& list, const std::vector<int64_t>& ids, int type) {
-      for (const int64_t id : ids) {
-        const std::string text = TextOf(id);
-        list.push_back({{"SpecialToken", {{"id", text}, {"type_id", type}}}});
-        special[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
-      }
-    };
-    const auto text = [](const char* name, int type) {
-      return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
-    };
-    Json single = Json::array(), pair = Json::array();
-    const SequenceForm& form = tokenizer_.form(/*pair=*/false);
-    add(single, form.begin, 0);
-    single.push_back(text("A", 0));
-    add(single, form.end, 0);
-    const SequenceForm& both = tokenizer_.form(/*pair=*/true);
-    const int second = both.second_type ? 1 : 0;
-    add(pair, both.begin, 0);
-    pair.push_back(text("A", 0));
-    add(pair, both.middle, 0);
-    pair.push_back(text("B", second));
-    add(pair, both.end, second);
-    return {{"type", "TemplateProcessing"},
-            {"single", single},
-            {"pair", pair},
-            {"special_tokens", special}};
+  /// What `tokenizer(text)` or, of two texts, `tokenizer(first, second)` puts around them: what the
+  /// engine does in training. The end of a language model's document is no part of it: a text that
+  /// is given to the model goes on.
+  SequenceForm Form(bool pair) const {
+    if (!causal_) return tokenizer_.form(pair);
+    const std::vector<int64_t>& begin = tokenizer_.form(/*pair=*/false).begin;
+    return pair ? SequenceForm{.begin = begin, .middle = begin} : SequenceForm{.begin = begin};
   }
 
   Json Config() const {
+    const TokenizerConfig& given = tokenizer_.config();
     Json config = Json::object();
     for (const char* key :
          {"clean_up_tokenization_spaces", "padding_side", "truncation_side", "chat_template"}) {
-      if (const Json* value = Find(imported_.tokenizer_config, key)) config[key] = *value;
+      if (const Json* value = Find(given.tokenizer_config, key)) config[key] = *value;
     }
     if (!config.contains("clean_up_tokenization_spaces")) {
       config["clean_up_tokenization_spaces"] = false;
     }
+    if (!config.contains("chat_template") && !given.chat_template.empty()) {
+      config["chat_template"] = given.chat_template;
+    }
     Json more = Json::array();
-    for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-      const Json* list = Find(imported_.tokenizer_config, key);
-      if (list == nullptr || !list->is_array()) continue;
-      for (const Json& value : *list) {
-        if (const std::string text = SpellingOf(value); ids_.contains(text)) more.push_back(text);
-      }
+    for (const std::string& text : given.more_special_tokens) {
+      if (ids_.contains(text)) more.push_back(text);
     }
     if (!more.empty()) config["additional_special_tokens"] = more;
     // The class that takes tokenizer.json as it is; those of the families build another one from
@@ -240,6 +246,7 @@ class Describer {
   const UsageFiles& imported_;
   const bool causal_;
   Json file_;
+  bool changed_;  ///< `file_` says something else than the tokenizer's own.
   const Ids ids_;
   std::map<std::string, std::string> roles_;
 };

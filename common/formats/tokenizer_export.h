@@ -21,10 +21,10 @@ struct TokenizerExport {
 /// Describes how `tokenizer` feeds `model`: tokenizer.json (of a SentencePiece model, too, with
 /// tokenizer.model beside it), tokenizer_config.json, special_tokens_map.json and the chat
 /// template. `AutoTokenizer.from_pretrained(folder)(text)` then gives the ids that the engine
-/// gives, and the inputs that the model's forward pass takes. Roles of special tokens, chat
-/// template and sides of padding and truncation are those of `imported` where it says something; a
-/// role of a token that the vocabulary does not have is left out, because transformers would add it
-/// to the vocabulary. kInvalid when the tokenizer's file cannot be described so.
+/// gives, and the inputs that the model's forward pass takes. Roles of special tokens, tokens that
+/// the vocabulary lacks, chat template and sides of padding and truncation are those of
+/// tokenizer.config() where it says something; ids of tokens with a role, those of `imported`.
+/// kInvalid when the tokenizer's file cannot be described so.
 Result<TokenizerExport> DescribeTokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
                                           const UsageFiles& imported);
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/env_fault.h"
 #include "common/formats/tokenizer_json.h"
 
 namespace weft {
@@ -17,6 +18,18 @@ Tokenizer Load(const std::string& name) {
       Tokenizer::Load(Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizers/" + name);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   return *std::move(tokenizer);
+}
+
+/// The tokenizer of a file of the test data, with these files beside it.
+Result<Tokenizer> LoadWith(const std::string& name,
+                           const std::map<std::string, std::string>& beside) {
+  FaultEnv env;
+  EXPECT_TRUE(env.CreateDirs("/t").ok());
+  EXPECT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", Load(name).content()).ok());
+  for (const auto& [file, content] : beside) {
+    EXPECT_TRUE(WriteFileAtomic(env, "/t/" + file, content).ok());
+  }
+  return Tokenizer::Load(env, "/t");
 }
 
 ModelSpec Model(const std::string& family, const std::string& head = "auto") {
@@ -67,7 +80,7 @@ TEST(TokenizerExport, SaysWhichInputsTheModelTakes) {
 }
 
 TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
-  for (const char* name : {"neox.json", "qwen2.json", "llama3/ranks.tiktoken", "t5.json"}) {
+  for (const char* name : {"neox.json", "qwen2.json", "unigram_bytes.json"}) {
     const Tokenizer tokenizer = Load(name);
     EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
   }
@@ -79,6 +92,48 @@ TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
       File(Describe(*Tokenizer::FromJson(json.dump()), Model("gpt2")), "tokenizer.json");
   EXPECT_TRUE(file["truncation"].is_null() && file["padding"].is_null());
   EXPECT_EQ(file["model"], json["model"]);
+}
+
+/// What a tokenizer.json puts around one text and around two.
+std::pair<SequenceForm, SequenceForm> FormsOf(const TokenizerExport& described) {
+  const Result<TokenizerDefinition> file = ParseTokenizerJson(described.files.at("tokenizer.json"));
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  return {file->form, file->pair_form};
+}
+
+TEST(TokenizerExport, EndsNoTextOfALanguageModel) {
+  // The template of a T5 ends texts; so the end of a document in training is, but not of a prompt.
+  const Tokenizer tokenizer = Load("t5.json");
+  ASSERT_FALSE(tokenizer.model_form(/*pair=*/false).end.empty());
+  const TokenizerExport described = Describe(tokenizer, Model("llama"));
+  EXPECT_EQ(FormsOf(described).first, SequenceForm());
+  EXPECT_EQ(FormsOf(described).second, SequenceForm());
+  EXPECT_TRUE(File(described, "tokenizer.json")["post_processor"].is_null());
+  EXPECT_EQ(described.eos_token_id, tokenizer.form(false).end.at(0));
+  // A classifier is trained with it.
+  EXPECT_EQ(FormsOf(Describe(tokenizer, Model("bert", "classification"))).first,
+            tokenizer.form(false));
+}
+
+TEST(TokenizerExport, BeginsTextsWhereTheFilesBesideTheTokenizerSaySo) {
+  // PreTrainedTokenizerFast knows no add_bos_token: the file itself must say it.
+  Json file = *ParseJson(Load("llama3/ranks.tiktoken").content());
+  file["post_processor"] = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/t").ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer.json", file.dump()).ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer_config.json",
+                              R"({"bos_token": "<|begin_of_text|>", "add_bos_token": true})")
+                  .ok());
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(env, "/t");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const std::vector<int64_t> begin = tokenizer->form(/*pair=*/false).begin;
+  ASSERT_EQ(begin.size(), 1U);
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"));
+  EXPECT_EQ(FormsOf(described).first, (SequenceForm{.begin = begin}));
+  EXPECT_EQ(FormsOf(described).second, (SequenceForm{.begin = begin, .middle = begin}));
+  const Json processor = File(described, "tokenizer.json")["post_processor"];
+  EXPECT_EQ(processor.at("processors").at(0), file["post_processor"]) << processor;
 }
 
 TEST(TokenizerExport, EndsATextWhereDocumentsOfTheTrainingEnded) {
@@ -117,11 +172,13 @@ TEST(TokenizerExport, GivesEncodersTheFormsOfTheEngine) {
       EXPECT_EQ(again->form(pair).second_type, tokenizer.form(pair).second_type);
     }
     const Json file = File(described, "tokenizer.json");
-    EXPECT_NE(file["post_processor"]["type"], "ByteLevel");
-    for (const Json& part : file["post_processor"].value("pair", Json::array())) {
+    Json processor = file["post_processor"];
+    EXPECT_NE(processor["type"], "ByteLevel");
+    if (processor["type"] == "Sequence") processor = processor["processors"].back();
+    for (const Json& part : processor.value("pair", Json::array())) {
       if (!part.contains("SpecialToken")) continue;
       const std::string token = part["SpecialToken"]["id"];
-      EXPECT_TRUE(file["post_processor"]["special_tokens"].contains(token)) << token;
+      EXPECT_TRUE(processor["special_tokens"].contains(token)) << token;
     }
   }
 }
@@ -162,52 +219,74 @@ UsageFiles Imported() {
   UsageFiles files;
   files.config = {{"bos_token_id", 3}, {"eos_token_id", 1}, {"pad_token_id", 100000}};
   files.generation_config = {{"eos_token_id", {1, 2, 99999}}, {"temperature", 0.6}};
-  files.tokenizer_config = {
-      {"tokenizer_class", "LlamaTokenizer"},
-      {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},
-      {"pad_token", "<pad that the vocabulary lacks>"},
-      {"unk_token", 7},
-      {"padding_side", "left"},
-      {"chat_template", "{{ messages }}"},
-      {"add_bos_token", true},
-      {"additional_special_tokens", {"<|endoftext|>", "<not there>", {{"content", "!"}}}},
-      {"auto_map", {{"AutoTokenizer", "code.py"}}},
-      {"added_tokens_decoder", Json::object()}};
-  files.chat_template = "{{ other }}";
   return files;
 }
 
-TEST(TokenizerExport, KeepsWhatTheImportSaid) {
-  const Tokenizer tokenizer = Load("neox.json");
-  const TokenizerExport described = Describe(tokenizer, Model("llama"), Imported());
+TEST(TokenizerExport, KeepsWhatTheFilesBesideTheTokenizerSaid) {
+  const Json beside = {
+      {"tokenizer_class", "LlamaTokenizer"},
+      {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},
+      {"pad_token", "<|pad|>"},
+      {"padding_side", "left"},
+      {"additional_special_tokens", {"<|endoftext|>", "<not there>", {{"content", "!"}}}},
+      {"auto_map", {{"AutoTokenizer", "code.py"}}}};
+  const int32_t pad = static_cast<int32_t>(Load("neox.json").vocab_size());
+  const Result<Tokenizer> tokenizer =
+      LoadWith("neox.json", {{"tokenizer_config.json", beside.dump()},
+                             {"special_tokens_map.json", R"({"eos_token": "<|endoftext|>"})"},
+                             {"added_tokens.json", Json({{"<|pad|>", pad}}).dump()},
+                             {"chat_template.jinja", "{{ messages }}"}});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"), Imported());
   const Json config = File(described, "tokenizer_config.json");
   EXPECT_EQ(config["padding_side"], "left");
   EXPECT_EQ(config["chat_template"], "{{ messages }}");
-  EXPECT_EQ(described.files.at("chat_template.jinja"), "{{ other }}");
+  EXPECT_EQ(described.files.at("chat_template.jinja"), "{{ messages }}");
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
-  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "!"}));
+  EXPECT_EQ(config["pad_token"], "<|pad|>");
+  EXPECT_EQ(described.pad_token_id, pad);
   // transformers would make a token of its own of one that is not there.
-  EXPECT_FALSE(config.contains("pad_token"));
+  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "!"}));
   EXPECT_FALSE(config.contains("auto_map"));
   EXPECT_FALSE(config.contains("added_tokens_decoder"));
   EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
   EXPECT_EQ(described.bos_token_id, 3);
   Json ends = {1, 2};
-  if (*tokenizer.end_of_text() > 2) ends.push_back(*tokenizer.end_of_text());
+  if (*tokenizer->end_of_text() > 2) ends.push_back(*tokenizer->end_of_text());
   EXPECT_EQ(described.eos_token_id, ends) << "what documents ended with stops a text, too";
+  // A token that a file beside the tokenizer adds is in the exported tokenizer itself.
+  const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->TokenOf(pad), "<|pad|>");
+}
+
+TEST(TokenizerExport, WritesSeveralChatTemplatesUnderTheirNames) {
+  const Json templates = {{{"name", "default"}, {"template", "{{ a }}"}},
+                          {{"name", "tools"}, {"template", "{{ b }}"}}};
+  const Result<Tokenizer> tokenizer = LoadWith(
+      "neox.json", {{"tokenizer_config.json", Json({{"chat_template", templates}}).dump()}});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"));
+  EXPECT_EQ(File(described, "tokenizer_config.json")["chat_template"], templates);
+  EXPECT_FALSE(described.files.contains("chat_template.jinja"));
 }
 
 TEST(TokenizerExport, SurvivesImportsOfAnyForm) {
-  const Tokenizer tokenizer = Load("neox.json");
   const Json values = {nullptr, true, -1, 0.5, "x", {1, 2}, {{"content", 3}}, Json::array()};
-  for (const char* key : {"eos_token", "pad_token", "additional_special_tokens", "chat_template",
-                          "padding_side", "bos_token_id", "eos_token_id"}) {
+  for (const char* key :
+       {"eos_token", "pad_token", "additional_special_tokens", "extra_special_tokens",
+        "chat_template", "padding_side", "bos_token_id", "eos_token_id"}) {
     for (const Json& value : values) {
       UsageFiles files;
       files.config[key] = value;
       files.generation_config[key] = value;
-      files.tokenizer_config[key] = value;
-      const Result<TokenizerExport> described = DescribeTokenizer(tokenizer, Model("gpt2"), files);
+      Result<Tokenizer> tokenizer =
+          LoadWith("neox.json", {{"tokenizer_config.json", Json({{key, value}}).dump()}});
+      if (!tokenizer.ok()) {
+        EXPECT_EQ(tokenizer.status().code(), StatusCode::kInvalid);
+        tokenizer = Load("neox.json");
+      }
+      const Result<TokenizerExport> described = DescribeTokenizer(*tokenizer, Model("gpt2"), files);
       EXPECT_TRUE(described.ok() || described.status().code() == StatusCode::kInvalid);
     }
   }

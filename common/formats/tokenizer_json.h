@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -80,6 +81,11 @@ Status ReadVocabulary(const Json& vocab, std::vector<std::string>& tokens);
 
 /// Adds a line of merges.txt, two tokens with a space between.
 Status AddMerge(std::string_view line, TokenizerDefinition& definition);
+
+/// The TemplateProcessing that puts these tokens around a text, and around two. `spelling` gives
+/// the token of an id.
+Json TemplateJson(const SequenceForm& single, const SequenceForm& pair,
+                  const std::function<std::string(int64_t)>& spelling);
 
 /// The entry of "added_tokens" for a token.
 Json AddedTokenJson(const AddedToken& token);

@@ -41,16 +41,20 @@ Json PreTokenizerJson(std::vector<WordSplit> splits) {
 
 /// A template of the tokens around a text, or two.
 Json PostProcessorJson(const TokenizerDefinition& definition) {
-  const SequenceForm& single = definition.form;
-  const SequenceForm& pair = definition.pair_form;
-  if (single.Overhead() == 0) return nullptr;
-  Json special = Json::object();
-  auto spelling = [&](int64_t id) {
+  if (definition.form.Overhead() == 0) return nullptr;
+  return tokenizer_json::TemplateJson(definition.form, definition.pair_form, [&](int64_t id) {
     for (const AddedToken& token : definition.added) {
       if (token.id == id) return token.content;
     }
     return definition.tokens[static_cast<size_t>(id)];
-  };
+  });
+}
+
+}  // namespace
+
+Json tokenizer_json::TemplateJson(const SequenceForm& single, const SequenceForm& pair,
+                                  const std::function<std::string(int64_t)>& spelling) {
+  Json special = Json::object();
   auto add = [&](Json& list, const std::vector<int64_t>& ids, int type) {
     for (int64_t id : ids) {
       const std::string name = spelling(id);
@@ -75,8 +79,6 @@ Json PostProcessorJson(const TokenizerDefinition& definition) {
   return {
       {"type", "TemplateProcessing"}, {"single", one}, {"pair", two}, {"special_tokens", special}};
 }
-
-}  // namespace
 
 Json tokenizer_json::AddedTokenJson(const AddedToken& token) {
   return {{"id", token.id},

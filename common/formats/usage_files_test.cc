@@ -15,49 +15,38 @@ void Write(Env& env, const std::string& path, const std::string& text) {
   ASSERT_TRUE(WriteFileAtomic(env, path, text).ok());
 }
 
-TEST(UsageFiles, AreThoseBesideTheWeightsAndBesideTheTokenizer) {
+TEST(UsageFiles, AreThoseBesideTheWeights) {
   FaultEnv env;
   Write(env, "/m/config.json", R"({"bos_token_id":1})");
   Write(env, "/m/generation_config.json", R"({"eos_token_id":[1,2]})");
-  Write(env, "/m/tokenizer_config.json", R"({"bos_token":"of the model"})");
-  Write(env, "/t/tokenizer_config.json", R"({"bos_token":"<s>"})");
-  Write(env, "/t/special_tokens_map.json", R"({"bos_token":"x","eos_token":"</s>"})");
-  Write(env, "/t/chat_template.jinja", "{{ messages }}");
-  Write(env, "/t/tokenizer.json", "{}");
-  for (const char* tokenizer : {"/t", "/t/tokenizer.json"}) {
-    const Result<UsageFiles> files = ReadUsageFiles(env, "/m", tokenizer);
-    ASSERT_TRUE(files.ok()) << files.status().message();
-    EXPECT_EQ(files->config["bos_token_id"], 1);
-    EXPECT_EQ(files->generation_config["eos_token_id"], Json({1, 2}));
-    EXPECT_EQ(files->tokenizer_config, Json({{"bos_token", "<s>"}, {"eos_token", "</s>"}}));
-    EXPECT_EQ(files->chat_template, "{{ messages }}");
+  const Result<UsageFiles> files = ReadUsageFiles(env, "/m");
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  EXPECT_EQ(files->config["bos_token_id"], 1);
+  EXPECT_EQ(files->generation_config["eos_token_id"], Json({1, 2}));
+  for (const char* folder : {"/none", ""}) {
+    const UsageFiles nothing = *ReadUsageFiles(env, folder);
+    EXPECT_TRUE(nothing.config.is_object() && nothing.config.empty());
   }
-  const UsageFiles nothing = *ReadUsageFiles(env, "/none", "");
-  EXPECT_TRUE(nothing.config.is_object() && nothing.config.empty());
 }
 
 TEST(UsageFiles, AreKeptInTheRunFolder) {
   FaultEnv env;
   ASSERT_TRUE(env.CreateDirs("/run").ok());
-  EXPECT_TRUE(LoadUsageFiles(env, "/run")->tokenizer_config.empty());
+  EXPECT_TRUE(LoadUsageFiles(env, "/run")->config.empty());
   UsageFiles files;
   files.config = {{"a", 1}};
   files.generation_config = {{"b", {1, 2}}};
-  files.tokenizer_config = {{"c", nullptr}};
-  files.chat_template = "{{ d }}";
   ASSERT_TRUE(SaveUsageFiles(env, "/run", files).ok());
   const UsageFiles again = *LoadUsageFiles(env, "/run");
   EXPECT_EQ(again.config, files.config);
   EXPECT_EQ(again.generation_config, files.generation_config);
-  EXPECT_EQ(again.tokenizer_config, files.tokenizer_config);
-  EXPECT_EQ(again.chat_template, files.chat_template);
 }
 
 TEST(UsageFiles, NameTheFileThatIsSomethingElse) {
   FaultEnv env;
   for (const char* text : {"", "[1]", "{", "null", "{\"a\":1,\"a\":2}"}) {
     Write(env, "/m/generation_config.json", text);
-    const Status status = ReadUsageFiles(env, "/m", "").status();
+    const Status status = ReadUsageFiles(env, "/m").status();
     EXPECT_EQ(status.code(), StatusCode::kInvalid) << text;
     EXPECT_THAT(status.message(), HasSubstr("/m/generation_config.json"));
     Write(env, "/run/imported.json", text);

@@ -285,7 +285,7 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   // What comes up is in the arena.
   if (inputs.offload_optimizer) return KernelScratch(inputs);
-  if (!inputs.precision->fp8_blocks) return PackedBytes(inputs) + KernelScratch(inputs);
+  if (!inputs.fp8_blocks()) return PackedBytes(inputs) + KernelScratch(inputs);
   // Codes are tensors of the arena.
   return 2 * PackedBesideFp8(inputs) + KernelScratch(inputs);
 }

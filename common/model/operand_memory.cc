@@ -149,7 +149,7 @@ int64_t PackedBesideFp8(const MemoryInputs& inputs) {
 }
 
 int64_t Fp8State(const MemoryInputs& inputs) {
-  if (!inputs.precision->fp8_blocks || inputs.fp8.scaling != "delayed") return 0;
+  if (!inputs.fp8_blocks() || inputs.fp8.scaling != "delayed") return 0;
   const int64_t blocks = DistinctBlocks(inputs.shape.spec) - inputs.fp8.bf16_first_blocks -
                          inputs.fp8.bf16_last_blocks;
   return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
@@ -182,12 +182,12 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (stored ? shape.derived : packed);
     }
     case ProductKind::kWidenedUnpacked:
-      if (!inputs.precision->fp8_blocks) return 0;
+      if (!inputs.fp8_blocks()) return 0;
       break;
     case ProductKind::kWidened:
       break;
   }
-  if (!inputs.precision->fp8_blocks) return kF32 * packed;
+  if (!inputs.fp8_blocks()) return kF32 * packed;
   // Codes by rows and by columns are not widened before they are multiplied.
   const int64_t beside = PackedBesideFp8(inputs);
   return (MultipliesStored(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);

@@ -10,8 +10,8 @@ namespace weft {
 /// each. Their weights are codes twice, by rows and by columns: the bytes of a bf16 copy.
 int64_t Fp8State(const MemoryInputs& inputs);
 
-/// Of the packed matrices' numbers, with fp8_blocks, those that have no codes: the classifier's and
-/// those of bf16 blocks and of routers.
+/// Of the packed matrices' numbers, with FP8 operands, those that have no codes: the classifier's
+/// and those of bf16 blocks and of routers.
 int64_t PackedBesideFp8(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.

@@ -138,7 +138,7 @@ int64_t RouterWorkspace(const MemoryInputs& inputs) {
 /// of the gradient of what it makes, then in its place those of the gradient before it; and by
 /// columns of what its products read.
 int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
-  if (!inputs.precision->fp8_blocks) return size.active;
+  if (!inputs.fp8_blocks()) return size.active;
   const int64_t row = std::max(size.row, size.gathered) * RowsOfOneExpert(inputs.shape);
   return std::max(row + size.active + size.active / 2, 2 * size.active + row / 2);
 }
@@ -172,7 +172,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t attending = size.attended + PartWorkspace(inputs) +
                             ContextWorkspaceBytes(shape, inputs.context, tokens, element);
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
-  if (inputs.precision->fp8_blocks) {
+  if (inputs.fp8_blocks()) {
     // The gradient's codes by rows and by columns; those of the input by columns are gone when its
     // gradient is made, or come when those by rows are gone.
     const int64_t up = size.row + in + 2 * size.before;
@@ -211,7 +211,7 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
 /// Where gradients of a block's weights are put off, the FP8 codes by columns of those of its
 /// products' results.
 int64_t PutOffCodes(const MemoryInputs& inputs) {
-  if (!inputs.precision->fp8_blocks) return 0;
+  if (!inputs.fp8_blocks()) return 0;
   const ModelSpec& model = inputs.shape.spec;
   const int64_t tokens = (inputs.micro_batch * inputs.sequence_length + 15) / 16 * 16;
   const int64_t rows = inputs.shape.ExpertRows();
@@ -271,7 +271,7 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
   const int64_t whole = std::max(size.row, size.gathered);
   const int64_t bytes = PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
                         size.row + kF32 * tokens * shape.spec.experts_per_token;
-  if (!inputs.precision->fp8_blocks) return bytes + whole;
+  if (!inputs.fp8_blocks()) return bytes + whole;
   // The gradient for what the router reads, or before it codes by rows of the last expert's.
   const int64_t codes = size.active + whole * RowsOfOneExpert(shape) / 2;
   return bytes - (whole + size.qkv) / 2 + std::max(whole, codes);
@@ -500,7 +500,7 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   const int64_t around_norm =
       (GradientsAroundNorm(inputs.shape.spec) - (gathers ? 1 : 0)) * size_.row + size_.gathered;
   // When the product behind it has made its gradient, codes by rows of that of its result.
-  const int64_t reading = inputs.precision->fp8_blocks ? size_.row + size_.qkv / 2 : 0;
+  const int64_t reading = inputs.fp8_blocks() ? size_.row + size_.qkv / 2 : 0;
   beside_ =
       std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
                (gathers ? size_.row : 0) + std::max({around_norm, workspace_.attending, reading}));
@@ -550,7 +550,7 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const bool experts = inputs.shape.spec.experts > 0;
   const int64_t active = experts ? size_.active : size_.inner;
-  const int64_t codes = inputs.precision->fp8_blocks ? active / 2 : 0;
+  const int64_t codes = inputs.fp8_blocks() ? active / 2 : 0;
   workspace.forward = active + codes + (experts ? size_.exchanged : 0) + widened_;
   if (stage.last) {
     // All that is there at the end but what the classifier reads.

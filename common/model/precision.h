@@ -8,6 +8,12 @@
 
 namespace weft {
 
+/// What the operands of products with weights are.
+enum class ProductFormat : uint8_t {
+  kDense,  ///< As they are.
+  kFp8,    ///< FP8 codes with a scale each (train.fp8), made of those.
+};
+
 /// Which type each kind of number of a training run has: the one place that says so, read by
 /// models, optimizer, checkpoints and planner. A recipe is one file in common/model/precision/.
 ///
@@ -26,9 +32,9 @@ struct PrecisionRecipe {
   /// Weight matrices and embedding tables, as they are updated and saved. Types narrower than f32
   /// are rounded stochastically after each update.
   DType matrices = DType::kF32;
-  /// Products with the weights of blocks, and their gradients, have FP8 operands (train.fp8) that
-  /// are made of those of type `products`.
-  bool fp8_blocks = false;
+  /// Of the products with the weights of blocks, and of their gradients; made of operands of type
+  /// `products`. All other products are dense.
+  ProductFormat block_products = ProductFormat::kDense;
   /// The loss is multiplied by a scale that follows overflows (train.loss_scaling).
   bool loss_scaling = false;
 };

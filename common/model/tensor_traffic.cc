@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "common/model/model_counts.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/tensor_parallel.h"
 
 namespace weft {
@@ -90,10 +91,14 @@ TensorTraffic TrafficOfColumn(const MemoryInputs& inputs) {
 std::vector<TensorGrid> RankTensorGrids(const MemoryInputs& inputs) {
   std::vector<TensorGrid> grids;
   MemoryInputs one = inputs;
+  JobSpec job;
+  job.model = inputs.shape.spec;
+  job.model.import_path.clear();
+  job.resources.tensor_parallel = inputs.shape.tensor;
   for (int64_t rows = 1; rows <= inputs.shape.tensor; ++rows) {
-    one.shape.tensor_rows = rows;
-    if (inputs.shape.tensor % rows != 0 ||
-        !CheckTensorParallel(inputs.shape.spec, inputs.shape.tensor, rows).ok()) {
+    one.shape.tensor_rows = job.resources.tensor_rows = rows;
+    if (inputs.shape.tensor % rows != 0 || !CheckCompatibility(job).ok() ||
+        !CheckTensorParallel(job.model, inputs.shape.tensor, rows).ok()) {
       continue;
     }
     grids.push_back({rows, Sent(TrafficOfRow(one), one.shape.TensorColumns()) +

@@ -1,17 +1,12 @@
 #include "common/spec/context_parallel.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace weft {
 namespace {
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
 std::string NameOf(int64_t degree) {
-  return "context parallelism of degree " + Text(degree);
+  return "context parallelism of degree " + std::to_string(degree);
 }
 
 // Of `tensor_columns` ranks each deals out its own heads; that these are equal parts is said where
@@ -20,25 +15,26 @@ Status CheckHeads(const ModelSpec& model, int64_t degree, int64_t tensor_columns
   const int64_t all_kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
   const int64_t heads = model.heads / tensor_columns;
   const int64_t kv_heads = std::max<int64_t>(all_kv_heads / tensor_columns, 1);
-  const std::string what =
-      "resources.context_method ulysses deals out heads to " + Text(degree) + " ranks, and ";
+  const std::string what = "resources.context_method ulysses deals out heads to " +
+                           std::to_string(degree) + " ranks, and ";
   const std::string share =
-      tensor_columns > 1 ? " over tensor_parallel " + Text(tensor_columns) : "";
+      tensor_columns > 1 ? " over tensor_parallel " + std::to_string(tensor_columns) : "";
   if (heads % degree != 0) {
-    return InvalidError(what + "model.heads is " + Text(model.heads) + share + "; hint: ring");
+    return InvalidError(what + "model.heads is " + std::to_string(model.heads) + share +
+                        "; hint: ring");
   }
   if (kv_heads % degree == 0 || degree % kv_heads == 0) return OkStatus();
-  return InvalidError(what + "model.kv_heads is " + Text(all_kv_heads) + share +
+  return InvalidError(what + "model.kv_heads is " + std::to_string(all_kv_heads) + share +
                       ", neither a multiple nor a divisor; hint: ring");
 }
 
 Status CheckLength(int64_t length, int64_t degree) {
   const int64_t chunks = 2 * degree;
   if (length % chunks == 0) return OkStatus();
-  return InvalidError(NameOf(degree) + " cuts each sequence into " + Text(chunks) +
-                      " equal chunks, two a rank, and its length is " + Text(length) +
+  return InvalidError(NameOf(degree) + " cuts each sequence into " + std::to_string(chunks) +
+                      " equal chunks, two a rank, and its length is " + std::to_string(length) +
                       "; hint: train.sequence_length " +
-                      Text(length < chunks ? chunks : length / chunks * chunks));
+                      std::to_string(length < chunks ? chunks : length / chunks * chunks));
 }
 
 }  // namespace
@@ -46,14 +42,6 @@ Status CheckLength(int64_t length, int64_t degree) {
 Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
                             int64_t tensor_columns) {
   if (degree == 1) return OkStatus();
-  if (model.family != "gpt2" && model.family != "llama") {
-    return InvalidError(NameOf(degree) + " is not available with model.family " + model.family +
-                        "; hint: gpt2, llama, or data parallelism alone");
-  }
-  if (model.sliding_window > 0) {
-    return InvalidError(NameOf(degree) + " does not go with model.sliding_window " +
-                        Text(model.sliding_window) + "; hint: 0");
-  }
   return method == "ulysses" ? CheckHeads(model, degree, tensor_columns) : OkStatus();
 }
 
@@ -70,21 +58,8 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
     const int64_t columns = resources.tensor_parallel / resources.tensor_rows;
     WEFT_RETURN_IF_ERROR(CheckContextParallel(job.model, degree, method, columns));
   }
-  if (!imported || job.train.sequence_length > 0) {
-    WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
-  }
-  const std::pair<const char*, bool> fields[] = {
-      {"model.attention_dropout; hint: 0", AttentionDropoutOf(job.model) > 0},
-      {"train.gradient_noise_scale; hint: leave it out", job.train.gradient_noise_scale},
-      {"model.dropout; hint: 0", DropoutOf(job.model) > 0},
-      {"data.mask_documents; hint: leave it out", job.data.mask_documents},
-      {"a data.batching but concatenate; hint: leave it out", job.data.batching != "concatenate"},
-  };
-  for (const auto& [field, asked] : fields) {
-    if (!asked) continue;
-    return InvalidError(NameOf(degree) + " does not go with " + field);
-  }
-  return OkStatus();
+  if (imported && job.train.sequence_length == 0) return OkStatus();
+  return CheckLength(SequenceLength(job), degree);
 }
 
 }  // namespace weft

@@ -8,9 +8,9 @@
 
 namespace weft {
 
-/// Whether `degree` ranks can attend together to sequences of `model` by `method`, "ring" or
-/// "ulysses", where of `tensor_columns` ranks each has as many heads. kInvalid names what stands
-/// against it.
+/// Whether the heads of `model` divide by `degree` ranks that attend together by `method`, "ring"
+/// or "ulysses", where of `tensor_columns` ranks each has as many heads. kInvalid names the size
+/// that does not divide.
 Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
                             int64_t tensor_columns);
 

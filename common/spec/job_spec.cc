@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/json.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
@@ -17,39 +18,14 @@
 namespace weft {
 namespace {
 
-// Methods that change the network, not its first weights alone.
-Status CheckInitialization(const JobSpec& job) {
-  const ModelSpec& model = job.model;
-  const std::string& method = model.initialization.method;
-  const bool fixup = method == "fixup";
-  const bool without_norms = fixup || method == "t_fixup";
-  const std::string named = "model.initialization.method " + method;
-  if (InitializationChangesNetwork(model) && !model.import_path.empty()) {
-    return InvalidError(named +
-                        " does not go with model.import_path, whose weights are of a network "
-                        "without it; hint: model.initialization.method auto");
-  }
-  if (without_norms && model.norm_position != "auto" && model.norm_position != "none") {
-    return InvalidError(named + " is for networks without norms, not model.norm_position " +
-                        model.norm_position);
-  }
-  if (fixup && model.family == "llama") {
-    return InvalidError(named +
-                        " needs layers with biases, which model.family llama has not; hint: "
-                        "t_fixup");
-  }
-  const std::string& optimizer = job.optimizer.name;
-  if (method == "mup" && optimizer != "adamw" && optimizer != "adam" && optimizer != "lion") {
-    return InvalidError(named + " knows the rates of optimizer.name adam, adamw and lion, not of " +
-                        optimizer);
-  }
-  return OkStatus();
-}
-
 // Sizes that must fit each other. Those of an imported model are those of its folder.
 Status CheckModel(const ModelSpec& model) {
   const auto text = [](int64_t value) { return std::to_string(value); };
-  WEFT_RETURN_IF_ERROR(CheckFamily(model));
+  WEFT_RETURN_IF_ERROR(CheckExperts(model));
+  if (model.family == "vit" && model.image_size % model.patch_size != 0) {
+    return InvalidError("model.image_size " + text(model.image_size) +
+                        " must be a multiple of model.patch_size " + text(model.patch_size));
+  }
   if (model.width % model.heads != 0) {
     return InvalidError("model.width " + text(model.width) + " must be a multiple of model.heads " +
                         text(model.heads));
@@ -122,21 +98,9 @@ Status CheckOptimization(const JobSpec& job) {
         ", which is scheduled with it; hint: a higher one, and model.freeze for what is "
         "not to be trained");
   }
-  if (optimizer.name == "lars" && job.train.gradient_clip_value > 0) {
-    return InvalidError(
-        "train.gradient_clip_value does not go with optimizer.name lars, whose rates follow the "
-        "norm of the gradients; hint: train.gradient_clip_norm");
-  }
-  if (optimizer.name == "schedule_free_adamw") {
-    if (schedule.kind != "constant") {
-      return InvalidError("optimizer.name schedule_free_adamw needs schedule.kind constant, not " +
-                          schedule.kind + "; hint: keep schedule.warmup_steps");
-    }
-    if (job.train.averaging.kind != "none") {
-      return InvalidError(
-          "train.averaging does not go with optimizer.name schedule_free_adamw, which averages by "
-          "itself");
-    }
+  if (optimizer.name == "schedule_free_adamw" && schedule.kind != "constant") {
+    return InvalidError("optimizer.name schedule_free_adamw needs schedule.kind constant, not " +
+                        schedule.kind + "; hint: keep schedule.warmup_steps");
   }
   if (schedule.warmup_steps > job.train.steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(schedule.warmup_steps) +
@@ -166,33 +130,10 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
-Status CheckGradientReduction(const ResourceSpec& resources) {
-  if (resources.gradient_reduction == "fp32") return OkStatus();
-  for (const auto& [field, place] : {std::pair{"offload_optimizer", resources.offload_optimizer},
-                                     {"offload_parameters", resources.offload_parameters}}) {
-    if (place == "none") continue;
-    return InvalidError("resources.gradient_reduction " + resources.gradient_reduction +
-                        " does not go with resources." + field + " " + place +
-                        ", which sums gradients on their way to the host; hint: leave one of "
-                        "them out");
-  }
-  return OkStatus();
-}
-
-// Pipelines say themselves what they do not go with.
 Status CheckRecompute(const ResourceSpec& resources) {
-  const std::string segment =
-      "resources.recompute_segment " + std::to_string(resources.recompute_segment);
-  if (resources.recompute_segment > 1 && resources.recompute != "block") {
-    return InvalidError(segment + " is for resources.recompute block, not " + resources.recompute);
-  }
-  if (resources.zero_stage > 2 &&
-      (resources.recompute_segment > 1 || resources.recompute == "optimal")) {
-    return InvalidError(
-        "resources.zero_stage 3 has parameters of one block at a time, and several blocks cannot "
-        "be recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
-  }
-  return OkStatus();
+  if (resources.recompute_segment == 1 || resources.recompute == "block") return OkStatus();
+  return InvalidError("resources.recompute_segment " + std::to_string(resources.recompute_segment) +
+                      " is for resources.recompute block, not " + resources.recompute);
 }
 
 // Groups of ranks that share among themselves.
@@ -218,30 +159,6 @@ Status CheckShardRanks(const ResourceSpec& resources) {
       std::to_string(resources.ranks) +
       (replica > 1 ? " over tensor_parallel x pipeline_parallel " + std::to_string(replica) : "") +
       "; hint: one of their divisors");
-}
-
-// What every rank must hold as a whole cannot be shared out.
-Status CheckSharing(const JobSpec& job) {
-  WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
-  const int64_t stage = job.resources.zero_stage;
-  if (stage == 0) return OkStatus();
-  const std::string field = "resources.zero_stage " + std::to_string(stage);
-  if (stage > 2 && job.train.precision == "fp8") {
-    return InvalidError(field +
-                        " does not go with train.precision fp8, whose codes are made of whole "
-                        "weights; hint: resources.zero_stage 2, or bf16");
-  }
-  if (!UpdatesElementwise(job.optimizer)) {
-    return InvalidError(field + " does not go with optimizer.name " + job.optimizer.name +
-                        ", which treats each tensor as a whole; hint: adamw, or "
-                        "resources.zero_stage 0");
-  }
-  if (job.model.over_parameterization.kind != "none") {
-    return InvalidError(field +
-                        " does not go with model.over_parameterization, whose factors need the "
-                        "whole gradient of a weight; hint: resources.zero_stage 0");
-  }
-  return OkStatus();
 }
 
 // Of what is left to the planner some choice has to be possible. Otherwise the first one, which
@@ -282,17 +199,7 @@ Status ValidateHead(const JobSpec& job) {
         "model.head classification needs one document a sequence, not data.batching " +
         data.batching + "; hint: pad_uniform, pad_dynamic or pad_fixed");
   }
-  if (head == "classification" && data.format == "text") {
-    return InvalidError(
-        "model.head classification needs labels, which data.format text does not have; hint: "
-        "jsonl");
-  }
   if (data.second_text_field.empty()) return OkStatus();
-  if (data.special_tokens == "parse") {
-    return InvalidError(
-        "data.special_tokens parse does not go with data.second_text_field: a separator spelled in "
-        "a text would end it; hint: data.special_tokens text");
-  }
   if (head == "causal_lm" || !padded) {
     return InvalidError(
         "data.second_text_field needs a model.head of masked_lm or classification and a "
@@ -309,8 +216,9 @@ bool FitDefaultWarmup(JobSpec& job) {
   const int64_t decay =
       job.schedule.kind == "warmup_stable_decay" ? job.schedule.decay_steps : int64_t{0};
   const int64_t room = std::max<int64_t>(job.train.steps - decay, 0);
-  if (job.schedule.warmup_steps <= room) return false;
-  job.schedule.warmup_steps = room;
+  const int64_t most = std::min(std::max<int64_t>(job.train.steps / 10, 1), room);
+  if (job.schedule.warmup_steps <= most) return false;
+  job.schedule.warmup_steps = most;
   return true;
 }
 
@@ -324,6 +232,7 @@ Status ValidateJob(const JobSpec& job) {
                           "' must hold only a-z, 0-9 and dashes between them");
     }
   }
+  WEFT_RETURN_IF_ERROR(CheckCompatibility(job));
   const ModelSpec& model = job.model;
   if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(CheckModel(model));
   if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(ValidateHead(job));
@@ -335,13 +244,11 @@ Status ValidateJob(const JobSpec& job) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
-  WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
-  WEFT_RETURN_IF_ERROR(CheckGradientReduction(job.resources));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
-  WEFT_RETURN_IF_ERROR(CheckSharing(job));
+  WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
   WEFT_RETURN_IF_ERROR(CheckLocalSteps(job));
   WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));

@@ -242,8 +242,8 @@ Status ValidateJob(const JobSpec& job);
 /// out of model.import_path until its folder has been read.
 Status ValidateKnownSizes(const JobSpec& job);
 
-/// Lowers schedule.warmup_steps, where nobody wrote it, to what train.steps (and a decay that is
-/// asked for) leave room for; whether it did.
+/// Lowers schedule.warmup_steps, where nobody wrote it, to a tenth of train.steps (at least one
+/// step) and to what a decay that is asked for leaves; whether it did.
 bool FitDefaultWarmup(JobSpec& job);
 
 /// What a head needs of the data, and the data of the model: part of ValidateJob, but for imported

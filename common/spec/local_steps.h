@@ -20,7 +20,7 @@ inline bool IsDue(const TrainSpec& train, int64_t every_steps, int64_t step) {
   return every_steps > 0 && step / every_steps > LastOuterStep(train, step - 1) / every_steps;
 }
 
-/// kInvalid names what train.local_steps does not go with.
+/// kInvalid names a field of the outer steps that keeps nothing, or that no outer step reads.
 Status CheckLocalSteps(const JobSpec& job);
 
 }  // namespace weft

@@ -63,8 +63,9 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
     EXPECT_THAT(status.message(), HasSubstr("hint: "));
     return status.message();
   };
-  const auto asked = [](const char* with) {
-    return HasSubstr(std::string("train.local_steps 8 does not go with ") + with);
+  const auto asked = [](const std::string& with) {
+    return ::testing::AllOf(HasSubstr("train.local_steps 8"), HasSubstr("does not go with"),
+                            HasSubstr(with));
   };
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.zero_stage = 1; }),
               asked("resources.zero_stage"));

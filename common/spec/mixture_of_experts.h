@@ -7,18 +7,22 @@
 
 namespace weft {
 
-/// Whether a model with model.experts can be trained as the job says. kInvalid names what does not
-/// go with it. An imported model is looked at once its sizes are known.
+/// Whether expert-parallel ranks can divide the experts, as CheckExpertParallel says. An imported
+/// model is looked at once its sizes are known.
 Status CheckMixtureOfExperts(const JobSpec& job);
+
+/// Whether the fields of experts fit each other. kInvalid names them.
+Status CheckExperts(const ModelSpec& model);
 
 /// What trains otherwise than one may think, though it is possible; empty: nothing.
 std::string RouterWarning(const ModelSpec& model);
 
-/// Whether resources.expert_parallel goes with the job, with the sizes of the model known.
+/// Whether resources.expert_parallel divides the experts, the ranks and the batch of the job, with
+/// the sizes of the model known. kInvalid names the size that it does not divide.
 Status CheckExpertParallel(const JobSpec& job);
 
-/// Whether ranks can share the experts where model.freeze is as it is: of the experts of a layer it
-/// leaves all to be trained, or none. With the sizes of the model known.
-Status CheckFrozenExperts(const ModelSpec& model);
+/// "A and not B": two matrices of one layer's experts, of which model.freeze names the first alone.
+/// Empty: it names all experts of a layer, or none. With the sizes of the model known.
+std::string UnevenFreeze(const ModelSpec& model);
 
 }  // namespace weft

@@ -25,7 +25,7 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
   };
   EXPECT_TRUE(Accepts(mixed));
   EXPECT_THAT(error([](JobSpec& job) { job.model.family = "gpt2"; }),
-              HasSubstr("model.experts 4 is for model.family llama, not gpt2"));
+              HasSubstr("model.experts 4 does not go with model.family gpt2"));
   EXPECT_THAT(error([](JobSpec& job) { job.model.experts_per_token = 5; }),
               HasSubstr("model.experts_per_token 5 is more than model.experts 4"));
   EXPECT_THAT(error([](JobSpec& job) { job.model.initialization.method = "rezero"; }),

@@ -51,7 +51,7 @@ inline bool InitializationChangesNetwork(const ModelSpec& model) {
   return BranchScalingOf(model) != BranchScaling::kNone || method == "t_fixup" || method == "mup";
 }
 
-/// Whether the family has what `model` asks for. kInvalid names the field and what would do.
+/// Whether the family has what `model` asks for, by compatibility.h. kInvalid says what would do.
 Status CheckFamily(const ModelSpec& model);
 
 }  // namespace weft

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <string_view>
+
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 
 namespace weft {
+
+/// Whether `place`, the value of a field of offload, is outside the device. What is left to the
+/// planner is not.
+inline bool IsOffloaded(std::string_view place) {
+  return place != "none" && place != "auto";
+}
 
 /// Whether anything of the training stands or waits outside the device. What is left to the planner
 /// (open_choices.h) does not.
@@ -14,7 +22,8 @@ bool Offloads(const ResourceSpec& resources);
 /// (docs/techniques/offload.md).
 bool WantsTiersOfCpus(const JobSpec& job);
 
-/// kInvalid when what `job` offloads cannot be, or not with what else it asks for.
+/// kInvalid when what `job` offloads needs something that it does not ask for. What it does not
+/// combine with is in compatibility.h.
 Status CheckOffload(const JobSpec& job);
 
 }  // namespace weft

@@ -5,57 +5,6 @@
 namespace weft {
 namespace {
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
-Status CheckModel(const ModelSpec& model, const std::string& what, int64_t stages) {
-  if (model.family != "gpt2" && model.family != "llama") {
-    return InvalidError(what + " is not available with model.family " + model.family +
-                        "; hint: gpt2, llama, or data parallelism alone");
-  }
-  if (model.over_parameterization.kind != "none") {
-    return InvalidError(what + " does not go with model.over_parameterization");
-  }
-  if (model.distinct_blocks > 0 && model.distinct_blocks != model.layers) {
-    return InvalidError(what +
-                        " does not go with model.distinct_blocks, blocks that serve layers "
-                        "of several stages; hint: 0");
-  }
-  if (model.layers < stages) {
-    return InvalidError(what + " makes " + Text(stages) +
-                        " stages, and each needs a block: model.layers is " + Text(model.layers) +
-                        "; hint: a smaller resources.pipeline_parallel or "
-                        "resources.pipeline_chunks");
-  }
-  return OkStatus();
-}
-
-Status CheckResources(const ResourceSpec& resources, const std::string& what) {
-  if (resources.zero_stage > 1) {
-    return InvalidError(what + " does not go with resources.zero_stage " +
-                        Text(resources.zero_stage) +
-                        ", which reduces the gradients of each micro-batch before the next, and a "
-                        "pipeline has several under way; hint: resources.zero_stage 1");
-  }
-  const bool optimal = resources.recompute == "optimal";
-  if ((resources.recompute_segment > 1 || optimal) && resources.activation_bits > 0) {
-    return InvalidError(
-        what + " does not go with resources." +
-        (optimal ? "recompute optimal" : "recompute_segment " + Text(resources.recompute_segment)) +
-        " and activation_bits together: segments end with a stage, so that what is "
-        "rounded would depend on how blocks are cut; hint: " +
-        (optimal ? "recompute auto" : "recompute_segment 1"));
-  }
-  if (optimal && resources.offload_activations != "none") {
-    return InvalidError(what +
-                        " does not go with resources.recompute optimal and offload_activations "
-                        "together: what its micro-batches send would share a link, and a schedule "
-                        "is of one of them; hint: recompute auto");
-  }
-  return OkStatus();
-}
-
 /// Every step of a growing batch has a multiple of these.
 int64_t FewestMicroBatches(const TrainSpec& train, int64_t micro_batches) {
   return micro_batches * BatchSchedule(train).unit() / train.global_batch;
@@ -73,29 +22,29 @@ Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::stri
                           " is of the ranks of a pipeline, and there is one; hint: "
                           "resources.pipeline_parallel");
     }
-    return InvalidError("resources.pipeline_chunks " + Text(chunks) +
+    return InvalidError("resources.pipeline_chunks " + std::to_string(chunks) +
                         " are stages of the ranks of a pipeline, and there is one; hint: "
                         "resources.pipeline_parallel");
   }
-  const std::string what = "pipeline parallelism of degree " + Text(degree);
   if ((chunks > 1) != interleaved) {
-    return InvalidError("resources.pipeline_chunks " + Text(chunks) +
-                        " does not go with resources.pipeline_schedule " + schedule +
+    return InvalidError("resources.pipeline_schedule " + schedule +
+                        " cannot have resources.pipeline_chunks " + std::to_string(chunks) +
                         "; hint: interleaved with 2 chunks or more, the others with 1");
   }
-  if (job.model.import_path.empty()) {
-    WEFT_RETURN_IF_ERROR(CheckModel(job.model, what, degree * chunks));
-  }
-  WEFT_RETURN_IF_ERROR(CheckResources(job.resources, what));
-  if (job.train.gradient_noise_scale) {
-    return InvalidError(what +
-                        " does not go with train.gradient_noise_scale; hint: measure it with data "
-                        "parallelism alone");
+  const int64_t stages = degree * chunks;
+  if (job.model.import_path.empty() && job.model.layers < stages) {
+    return InvalidError("pipeline parallelism of degree " + std::to_string(degree) + " makes " +
+                        std::to_string(stages) +
+                        " stages, and each needs a block: model.layers is " +
+                        std::to_string(job.model.layers) +
+                        "; hint: a smaller resources.pipeline_parallel or "
+                        "resources.pipeline_chunks");
   }
   if (TakesMicroBatches(job.train, degree, schedule, micro_batches)) return OkStatus();
-  return InvalidError("an interleaved pipeline of " + Text(degree) + " ranks needs a multiple of " +
-                      Text(degree) + " micro-batches in every step, not " +
-                      Text(FewestMicroBatches(job.train, micro_batches)) +
+  return InvalidError("an interleaved pipeline of " + std::to_string(degree) +
+                      " ranks needs a multiple of " + std::to_string(degree) +
+                      " micro-batches in every step, not " +
+                      std::to_string(FewestMicroBatches(job.train, micro_batches)) +
                       "; hint: a smaller resources.micro_batch, or another "
                       "resources.pipeline_schedule");
 }

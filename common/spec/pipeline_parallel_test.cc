@@ -50,8 +50,9 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
                 job.model.layers = 3;
               }),
               HasSubstr("makes 4 stages, and each needs a block: model.layers is 3"));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.pipeline_chunks = 2; }),
-              HasSubstr("does not go with resources.pipeline_schedule 1f1b"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.resources.pipeline_chunks = 2; }),
+      HasSubstr("resources.pipeline_schedule 1f1b cannot have resources.pipeline_chunks 2"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.ranks = 3; }),
               HasSubstr("must be a multiple of resources.pipeline_parallel 2"));
   EXPECT_TRUE(Accepts([&](JobSpec& job) {
@@ -64,8 +65,9 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
     staged(job);
     job.resources.zero_stage = 1;
   }));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 2; }),
-              HasSubstr("does not go with resources.zero_stage 2, which reduces the gradients"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.resources.zero_stage = 2; }),
+      HasSubstr("does not go with resources.zero_stage 2, because ZeRO reduces the gradients"));
   for (const char* recompute : {"none", "attention", "block", "auto", "optimal"}) {
     EXPECT_TRUE(Accepts([&](JobSpec& job) {
       staged(job);

@@ -7,13 +7,13 @@
 
 namespace weft {
 
-/// Whether `degree` ranks can share each matrix of `model`, as a grid of so many rows. kInvalid
-/// names the size that does not divide, and what would do. Sizes that are still open (vocab_size 0)
-/// are taken to fit.
+/// Whether `degree` ranks can share each matrix of `model` in equal parts, as a grid of so many
+/// rows. kInvalid names the size that does not divide, and what would do. Sizes that are still open
+/// (vocab_size 0) are taken to fit.
 Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows = 1);
 
-/// The same of all that the job says: precision and optimizer too, and with `sequence_parallel` the
-/// length of its sequences. Sizes of an imported model are those of its folder, and not looked at.
+/// The same of all sizes that the job says: with `sequence_parallel` the length of its sequences,
+/// too. Sizes of an imported model are those of its folder, and not looked at.
 Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel,
                            int64_t rows = 1);
 

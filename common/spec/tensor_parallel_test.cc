@@ -45,9 +45,9 @@ TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
   EXPECT_THAT(error([](JobSpec& job) { job.train.global_batch = 7; }),
               HasSubstr("over resources.tensor_parallel 4"));
   EXPECT_THAT(error([](JobSpec& job) { job.optimizer.name = "muon"; }),
-              HasSubstr("optimizer.name muon looks at whole matrices"));
+              HasSubstr("does not go with optimizer.name muon"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "bf16_pure"; }),
-              HasSubstr("not available in train.precision bf16_pure"));
+              HasSubstr("does not go with train.precision bf16_pure"));
   EXPECT_TRUE(Accepts([&](JobSpec& job) {
     shared(job);
     job.resources.zero_stage = 3;

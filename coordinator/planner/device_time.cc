@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/number.h"
 #include "coordinator/planner/time_model.h"
 
 namespace weft::planner {
@@ -22,10 +23,6 @@ constexpr double kSecondsPerWait = 20e-6;
 constexpr double kForwardCasts = 4;
 constexpr double kBackwardCasts = 8;
 constexpr double kExpertShareOfCasts = 0.5;  // two of the four products, of each expert
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Beside those of a dense model, in a pass over blocks.
 double ExpertKernels(const ModelShape& shape, double routing, double of_expert) {

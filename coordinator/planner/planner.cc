@@ -15,6 +15,7 @@
 #include "common/model/precision.h"
 #include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
@@ -225,7 +226,7 @@ Status NothingFits(const JobSpec& job, const Option* misfit) {
     JobSpec changed = job;
     changed.resources.*what = "host";
     return job.resources.*what == "none" &&
-           (job.resources.device_memory_bytes > 0 ||
+           ((job.resources.device_memory_bytes > 0 && CheckCompatibility(changed).ok()) ||
             (least.on_devices && least.ranks == 1 && ValidateJob(changed).ok()));
   };
   if (goes_with(&ResourceSpec::offload_optimizer)) {
@@ -242,8 +243,10 @@ Status NothingFits(const JobSpec& job, const Option* misfit) {
   } else if (job.resources.recompute != "optimal") {
     text += ", or let blocks be recomputed more than once (resources.recompute optimal)";
   }
+  JobSpec sharded = job;
+  sharded.resources.zero_stage = 1;
   if (least.gradient_ranks() > 1 && job.resources.zero_stage == 0 &&
-      UpdatesElementwise(job.optimizer)) {
+      CheckCompatibility(sharded).ok()) {
     text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
   }
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");

@@ -9,6 +9,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
+#include "common/number.h"
 
 namespace weft::planner {
 namespace {
@@ -22,10 +23,6 @@ constexpr double kAttentionOperations = 2;         // of these, inside of attent
 constexpr double kOperationsPerPass = 40;          // embedding, classifier, loading the batch
 // Share of the backward pass that can hide a collective: on a CPU it takes cores from compute.
 constexpr double kOverlap = 0.5;
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Of a reduce-scatter or an all-gather of `bytes` over `ranks`, in so many collectives: half of
 /// what all-reduces take.
@@ -197,7 +194,7 @@ MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t 
 }
 
 double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8) {
-  if (!precision.fp8_blocks) return 0;
+  if (precision.block_products != ProductFormat::kFp8) return 0;
   const int64_t blocks = DistinctBlocks(model);
   return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
 }

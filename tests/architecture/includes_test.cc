@@ -30,6 +30,10 @@ const std::vector<FolderRule>& FolderRules() {
       {"common/", {"common/"}},
       {"kernels/", {"common/", "kernels/"}},
       {"worker/engine/", {"common/", "kernels/", "worker/engine/"}},
+      // Layers know no technique: what a model has of them it hands to its layers.
+      {"worker/engine/nn/",
+       {"common/", "kernels/", "worker/engine/autograd/", "worker/engine/comm/",
+        "worker/engine/data/", "worker/engine/nn/", "worker/engine/tensor/"}},
       {"worker/trainer/", {"common/", "kernels/", "worker/engine/", "worker/trainer/"}},
       // The daemon measures kernels, and speaks to ranks over the channel that the trainer defines.
       {"worker/daemon/",
@@ -215,6 +219,8 @@ TEST_F(WrongTree, BrokenArrowsAreFoundWithFileAndLine) {
   const std::pair<const char*, const char*> wrong[] = {
       {"kernels/linear/linear_cpu.cc", "#include \"worker/engine/tensor/tensor.h\""},
       {"worker/engine/nn/x.h", "#include \"worker/trainer/rank.h\""},
+      {"worker/engine/nn/x.h", "#include \"worker/engine/techniques/fp8/fp8_products.h\""},
+      {"worker/engine/nn/x.h", "#include \"worker/engine/models/model.h\""},
       {"worker/engine/nn/x.h", "#include <grpcpp/grpcpp.h>"},
       {"worker/engine/nn/x.h", "  #  include \"weft/v1/job.pb.h\""},
       {"worker/engine/nn/x.h", "#include \"coordinator/planner/planner.h\""},

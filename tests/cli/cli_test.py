@@ -1,12 +1,18 @@
 """The command line as a user meets it: real daemons, real jobs, exit codes, output forms."""
 
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import re
 import socket
+import struct
 import subprocess
+import termios
 import unittest
 
-from weft_cluster import Cluster
+from weft_cluster import BIN, Cluster
 
 
 class WithoutCluster(unittest.TestCase):
@@ -153,6 +159,39 @@ class WithoutCluster(unittest.TestCase):
         text = cluster.weft("generate", "./run", "--prompt", "the king", "--tokens", "5")
         self.assertEqual(text.code, 0, text.err)
         self.assertTrue(text.out.startswith("the king"))
+
+    def test_the_live_view_fits_the_terminal_and_follows_its_width(self):
+        cluster = self.cluster
+        terminal, stdout = pty.openpty()
+        self.addCleanup(os.close, terminal)
+
+        def resize(columns):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+        resize(40)
+        job = cluster.job("view", steps=600, log_every_steps=1, eval_every_steps=50)
+        with subprocess.Popen([BIN / "weft", "train", job, "--run-dir", "a_folder_with_a_long_name"],
+                              stdout=stdout, env=cluster.environment, cwd=cluster.folder) as training:
+            os.close(stdout)
+            shown = b""
+            while True:
+                try:
+                    read = os.read(terminal, 65536)
+                except OSError:  # The last process has closed the other side.
+                    break
+                if b"step 20/" not in shown and b"step 20/" in shown + read:
+                    resize(25)
+                shown += read
+        self.assertEqual(training.returncode, 0)
+        lines = [re.sub("\x1b\\[[0-9]*[A-Z]", "", line).strip("\r")
+                 for line in shown.decode().split("\n")]
+        self.assertLess(max(map(len, lines)), 40)
+        self.assertGreater(max(map(len, lines)), 25)
+        last = lines[max(i for i, line in enumerate(lines) if line.startswith("view")):]
+        self.assertEqual(last[0], "view  SUCCEEDED")
+        self.assertIn("step 600/600", last)
+        self.assertLess(max(map(len, last)), 25)
+        self.assertTrue("".join(last).endswith("a_folder_with_a_long_name"), last)
 
     def test_training_in_process_can_be_profiled(self):
         cluster = self.cluster

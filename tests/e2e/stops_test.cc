@@ -69,6 +69,19 @@ TEST(Hangs, OfAStartEndTheAttempt) {
   EXPECT_THAT(job.message(), HasSubstr("no sign of life while starting"));
 }
 
+TEST(Hangs, OfARankThatSpinsInItsStartEndTheAttempt) {
+  Cluster cluster({.workers = 1,
+                   .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "0.5"}},
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=spin:1000000@1"},
+                             {"WEFT_WORKER_SPIN_SECONDS", "3"}}});
+  v1::JobSpec spec = cluster.TinyJob("spins", 20, 1);
+  spec.mutable_retry()->set_max_attempts(1);
+  const v1::Job job = cluster.Await(cluster.Submit(spec), v1::FAILED);
+  EXPECT_EQ(v1::Reason_Name(job.attempts(0).reason()), "HUNG");
+  EXPECT_THAT(job.message(),
+              AllOf(HasSubstr("no sign of life while starting"), HasSubstr("rank 0 running")));
+}
+
 TEST(Hangs, AreNotSeenInSlowSteps) {
   // Each step sleeps for twice the limit of quick steps.
   Cluster cluster({.workers = 1,

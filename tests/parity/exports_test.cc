@@ -108,9 +108,8 @@ Batch Row(const std::vector<int64_t>& tokens, const std::vector<int32_t>& types)
 /// The tokens of a row as training makes them, but for the end of a language model's document.
 Batch TextRow(const Tokenizer& tokenizer, const ModelSpec& model,
               const std::vector<std::string>& texts) {
-  const SequenceForm none;
-  const bool causal = HeadOf(model) == "causal_lm";
-  const SequenceForm& form = causal ? none : tokenizer.form(texts.size() > 1);
+  SequenceForm form = tokenizer.form(texts.size() > 1);
+  if (HeadOf(model) == "causal_lm") form.end.clear();
   std::vector<int64_t> tokens = form.begin;
   std::vector<int32_t> types(tokens.size(), 0);
   const auto add = [&](const auto& ids, int32_t type) {
@@ -234,7 +233,8 @@ TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
     }
   }
   if (HeadOf(spec) == "causal_lm") {
-    std::vector<int32_t> prompt;
+    const std::vector<int64_t>& begin = tokenizer->form(/*pair=*/false).begin;
+    std::vector<int32_t> prompt(begin.begin(), begin.end());
     ASSERT_TRUE(tokenizer->Encode(Texts()[0][0], prompt).ok());
     GenerateOptions generate;
     generate.sampling.temperature = 0;

@@ -56,7 +56,8 @@ int64_t StepsDoneBefore(const v1::StartAttempt& start) {
 }  // namespace
 
 struct Attempt::Rank {
-  explicit Rank(std::chrono::nanoseconds now) : pulse(now) {}
+  Rank(std::chrono::nanoseconds now, std::chrono::nanoseconds longest_spin)
+      : pulse(now, longest_spin) {}
 
   int index = 0;
   RankPulse pulse;
@@ -135,7 +136,7 @@ Status Attempt::StartRank(int index) {
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), spec_path, ToJson(spec).dump(2) + "\n"));
   spec_paths_.push_back(spec_path);
 
-  auto rank = std::make_unique<Rank>(clock_.Monotonic());
+  auto rank = std::make_unique<Rank>(clock_.Monotonic(), settings_.longest_spin);
   rank->index = index;
   RankCommand command;
   command.arguments = {settings_.trainer, "--spec", spec_path, "--control-fd",

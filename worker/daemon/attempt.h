@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,6 +36,8 @@ struct AttemptSettings {
   /// What CUDA_VISIBLE_DEVICES calls each GPU that ranks may use, by index.
   std::map<int64_t, std::string> devices = {};
   std::map<std::string, double> flops_per_device = {};  ///< Measured ceiling, by precision.
+  /// As in RankPulse.
+  std::chrono::nanoseconds longest_spin = std::chrono::minutes(30);
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.

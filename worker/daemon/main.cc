@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -307,15 +308,17 @@ int Run(const Options& options) {
   for (const DeviceSpec& device : profile.devices) metrics.devices().Add(device);
   metrics.SetWorker(profile.worker_id, profile.cores, profile.memory_limit_bytes);
 
-  int exit_code = RunAgent(options,
-                           {options.coordinator,
-                            NewIncarnation(),
-                            profile,
-                            parts.data->LogDir(),
-                            {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root,
-                             parts.data->SpecDir(), BestFlops(profile.gemm), OwnerOf(*parts.data),
-                             CudaNames(profile), FlopsPerDevice(profile)}},
-                           parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
+  int exit_code = RunAgent(
+      options,
+      {options.coordinator,
+       NewIncarnation(),
+       profile,
+       parts.data->LogDir(),
+       {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
+        BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
+        std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::duration<double>(options.spin_seconds))}},
+      parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();
   std::_Exit(exit_code);

@@ -51,6 +51,10 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "Time ranks have to save and stop after SIGTERM before they are killed")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  Add(app, "spin-seconds", options.spin_seconds,
+      "A rank that only uses a processor for so long before its first step shows no sign of life")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
   app.add_option("--measure-device", options.measure_device,
                  "Print the rates of a GPU, counted among those that CUDA sees, and exit")
       ->group("");

@@ -26,6 +26,7 @@ struct Options {
   int64_t cores = 0;
   uint64_t memory_limit_bytes = 0;
   double drain_seconds = 60;
+  double spin_seconds = 1800;
   std::string devices = "all";
   int measure_device = -1;  ///< Do that, and nothing else; negative: be a daemon.
   bool reprobe = false;

@@ -54,9 +54,12 @@ void RankPulse::Take(const ProcessUse& use, Duration now) {
   const double seconds = std::chrono::duration<double>(now - sampled_at_).count();
   const double cpu_seconds = static_cast<double>(use.cpu_ticks - use_.cpu_ticks) /
                              static_cast<double>(sysconf(_SC_CLK_TCK));
-  const bool busy = cpu_seconds >= kBusyShare * seconds || use.page_faults > use_.page_faults ||
-                    use.io_bytes - use_.io_bytes >= kBusyBytes;
-  if (busy && activity_ != "training") life_at_ = now;
+  const bool moves_data =
+      use.page_faults > use_.page_faults || use.io_bytes - use_.io_bytes >= kBusyBytes;
+  if (moves_data) other_life_at_ = now;
+  const bool spins = activity_ == "starting" && now - other_life_at_ > longest_spin_;
+  const bool computes = cpu_seconds >= kBusyShare * seconds && !spins;
+  if ((moves_data || computes) && activity_ != "training") life_at_ = now;
   use_ = use;
   sampled_at_ = now;
 }

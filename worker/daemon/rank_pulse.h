@@ -22,14 +22,17 @@ std::optional<ProcessUse> ReadProcessUse(pid_t pid);
 
 /// When a rank last showed a sign of life. While it trains that is a message, which follows each
 /// step: a rank may wait for a hung peer with a busy processor. In all else it does (starting,
-/// evaluating, saving, loading) the use of processor or disk counts, too.
+/// evaluating, saving, loading) the use of processor or disk counts, too; before its first step
+/// that of a processor alone only for so long, as a rank may spin in vain.
 class RankPulse {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  explicit RankPulse(Duration now) : life_at_(now), sampled_at_(now) {}
+  /// `longest_spin`: a start reads, writes or reports more often than this.
+  RankPulse(Duration now, Duration longest_spin)
+      : life_at_(now), other_life_at_(now), sampled_at_(now), longest_spin_(longest_spin) {}
 
-  void OnMessage(Duration now) { life_at_ = now; }
+  void OnMessage(Duration now) { life_at_ = other_life_at_ = now; }
   /// As in weft.v1.RunningAttempt.activity.
   void SetActivity(const std::string& activity) { activity_ = activity; }
   /// Looks at the process, once a second at most.
@@ -47,7 +50,9 @@ class RankPulse {
  private:
   std::string activity_ = "starting";
   Duration life_at_;
+  Duration other_life_at_;  ///< The last sign of life other than the use of a processor.
   Duration sampled_at_;
+  Duration longest_spin_;
   ProcessUse use_;
 };
 

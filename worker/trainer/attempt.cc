@@ -17,6 +17,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
@@ -104,6 +105,7 @@ Attempt::~Attempt() {
 
 Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(ValidateKnownSizes(spec_.job));
+  WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(spec_.job, spec_.plan));
   if (spec_.job.model.vocab_size < data_.vocab_size) {
     return InvalidError("the tokenizer has " + std::to_string(data_.vocab_size) +
                         " entries, the model's vocabulary only " +
@@ -298,8 +300,8 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));
   }
   if (start.checkpoint_path.empty()) {
-    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage, ReadUsageFiles(env_, spec_.job.model.import_path,
-                                                                 spec_.job.data.tokenizer.path));
+    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage,
+                          ReadUsageFiles(env_, spec_.job.model.import_path));
     WEFT_RETURN_IF_ERROR(SaveUsageFiles(env_, spec_.run_dir, usage));
   }
   if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
@@ -408,7 +410,7 @@ Status Attempt::Step() {
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
-  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
+  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens - report.padding_tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
   progress.phases = {report.seconds.data,
                      report.seconds.forward,

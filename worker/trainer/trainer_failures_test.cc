@@ -1,6 +1,9 @@
 // How a rank ends that cannot go on: numbers that are not finite, and no memory.
 
+#include <functional>
 #include <set>
+#include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 
@@ -110,6 +113,41 @@ TEST_F(TrainerFailuresTest, WhoeverExceedsTheMemoryLimitSaysForWhat) {
         failed->message.substr(at + 11, failed->message.find(' ', at + 11) - at - 11));
   }
   EXPECT_THAT(components, testing::IsSupersetOf({"parameters", "gradients", "optimizer"}));
+}
+
+TEST_F(TrainerFailuresTest, PlansOfWhatDoesNotGoTogetherAreRefused) {
+  const std::pair<std::function<void(AttemptSpec&)>, const char*> cases[] = {
+      {[](AttemptSpec& spec) {
+         spec.job.model.over_parameterization.kind = "linear_expansion";
+         spec.plan.zero_stage = 3;
+       },
+       "model.over_parameterization linear_expansion does not go with resources.zero_stage 3"},
+      {[](AttemptSpec& spec) {
+         spec.plan.precision = "fp8";
+         spec.plan.zero_stage = 3;
+       },
+       "train.precision fp8 does not go with resources.zero_stage 3"},
+      {[](AttemptSpec& spec) {
+         spec.plan.mesh = {.pipeline = 2};
+         spec.plan.zero_stage = 2;
+       },
+       "resources.pipeline_parallel 2 does not go with resources.zero_stage 2"},
+      {[](AttemptSpec& spec) {
+         spec.plan.mesh = {.tensor = 2};
+         spec.plan.tensor_rows = 2;
+         spec.job.model.dropout = 0;
+         spec.plan.precision = "fp8";
+       },
+       "train.precision fp8 does not go with resources.tensor_rows 2"},
+  };
+  for (const auto& [change, reason] : cases) {
+    AttemptSpec spec = Spec("refused");
+    spec.world_size = spec.plan.mesh.data = 2;
+    change(spec);
+    const FailedMessage failed = Fail(spec, kExitUserError);
+    EXPECT_EQ(failed.code, "INVALID");
+    EXPECT_THAT(failed.message, HasSubstr(std::string("the plan: ") + reason));
+  }
 }
 
 TEST_F(TrainerFailuresTest, WithoutMemoryOfTheSystemARankSaysSo) {

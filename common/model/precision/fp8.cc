@@ -8,6 +8,6 @@ const PrecisionRecipe kFp8Precision = {.name = "fp8",
                                        .activations = DType::kBF16,
                                        .products = DType::kBF16,
                                        .classifier = DType::kBF16,
-                                       .fp8_blocks = true};
+                                       .block_products = ProductFormat::kFp8};
 
 }  // namespace weft

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/number.h"
+
 namespace weft::planner {
 namespace {
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Latencies of an all-reduce, in those of one between two ranks: the steps of its ring, or, where
 /// they are fewer, up and down two trees.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/number.h"
+
 namespace weft::planner {
 namespace {
 
@@ -14,10 +16,6 @@ constexpr double kOptimizerBytes = 3 * kF32;
 constexpr double kFusedLogit = kHalf + kF32, kPlainLogit = 2 * kHalf + 2 * kF32;
 // Of a score: softmax, its result after dropout, and the mask of a byte.
 constexpr double kScore = 2 * kHalf + 1;
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 double Tokens(const ClusterRun& run) {
   return D(run.micro_batch * run.model.sequence_length) / D(run.context);

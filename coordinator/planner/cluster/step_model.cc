@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "common/number.h"
 #include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/product_rates.h"
 
@@ -52,10 +53,6 @@ constexpr double kFusedLoss = 5, kPlainLoss = 20;
 constexpr double kScorePasses = 4.5, kBackwardScorePasses = 5.5;
 // Bytes a parameter that AdamW with masters moves.
 constexpr double kOptimizerBytes = 40;
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/model/device_order.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 
 namespace weft::planner {
@@ -88,40 +89,6 @@ std::vector<ClusterProfile> KindsOf(const ClusterProfile& cluster) {
   std::vector<ClusterProfile> clusters;
   for (auto& [nameless, machines] : kinds) clusters.push_back(std::move(machines));
   return clusters;
-}
-
-JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
-  JobSpec planned = job;
-  ResourceSpec& resources = planned.resources;
-  resources.ranks = RankCount(plan.mesh);
-  resources.threads_per_rank = plan.threads_per_rank;
-  resources.micro_batch = plan.micro_batch;
-  resources.tensor_parallel = plan.mesh.tensor;
-  resources.tensor_rows = plan.tensor_rows;
-  resources.context_parallel = plan.mesh.context;
-  resources.context_method = plan.context_method;
-  resources.expert_parallel = plan.mesh.expert;
-  resources.pipeline_parallel = plan.mesh.pipeline;
-  if (plan.mesh.pipeline > 1) {
-    resources.pipeline_schedule = plan.pipeline_schedule;
-    resources.pipeline_chunks = plan.pipeline_chunks;
-  }
-  // With one rank there is nothing to share, and the plan does not say what was asked for.
-  if (plan.zero_stage > 0) {
-    resources.zero_stage = plan.zero_stage;
-    resources.zero_shard_ranks = plan.zero_shard_ranks;
-  }
-  resources.sequence_parallel = plan.sequence_parallel;
-  resources.offload_optimizer = plan.offload_optimizer;
-  resources.offload_directory = plan.offload_directory;
-  resources.offload_parameters = plan.offload_parameters;
-  resources.device_updated_units = plan.device_updated_units;
-  resources.resident_units = plan.resident_units;
-  resources.offload_activations = plan.offload_activations;
-  resources.host_link_bytes_per_second = plan.host_link_bytes_per_second;
-  if (!plan.recompute_schedule.empty()) resources.recompute = "optimal";
-  planned.train.precision = plan.precision;
-  return planned;
 }
 
 std::vector<std::string> LinesOf(const JobSpec& job, const Plan& plan) {

@@ -27,10 +27,7 @@ std::vector<UsedMachine> MachinesOf(const Plan& plan, const ClusterProfile& clus
 /// Machines grouped with those that differ in nothing but names; in the order of their first ones.
 std::vector<ClusterProfile> KindsOf(const ClusterProfile& cluster);
 
-/// `job` with every choice of the planner that it has words for as in `plan`.
-JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan);
-
-/// Lines of the job that ask for these choices, where it does not yet.
+/// Lines of the job that ask for the choices of its `plan`, where it does not yet.
 std::vector<std::string> LinesOf(const JobSpec& job, const Plan& plan);
 
 }  // namespace weft::planner

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/model/precision.h"
+#include "common/spec/planned_job.h"
 #include "coordinator/planner/cluster/runs_to_measure.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/planner.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/model/precision.h"
+#include "common/spec/planned_job.h"
 #include "coordinator/planner/cluster/step_model.h"
 #include "coordinator/planner/rate_model.h"
 #include "coordinator/planner/report/devices.h"

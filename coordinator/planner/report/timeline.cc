@@ -11,6 +11,7 @@
 #include "common/model/precision.h"
 #include "common/pipeline/named_schedule.h"
 #include "common/pipeline/simulate.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"

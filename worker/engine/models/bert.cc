@@ -95,7 +95,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                .remat = RematOf(options, spec.layers).value(),
                .activation_bits = options.activation_bits,
                .operations = options.block_operations},
-              {precision_.products, fp8()}),
+              {precision_.products, block_products()}),
       dense_(&parameters_,
              {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width}},
               spec.width,

@@ -1,7 +1,5 @@
 #include "worker/engine/models/decoder.h"
 
-#include <algorithm>
-
 #include "common/model/model_sizes.h"
 #include "worker/engine/autograd/scale.h"
 #include "worker/engine/nn/initialization.h"
@@ -92,16 +90,13 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
   return stacks;
 }
 
-// Which of the network's blocks with FP8 operands those of a rank of a pipeline are.
-void SetStages(const PipelinePart& part, int64_t layers, Fp8Scaling& fp8) {
-  const int64_t first = fp8.spec().bf16_first_blocks, end = layers - fp8.spec().bf16_last_blocks;
+// Which of the network's blocks those of a rank of a pipeline are.
+std::vector<Shard::Range> BlocksOf(const PipelinePart& part) {
   std::vector<Shard::Range> blocks;
   for (const PipelinePart::Stage& stage : part.stages) {
-    const Shard::Range range{std::max(stage.first_block, first) - first,
-                             std::min(stage.first_block + stage.blocks, end) - first};
-    if (range.size() > 0) blocks.push_back(range);
+    blocks.push_back({stage.first_block, stage.first_block + stage.blocks});
   }
-  fp8.SetStage(blocks, end - first);
+  return blocks;
 }
 
 // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
@@ -138,7 +133,8 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                precision_.products)),
       embedding_dropout_(family.embedding_dropout, DropoutOf(spec)),
       rotary_(family.rotary),
-      stages_(Stacks(&parameters_, spec, options, family, {precision_.products, fp8(), tensor_})),
+      stages_(Stacks(&parameters_, spec, options, family,
+                     {precision_.products, block_products(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_,
                                             SharedBy(tensor_, family.final_norm))
@@ -160,7 +156,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
   if (!spec.untied_classifier && tokens_ >= 0) parameters_.UseInLastUnit(tokens_);
   if (options.pipeline) {
     parameters_.SetStage();
-    if (fp8() != nullptr) SetStages(part_, spec.layers, *fp8());
+    if (ProductsFactory* products = block_products()) {
+      products->SetStage(BlocksOf(part_), spec.layers);
+    }
     if (tokens_ >= 0 && !spec.untied_classifier) {
       parameters_.SetSharedByStages(tokens_, part_.first);
     }
@@ -176,7 +174,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
 Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
-  if (fp8() != nullptr) WEFT_RETURN_IF_ERROR(fp8()->AgreeOnWeights(context));
+  if (ProductsFactory* products = block_products()) {
+    WEFT_RETURN_IF_ERROR(products->StartPack(context));
+  }
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
   return classifier_ ? classifier_->Pack(context, what) : OkStatus();

@@ -484,5 +484,28 @@ TEST(DecoderTest, SizesThatDoNotFitAreRefused) {
   EXPECT_THAT(message([](ModelSpec& s) { s.distinct_blocks = 4; }), HasSubstr("distinct_blocks 4"));
 }
 
+TEST(DecoderTest, OptionsThatDoNotGoTogetherAreRefused) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  const auto message = [&](const ModelSpec& spec, const ModelOptions& options) {
+    auto model = NewModel(context, spec, options);
+    EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
+    return model.status().message();
+  };
+  ModelOptions sharded;
+  sharded.update_ranks = 2;
+  sharded.place_gradients = sharded.shard_values = true;
+  const ModelSpec factored =
+      With([](ModelSpec& s) { s.over_parameterization.kind = "linear_expansion"; });
+  EXPECT_THAT(message(factored, sharded), HasSubstr("resources.zero_stage 3"));
+  sharded.precision = &kFp8Precision;
+  EXPECT_THAT(message(TinyModel(), sharded), HasSubstr("train.precision fp8"));
+  ModelOptions kept;
+  kept.offload = kept.stream_parameters = true;
+  kept.device_updated_units = {0};
+  EXPECT_THAT(message(TinyModel(), kept), HasSubstr("resources.device_updated_units"));
+}
+
 }  // namespace
 }  // namespace weft::engine

@@ -14,6 +14,7 @@
 #include "common/env.h"
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/model_family.h"
 #include "worker/engine/models/gpt2.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -187,6 +188,7 @@ TEST(InitializationTest, TheEngineHasTheParametersThatAreCounted) {
       SCOPED_TRACE(std::string(method) + " " + family);
       ModelSpec spec = Spec(method);
       spec.family = family;
+      if (!CheckFamily(spec).ok()) continue;  // fixup needs the biases of gpt2
       const TinyRun run(spec, kFloat32);
       const ParameterSet& parameters = run.model->parameters();
       const std::vector<ParameterInfo> counted = ParametersOf(spec);

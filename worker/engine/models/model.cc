@@ -2,6 +2,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
@@ -17,28 +18,29 @@
 namespace weft::engine {
 namespace {
 
-std::string Text(int64_t value) {
-  return std::to_string(value);
-}
-
 Status ValidateSizes(const ModelSpec& spec) {
   if (spec.family != "vit" && spec.vocab_size < 1) {
-    return InvalidError("model.vocab_size " + Text(spec.vocab_size) +
+    return InvalidError("model.vocab_size " + std::to_string(spec.vocab_size) +
                         " must be at least 1; hint: take it from the tokenizer");
   }
   if (spec.heads < 1 || spec.width % spec.heads != 0 || HeadWidth(spec) % 8 != 0 ||
       HeadWidth(spec) > 256) {
-    return InvalidError("model.width " + Text(spec.width) + " over model.heads " +
-                        Text(spec.heads) + " must give heads of 8 to 256 in steps of 8");
+    return InvalidError("model.width " + std::to_string(spec.width) + " over model.heads " +
+                        std::to_string(spec.heads) + " must give heads of 8 to 256 in steps of 8");
   }
   if (spec.heads % KvHeads(spec) != 0) {
-    return InvalidError("model.heads " + Text(spec.heads) +
-                        " must be a multiple of model.kv_heads " + Text(KvHeads(spec)));
+    return InvalidError("model.heads " + std::to_string(spec.heads) +
+                        " must be a multiple of model.kv_heads " + std::to_string(KvHeads(spec)));
+  }
+  if (spec.family == "vit" && spec.image_size % spec.patch_size != 0) {
+    return InvalidError("model.image_size " + std::to_string(spec.image_size) +
+                        " must be a multiple of model.patch_size " +
+                        std::to_string(spec.patch_size));
   }
   if (spec.layers % DistinctBlocks(spec) != 0) {
-    return InvalidError("model.layers " + Text(spec.layers) +
+    return InvalidError("model.layers " + std::to_string(spec.layers) +
                         " must be a multiple of model.distinct_blocks " +
-                        Text(DistinctBlocks(spec)));
+                        std::to_string(DistinctBlocks(spec)));
   }
   return OkStatus();
 }
@@ -49,9 +51,8 @@ Status ValidateHead(const ModelSpec& spec) {
     return InvalidError("model.family '" + spec.family +
                         "' is not known; hint: gpt2, llama, bert or vit");
   }
-  WEFT_RETURN_IF_ERROR(CheckFamily(spec));
   if (HeadOf(spec) == "classification" && spec.classes < 1) {
-    return InvalidError("model.classes " + Text(spec.classes) +
+    return InvalidError("model.classes " + std::to_string(spec.classes) +
                         " must be at least 1; hint: take it from the data");
   }
   return OkStatus();
@@ -79,17 +80,16 @@ int64_t PartOfExperts(const ModelOptions& options) {
 Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
   const std::vector<int64_t>& units = options.device_updated_units;
   if (units.empty()) return OkStatus();
-  if (!options.offload || options.stream_parameters || options.update_ranks > 1 ||
-      options.pipeline) {
+  if (!options.offload) {
     return InvalidError(
-        "plan.device_updated_units goes with offload_optimizer host of ranks that have whole "
-        "models and share no updates, without offload_parameters; hint: leave it out");
+        "plan.device_updated_units is for offload_optimizer host, and the plan has none; hint: "
+        "leave it out");
   }
   for (const int64_t unit : units) {
     if (unit >= 0 && unit < parameters.units()) continue;
-    return InvalidError("plan.device_updated_units has unit " + Text(unit) +
+    return InvalidError("plan.device_updated_units has unit " + std::to_string(unit) +
                         ", and the model has units 0 (the embeddings) to " +
-                        Text(parameters.units() - 1) + " (the head)");
+                        std::to_string(parameters.units() - 1) + " (the head)");
   }
   parameters.KeepOnDevice(units);
   return OkStatus();
@@ -109,9 +109,6 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   for (const std::unique_ptr<Technique>& technique : model->techniques()) {
     WEFT_RETURN_IF_ERROR(technique->OnParameters(parameters));
   }
-  if (options.shard_values && parameters.has_derived()) {
-    return InvalidError("plan.zero_stage 3 does not go with model.over_parameterization; hint: 0");
-  }
   parameters.ShareAmong(options.update_ranks, options.place_gradients);
   if (options.shard_values) {
     parameters.ShardValues(options.update_rank, PartOfExperts(options));
@@ -122,27 +119,10 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   if (options.parameters_in_file) parameters.KeepInFile();
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
-  if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));
-  return model;
-}
-
-// What the products of blocks demand; see ValidateJob for models that are not imported.
-Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
-  if (!options.precision->fp8_blocks) return OkStatus();
-  const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
-  const int64_t qkv = spec.width + 2 * KvWidth(spec);
-  for (const int64_t size : {spec.width, qkv, MlpWidth(spec)}) {
-    if (size % (16 * ranks) == 0) continue;
-    return InvalidError(
-        "precision fp8 multiplies matrices whose sizes" +
-        std::string(ranks > 1 ? ", each a part of those of " + Text(ranks) + " ranks," : "") +
-        " are multiples of 16, not " + Text(size) + (ranks > 1 ? " / " + Text(ranks) : "") +
-        "; hint: train.precision bf16");
+  if (ProductsFactory* products = model->block_products()) {
+    WEFT_RETURN_IF_ERROR(products->Allocate(context));
   }
-  const int64_t left = options.fp8.bf16_first_blocks + options.fp8.bf16_last_blocks;
-  if (left < DistinctBlocks(spec)) return OkStatus();
-  return InvalidError("train.fp8 leaves " + Text(left) + " blocks to bf16, and the model has " +
-                      Text(DistinctBlocks(spec)) + "; hint: train.precision bf16");
+  return model;
 }
 
 Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
@@ -150,9 +130,9 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
   for (const PipelinePart::Stage& stage : part.stages) {
     if (stage.blocks < 1 || stage.first_block < end ||
         stage.blocks > spec.layers - stage.first_block) {
-      return InvalidError("a pipeline has a stage of " + Text(stage.blocks) +
-                          " blocks that begins with block " + Text(stage.first_block) +
-                          ", and the model has " + Text(spec.layers));
+      return InvalidError("a pipeline has a stage of " + std::to_string(stage.blocks) +
+                          " blocks that begins with block " + std::to_string(stage.first_block) +
+                          ", and the model has " + std::to_string(spec.layers));
     }
     end = stage.first_block + stage.blocks;
   }
@@ -163,21 +143,47 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
 Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   const int64_t ranks = options.experts == nullptr ? 1 : options.experts->degree();
   if (spec.experts == 0 && ranks == 1) return OkStatus();
-  const std::string named = "model.experts " + Text(spec.experts);
+  const std::string named = "model.experts " + std::to_string(spec.experts);
   if (spec.experts == 0 || spec.experts % ranks != 0) {
-    return InvalidError(named + " cannot be shared by " + Text(ranks) +
+    return InvalidError(named + " cannot be shared by " + std::to_string(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
-  return ranks > 1 ? CheckFrozenExperts(spec) : OkStatus();
+  return OkStatus();
+}
+
+// A job that asks for `spec` and for what `options` say of its ranks and of where it resides.
+JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
+  JobSpec job;
+  job.model = spec;
+  job.model.import_path.clear();  // its sizes are known
+  job.train.precision = options.precision->name;
+  ResourceSpec& resources = job.resources;
+  if (options.tensor != nullptr) {
+    resources.tensor_parallel = options.tensor->degree();
+    resources.tensor_rows = options.tensor->rows();
+    resources.sequence_parallel = options.tensor->sequence();
+  }
+  if (options.context != nullptr) resources.context_parallel = options.context->degree();
+  if (options.experts != nullptr) resources.expert_parallel = options.experts->degree();
+  if (options.update_ranks > 1) resources.zero_stage = options.place_gradients ? 2 : 1;
+  if (options.shard_values) resources.zero_stage = 3;
+  if (options.offload) resources.offload_optimizer = "host";
+  if (options.stream_parameters || (options.offload && options.shard_values)) {
+    resources.offload_parameters = options.parameters_in_file ? "nvme" : "host";
+  }
+  resources.device_updated_units = options.device_updated_units;
+  return job;
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
-  if (options.shard_values && options.precision->fp8_blocks) {
-    return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
-  }
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
+  WEFT_RETURN_IF_ERROR(CheckCompatibility(JobOf(spec, options)));
+  WEFT_RETURN_IF_ERROR(CheckExperts(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
-  WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
+  if (options.precision->block_products == ProductFormat::kFp8) {
+    const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
+    WEFT_RETURN_IF_ERROR(CheckFp8(spec, options.fp8, ranks));
+  }
   WEFT_ASSIGN_OR_RETURN(const RematPlan remat, RematOf(options, spec.layers));
   if (options.pipeline && !options.recompute_schedule.empty()) {
     for (const PipelinePart::Stage& stage : options.pipeline->stages) {
@@ -187,9 +193,6 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
-    if (options.precision->fp8_blocks && options.tensor->rows() > 1) {
-      return InvalidError("precision fp8 does not go with grids of ranks; hint: bf16");
-    }
   }
   if (options.context != nullptr) {
     WEFT_RETURN_IF_ERROR(
@@ -212,8 +215,8 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
 
 Model::Model(const ModelSpec& spec, const ModelOptions& options)
     : techniques_(ModelTechniques({.model = spec, .train = TrainSpec()})),
-      fp8_(options.precision->fp8_blocks
-               ? std::make_unique<Fp8Scaling>(
+      fp8_(options.precision->block_products == ProductFormat::kFp8
+               ? std::make_unique<Fp8ProductsFactory>(
                      options.fp8, options.with_gradients,
                      options.tensor != nullptr ? &options.tensor->group() : nullptr)
                : nullptr) {}

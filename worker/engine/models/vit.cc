@@ -68,7 +68,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                .remat = RematOf(options, spec.layers).value(),
                .activation_bits = options.activation_bits,
                .operations = options.block_operations},
-              {precision_.products, fp8()}),
+              {precision_.products, block_products()}),
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},

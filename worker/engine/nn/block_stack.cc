@@ -7,14 +7,6 @@
 namespace weft::engine {
 namespace {
 
-// Blocks at the ends may keep their products out of FP8.
-ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t blocks) {
-  if (products.fp8 == nullptr) return products;
-  const Fp8Spec& spec = products.fp8->spec();
-  const bool edge = block < spec.bf16_first_blocks || block >= blocks - spec.bf16_last_blocks;
-  return edge ? ProductOptions(products.compute, nullptr, products.tensor) : products;
-}
-
 // Runs what keeps tensors of a layer of the model on `tape`: in so many bits, or 0.
 template <class Run>
 auto InBits(Tape& tape, ActivationCompressor::Options options, const TokenBatch& batch, Run&& run) {
@@ -47,7 +39,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
     parameters->StartUnit();
     const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
     blocks_.emplace_back(parameters, options.block(options.first + i),
-                         OfBlock(products, options.first + i, all));
+                         products.In({options.first + i, all}));
   }
   parameters->StartUnit();
 }

@@ -4,7 +4,8 @@
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/autograd/tape.h"
-#include "worker/engine/nn/linear.h"
+#include "worker/engine/nn/packed_parameter.h"
+#include "worker/engine/nn/tensor_parallel.h"
 
 namespace weft::engine {
 

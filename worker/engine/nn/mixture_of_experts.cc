@@ -44,11 +44,6 @@ LinearOptions Down(const MixtureOfExpertsOptions& o, const std::string& name,
   return options;
 }
 
-/// Whose small differences decide who gets a token.
-ProductOptions ProductsOfRouter(const ProductOptions& products) {
-  return {products.compute, nullptr, products.tensor};
-}
-
 // Waits for the device, as whoever has so many rows to multiply must know.
 Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
   std::vector<int32_t> numbers(static_cast<size_t>(counts.shape().Elements()));
@@ -67,10 +62,10 @@ int64_t Capacity(const MixtureOfExpertsOptions& o, int64_t choices) {
 /// What the gradients of an expert's weights are made of: its rows.
 struct MixtureOfExperts::ExpertProducts {
   size_t expert = 0;
-  int64_t first = 0;                ///< Of its rows in what experts read, the first product too.
-  Tensor active;                    ///< What the second product reads ...
-  Linear::OutputGradient dresults;  ///< ... and the gradient of what it makes.
-  Linear::OutputGradient dbefore;   ///< Likewise of what the first one makes.
+  int64_t first = 0;        ///< Of its rows in what experts read, the first product too.
+  Tensor active;            ///< What the second product reads ...
+  OutputGradient dresults;  ///< ... and the gradient of what it makes.
+  OutputGradient dbefore;   ///< Likewise of what the first one makes.
 };
 
 struct MixtureOfExperts::Saved {
@@ -106,22 +101,18 @@ MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpe
                                    const ProductOptions& products)
     : options_(o),
       tensor_(products.tensor),
-      router_(parameters, Router(o), ProductsOfRouter(products)),
+      // Small differences of its results decide who gets a token.
+      router_(parameters, Router(o), products.Dense()),
       inner_(tensor_ == nullptr ? o.inner : tensor_->Columns(o.inner).size()) {
   if (tensor_ != nullptr) parameters->SetOfSummands(router_.weight_index());
   const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
-  std::optional<int64_t> up_layer, down_layer;
-  if (products.fp8 != nullptr) {
-    const bool parts = tensor_ != nullptr;
-    up_layer = products.fp8->AddLayer({.gradients = parts});
-    down_layer = products.fp8->AddLayer({.inputs = parts});
-  }
   for (int64_t e = first; e < first + here; ++e) {
     const std::string name = o.name + ".experts." + std::to_string(e);
     LinearOptions up = Up(o, name, tensor_), down = Down(o, name, tensor_);
-    up.fp8_layer = up_layer;
-    down.fp8_layer = down_layer;
+    // Which rows an expert gets is by chance.
+    up.group = o.name + ".experts.up";
+    down.group = o.name + ".experts.down";
     experts_.push_back({{parameters, up, products}, {parameters, down, products}});
   }
 }

@@ -38,10 +38,9 @@ struct MixtureOfExpertsOptions {
 /// are those of TokenBatch::real_tokens. The host waits for a device to tell it how many rows each
 /// expert has.
 ///
-/// With FP8 operands (ProductOptions::fp8) each expert's matrices have scales of their own, and
-/// what all experts read, the gradients of what they make, and the same of what is between their
-/// products one each: which rows an expert gets is by chance. The router's products are of type
-/// `compute`.
+/// What all experts read is one tensor for whoever makes their products, as are what they make and
+/// what is between their products (LinearOptions::group): which rows an expert gets is by chance.
+/// The router's products have operands of type `compute`.
 ///
 /// Ranks that share matrices (ProductOptions::tensor) have some inner columns of each expert, and
 /// the whole router. All of them give all tokens to the same experts, whose results are summands;

@@ -111,7 +111,7 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
   tape.Record("mlp backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = std::move(saved)](
                   Context& ctx, Tape& t) -> Status {
-                WEFT_ASSIGN_OR_RETURN(const Linear::OutputGradient dy,
+                WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
                                       down_.Prepare(ctx, t, t.TakeGradient(y_node),
                                                     x_node != Value::kNoNode, trains));
                 WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
@@ -128,7 +128,7 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                 const auto add_weight_gradient = [&]() -> Status {
                   if (!trains) return OkStatus();
                   if (!t.defers()) return down_.AddWeightGradient(ctx, t, again, dy);
-                  const Linear::OutputGradient waits = dy.ForWeight();
+                  const OutputGradient waits = dy.ForWeight();
                   t.Defer("mlp backward", [this, again, waits](Context& c, Tape& later) {
                     return down_.AddWeightGradient(c, later, again, waits);
                   });

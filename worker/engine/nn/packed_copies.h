@@ -9,6 +9,12 @@
 
 namespace weft::engine {
 
+/// What has changed of the parameters since they were packed.
+enum class Repack : uint8_t {
+  kAll,
+  kTrained,  ///< Nothing that is frozen.
+};
+
 /// The compute copy of a weight matrix, with what it holds on the books.
 struct PackedCopy {
   std::unique_ptr<kernels::PackedWeight> weight;

@@ -318,6 +318,13 @@ class ParameterSet {
 
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
   const Parameter& operator[](int64_t index) const { return parameters_[index]; }
+  /// Whether one of `count` parameters from `first` on is.
+  bool AnyTrainable(int64_t first, int64_t count) const {
+    for (int64_t i = first; i < first + count; ++i) {
+      if (parameters_[i].trainable()) return true;
+    }
+    return false;
+  }
 
   /// Index of `name`; kNotFound when the model has no such parameter.
   Result<int64_t> Find(std::string_view name) const;

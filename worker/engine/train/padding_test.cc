@@ -40,6 +40,8 @@ Outcome Train(const TokenSpan& span, Batching batching, int32_t padding_token) {
     outcome.padding += report.padding_tokens;
     outcome.targets += report.targets;
   }
+  EXPECT_EQ(run.trainer->counters().tokens, outcome.tokens - outcome.padding)
+      << "padding is nothing that is trained on";
   outcome.parameters = run.Parameters();
   return outcome;
 }

@@ -585,7 +585,7 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(EndStepOfTechniques(first_targets, report));
   WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
-  if (outer_ == nullptr) counters_.tokens += report.tokens;
+  if (outer_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;

@@ -4,14 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/number.h"
 #include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
 namespace {
-
-double D(int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Numbers of all ranks: what they add up, then what each has by itself. There each has a slot,
 /// which is zero on the others, so that their sum is what each has put in.
@@ -92,7 +89,7 @@ Status Trainer::AgreeOnRound(StepReport& report) {
 
 Status Trainer::FinishRound(StepReport& report) {
   Context& context = *parts_.context;
-  round_tokens_ += report.tokens;
+  round_tokens_ += report.tokens - report.padding_tokens;
   if (!AtOuterStep()) {
     // As many as if the others had the same; what they have they tell in the outer step.
     report.tokens *= outer_->world_size();

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/pipeline_parallel.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
@@ -37,19 +38,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         (tensor > 1 ? " times " + std::to_string(tensor) : "") +
         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
-  if (experts > 1 && job.train.gradient_noise_scale) {
-    return InvalidError(
-        "ranks that share experts do not go with train.gradient_noise_scale; hint: leave it out");
-  }
+  WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(job, plan));
   const bool local = job.train.local_steps > 1;
   if (local ? summing != sharers : parts.outer != nullptr) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
                         ", but the ranks are to meet in " +
                         (local ? "every step" : "outer steps alone"));
-  }
-  if (pipeline > 1 && plan.zero_stage > 1) {
-    return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
-                        " does not go with a pipeline; hint: 1");
   }
   const int64_t rows = parts.tensor != nullptr ? parts.tensor->rows() : 1;
   if (plan.tensor_rows != rows) {
@@ -70,11 +64,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         ", but the model stands on the device");
   }
   if (!plan.device_updated_units.empty() &&
-      (plan.offload_optimizer != "host" || plan.delayed_update ||
+      (plan.offload_optimizer != "host" ||
        parts.context->stream.device.type == DeviceType::kCuda)) {
     return InvalidError(
         "plan.device_updated_units is of a plan for CPUs with offload_optimizer host, not " +
-        plan.offload_optimizer + ", and without delayed_update; hint: leave it out");
+        plan.offload_optimizer + "; hint: leave it out");
   }
   if (plan.offload_activations != "none" && parts.context->host == nullptr) {
     return InvalidError("plan.offload_activations " + plan.offload_activations +
@@ -87,8 +81,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
-  if (!plan.resident_units.empty() &&
-      (!parameters.streamed() || parameters.file() != nullptr || parts.pipeline != nullptr)) {
+  if (!plan.resident_units.empty() && (!parameters.streamed() || parameters.file() != nullptr)) {
     return InvalidError(
         "plan.resident_units is of ranks that have whole models, whose weights come from the "
         "host's memory block by block; hint: leave it out");

@@ -360,6 +360,18 @@ TEST(TrainerTest, JobsAndPlansThatDoNotFitAreRefused) {
                   .status()
                   .message(),
               HasSubstr("train.gradient_noise_scale"));
+  // What does not go together, whatever the model was made for.
+  JobSpec lion = TinyJob(4);
+  lion.optimizer.name = "lion";
+  Plan offloaded = TinyPlan("fp32", 4, 1);
+  offloaded.offload_optimizer = "host";
+  const Status refused =
+      Trainer::New(lion, offloaded,
+                   {.context = &run.context, .model = run.model.get(), .train = &tokens})
+          .status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalid);
+  EXPECT_THAT(refused.message(), HasSubstr("the plan: resources.offload_optimizer host does not go "
+                                           "with optimizer.name lion"));
 }
 
 // Nothing to predict.

@@ -52,7 +52,9 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
       for (int step = 0; step < kSteps; ++step) {
         auto report = (*trainer)->Step();
         ASSERT_TRUE(report.ok()) << report.status().message();
-        found[group.rank()] = report->noise_scale;
+        const auto& metrics = report->technique_metrics;
+        const auto scale = metrics.find("gradient_noise_scale_sequences");
+        if (scale != metrics.end()) found[group.rank()] = scale->second;
       }
     });
 

@@ -224,7 +224,7 @@ TEST(KeptUnits, AreRefusedWhereTheyAreNoneOrAll) {
   streamed.offload_parameters = "host";
   Training training;
   EXPECT_THAT(training.Make(TinyJob(4), streamed, true).message(),
-              HasSubstr("without offload_parameters"));
+              HasSubstr("device_updated_units does not go with resources.offload_parameters host"));
 }
 
 }  // namespace

@@ -226,9 +226,10 @@ TEST(StreamedParametersTest, BlocksThatAreRecomputedTogetherAreRefused) {
   Plan plan = StreamPlan("bf16");
   plan.block_memory_policy.assign(4, "recompute");
   plan.recompute_segment = 2;
-  Training training(job, plan, true);
-  EXPECT_THAT(training.trainer->Step().status().message(),
-              HasSubstr("hint: resources.recompute_segment 1"));
+  Training training;
+  const Status refused = training.Make(job, plan, true);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalid);
+  EXPECT_THAT(refused.message(), HasSubstr("does not go with resources.recompute_segment 2"));
 }
 
 }  // namespace

@@ -316,7 +316,7 @@ TEST(ExpertParallel, WhatCannotBeSharedIsRefused) {
     EXPECT_THAT(error(), HasSubstr("model.experts 0 cannot be shared by 2 ranks"));
     model = MixtralModel();
     model.freeze = {"*.experts.0.*"};
-    EXPECT_THAT(error(), HasSubstr("train all of a layer, or none"));
+    EXPECT_THAT(error(), HasSubstr("all experts of a layer, or none"));
     model.freeze = {"*.experts.4.*"};
     EXPECT_THAT(error(), HasSubstr("model.freeze '*.experts.4.*' matches no parameter"));
   });

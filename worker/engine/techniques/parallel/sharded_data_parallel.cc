@@ -41,11 +41,6 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
     int64_t bucket_bytes, DType products, Collective* same_experts) {
-  if (parameters->has_derived()) {
-    return InvalidError(
-        "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
-        "whole gradient of a weight; hint: resources.zero_stage 0");
-  }
   std::unique_ptr<ShardedDataParallel> made(
       new ShardedDataParallel(context, group, parameters, bucket_bytes, same_experts));
   WEFT_RETURN_IF_ERROR(made->SplitGroup(shard_ranks));

@@ -11,6 +11,7 @@
 #include "common/rng.h"
 #include "kernels/quantize_fp8/quantize_fp8_ref.h"
 #include "worker/engine/nn/mixture_of_experts.h"
+#include "worker/engine/techniques/fp8/fp8_products.h"
 #include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/testing/product_kind.h"
 
@@ -88,7 +89,7 @@ struct Mixture {
   Allocator allocator{0};
   Context context;
   ParameterSet parameters;
-  Fp8Scaling fp8;
+  Fp8ProductsFactory fp8;
   MixtureOfExperts experts;
   Tensor x, dy, y, dx;
 

@@ -1,4 +1,4 @@
-#include "worker/engine/nn/fp8_scaling.h"
+#include "worker/engine/techniques/fp8/fp8_scaling.h"
 
 #include <utility>
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/rng.h"
-#include "worker/engine/nn/fp8_scaling.h"
+#include "worker/engine/techniques/fp8/fp8_scaling.h"
 #include "worker/engine/testing/context_run.h"
 
 namespace weft::engine {

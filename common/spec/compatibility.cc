@@ -1,0 +1,239 @@
+#include "common/spec/compatibility.h"
+
+#include <string>
+
+#include "common/spec/features.h"
+
+namespace weft {
+namespace {
+
+using namespace features;
+
+constexpr std::string_view kOneOfTwo = "leave one of them out";
+constexpr std::string_view kNotYet = "the two together are not implemented yet";
+constexpr std::string_view kWholeUpdates =
+    "resources.offload_optimizer host without device_updated_units";
+constexpr std::string_view kDecodersAlone =
+    "only the blocks of gpt2 and llama can be divided between ranks";
+constexpr std::string_view kDecoderHint = "model.family gpt2 or llama, or data parallelism alone";
+constexpr std::string_view kLlamaAlone = "only the blocks of llama have it";
+constexpr std::string_view kPapers = "encoders are the networks of their papers";
+constexpr std::string_view kWholeMasks = "masks are drawn for whole sequences";
+constexpr std::string_view kAllTokens = "attention between ranks is to all earlier tokens";
+constexpr std::string_view kOneBlock =
+    "a rank has the parameters of one block at a time, and several blocks cannot be recomputed at "
+    "once";
+constexpr std::string_view kBlockHint = "resources.recompute block or auto, recompute_segment 1";
+constexpr std::string_view kEveryStep = "the ranks need each other in every step";
+constexpr std::string_view kOtherUnits = "each stage has other units";
+constexpr std::string_view kReplicas = "the estimate is of gradients of whole replicas";
+constexpr std::string_view kDataAlone = "data parallelism alone";
+
+const Refusal kRows[] = {
+    {&kTensorParallel, &kEncoder, kDecodersAlone, kDecoderHint},
+    {&kTensorParallel, &kBf16Pure,
+     "stochastic rounding draws by the place of a weight in the whole tensor",
+     "train.precision bf16"},
+    {&kTensorParallel, &kWholeTensorOptimizer,
+     "the optimizer looks at whole matrices, and each rank has a part of them",
+     "optimizer.name adamw"},
+
+    {&kTensorGrid, &kSequenceParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorGrid, &kPipelineParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorGrid, &kContextParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorGrid, &kDropout, "masks are drawn for whole rows of the residual stream",
+     "model.dropout 0 (model.attention_dropout is possible)"},
+    {&kTensorGrid, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
+    {&kTensorGrid, &kBranchScaling,
+     "the initialization scales residual branches, whose features a grid divides",
+     "model.initialization.method gpt2"},
+    {&kTensorGrid, &kExperts, kNotYet, "resources.tensor_rows 1"},
+
+    {&kSequenceParallel, &kPadDynamic,
+     "sequences need one length, which is a multiple of the ranks",
+     "train.sequence_length and another data.batching"},
+
+    {&kContextParallel, &kEncoder, kDecodersAlone, kDecoderHint},
+    {&kContextParallel, &kSlidingWindow, kAllTokens, "model.sliding_window 0"},
+    {&kContextParallel, &kAttentionDropout, kWholeMasks, "model.attention_dropout 0"},
+    {&kContextParallel, &kDropout, kWholeMasks, "model.dropout 0"},
+    {&kContextParallel, &kMaskDocuments, kAllTokens, "leave data.mask_documents out"},
+    {&kContextParallel, &kNoConcatenation, "each rank takes equal chunks of full sequences",
+     "data.batching concatenate"},
+
+    {&kPipelineParallel, &kEncoder, kDecodersAlone, kDecoderHint},
+    {&kPipelineParallel, &kDistinctBlocks, "a block would serve layers of several stages",
+     "model.distinct_blocks 0"},
+    {&kPipelineParallel, &kZeroGradients,
+     "ZeRO reduces the gradients of each micro-batch before the next, and a pipeline has several "
+     "in flight",
+     "resources.zero_stage 1"},
+    {&kPipelineParallel, &kCompressedSegments,
+     "segments end with a stage, so that what is rounded would depend on how blocks are cut",
+     "resources.recompute auto, recompute_segment 1"},
+    {&kPipelineParallel, &kOffloadedOptimal,
+     "micro-batches in flight share the link to the host, and a schedule is for one of them",
+     "resources.recompute auto"},
+
+    {&kExpertParallel, &kUnevenFreeze,
+     "expert-parallel ranks train all experts of a layer, or none",
+     "'*.experts.*', or resources.expert_parallel 1"},
+
+    {&kZero, &kWholeTensorOptimizer,
+     "the optimizer treats each tensor as a whole, and each rank updates a part",
+     "optimizer.name adamw, or resources.zero_stage 0"},
+    {&kZeroParameters, &kRecomputeSegments, kOneBlock, kBlockHint},
+
+    {&kBf16Reduction, &kOffloadOptimizer, "gradients are summed in fp32 on their way to the host",
+     kOneOfTwo},
+
+    {&kOffloadOptimizer, &kOtherThanAdamW, "the host updates with AdamW alone",
+     "optimizer.name adamw"},
+    {&kOffloadOptimizer, &kZeroParametersOnDevice,
+     "the host updates the shards of the parameters, which then reside there",
+     "resources.offload_parameters host, or zero_stage 2"},
+
+    {&kDelayedUpdate, &kZeroGradients,
+     "ranks add to their shards of the gradients while the update would read them",
+     "resources.zero_stage 1"},
+
+    {&kDeviceUpdatedUnits, &kCuda, "the host of a GPU makes all of the update so far",
+     "resources.offload_optimizer host without device_updated_units, or resources.device cpu"},
+    {&kDeviceUpdatedUnits, &kOffloadParameters, "offloaded parameters do not reside on the device",
+     "resources.offload_parameters none"},
+    {&kDeviceUpdatedUnits, &kDelayedUpdate, "the update would be late for some units alone",
+     kOneOfTwo},
+    {&kDeviceUpdatedUnits, &kZero, "each rank has shards of all units",
+     "resources.zero_stage 0, or offload_optimizer host without device_updated_units"},
+    {&kDeviceUpdatedUnits, &kPipelineParallel, kOtherUnits, kWholeUpdates},
+    {&kDeviceUpdatedUnits, &kLocalSteps, "outer steps are made on the host", kWholeUpdates},
+
+    {&kResidentUnits, &kZeroParameters, "each rank has shards of all units",
+     "resources.zero_stage 2, or offload_parameters host without resident_units"},
+    {&kResidentUnits, &kPipelineParallel, kOtherUnits,
+     "resources.offload_parameters host without resident_units"},
+
+    {&kOffloadParameters, &kDelayedUpdate,
+     "the next step would read weights that are being updated", kOneOfTwo},
+    {&kOffloadParameters, &kRecomputeSegments, kOneBlock, kBlockHint},
+
+    {&kParametersInFile, &kCuda, "what goes up to a GPU resides in pinned memory for the whole run",
+     "resources.offload_parameters host"},
+    {&kParametersInFile, &kLocalSteps, kNotYet, kOneOfTwo},
+
+    {&kCuda, &kEmulatedMemory, "a CPU emulates a device of this memory, and a GPU has its own",
+     "leave it out, or resources.device cpu"},
+    {&kCuda, &kEmulatedLink, "a CPU emulates a link of this rate, and a GPU has its own",
+     "leave it out, or resources.device cpu"},
+    {&kCuda, &kLocalStepsOffloaded,
+     "only ranks on CPUs sum on their hosts what they have learned so far",
+     "resources.offload_optimizer none, or resources.device cpu"},
+
+    {&kLocalSteps, &kZero, kEveryStep, kOneOfTwo},
+    {&kLocalSteps, &kExpertParallel, kEveryStep, kOneOfTwo},
+    {&kLocalSteps, &kTryPlans, "another number of ranks is another training", kOneOfTwo},
+    {&kLocalSteps, &kDelayedUpdate, kNotYet, kOneOfTwo},
+    {&kLocalSteps, &kScheduleFree, "schedule-free averages would be of one rank", kOneOfTwo},
+    {&kLocalSteps, &kSpikeGuard, "the guard compares losses of all ranks in every step", kOneOfTwo},
+
+    {&kNetworkInitialization, &kImport, "imported weights are of a network without it",
+     "model.initialization.method auto"},
+    {&kNetworkInitialization, &kEncoder, kPapers, "model.initialization.method auto"},
+    {&kNetworkInitialization, &kExperts, kNotYet, "model.initialization.method auto"},
+    {&kNormFreeInitialization, &kNorms, "the initialization is for networks without norms",
+     "model.norm_position none or auto"},
+    {&kFixup, &kLlama, "Fixup needs layers with biases, which llama does not have",
+     "model.initialization.method t_fixup"},
+    {&kMup, &kNoMupRates, "muP knows the rates of adam, adamw and lion alone",
+     "optimizer.name adamw"},
+
+    {&kKvHeads, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
+    {&kRopeScaling, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
+    {&kSlidingWindow, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
+    {&kQkvBias, &kOtherThanLlama, "only the blocks of llama can have or lack them",
+     "model.family llama"},
+    {&kExperts, &kOtherThanLlama, "only the blocks of llama have experts", "model.family llama"},
+    {&kEmbeddingWidth, &kEncoder, kPapers, "model.embedding_width 0"},
+    {&kBert, &kNotPostNorm, "BERT has its norms after each residual sum",
+     "model.norm_position auto"},
+    {&kBert, &kCausalHead, "BERT sees the tokens on both sides",
+     "model.head masked_lm or classification"},
+    {&kVit, &kNotPreNorm, "ViT has its norms before each sub-layer", "model.norm_position auto"},
+    {&kVit, &kTokenHead, "ViT sees images, and no tokens", "model.head classification"},
+    {&kEncoderHead, &kDecoder, "a decoder predicts the next token", "model.head causal_lm"},
+
+    {&kTextClasses, &kPlainText, "classification needs labels, which plain text does not have",
+     "data.format jsonl"},
+    {&kSecondText, &kParsedTokens, "a separator spelled in a text would end it",
+     "data.special_tokens text"},
+
+    {&kLars, &kGradientClipValue, "the rates of LARS follow the norm of the gradients",
+     "train.gradient_clip_norm"},
+
+    // Over-parameterization.
+    {&kOverParameterization, &kZero, "the factors need the whole gradient of a weight",
+     "resources.zero_stage 0"},
+    {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices", kDataAlone},
+    {&kOverParameterization, &kPipelineParallel, kNotYet, kDataAlone},
+    {&kOverParameterization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+    {&kOverParameterization, &kLocalSteps, kNotYet, kOneOfTwo},
+    {&kOverParameterization, &kExperts, kNotYet, kOneOfTwo},
+
+    // Weight averaging.
+    {&kAveraging, &kScheduleFree, "schedule-free AdamW averages by itself", kOneOfTwo},
+    {&kAveraging, &kDelayedUpdate, "averages would see weights that are being updated", kOneOfTwo},
+    {&kAveraging, &kParametersInFile,
+     "averages reside on the host, and are as large as the weights", kOneOfTwo},
+    {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
+
+    // Gradient noise scale.
+    {&kGradientNoiseScale, &kTensorParallel, kReplicas, kDataAlone},
+    {&kGradientNoiseScale, &kContextParallel, kReplicas, kDataAlone},
+    {&kGradientNoiseScale, &kPipelineParallel, kReplicas, kDataAlone},
+    {&kGradientNoiseScale, &kExpertParallel, "the gradients of experts are those of several ranks",
+     "resources.expert_parallel 1"},
+    {&kGradientNoiseScale, &kLocalSteps, "the estimate is of gradients that ranks sum", kOneOfTwo},
+
+    // FP8.
+    {&kFp8, &kZeroParameters, "FP8 operands are made of whole weights",
+     "resources.zero_stage 2, or train.precision bf16"},
+    {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
+    {&kFp8, &kTensorGrid, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
+};
+
+}  // namespace
+
+std::span<const Refusal> Refusals() {
+  return kRows;
+}
+
+bool Asks(const JobSpec& job, const Feature& feature) {
+  return (!feature.of_folder || job.model.import_path.empty()) && feature.asked(job);
+}
+
+const Refusal* FindRefusal(std::span<const Refusal> rows, const JobSpec& job) {
+  // Rows of a feature follow one another: most jobs ask for few, and skip the others' rows.
+  const Feature* last = nullptr;
+  bool asks = false;
+  for (const Refusal& row : rows) {
+    if (row.feature != last) {
+      last = row.feature;
+      asks = Asks(job, *last);
+    }
+    if (asks && Asks(job, *row.with)) return &row;
+  }
+  return nullptr;
+}
+
+std::string RefusalText(const Refusal& row, const JobSpec& job) {
+  std::string text = row.feature->shown(job) + " does not go with " + row.with->shown(job);
+  text.append(", because ").append(row.because).append("; hint: ").append(row.hint);
+  return text;
+}
+
+Status CheckCompatibility(const JobSpec& job) {
+  const Refusal* row = FindRefusal(Refusals(), job);
+  return row == nullptr ? OkStatus() : InvalidError(RefusalText(*row, job));
+}
+
+}  // namespace weft

@@ -1,0 +1,288 @@
+#include "common/spec/compatibility.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/features.h"
+#include "common/spec/testing.h"
+
+namespace weft {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using namespace features;
+
+using Change = void (*)(JobSpec& job);
+
+/// What makes a job ask for a feature, with what that needs.
+const std::map<const Feature*, Change>& Changes() {
+  static const auto* const changes = new std::map<const Feature*, Change>{
+      {&kTensorParallel, [](JobSpec& job) { job.resources.tensor_parallel = 2; }},
+      {&kTensorGrid,
+       [](JobSpec& job) { job.resources.tensor_parallel = job.resources.tensor_rows = 2; }},
+      {&kSequenceParallel,
+       [](JobSpec& job) {
+         job.resources.tensor_parallel = 2;
+         job.resources.sequence_parallel = true;
+       }},
+      {&kContextParallel, [](JobSpec& job) { job.resources.context_parallel = 2; }},
+      {&kPipelineParallel, [](JobSpec& job) { job.resources.pipeline_parallel = 2; }},
+      {&kExpertParallel,
+       [](JobSpec& job) {
+         job.model.family = "llama";
+         job.model.experts = 4;
+         job.resources.expert_parallel = 2;
+       }},
+      {&kZero, [](JobSpec& job) { job.resources.zero_stage = 1; }},
+      {&kZeroGradients, [](JobSpec& job) { job.resources.zero_stage = 2; }},
+      {&kZeroParameters, [](JobSpec& job) { job.resources.zero_stage = 3; }},
+      {&kZeroParametersOnDevice, [](JobSpec& job) { job.resources.zero_stage = 3; }},
+      {&kBf16Reduction, [](JobSpec& job) { job.resources.gradient_reduction = "bf16"; }},
+      {&kLocalSteps, [](JobSpec& job) { job.train.local_steps = 8; }},
+      {&kLocalStepsOffloaded,
+       [](JobSpec& job) {
+         job.train.local_steps = 8;
+         job.resources.offload_optimizer = "host";
+       }},
+      {&kTryPlans, [](JobSpec& job) { job.resources.try_plans = 2; }},
+      {&kCuda, [](JobSpec& job) { job.resources.device = "cuda"; }},
+      {&kEmulatedMemory, [](JobSpec& job) { job.resources.device_memory_bytes = 1 << 30; }},
+      {&kEmulatedLink,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = "host";
+         job.resources.host_link_bytes_per_second = 1 << 30;
+       }},
+      {&kOffloadOptimizer, [](JobSpec& job) { job.resources.offload_optimizer = "host"; }},
+      {&kOffloadParameters,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+       }},
+      {&kParametersInFile,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = "host";
+         job.resources.offload_parameters = "nvme";
+         job.resources.offload_directory = "/x";
+       }},
+      {&kDelayedUpdate,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = "host";
+         job.resources.delayed_update = true;
+       }},
+      {&kDeviceUpdatedUnits,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = "host";
+         job.resources.device_updated_units = {1};
+       }},
+      {&kResidentUnits,
+       [](JobSpec& job) {
+         job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+         job.resources.resident_units = {1};
+       }},
+      {&kRecomputeSegments, [](JobSpec& job) { job.resources.recompute = "optimal"; }},
+      {&kCompressedSegments,
+       [](JobSpec& job) {
+         job.resources.recompute = "block";
+         job.resources.recompute_segment = 2;
+         job.resources.activation_bits = 4;
+       }},
+      {&kOffloadedOptimal,
+       [](JobSpec& job) {
+         job.resources.recompute = "optimal";
+         job.resources.offload_activations = "host";
+       }},
+      {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
+      {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
+      {&kGradientNoiseScale, [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
+      {&kAveraging, [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
+      {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
+      {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
+      {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
+      {&kOtherThanAdamW, [](JobSpec& job) { job.optimizer.name = "lion"; }},
+      {&kNoMupRates, [](JobSpec& job) { job.optimizer.name = "sgd"; }},
+      {&kLars, [](JobSpec& job) { job.optimizer.name = "lars"; }},
+      {&kScheduleFree,
+       [](JobSpec& job) {
+         job.optimizer.name = "schedule_free_adamw";
+         job.schedule.kind = "constant";
+       }},
+      {&kOverParameterization,
+       [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
+      {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
+      {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
+      {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},
+      {&kBranchScaling, [](JobSpec& job) { job.model.initialization.method = "layer_scale"; }},
+      {&kFixup, [](JobSpec& job) { job.model.initialization.method = "fixup"; }},
+      {&kMup, [](JobSpec& job) { job.model.initialization.method = "mup"; }},
+      {&kLlama, [](JobSpec& job) { job.model.family = "llama"; }},
+      {&kOtherThanLlama, [](JobSpec& job) { job.model.family = "gpt2"; }},
+      {&kEncoder, [](JobSpec& job) { job.model.family = "bert"; }},
+      {&kDecoder, [](JobSpec& job) { job.model.family = "gpt2"; }},
+      {&kBert, [](JobSpec& job) { job.model.family = "bert"; }},
+      {&kVit, [](JobSpec& job) { job.model.family = "vit"; }},
+      {&kCausalHead, [](JobSpec& job) { job.model.head = "causal_lm"; }},
+      {&kEncoderHead, [](JobSpec& job) { job.model.head = "masked_lm"; }},
+      {&kTokenHead, [](JobSpec& job) { job.model.head = "causal_lm"; }},
+      {&kNorms, [](JobSpec& job) { job.model.norm_position = "pre"; }},
+      {&kNotPostNorm, [](JobSpec& job) { job.model.norm_position = "pre"; }},
+      {&kNotPreNorm, [](JobSpec& job) { job.model.norm_position = "post"; }},
+      {&kDropout, [](JobSpec& job) { job.model.dropout = 0.1; }},
+      {&kAttentionDropout, [](JobSpec& job) { job.model.attention_dropout = 0.1; }},
+      {&kKvHeads,
+       [](JobSpec& job) {
+         job.model.heads = 6;
+         job.model.kv_heads = 2;
+       }},
+      {&kRopeScaling, [](JobSpec& job) { job.model.rope_scaling.kind = "linear"; }},
+      {&kSlidingWindow, [](JobSpec& job) { job.model.sliding_window = 64; }},
+      {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
+      {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
+      {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
+      {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},
+      {&kUnevenFreeze,
+       [](JobSpec& job) {
+         job.model.experts = 4;
+         job.model.freeze = {"*.experts.0.*"};
+       }},
+      {&kNoConcatenation, [](JobSpec& job) { job.data.batching = "best_fit"; }},
+      {&kPadDynamic, [](JobSpec& job) { job.data.batching = "pad_dynamic"; }},
+      {&kMaskDocuments, [](JobSpec& job) { job.data.mask_documents = true; }},
+      {&kPlainText, [](JobSpec& job) { job.data.format = "text"; }},
+      {&kTextClasses,
+       [](JobSpec& job) {
+         job.model.family = "bert";
+         job.model.head = "classification";
+         job.data.batching = "pad_uniform";
+       }},
+      {&kParsedTokens, [](JobSpec& job) { job.data.special_tokens = "parse"; }},
+      {&kSecondText,
+       [](JobSpec& job) {
+         job.model.family = "bert";
+         job.data.batching = "pad_uniform";
+         job.data.second_text_field = "answer";
+       }},
+  };
+  return *changes;
+}
+
+/// `job`, asking for `feature`.
+JobSpec With(JobSpec job, const Feature* feature) {
+  Changes().at(feature)(job);
+  return job;
+}
+
+/// A valid job that asks for neither feature, and is valid with either; of another family where
+/// those of others do not do.
+JobSpec JobWithout(const Refusal& row) {
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+    JobSpec job = GoodJob();
+    job.model.family = family;
+    if (Asks(job, *row.feature) || Asks(job, *row.with)) continue;
+    if (ValidateJob(With(job, row.feature)).ok() && ValidateJob(With(job, row.with)).ok()) {
+      return job;
+    }
+  }
+  ADD_FAILURE() << "no job is valid with each of the two alone";
+  return GoodJob();
+}
+
+/// The rows that refuse `job`.
+std::vector<const Refusal*> RowsOf(const JobSpec& job) {
+  std::vector<const Refusal*> rows;
+  for (const Refusal& row : Refusals()) {
+    if (FindRefusal({&row, 1}, job) != nullptr) rows.push_back(&row);
+  }
+  return rows;
+}
+
+TEST(Compatibility, EachRowAloneRefusesAJobThatIsValidWithoutEitherOfTheTwo) {
+  for (const Refusal& row : Refusals()) {
+    SCOPED_TRACE(std::string(row.feature->name) + " with " + std::string(row.with->name));
+    const JobSpec job = JobWithout(row);
+    const JobSpec one = With(job, row.feature), other = With(job, row.with);
+    EXPECT_TRUE(Asks(one, *row.feature) && !Asks(one, *row.with));
+    EXPECT_TRUE(Asks(other, *row.with) && !Asks(other, *row.feature));
+    const JobSpec both = With(one, row.with);
+    EXPECT_THAT(RowsOf(both), ::testing::ElementsAre(&row));
+    const Status status = ValidateJob(both);
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_EQ(status.message(), RefusalText(row, both));
+  }
+}
+
+TEST(Compatibility, ARowIsThereOnceAndNextToThoseOfItsFeature) {
+  std::set<std::pair<const Feature*, const Feature*>> pairs;
+  std::set<const Feature*> begun;
+  const Feature* last = nullptr;
+  for (const Refusal& row : Refusals()) {
+    EXPECT_TRUE(pairs.insert({row.feature, row.with}).second) << row.feature->name;
+    EXPECT_FALSE(pairs.contains({row.with, row.feature})) << row.feature->name;
+    if (row.feature == last) continue;
+    EXPECT_TRUE(begun.insert(row.feature).second) << row.feature->name;
+    last = row.feature;
+  }
+}
+
+TEST(Compatibility, TextsAreClauses) {
+  std::set<std::string_view> names;
+  std::set<const Feature*> features;
+  for (const Refusal& row : Refusals()) {
+    features.insert({row.feature, row.with});
+    for (const std::string_view text : {row.because, row.hint}) {
+      EXPECT_FALSE(text.empty()) << row.feature->name;
+      EXPECT_THAT(std::string(text), Not(EndsWith("."))) << row.feature->name;
+      EXPECT_THAT(std::string(text), Not(HasSubstr("; "))) << row.feature->name;
+    }
+  }
+  for (const Feature* feature : features) {
+    EXPECT_TRUE(names.insert(feature->name).second) << feature->name;
+    // A refusal begins with the field that the feature is about.
+    const std::string shown = feature->shown(With(GoodJob(), feature));
+    const std::string field(feature->setting.substr(0, feature->setting.find(' ')));
+    EXPECT_THAT(shown, StartsWith(field.substr(0, field.find('.') + 1)));
+  }
+}
+
+TEST(Compatibility, ATextSaysWhatTheJobAsksFor) {
+  EXPECT_EQ(ErrorAfter([](JobSpec& job) {
+              job.resources.pipeline_parallel = 3;
+              job.resources.zero_stage = 2;
+            }),
+            "resources.pipeline_parallel 3 does not go with resources.zero_stage 2, because ZeRO "
+            "reduces the gradients of each micro-batch before the next, and a pipeline has several "
+            "in flight; hint: resources.zero_stage 1");
+}
+
+TEST(Compatibility, RowsAboutAnImportedModelHoldOnceItIsKnown) {
+  JobSpec job = GoodJob();
+  job.model.import_path = "folder";
+  job.model.family = "llama";
+  job.model.sliding_window = 64;
+  job.resources.context_parallel = 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << "the folder replaces the window";
+  job.data.tokenizer.path = "folder";
+  EXPECT_THAT(ValidateKnownSizes(job).message(), HasSubstr("model.sliding_window 64"));
+  // What a folder does not replace is refused before.
+  job.model.dropout = 0.1;
+  EXPECT_THAT(ValidateJob(job).message(), HasSubstr("model.dropout"));
+}
+
+TEST(Compatibility, WhatIsLeftToThePlannerIsNotAskedFor) {
+  JobSpec job = GoodJob();
+  job.model.over_parameterization.kind = "linear_expansion";
+  job.resources.offload_optimizer = "auto";
+  EXPECT_TRUE(CheckCompatibility(job).ok());
+  job.resources.offload_optimizer = "host";
+  EXPECT_FALSE(CheckCompatibility(job).ok());
+}
+
+}  // namespace
+}  // namespace weft

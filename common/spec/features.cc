@@ -1,0 +1,624 @@
+#include "common/spec/features.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/spec/mixture_of_experts.h"
+#include "common/spec/model_family.h"
+#include "common/spec/offload.h"
+
+namespace weft::features {
+namespace {
+
+// The planner asks often: views of literals compare by length first.
+using std::string_view_literals::operator""sv;
+
+std::string Shown(std::string_view field, int64_t value) {
+  return std::string(field) + " " + std::to_string(value);
+}
+
+std::string Shown(std::string_view field, const std::string& value) {
+  return std::string(field) + " " + value;
+}
+
+std::string ShownFamily(const JobSpec& job) {
+  return Shown("model.family", job.model.family);
+}
+
+std::string ShownHead(const JobSpec& job) {
+  return Shown("model.head", job.model.head);
+}
+
+std::string ShownMethod(const JobSpec& job) {
+  return Shown("model.initialization.method", job.model.initialization.method);
+}
+
+std::string ShownNorms(const JobSpec& job) {
+  return Shown("model.norm_position", job.model.norm_position);
+}
+
+std::string ShownOptimizer(const JobSpec& job) {
+  return Shown("optimizer.name", job.optimizer.name);
+}
+
+std::string ShownZero(const JobSpec& job) {
+  return Shown("resources.zero_stage", job.resources.zero_stage);
+}
+
+std::string ShownLocalSteps(const JobSpec& job) {
+  return Shown("train.local_steps", job.train.local_steps);
+}
+
+std::string ShownSegments(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
+  return resources.recompute == "optimal"sv
+             ? "resources.recompute optimal"
+             : Shown("resources.recompute_segment", resources.recompute_segment);
+}
+
+bool RecomputesSegments(const ResourceSpec& resources) {
+  return resources.recompute_segment > 1 || resources.recompute == "optimal"sv;
+}
+
+bool IsEncoder(const ModelSpec& model) {
+  return model.family == "bert"sv || model.family == "vit"sv;
+}
+
+}  // namespace
+
+const Feature kTensorParallel = {
+    .name = "tensor parallelism",
+    .setting = "resources.tensor_parallel 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.tensor_parallel > 1; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.tensor_parallel", job.resources.tensor_parallel);
+        }};
+
+const Feature kTensorGrid = {
+    .name = "2-D tensor parallelism",
+    .setting = "resources.tensor_rows 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.tensor_rows > 1; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.tensor_rows", job.resources.tensor_rows);
+        }};
+
+const Feature kSequenceParallel = {
+    .name = "sequence parallelism",
+    .setting = "resources.sequence_parallel",
+    .asked = [](const JobSpec& job) { return job.resources.sequence_parallel; },
+    .shown = [](const JobSpec&) { return std::string("resources.sequence_parallel"); }};
+
+const Feature kContextParallel = {
+    .name = "context parallelism",
+    .setting = "resources.context_parallel 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.context_parallel > 1; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.context_parallel", job.resources.context_parallel);
+        }};
+
+const Feature kPipelineParallel = {
+    .name = "pipeline parallelism",
+    .setting = "resources.pipeline_parallel 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.pipeline_parallel > 1; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.pipeline_parallel", job.resources.pipeline_parallel);
+        }};
+
+const Feature kExpertParallel = {
+    .name = "expert parallelism",
+    .setting = "resources.expert_parallel 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.expert_parallel > 1; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.expert_parallel", job.resources.expert_parallel);
+        }};
+
+const Feature kZero = {.name = "ZeRO",
+                       .setting = "resources.zero_stage 1, 2 or 3",
+                       .asked = [](const JobSpec& job) { return job.resources.zero_stage > 0; },
+                       .shown = ShownZero};
+
+const Feature kZeroGradients = {
+    .name = "ZeRO: sharded gradients",
+    .setting = "resources.zero_stage 2 or 3",
+    .asked = [](const JobSpec& job) { return job.resources.zero_stage > 1; },
+    .shown = ShownZero};
+
+const Feature kZeroParameters = {
+    .name = "ZeRO: sharded parameters",
+    .setting = "resources.zero_stage 3",
+    .asked = [](const JobSpec& job) { return job.resources.zero_stage > 2; },
+    .shown = ShownZero};
+
+const Feature kZeroParametersOnDevice = {
+    .name = "ZeRO: sharded parameters on the device",
+    .setting = "resources.zero_stage 3 without offload_parameters",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.zero_stage > 2 && !IsOffloaded(job.resources.offload_parameters);
+        },
+    .shown = [](const JobSpec& job) { return ShownZero(job) + " without offload_parameters"; }};
+
+const Feature kBf16Reduction = {
+    .name = "gradient reduction in bf16",
+    .setting = "resources.gradient_reduction bf16",
+    .asked = [](const JobSpec& job) { return job.resources.gradient_reduction == "bf16"sv; },
+    .shown = [](const JobSpec&) { return std::string("resources.gradient_reduction bf16"); }};
+
+const Feature kLocalSteps = {.name = "local SGD (DiLoCo)",
+                             .setting = "train.local_steps 2 or more",
+                             .asked = [](const JobSpec& job) { return job.train.local_steps > 1; },
+                             .shown = ShownLocalSteps};
+
+const Feature kLocalStepsOffloaded = {
+    .name = "local SGD with an offloaded optimizer",
+    .setting = "train.local_steps 2 or more with resources.offload_optimizer",
+    .asked =
+        [](const JobSpec& job) {
+          return job.train.local_steps > 1 && IsOffloaded(job.resources.offload_optimizer);
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return ShownLocalSteps(job) + " with resources.offload_optimizer " +
+                 job.resources.offload_optimizer;
+        }};
+
+const Feature kTryPlans = {
+    .name = "trials of plans",
+    .setting = "resources.try_plans 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.try_plans > 1; },
+    .shown =
+        [](const JobSpec& job) { return Shown("resources.try_plans", job.resources.try_plans); }};
+
+const Feature kCuda = {
+    .name = "GPUs",
+    .setting = "resources.device cuda",
+    .asked = [](const JobSpec& job) { return job.resources.device == "cuda"sv; },
+    .shown = [](const JobSpec&) { return std::string("resources.device cuda"); }};
+
+const Feature kEmulatedMemory = {
+    .name = "emulated device memory",
+    .setting = "resources.device_memory_bytes",
+    .asked = [](const JobSpec& job) { return job.resources.device_memory_bytes > 0; },
+    .shown = [](const JobSpec&) { return std::string("resources.device_memory_bytes"); }};
+
+const Feature kEmulatedLink = {
+    .name = "emulated link to the host",
+    .setting = "resources.host_link_bytes_per_second",
+    .asked = [](const JobSpec& job) { return job.resources.host_link_bytes_per_second > 0; },
+    .shown = [](const JobSpec&) { return std::string("resources.host_link_bytes_per_second"); }};
+
+const Feature kOffloadOptimizer = {
+    .name = "offload of the optimizer",
+    .setting = "resources.offload_optimizer",
+    .asked = [](const JobSpec& job) { return IsOffloaded(job.resources.offload_optimizer); },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.offload_optimizer", job.resources.offload_optimizer);
+        }};
+
+const Feature kOffloadParameters = {
+    .name = "offload of the parameters",
+    .setting = "resources.offload_parameters",
+    .asked = [](const JobSpec& job) { return IsOffloaded(job.resources.offload_parameters); },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.offload_parameters", job.resources.offload_parameters);
+        }};
+
+const Feature kParametersInFile = {
+    .name = "parameters in a file",
+    .setting = "resources.offload_parameters nvme",
+    .asked = [](const JobSpec& job) { return job.resources.offload_parameters == "nvme"sv; },
+    .shown = [](const JobSpec&) { return std::string("resources.offload_parameters nvme"); }};
+
+const Feature kDelayedUpdate = {
+    .name = "delayed update",
+    .setting = "resources.delayed_update",
+    .asked = [](const JobSpec& job) { return job.resources.delayed_update; },
+    .shown = [](const JobSpec&) { return std::string("resources.delayed_update"); }};
+
+const Feature kDeviceUpdatedUnits = {
+    .name = "units updated on the device",
+    .setting = "resources.device_updated_units or offload_optimizer part",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.offload_optimizer == "part"sv ||
+                 !job.resources.device_updated_units.empty();
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return std::string(job.resources.offload_optimizer == "part"sv
+                                 ? "resources.offload_optimizer part"
+                                 : "resources.device_updated_units");
+        }};
+
+const Feature kResidentUnits = {
+    .name = "units pinned on the device for a step",
+    .setting = "resources.resident_units or offload_parameters part",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.offload_parameters == "part"sv ||
+                 !job.resources.resident_units.empty();
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return std::string(job.resources.offload_parameters == "part"sv
+                                 ? "resources.offload_parameters part"
+                                 : "resources.resident_units");
+        }};
+
+const Feature kRecomputeSegments = {
+    .name = "recomputation of several blocks at once",
+    .setting = "resources.recompute optimal or recompute_segment 2 or more",
+    .asked = [](const JobSpec& job) { return RecomputesSegments(job.resources); },
+    .shown = ShownSegments};
+
+const Feature kCompressedSegments = {
+    .name = "recomputation of several blocks with activation compression",
+    .setting = "resources.recompute optimal or recompute_segment 2 or more, with activation_bits",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.activation_bits > 0 && RecomputesSegments(job.resources);
+        },
+    .shown =
+        [](const JobSpec& job) { return ShownSegments(job) + " and activation_bits together"; }};
+
+const Feature kOffloadedOptimal = {
+    .name = "optimal recomputation with offloaded activations",
+    .setting = "resources.recompute optimal with offload_activations",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.recompute == "optimal"sv &&
+                 IsOffloaded(job.resources.offload_activations);
+        },
+    .shown =
+        [](const JobSpec&) {
+          return std::string("resources.recompute optimal and offload_activations together");
+        }};
+
+const Feature kBf16Pure = {
+    .name = "bf16 weights",
+    .setting = "train.precision bf16_pure",
+    .asked = [](const JobSpec& job) { return job.train.precision == "bf16_pure"sv; },
+    .shown = [](const JobSpec&) { return std::string("train.precision bf16_pure"); }};
+
+const Feature kFp8 = {.name = "FP8",
+                      .setting = "train.precision fp8",
+                      .asked = [](const JobSpec& job) { return job.train.precision == "fp8"sv; },
+                      .shown = [](const JobSpec&) { return std::string("train.precision fp8"); }};
+
+const Feature kGradientNoiseScale = {
+    .name = "gradient noise scale",
+    .setting = "train.gradient_noise_scale",
+    .asked = [](const JobSpec& job) { return job.train.gradient_noise_scale; },
+    .shown = [](const JobSpec&) { return std::string("train.gradient_noise_scale"); }};
+
+const Feature kAveraging = {
+    .name = "weight averaging",
+    .setting = "train.averaging",
+    .asked = [](const JobSpec& job) { return job.train.averaging.kind != "none"sv; },
+    .shown = [](const JobSpec& job) { return Shown("train.averaging", job.train.averaging.kind); }};
+
+const Feature kSpikeGuard = {
+    .name = "guard against spikes of the loss",
+    .setting = "train.guard.spike_deviations",
+    .asked = [](const JobSpec& job) { return job.train.guard.spike_deviations > 0; },
+    .shown = [](const JobSpec&) { return std::string("train.guard.spike_deviations"); }};
+
+const Feature kGradientClipValue = {
+    .name = "clipping of gradient elements",
+    .setting = "train.gradient_clip_value",
+    .asked = [](const JobSpec& job) { return job.train.gradient_clip_value > 0; },
+    .shown = [](const JobSpec&) { return std::string("train.gradient_clip_value"); }};
+
+const Feature kWholeTensorOptimizer = {
+    .name = "optimizers of whole tensors",
+    .setting = "optimizer.name lars, lamb, adafactor or muon",
+    .asked = [](const JobSpec& job) { return !UpdatesElementwise(job.optimizer); },
+    .shown = ShownOptimizer};
+
+const Feature kOtherThanAdamW = {
+    .name = "optimizers other than AdamW",
+    .setting = "optimizer.name other than adamw",
+    .asked = [](const JobSpec& job) { return job.optimizer.name != "adamw"sv; },
+    .shown = ShownOptimizer};
+
+const Feature kNoMupRates = {.name = "optimizers without rules of muP",
+                             .setting = "optimizer.name other than adam, adamw and lion",
+                             .asked =
+                                 [](const JobSpec& job) {
+                                   const std::string& name = job.optimizer.name;
+                                   return name != "adamw"sv && name != "adam"sv && name != "lion"sv;
+                                 },
+                             .shown = ShownOptimizer};
+
+const Feature kLars = {.name = "LARS",
+                       .setting = "optimizer.name lars",
+                       .asked = [](const JobSpec& job) { return job.optimizer.name == "lars"sv; },
+                       .shown = ShownOptimizer};
+
+const Feature kScheduleFree = {
+    .name = "schedule-free AdamW",
+    .setting = "optimizer.name schedule_free_adamw",
+    .asked = [](const JobSpec& job) { return job.optimizer.name == "schedule_free_adamw"sv; },
+    .shown = ShownOptimizer};
+
+const Feature kOverParameterization = {
+    .name = "over-parameterization",
+    .setting = "model.over_parameterization",
+    .asked = [](const JobSpec& job) { return job.model.over_parameterization.kind != "none"sv; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("model.over_parameterization", job.model.over_parameterization.kind);
+        }};
+
+const Feature kImport = {.name = "weights of a Hugging Face folder",
+                         .setting = "model.import_path",
+                         .asked = [](const JobSpec& job) { return !job.model.import_path.empty(); },
+                         .shown = [](const JobSpec&) { return std::string("model.import_path"); }};
+
+const Feature kNetworkInitialization = {
+    .name = "initializations that change the network",
+    .setting = "model.initialization.method fixup, t_fixup, rezero, skipinit, layer_scale or mup",
+    .asked =
+        [](const JobSpec& job) {
+          return job.model.initialization.method != "auto"sv &&
+                 InitializationChangesNetwork(job.model);
+        },
+    .shown = ShownMethod};
+
+const Feature kNormFreeInitialization = {.name = "initializations of networks without norms",
+                                         .setting = "model.initialization.method fixup or t_fixup",
+                                         .asked =
+                                             [](const JobSpec& job) {
+                                               const std::string& method =
+                                                   job.model.initialization.method;
+                                               return method == "fixup"sv || method == "t_fixup"sv;
+                                             },
+                                         .shown = ShownMethod};
+
+const Feature kBranchScaling = {
+    .name = "initializations that scale residual branches",
+    .setting = "model.initialization.method fixup, rezero, skipinit or layer_scale",
+    .asked = [](const JobSpec& job) { return BranchScalingOf(job.model) != BranchScaling::kNone; },
+    .shown = ShownMethod};
+
+const Feature kFixup = {
+    .name = "Fixup",
+    .setting = "model.initialization.method fixup",
+    .asked = [](const JobSpec& job) { return job.model.initialization.method == "fixup"sv; },
+    .shown = ShownMethod};
+
+const Feature kMup = {
+    .name = "muP",
+    .setting = "model.initialization.method mup",
+    .asked = [](const JobSpec& job) { return job.model.initialization.method == "mup"sv; },
+    .shown = ShownMethod};
+
+const Feature kLlama = {.name = "Llama",
+                        .setting = "model.family llama",
+                        .asked = [](const JobSpec& job) { return job.model.family == "llama"sv; },
+                        .shown = ShownFamily,
+                        .of_folder = true};
+
+const Feature kOtherThanLlama = {
+    .name = "families other than Llama",
+    .setting = "model.family gpt2, bert or vit",
+    .asked = [](const JobSpec& job) { return job.model.family != "llama"sv; },
+    .shown = ShownFamily,
+    .of_folder = true};
+
+const Feature kEncoder = {.name = "encoders",
+                          .setting = "model.family bert or vit",
+                          .asked = [](const JobSpec& job) { return IsEncoder(job.model); },
+                          .shown = ShownFamily,
+                          .of_folder = true};
+
+const Feature kDecoder = {.name = "decoders",
+                          .setting = "model.family gpt2 or llama",
+                          .asked = [](const JobSpec& job) { return !IsEncoder(job.model); },
+                          .shown = ShownFamily,
+                          .of_folder = true};
+
+const Feature kBert = {.name = "BERT",
+                       .setting = "model.family bert",
+                       .asked = [](const JobSpec& job) { return job.model.family == "bert"sv; },
+                       .shown = ShownFamily,
+                       .of_folder = true};
+
+const Feature kVit = {.name = "ViT",
+                      .setting = "model.family vit",
+                      .asked = [](const JobSpec& job) { return job.model.family == "vit"sv; },
+                      .shown = ShownFamily,
+                      .of_folder = true};
+
+const Feature kCausalHead = {
+    .name = "causal language modelling",
+    .setting = "model.head causal_lm",
+    .asked = [](const JobSpec& job) { return job.model.head == "causal_lm"sv; },
+    .shown = ShownHead,
+    .of_folder = true};
+
+const Feature kEncoderHead = {.name = "masked language modelling and classification",
+                              .setting = "model.head masked_lm or classification",
+                              .asked =
+                                  [](const JobSpec& job) {
+                                    return job.model.head == "masked_lm"sv ||
+                                           job.model.head == "classification"sv;
+                                  },
+                              .shown = ShownHead,
+                              .of_folder = true};
+
+const Feature kTokenHead = {.name = "prediction of tokens",
+                            .setting = "model.head causal_lm or masked_lm",
+                            .asked =
+                                [](const JobSpec& job) {
+                                  return job.model.head == "causal_lm"sv ||
+                                         job.model.head == "masked_lm"sv;
+                                },
+                            .shown = ShownHead,
+                            .of_folder = true};
+
+const Feature kNorms = {.name = "norms",
+                        .setting = "model.norm_position pre or post",
+                        .asked =
+                            [](const JobSpec& job) {
+                              return job.model.norm_position == "pre"sv ||
+                                     job.model.norm_position == "post"sv;
+                            },
+                        .shown = ShownNorms};
+
+const Feature kNotPostNorm = {.name = "norms elsewhere than after the residual sum",
+                              .setting = "model.norm_position pre or none",
+                              .asked =
+                                  [](const JobSpec& job) {
+                                    return job.model.norm_position == "pre"sv ||
+                                           job.model.norm_position == "none"sv;
+                                  },
+                              .shown = ShownNorms,
+                              .of_folder = true};
+
+const Feature kNotPreNorm = {.name = "norms elsewhere than before the sub-layer",
+                             .setting = "model.norm_position post or none",
+                             .asked =
+                                 [](const JobSpec& job) {
+                                   return job.model.norm_position == "post"sv ||
+                                          job.model.norm_position == "none"sv;
+                                 },
+                             .shown = ShownNorms,
+                             .of_folder = true};
+
+const Feature kDropout = {.name = "dropout",
+                          .setting = "model.dropout above 0",
+                          .asked = [](const JobSpec& job) { return DropoutOf(job.model) > 0; },
+                          .shown = [](const JobSpec&) { return std::string("model.dropout"); }};
+
+const Feature kAttentionDropout = {
+    .name = "dropout of attention",
+    .setting = "model.attention_dropout above 0",
+    .asked = [](const JobSpec& job) { return AttentionDropoutOf(job.model) > 0; },
+    .shown = [](const JobSpec&) { return std::string("model.attention_dropout"); }};
+
+const Feature kKvHeads = {
+    .name = "grouped-query attention",
+    .setting = "model.kv_heads other than model.heads",
+    .asked =
+        [](const JobSpec& job) {
+          return job.model.kv_heads != 0 && job.model.kv_heads != job.model.heads;
+        },
+    .shown = [](const JobSpec& job) { return Shown("model.kv_heads", job.model.kv_heads); },
+    .of_folder = true};
+
+const Feature kRopeScaling = {
+    .name = "scaled rotary embeddings",
+    .setting = "model.rope_scaling",
+    .asked = [](const JobSpec& job) { return job.model.rope_scaling.kind != "none"sv; },
+    .shown =
+        [](const JobSpec& job) { return Shown("model.rope_scaling", job.model.rope_scaling.kind); },
+    .of_folder = true};
+
+const Feature kSlidingWindow = {
+    .name = "sliding-window attention",
+    .setting = "model.sliding_window above 0",
+    .asked = [](const JobSpec& job) { return job.model.sliding_window > 0; },
+    .shown =
+        [](const JobSpec& job) { return Shown("model.sliding_window", job.model.sliding_window); },
+    .of_folder = true};
+
+const Feature kQkvBias = {.name = "biases of queries, keys and values",
+                          .setting = "model.qkv_bias",
+                          .asked = [](const JobSpec& job) { return job.model.qkv_bias; },
+                          .shown = [](const JobSpec&) { return std::string("model.qkv_bias"); },
+                          .of_folder = true};
+
+const Feature kEmbeddingWidth = {
+    .name = "factorised embedding",
+    .setting = "model.embedding_width above 0",
+    .asked = [](const JobSpec& job) { return job.model.embedding_width > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("model.embedding_width", job.model.embedding_width);
+        },
+    .of_folder = true};
+
+const Feature kDistinctBlocks = {
+    .name = "blocks shared between layers",
+    .setting = "model.distinct_blocks below model.layers",
+    .asked =
+        [](const JobSpec& job) {
+          return job.model.distinct_blocks > 0 && job.model.distinct_blocks != job.model.layers;
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("model.distinct_blocks", job.model.distinct_blocks);
+        },
+    .of_folder = true};
+
+const Feature kExperts = {
+    .name = "mixtures of experts",
+    .setting = "model.experts above 0",
+    .asked = [](const JobSpec& job) { return job.model.experts > 0; },
+    .shown = [](const JobSpec& job) { return Shown("model.experts", job.model.experts); },
+    .of_folder = true};
+
+const Feature kUnevenFreeze = {
+    .name = "some experts of a layer frozen",
+    .setting = "model.freeze with some of the experts of a layer",
+    .asked = [](const JobSpec& job) { return !UnevenFreeze(job.model).empty(); },
+    .shown =
+        [](const JobSpec& job) { return "model.freeze, which names " + UnevenFreeze(job.model); },
+    .of_folder = true};
+
+const Feature kNoConcatenation = {
+    .name = "sequences of whole documents",
+    .setting = "data.batching other than concatenate",
+    .asked = [](const JobSpec& job) { return job.data.batching != "concatenate"sv; },
+    .shown = [](const JobSpec& job) { return Shown("data.batching", job.data.batching); }};
+
+const Feature kPadDynamic = {
+    .name = "padding to the longest of a micro-batch",
+    .setting = "data.batching pad_dynamic",
+    .asked = [](const JobSpec& job) { return job.data.batching == "pad_dynamic"sv; },
+    .shown = [](const JobSpec&) { return std::string("data.batching pad_dynamic"); }};
+
+const Feature kMaskDocuments = {
+    .name = "document masks",
+    .setting = "data.mask_documents",
+    .asked = [](const JobSpec& job) { return job.data.mask_documents; },
+    .shown = [](const JobSpec&) { return std::string("data.mask_documents"); }};
+
+const Feature kPlainText = {
+    .name = "plain text",
+    .setting = "data.format text",
+    .asked = [](const JobSpec& job) { return job.data.format == "text"sv; },
+    .shown = [](const JobSpec&) { return std::string("data.format text"); }};
+
+const Feature kTextClasses = {.name = "classification of texts",
+                              .setting = "model.head classification of model.family bert",
+                              .asked =
+                                  [](const JobSpec& job) {
+                                    return job.model.family != "vit"sv &&
+                                           job.model.head == "classification"sv;
+                                  },
+                              .shown = ShownHead,
+                              .of_folder = true};
+
+const Feature kParsedTokens = {
+    .name = "special tokens in texts",
+    .setting = "data.special_tokens parse",
+    .asked = [](const JobSpec& job) { return job.data.special_tokens == "parse"sv; },
+    .shown = [](const JobSpec&) { return std::string("data.special_tokens parse"); }};
+
+const Feature kSecondText = {
+    .name = "pairs of texts",
+    .setting = "data.second_text_field",
+    .asked = [](const JobSpec& job) { return !job.data.second_text_field.empty(); },
+    .shown = [](const JobSpec&) { return std::string("data.second_text_field"); }};
+
+}  // namespace weft::features

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "common/spec/compatibility.h"
+
+/// What rows of refusals are about (compatibility.h). A feature is here once; a row names it.
+namespace weft::features {
+
+// How ranks divide the work.
+extern const Feature kTensorParallel;
+extern const Feature kTensorGrid;
+extern const Feature kSequenceParallel;
+extern const Feature kContextParallel;
+extern const Feature kPipelineParallel;
+extern const Feature kExpertParallel;
+extern const Feature kZero;
+extern const Feature kZeroGradients;
+extern const Feature kZeroParameters;
+extern const Feature kZeroParametersOnDevice;
+extern const Feature kBf16Reduction;
+extern const Feature kLocalSteps;
+extern const Feature kLocalStepsOffloaded;
+extern const Feature kTryPlans;
+
+// Where state and activations reside, and what is recomputed.
+extern const Feature kCuda;
+extern const Feature kEmulatedMemory;
+extern const Feature kEmulatedLink;
+extern const Feature kOffloadOptimizer;
+extern const Feature kOffloadParameters;
+extern const Feature kParametersInFile;
+extern const Feature kDelayedUpdate;
+extern const Feature kDeviceUpdatedUnits;
+extern const Feature kResidentUnits;
+extern const Feature kRecomputeSegments;
+extern const Feature kCompressedSegments;
+extern const Feature kOffloadedOptimal;
+
+// How the weights are trained.
+extern const Feature kBf16Pure;
+extern const Feature kFp8;
+extern const Feature kGradientNoiseScale;
+extern const Feature kAveraging;
+extern const Feature kSpikeGuard;
+extern const Feature kGradientClipValue;
+extern const Feature kWholeTensorOptimizer;
+extern const Feature kOtherThanAdamW;
+extern const Feature kNoMupRates;
+extern const Feature kLars;
+extern const Feature kScheduleFree;
+
+// The network.
+extern const Feature kOverParameterization;
+extern const Feature kImport;
+extern const Feature kNetworkInitialization;
+extern const Feature kNormFreeInitialization;
+extern const Feature kBranchScaling;
+extern const Feature kFixup;
+extern const Feature kMup;
+extern const Feature kLlama;
+extern const Feature kOtherThanLlama;
+extern const Feature kEncoder;
+extern const Feature kDecoder;
+extern const Feature kBert;
+extern const Feature kVit;
+extern const Feature kCausalHead;
+extern const Feature kEncoderHead;
+extern const Feature kTokenHead;
+extern const Feature kNorms;
+extern const Feature kNotPostNorm;
+extern const Feature kNotPreNorm;
+extern const Feature kDropout;
+extern const Feature kAttentionDropout;
+extern const Feature kKvHeads;
+extern const Feature kRopeScaling;
+extern const Feature kSlidingWindow;
+extern const Feature kQkvBias;
+extern const Feature kEmbeddingWidth;
+extern const Feature kDistinctBlocks;
+extern const Feature kExperts;
+extern const Feature kUnevenFreeze;
+
+// The data.
+extern const Feature kNoConcatenation;
+extern const Feature kPadDynamic;
+extern const Feature kMaskDocuments;
+extern const Feature kPlainText;
+extern const Feature kTextClasses;
+extern const Feature kParsedTokens;
+extern const Feature kSecondText;
+
+}  // namespace weft::features

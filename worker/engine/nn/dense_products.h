@@ -1,0 +1,34 @@
+#pragma once
+
+#include <span>
+
+#include "worker/engine/nn/packed_parameter.h"
+#include "worker/engine/nn/products.h"
+
+namespace weft::engine {
+
+/// Products whose operands are of the compute type, f32, bf16 or f16: with W as a PackedParameter.
+class DenseProducts : public WeightProducts {
+ public:
+  explicit DenseProducts(const LinearLayer& layer);
+
+  Status Pack(Context& context, Repack what) override;
+  Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
+                 bool training) const override;
+  Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
+                                 bool for_weight) const override;
+  Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                       const Tensor& before, const GeluValue& active) const override;
+  Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                        std::span<const WeightGradientTarget> targets) const override;
+
+ private:
+  TensorView Bias() const;
+
+  const ParameterSet* parameters_;
+  PackedParameter weight_;
+  int64_t outputs_;
+  int64_t bias_;  ///< Of the first output, that is added in the forward pass; or -1.
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/activation/activation.h"
+#include "worker/engine/nn/packed_copies.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/tensor_parallel.h"
+#include "worker/engine/tensor/shard.h"
+
+namespace weft::engine {
+
+/// GELU of a form, and its value.
+struct GeluValue {
+  kernels::GeluForm form = kernels::GeluForm::kTanh;
+  Tensor value = {};
+};
+
+/// A matrix in the numbers of a format, and what they are to be multiplied by.
+struct ProductOperand {
+  Tensor values;
+  Tensor scales;
+};
+
+/// The gradient of a layer's result as the products of the backward pass read it.
+struct OutputGradient {
+  Tensor dy;  ///< [rows, out], compute type.
+  /// What WeightProducts::Prepare made of it for InputGradient and for WeightGradient, in their own
+  /// layout; none where they read dy.
+  ProductOperand for_input = {};
+  ProductOperand for_weight = {};
+
+  /// What WeightGradient reads of it, for those that are put off.
+  OutputGradient ForWeight() const { return {dy, {}, for_weight}; }
+};
+
+/// Where the gradients of neighbouring outputs of a layer go.
+struct WeightGradientTarget {
+  int64_t column = 0;       ///< The first of their columns of y ...
+  int64_t columns = 0;      ///< ... of so many.
+  TensorView dweight = {};  ///< [columns, in] f32, or none: it is not trained.
+  TensorView dbias = {};    ///< [columns] f32, or none.
+  bool accumulate = false;  ///< Adds to what is there.
+};
+
+/// What a weight is, and what is multiplied with it: the arithmetic of y = x Wᵀ + b, where W [out,
+/// in] is a matrix of a ParameterSet, or several stacked ones. Linear records it on the tape. An
+/// implementation keeps what it derives from W in a form of its own; x, y and their gradients are
+/// of the compute type. Not thread-safe.
+class WeightProducts {
+ public:
+  virtual ~WeightProducts() = default;
+
+  /// Renews what is derived from W and b, where they may have changed.
+  virtual Status Pack(Context& context, Repack what) = 0;
+
+  /// y = x Wᵀ + b into [rows, out], and GELU(y) into active.value where there is one. x [rows, in]
+  /// has rows. `training`: in a forward pass of training.
+  virtual Status Forward(Context& context, const Tensor& x, const Tensor& y,
+                         const GeluValue& active, bool training) const = 0;
+
+  /// What is to be made of the gradient of y, which has rows, before the two below: of those that
+  /// will be called.
+  virtual Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
+                                         bool for_weight) const = 0;
+
+  /// dx = dy W, [rows, in]. With `before`, of which x is the GELU: the gradient of that; its
+  /// `active.value`, where there is one, becomes x again.
+  virtual Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                               const Tensor& before, const GeluValue& active) const = 0;
+
+  /// dW = dyᵀ x and db, the column sums of dy, of these outputs. x has rows.
+  virtual Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                                std::span<const WeightGradientTarget> targets) const = 0;
+};
+
+/// Which of the network's blocks, those with parameters of their own.
+struct BlockPlace {
+  int64_t index = 0;
+  int64_t blocks = 1;  ///< Of the whole network.
+};
+
+/// A linear layer, for whoever makes its products.
+struct LinearLayer {
+  ParameterSet* parameters = nullptr;  ///< Outlives the products.
+  int64_t weight = 0;                  ///< Index of the first of its weights, ...
+  int64_t outputs = 1;                 ///< ... of which so many are one matrix.
+  int64_t bias = -1;                   ///< Index of the first bias, or -1.
+  /// What ranks share of it: others have other columns of W and x, or other rows of W and columns
+  /// of y.
+  bool shares_inputs = false;
+  bool shares_outputs = false;
+  /// Whether Forward adds b: not where another rank does.
+  bool adds_bias = true;
+  /// See LinearOptions::group.
+  std::string group = {};
+  BlockPlace block = {};
+  DType compute = DType::kF32;
+};
+
+/// Makes the products of a model's layers, and keeps what these have in common.
+class ProductsFactory {
+ public:
+  virtual ~ProductsFactory() = default;
+
+  /// The products of a layer, which this outlives. All layers are made, in the order of the forward
+  /// pass, before what is below.
+  virtual std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) = 0;
+
+  /// Says that the layers here are those of these blocks of a network of so many, where other ranks
+  /// have the rest.
+  virtual void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) = 0;
+
+  /// Takes memory for what layers have in common.
+  virtual Status Allocate(Context& context) = 0;
+
+  /// What layers have in common is renewed before each is packed. Ranks that share matrices call it
+  /// together.
+  virtual Status StartPack(Context& context) = 0;
+};
+
+/// How products with weights are computed.
+struct ProductOptions {
+  ProductOptions(DType type,
+                 ProductsFactory* made_by = nullptr,  // NOLINT(google-explicit-constructor)
+                 const TensorParallel* ranks = nullptr)
+      : compute(type), factory(made_by), tensor(ranks) {}
+
+  /// The same whose operands are of type `compute`.
+  ProductOptions Dense() const {
+    ProductOptions dense = *this;
+    dense.factory = nullptr;
+    return dense;
+  }
+  /// The same in a block.
+  ProductOptions In(const BlockPlace& place) const {
+    ProductOptions own = *this;
+    own.block = place;
+    return own;
+  }
+
+  DType compute;                 ///< Type of inputs and results.
+  ProductsFactory* factory;      ///< Makes the products, or none: DenseProducts.
+  const TensorParallel* tensor;  ///< The ranks that share the matrices of blocks, or none.
+  BlockPlace block = {};         ///< That of the layers.
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/spec/model_spec.h"
+#include "common/spec/train_spec.h"
+#include "worker/engine/nn/products.h"
+#include "worker/engine/techniques/fp8/fp8_scaling.h"
+
+namespace weft::engine {
+
+/// Products whose operands are FP8 codes, in f32 sums (Micikevicius et al. 2022, arXiv 2209.05433):
+/// those of W are made when it is packed, those of x and dy for each product of those in bf16. W
+/// and b are whole on the device.
+class Fp8Products : public WeightProducts {
+ public:
+  /// `number` of the layer in `scaling`, which outlives this.
+  Fp8Products(const LinearLayer& layer, Fp8Scaling* scaling, int64_t number);
+
+  Status Pack(Context& context, Repack what) override;
+  Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
+                 bool training) const override;
+  Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
+                                 bool for_weight) const override;
+  Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                       const Tensor& before, const GeluValue& active) const override;
+  Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                        std::span<const WeightGradientTarget> targets) const override;
+
+ private:
+  Status PackBias(Context& context);
+
+  LinearLayer layer_;
+  Fp8Scaling* scaling_;
+  int64_t number_;         ///< Fp8Scaling::AddLayer
+  int64_t weight_number_;  ///< Fp8Scaling::AddWeight
+  Fp8Tensor weight_;       ///< After Pack.
+  Tensor bias_;            ///< As bf16, of those that Forward adds; or none.
+};
+
+/// Makes Fp8Products of the layers of blocks, but for the blocks at the ends that train.fp8 leaves
+/// to bf16, and has their scales.
+class Fp8ProductsFactory : public ProductsFactory {
+ public:
+  /// As Fp8Scaling has it.
+  Fp8ProductsFactory(const Fp8Spec& spec, bool with_gradients, Collective* sharers = nullptr)
+      : scaling_(spec, with_gradients, sharers) {}
+
+  Fp8Scaling& scaling() { return scaling_; }
+
+  std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
+  void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) override;
+  Status Allocate(Context& context) override { return scaling_.Allocate(context); }
+  Status StartPack(Context& context) override { return scaling_.AgreeOnWeights(context); }
+
+ private:
+  /// The blocks of a network of so many whose products are in FP8.
+  Shard::Range BlocksOf(int64_t blocks) const;
+
+  Fp8Scaling scaling_;
+  std::map<std::string, int64_t> groups_;  ///< Numbers of layers that have a group.
+};
+
+/// Whether a model can be multiplied in FP8 (see ValidateJob for models that are not imported), by
+/// so many ranks that share its matrices. kInvalid when sizes or blocks do not fit.
+Status CheckFp8(const ModelSpec& model, const Fp8Spec& spec, int64_t ranks);
+
+}  // namespace weft::engine

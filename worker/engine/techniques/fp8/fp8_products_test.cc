@@ -1,0 +1,97 @@
+// Which layers have their products in FP8, and which of them share scales.
+#include "worker/engine/techniques/fp8/fp8_products.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+Fp8Spec WithBf16Blocks(int64_t first, int64_t last) {
+  Fp8Spec spec;
+  spec.bf16_first_blocks = first;
+  spec.bf16_last_blocks = last;
+  return spec;
+}
+
+/// Products of layers, and what their factory keeps of them.
+struct Made {
+  Allocator allocator;
+  Context context;
+  ParameterSet parameters;
+  Fp8ProductsFactory factory;
+
+  explicit Made(const Fp8Spec& spec) : factory(spec, true) { context.allocator = &allocator; }
+
+  bool InFp8(const std::string& name, const BlockPlace& block, const std::string& group = {}) {
+    const int64_t weight = parameters.RegisterStack({{name, 16}}, {16});
+    const std::unique_ptr<WeightProducts> products = factory.Make({.parameters = &parameters,
+                                                                   .weight = weight,
+                                                                   .group = group,
+                                                                   .block = block,
+                                                                   .compute = DType::kBF16});
+    return dynamic_cast<const Fp8Products*>(products.get()) != nullptr;
+  }
+  /// How many layers have scales of their own.
+  int64_t Scales() {
+    EXPECT_TRUE(factory.Allocate(context).ok());
+    return factory.scaling().StateTensors().front().view.shape[0] / 2;
+  }
+};
+
+TEST(Fp8ProductsFactory, LeavesTheBlocksAtTheEndsToBf16) {
+  Made made(WithBf16Blocks(1, 2));
+  std::vector<bool> in_fp8;
+  for (int64_t block = 0; block < 5; ++block) {
+    in_fp8.push_back(made.InFp8("w" + std::to_string(block), {block, 5}));
+  }
+  EXPECT_EQ(in_fp8, (std::vector<bool>{false, true, true, false, false}));
+  EXPECT_EQ(made.Scales(), 2);
+}
+
+TEST(Fp8ProductsFactory, LayersOfAGroupShareTheScalesOfWhatTheyReadAndMake) {
+  Made made({});
+  for (const char* expert : {"0", "1", "2"}) {
+    EXPECT_TRUE(made.InFp8(std::string(expert) + ".up", {}, "up"));
+    EXPECT_TRUE(made.InFp8(std::string(expert) + ".down", {}, "down"));
+  }
+  EXPECT_TRUE(made.InFp8("alone", {}));
+  EXPECT_TRUE(made.InFp8("alone too", {}));
+  EXPECT_EQ(made.Scales(), 4);
+}
+
+TEST(Fp8ProductsFactory, AStageHasTheScalesOfItsOwnBlocks) {
+  Made made(WithBf16Blocks(1, 1));
+  for (const int64_t block : {4, 5, 6}) {
+    for (int64_t layer = 0; layer < Fp8Scaling::kLayersOfBlock; ++layer) {
+      (void)made.InFp8(std::to_string(block) + "." + std::to_string(layer), {block, 7});
+    }
+  }
+  made.factory.SetStage({{4, 7}}, 7);
+  EXPECT_EQ(made.Scales(), 2 * Fp8Scaling::kLayersOfBlock) << "block 6 is in bf16";
+  const NamedTensor magnitudes = made.factory.scaling().StateTensors().front();
+  ASSERT_TRUE(magnitudes.part);
+  EXPECT_EQ(magnitudes.part->whole.dims[0], 2 * 5 * Fp8Scaling::kLayersOfBlock);
+  EXPECT_EQ(magnitudes.part->shard.ranges.front().begin, 3 * Fp8Scaling::kLayersOfBlock);
+}
+
+TEST(CheckFp8, WantsSizesOfCodesAndABlockInFp8) {
+  ModelSpec model;
+  model.width = 64;
+  model.heads = 4;
+  model.layers = 3;
+  EXPECT_TRUE(CheckFp8(model, WithBf16Blocks(1, 1), 2).ok());
+  EXPECT_THAT(std::string(CheckFp8(model, WithBf16Blocks(2, 1), 1).message()),
+              HasSubstr("leaves 3 blocks to bf16, and the model has 3; hint: "));
+  EXPECT_THAT(std::string(CheckFp8(model, {}, 8).message()),
+              HasSubstr("of those of 8 ranks, are multiples of 16, not 64 / 8; hint: "));
+}
+
+}  // namespace
+}  // namespace weft::engine
