@@ -32,7 +32,7 @@ struct StepWork {
 /// A number that a technique measures while it trains. Ranks report it with each step; workers
 /// export it as the gauge weft_train_<name>.
 struct TechniqueMetric {
-  std::string_view name;  ///< With its unit: "gradient_noise_scale_sequences".
+  std::string_view name;  ///< With its unit, as in "flip_rate_ratio".
   std::string_view help;  ///< One sentence.
 };
 

@@ -1,8 +1,11 @@
 // The arrows of docs/design.md: which folder may include what.
 
 #include <algorithm>
+#include <cctype>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -127,6 +130,12 @@ bool StartsWithAny(std::string_view text, const std::vector<std::string_view>& p
   });
 }
 
+/// Of a technique, what validation and the planner link: `<folder>_cost.h` and `<folder>_cost.cc`.
+bool IsTechniqueCost(std::string_view file) {
+  return file.starts_with("worker/engine/techniques/") &&
+         (file.ends_with("_cost.h") || file.ends_with("_cost.cc"));
+}
+
 /// What is wrong with `file` (its path from the root) including `header`; "" when nothing is.
 std::string Offence(const std::string& file, const std::string& header) {
   const bool test = file.ends_with("_test.cc");
@@ -143,6 +152,9 @@ std::string Offence(const std::string& file, const std::string& header) {
   });
   if ((ours || header.starts_with("weft/")) && !StartsWithAny(header, rule->may_include)) {
     return std::string(rule->folder) + " must not include " + header;
+  }
+  if (IsTechniqueCost(file) && ours && !header.starts_with("common/") && !IsTechniqueCost(header)) {
+    return "the cost of a technique must not include " + header;
   }
   for (const LibraryRule& library : LibraryRules()) {
     if (header.starts_with(library.header) && !StartsWithAny(file, library.only_in)) {
@@ -183,6 +195,62 @@ std::vector<std::string> FindOffences(const fs::path& root, int* files) {
   }
   std::sort(offences.begin(), offences.end());
   return offences;
+}
+
+/// The folders of registry.def.
+std::vector<std::string> TechniqueFolders(const fs::path& root) {
+  std::vector<std::string> folders;
+  std::ifstream registry(root / "worker/engine/techniques/registry.def");
+  for (std::string line; std::getline(registry, line);) {
+    const size_t open = line.find('('), comma = line.find(',');
+    if (!line.starts_with("WEFT_") || comma == std::string::npos) continue;
+    folders.push_back(line.substr(open + 1, comma - open - 1));
+  }
+  return folders;
+}
+
+/// `text` in lower case and without underscores: as both kinds of names have a word.
+std::string Squeezed(std::string_view text) {
+  std::string squeezed;
+  for (const char c : text) {
+    if (c != '_') squeezed += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return squeezed;
+}
+
+/// Sources outside the folder of `technique` that name it; tests and kernels aside.
+std::vector<std::string> FilesThatName(const fs::path& root, const std::string& technique) {
+  const std::string own = "worker/engine/techniques/" + technique + "/";
+  const std::string name = Squeezed(technique);
+  std::vector<std::string> found;
+  for (const char* top : {"common", "worker", "coordinator", "proto", "cli"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string file = fs::relative(entry.path(), root).generic_string();
+      const std::string extension = entry.path().extension();
+      const bool source = IsSource(entry.path()) || extension == ".proto" || extension == ".def";
+      if (!entry.is_regular_file() || !source || file.starts_with(own)) continue;
+      if (file.ends_with("_test.cc") || file.find("testing") != std::string::npos) continue;
+      std::ifstream stream(entry.path());
+      const std::string text((std::istreambuf_iterator<char>(stream)), {});
+      if (Squeezed(text).find(name) != std::string::npos) found.push_back(file);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// A technique is its folder, a message of the job, a line of the registry, and what it refuses.
+TEST(Architecture, TechniquesAreNamedInFewFilesBesideTheirOwn) {
+  const fs::path root = WEFT_SOURCE_DIR;
+  const std::vector<std::string> folders = TechniqueFolders(root);
+  EXPECT_GE(folders.size(), 3);
+  for (const std::string& technique : folders) {
+    const std::vector<std::string> files = FilesThatName(root, technique);
+    std::printf("%s is named in %zu other files\n", technique.c_str(), files.size());
+    for (const std::string& file : files) std::printf("  %s\n", file.c_str());
+    const bool reported = technique == "gradient_noise_scale";
+    EXPECT_LE(files.size(), reported ? 8 : 6) << technique;
+  }
 }
 
 TEST(Architecture, EveryIncludeFollowsTheArrows) {
