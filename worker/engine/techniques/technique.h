@@ -18,6 +18,7 @@
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
@@ -30,7 +31,7 @@ struct TechniqueInputs {
 
 /// Parameters that one optimizer updates, and where.
 struct UpdatedParameters {
-  Context context;                        ///< Of their memory: the device's, or the host tier's.
+  bool in_host_tier = false;              ///< Else in the memory of the device.
   std::vector<ParameterPart> parts = {};  ///< Those of this rank; empty: all that is trained.
 };
 
@@ -45,6 +46,11 @@ struct TrainingParts {
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
+
+  /// For work where `of` are.
+  Context ContextOf(const UpdatedParameters& of) const {
+    return of.in_host_tier ? InHostTier(*context) : *context;
+  }
 };
 
 /// A step whose gradients are known, once the host knows whether they were applied.

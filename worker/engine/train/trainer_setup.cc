@@ -211,13 +211,12 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
 
 Status Trainer::MakeUpdaters() {
   const ParameterSet& parameters = parts_.model->parameters();
-  const auto make = [&](const Context& of_memory, std::span<const ParameterPart> of) {
-    updated_.push_back({of_memory, {of.begin(), of.end()}});
-    Context context = of_memory;
+  const auto make = [&](Context context, std::span<const ParameterPart> of) {
     const bool f32 = parts_.model->precision().products == DType::kF32;
     return Updater::New(context, job_, parameters, f32 ? DType::kF32 : DType::kBF16, of);
   };
   if (!parameters.keeps_some_on_device()) {
+    updated_ = {{parameters.offloaded(), {parts().begin(), parts().end()}}};
     WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), parts()));
     return OkStatus();
   }
@@ -231,8 +230,10 @@ Status Trainer::MakeUpdaters() {
         "plan.offload_optimizer none");
   }
   WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), others));
+  updated_ = {{true, others}};
   if (kept.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(kept_updater_, make(*parts_.context, kept));
+  updated_.push_back({false, kept});
   return OkStatus();
 }
 

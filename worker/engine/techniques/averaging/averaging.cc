@@ -15,11 +15,12 @@ class Averaging : public Technique {
   explicit Averaging(AveragingSpec spec) : spec_(std::move(spec)) {}
 
   Status OnTraining(const TrainingParts& parts) override {
+    parts_ = parts;
     for (const UpdatedParameters& updated : parts.updated) {
-      Context context = updated.context;
+      Context context = parts.ContextOf(updated);
       WEFT_ASSIGN_OR_RETURN(auto average,
                             WeightAverage::New(context, spec_, *parts.parameters, updated.parts));
-      averages_.push_back({context, std::move(average)});
+      averages_.push_back({&updated, std::move(average)});
     }
     return OkStatus();
   }
@@ -28,8 +29,9 @@ class Averaging : public Technique {
 
   Status OnUpdated(int64_t updates) override {
     for (Average& average : averages_) {
-      ProfileScope scope(average.context.profiler, "weight average");
-      WEFT_RETURN_IF_ERROR(average.weights->Observe(average.context, updates));
+      Context context = parts_.ContextOf(*average.of);
+      ProfileScope scope(context.profiler, "weight average");
+      WEFT_RETURN_IF_ERROR(average.weights->Observe(context, updates));
     }
     return OkStatus();
   }
@@ -37,8 +39,9 @@ class Averaging : public Technique {
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates) override {
     std::vector<AveragedParameter> all;
     for (Average& average : averages_) {
+      Context context = parts_.ContextOf(*average.of);
       WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> some,
-                            average.weights->Averages(average.context, updates));
+                            average.weights->Averages(context, updates));
       all.insert(all.end(), some.begin(), some.end());
     }
     return all;
@@ -56,11 +59,12 @@ class Averaging : public Technique {
 
  private:
   struct Average {
-    Context context;
+    const UpdatedParameters* of = nullptr;
     std::unique_ptr<WeightAverage> weights;
   };
 
   AveragingSpec spec_;
+  TrainingParts parts_;
   std::vector<Average> averages_;
 };
 
