@@ -383,8 +383,8 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
   run->Get(f.padding, {}).Set(step.padding_ratio);
-  for (const auto& [name, value] : step.technique_metrics) {
-    if (const auto found = f.techniques.find(name); found != f.techniques.end()) {
+  for (const auto& [metric, value] : step.technique_metrics) {
+    if (const auto found = f.techniques.find(metric); found != f.techniques.end()) {
       run->Get(*found->second, {}).Set(value);
     }
   }
