@@ -39,8 +39,9 @@ TEST_F(FailpointTest, SleepDelaysTheCall) {
 
 TEST_F(FailpointTest, RefusesWhatItCannotReadAndKeepsWhatItHad) {
   ASSERT_TRUE(SetFailpoints("save=error").ok());
-  for (const char* bad : {"save", "=error", "save=explode", "save=error@", "save=error@x",
-                          "save=error@0", "save=sleep:", "save=spin:", "save=sleep:-5", "save=sleep:1s"}) {
+  for (const char* bad :
+       {"save", "=error", "save=explode", "save=error@", "save=error@x", "save=error@0",
+        "save=sleep:", "save=spin:", "save=sleep:-5", "save=sleep:1s"}) {
     EXPECT_EQ(SetFailpoints(bad).code(), StatusCode::kInvalid) << bad;
   }
   EXPECT_FALSE(Failpoint("save").ok());
