@@ -2,6 +2,8 @@
 
 #include <google/protobuf/descriptor.h>
 
+#include <string>
+
 namespace weft {
 namespace {
 
@@ -110,6 +112,32 @@ Status JsonToField(const Json& json, const FieldDescriptor* field, Message& mess
   return InternalError(field->full_name() + " has a type that is not mapped");
 }
 
+/// A map, whose keys are strings, as an object.
+Json MapToJson(const Message& message, const FieldDescriptor* field) {
+  const Reflection* reflection = message.GetReflection();
+  Json object = Json::object();
+  for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
+    const Message& entry = reflection->GetRepeatedMessage(message, field, k);
+    const std::string key =
+        entry.GetReflection()->GetString(entry, field->message_type()->map_key());
+    object[key] = FieldToJson(entry, field->message_type()->map_value(), -1);
+  }
+  return object;
+}
+
+Status JsonToMap(const Json& json, const FieldDescriptor* field, Message& message) {
+  if (!json.is_object()) {
+    return InvalidError(field->full_name() + " must be an object, not " +
+                        internal::JsonTypeText(json));
+  }
+  for (const auto& [key, value] : json.items()) {
+    Message& entry = *message.GetReflection()->AddMessage(&message, field);
+    entry.GetReflection()->SetString(&entry, field->message_type()->map_key(), key);
+    WEFT_RETURN_IF_ERROR(JsonToField(value, field->message_type()->map_value(), entry));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Json ProtoToJson(const Message& message) {
@@ -118,7 +146,9 @@ Json ProtoToJson(const Message& message) {
   const auto* descriptor = message.GetDescriptor();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const FieldDescriptor* field = descriptor->field(i);
-    if (field->is_repeated()) {
+    if (field->is_map()) {
+      object[field->name()] = MapToJson(message, field);
+    } else if (field->is_repeated()) {
       Json list = Json::array();
       for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
         list.push_back(FieldToJson(message, field, k));
@@ -140,6 +170,10 @@ Status JsonToProto(const Json& json, Message& message) {
   for (const auto& [key, value] : json.items()) {
     const FieldDescriptor* field = descriptor->FindFieldByName(key);
     if (field == nullptr) return InvalidError(descriptor->full_name() + " has no field " + key);
+    if (field->is_map()) {
+      WEFT_RETURN_IF_ERROR(JsonToMap(value, field, message));
+      continue;
+    }
     if (!field->is_repeated()) {
       WEFT_RETURN_IF_ERROR(JsonToField(value, field, message));
       continue;

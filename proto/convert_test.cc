@@ -77,6 +77,21 @@ TEST(Convert, JobSurvivesTheRoundTrip) {
   EXPECT_EQ(ToJson(*back), ToJson(job));
 }
 
+TEST(Convert, MapsAreObjects) {
+  v1::Progress progress;
+  (*progress.mutable_technique_metrics())["one"] = 1.5;
+  (*progress.mutable_technique_metrics())["two"] = 2;
+  const Json json = ProtoToJson(progress);
+  EXPECT_EQ(json["technique_metrics"], (Json{{"one", 1.5}, {"two", 2.0}}));
+  v1::Progress back;
+  ASSERT_TRUE(JsonToProto(json, back).ok());
+  EXPECT_EQ(back.technique_metrics().at("one"), 1.5);
+  EXPECT_EQ(back.technique_metrics().size(), 2);
+  EXPECT_EQ(JsonToProto({{"technique_metrics", Json::array()}}, back).message(),
+            "weft.v1.Progress.technique_metrics must be an object, not a list");
+  EXPECT_FALSE(JsonToProto({{"technique_metrics", {{"one", "x"}}}}, back).ok());
+}
+
 TEST(Convert, AbsentFieldsMeanTheirDefault) {
   v1::JobSpec message;
   message.set_name("sparse");
