@@ -57,8 +57,8 @@ TEST(JobFile, NamesFileLineAndNearestField) {
             "F:3: model.width 100 must be a multiple of model.heads 3");
   EXPECT_EQ(LoadError("name: a\ndata:\n  train: [x]\n  format: text\nmodel:\n  family: bert\n"
                       "  head: classification\n"),
-            "F:7: model.head classification needs one document a sequence, not data.batching "
-            "concatenate; hint: pad_uniform, pad_dynamic or pad_fixed");
+            "F:7: model.head classification does not go with data.format text, because "
+            "classification needs labels, which plain text does not have; hint: data.format jsonl");
   EXPECT_EQ(LoadError("data: {train: [x]}\nname: A\n").substr(0, 16), "F:2: name 'A' mu");
   EXPECT_NE(LoadError("name: a\n").find("required field data is missing"), std::string::npos);
   EXPECT_NE(LoadError("name: [a\n").find("not valid YAML"), std::string::npos);

@@ -80,7 +80,7 @@ TEST_F(ApiTest, AWarmupThatTheRequestDoesNotHaveFitsTheSteps) {
   spec.mutable_schedule()->clear_warmup_steps();
   v1::SubmitJobResponse response;
   ASSERT_TRUE(Submit(spec, "x", response).ok());
-  EXPECT_EQ(response.job().spec().schedule().warmup_steps(), 20);
+  EXPECT_EQ(response.job().spec().schedule().warmup_steps(), 2);
   spec.mutable_schedule()->set_warmup_steps(100);
   EXPECT_THAT(Submit(spec, "y", response).error_message(), HasSubstr("schedule.warmup_steps 100"));
 }

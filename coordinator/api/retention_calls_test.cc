@@ -45,11 +45,11 @@ TEST_F(RetentionCallsTest, ARequestIdOfAnotherSpecIsAnError) {
   v1::SubmitJobResponse again;
   v1::JobSpec spec = Spec();
   ASSERT_TRUE(Submit(spec, "same", first).ok());
-  spec.mutable_train()->set_steps(777);
+  spec.mutable_train()->set_steps(2000);
   const grpc::Status status = Submit(spec, "same", again);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_THAT(status.error_message(), HasSubstr(first.job().id()));
-  EXPECT_THAT(status.error_message(), HasSubstr("train.steps was 1000, is 777"));
+  EXPECT_THAT(status.error_message(), HasSubstr("train.steps was 1000, is 2000"));
   EXPECT_EQ(List().jobs_size(), 1);
   ASSERT_TRUE(Submit(Spec(), "same", again).ok()) << "the same spec is the same job";
   EXPECT_EQ(again.job().id(), first.job().id());
