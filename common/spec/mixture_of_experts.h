@@ -21,7 +21,7 @@ std::string RouterWarning(const ModelSpec& model);
 /// the sizes of the model known. kInvalid names the size that it does not divide.
 Status CheckExpertParallel(const JobSpec& job);
 
-/// "A and not B": two matrices of one layer's experts, of which model.freeze names the first alone.
+/// "A and not B": two matrices of one layer's experts, where model.freeze names only the first.
 /// Empty: it names all experts of a layer, or none. With the sizes of the model known.
 std::string UnevenFreeze(const ModelSpec& model);
 

@@ -7,9 +7,9 @@
 
 namespace weft {
 
-/// Whether `degree` ranks can share each matrix of `model` in equal parts, as a grid of so many
-/// rows. kInvalid names the size that does not divide, and what would do. Sizes that are still open
-/// (vocab_size 0) are taken to fit.
+/// Whether each matrix of `model` can be sharded over `degree` tensor-parallel ranks in equal
+/// parts, as a grid of `rows` rows. kInvalid names the size that does not divide, and what would
+/// do. Sizes that are still open (vocab_size 0) are taken to fit.
 Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows = 1);
 
 /// The same of all sizes that the job says: with `sequence_parallel` the length of its sequences,

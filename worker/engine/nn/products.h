@@ -34,14 +34,14 @@ struct OutputGradient {
   ProductOperand for_input = {};
   ProductOperand for_weight = {};
 
-  /// What WeightGradient reads of it, for those that are put off.
+  /// What WeightGradient reads of it, for a deferred weight gradient.
   OutputGradient ForWeight() const { return {dy, {}, for_weight}; }
 };
 
 /// Where the gradients of neighbouring outputs of a layer go.
 struct WeightGradientTarget {
-  int64_t column = 0;       ///< The first of their columns of y ...
-  int64_t columns = 0;      ///< ... of so many.
+  int64_t column = 0;       ///< The first of their columns of y.
+  int64_t columns = 0;      ///< Number of their columns.
   TensorView dweight = {};  ///< [columns, in] f32, or none: it is not trained.
   TensorView dbias = {};    ///< [columns] f32, or none.
   bool accumulate = false;  ///< Adds to what is there.
@@ -68,8 +68,8 @@ class WeightProducts {
   virtual Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
                                          bool for_weight) const = 0;
 
-  /// dx = dy W, [rows, in]. With `before`, of which x is the GELU: the gradient of that; its
-  /// `active.value`, where there is one, becomes x again.
+  /// dx = dy W, [rows, in]. Where x = GELU(before), writes the gradient of `before` instead, and
+  /// computes x again into `active.value` if there is one.
   virtual Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                const Tensor& before, const GeluValue& active) const = 0;
 
@@ -87,8 +87,8 @@ struct BlockPlace {
 /// A linear layer, for whoever makes its products.
 struct LinearLayer {
   ParameterSet* parameters = nullptr;  ///< Outlives the products.
-  int64_t weight = 0;                  ///< Index of the first of its weights, ...
-  int64_t outputs = 1;                 ///< ... of which so many are one matrix.
+  int64_t weight = 0;                  ///< Index of the first of its weights.
+  int64_t outputs = 1;                 ///< Number of its weights, which are stacked as one matrix.
   int64_t bias = -1;                   ///< Index of the first bias, or -1.
   /// What ranks share of it: others have other columns of W and x, or other rows of W and columns
   /// of y.
@@ -111,8 +111,8 @@ class ProductsFactory {
   /// pass, before what is below.
   virtual std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) = 0;
 
-  /// Says that the layers here are those of these blocks of a network of so many, where other ranks
-  /// have the rest.
+  /// Says that the layers here are those of the blocks `blocks` in a network of `of` blocks. Other
+  /// pipeline ranks have the rest.
   virtual void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) = 0;
 
   /// Takes memory for what layers have in common.

@@ -59,7 +59,7 @@ class Fp8ProductsFactory : public ProductsFactory {
   Status StartPack(Context& context) override { return scaling_.AgreeOnWeights(context); }
 
  private:
-  /// The blocks of a network of so many whose products are in FP8.
+  /// The range of blocks whose products are in FP8, in a network of `blocks` blocks.
   Shard::Range BlocksOf(int64_t blocks) const;
 
   Fp8Scaling scaling_;
