@@ -83,7 +83,8 @@ struct Metrics::Families {
   Family<Gauge>& world_size = NewGauge("weft_train_world_size", "Ranks of the run.");
   Family<Gauge>& epoch = NewGauge("weft_train_epoch", "Attempt epoch of the run.");
   Family<Counter>& steps = NewCounter("weft_train_steps_total", "Optimizer steps done.");
-  Family<Counter>& tokens = NewCounter("weft_train_tokens_total", "Tokens trained on, without padding.");
+  Family<Counter>& tokens =
+      NewCounter("weft_train_tokens_total", "Tokens trained on, without padding.");
   Family<Counter>& flops = NewCounter("weft_train_model_flops_total",
                                       "Model FLOPs of the steps done, without recomputation.");
   Family<Counter>& rollbacks = NewCounter(
@@ -99,7 +100,8 @@ struct Metrics::Families {
   Family<Gauge>& eta = NewGauge("weft_train_eta_seconds", "Remaining time at the present rate.");
   Family<Gauge>& mfu = NewGauge(
       "weft_train_mfu_ratio", "Share of the measured matrix-product rate that model FLOPs reach.");
-  Family<Gauge>& rate = NewGauge("weft_train_tokens_per_second", "Tokens per second without padding, all ranks.");
+  Family<Gauge>& rate =
+      NewGauge("weft_train_tokens_per_second", "Tokens per second without padding, all ranks.");
   Family<Histogram>& step_duration =
       NewHistogram("weft_train_step_duration_seconds", "Time of an optimizer step.");
   Family<Counter>& phase =
