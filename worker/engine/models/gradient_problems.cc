@@ -295,8 +295,9 @@ Problem DropoutProblem(Sides& sides) {
   p.prepare = [=](Context& c) -> Status {
     ParameterGradients none({});
     Tape tape(&none);
-    WEFT_ASSIGN_OR_RETURN(Value kept,
-                          dropout.Forward(c, tape, tape.NewValue(NewTensor(c, *mask), true), 4));
+    WEFT_ASSIGN_OR_RETURN(
+        Value kept,
+        dropout.Forward(c, tape, tape.NewValue(NewTensor(c, *mask), true), {.first_row = 4}));
     int64_t dropped = 0;
     for (size_t i = 0; i < mask->values.size(); ++i) {
       mask->values[i] = kept.tensor.As<float>()[i];
@@ -309,7 +310,7 @@ Problem DropoutProblem(Sides& sides) {
     return OkStatus();
   };
   p.run = [dropout](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(dropout.Forward(c, t, in[0], 4));
+    return One(dropout.Forward(c, t, in[0], {.first_row = 4}));
   };
   p.reference = [mask](const std::vector<Matrix>& in) {
     Matrix y = in[0];
@@ -331,7 +332,7 @@ Problem AffineProblem(Sides& sides) {
   auto affine = std::make_shared<Affine>(p.parameters.get(), scale, shift);
   p.inputs = {sides.Normal(rows, width)};
   p.run = [affine](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(affine->Forward(c, t, in[0]));
+    return One(affine->Forward(c, t, in[0], {}));
   };
   p.reference = [scales, shifts](const std::vector<Matrix>& in) {
     Matrix y = in[0];

@@ -221,6 +221,14 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
                      options.tensor != nullptr ? &options.tensor->group() : nullptr)
                : nullptr) {}
 
+Grafter Model::grafter() const {
+  return [this](const GraftSite& site, Grafts& grafts) {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      technique->OnSite(site, grafts);
+    }
+  };
+}
+
 // NOLINTNEXTLINE(performance-unnecessary-value-param): those that override it take it over
 Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,
                            kernels::StepValue<float>, BatchLoss*) const {

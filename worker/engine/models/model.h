@@ -84,6 +84,9 @@ class Model {
   /// The scales of FP8 products, or null when there are none.
   Fp8Scaling* fp8() const { return fp8_ == nullptr ? nullptr : &fp8_->scaling(); }
 
+  /// Lets the techniques put what they have at the sites of the network.
+  Grafter grafter() const;
+
   /// Makes the products of blocks as the recipe has it, or null: DenseProducts.
   ProductsFactory* block_products() const { return fp8_.get(); }
 

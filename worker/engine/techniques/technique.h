@@ -14,6 +14,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
@@ -75,6 +76,10 @@ class Technique {
   virtual ~Technique() = default;
 
   // Building the model.
+
+  /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
+  /// embedding and each sub-layer on this rank, in their order.
+  virtual void OnSite(const GraftSite&, Grafts&) {}
 
   /// The parameters of the network are registered, those of model.freeze are frozen, and none has
   /// memory yet: registers more.
