@@ -28,10 +28,27 @@ Status CheckTechniques(const JobSpec& job) {
   return OkStatus();
 }
 
+std::vector<Refusal> TechniqueRefusals() {
+  std::vector<Refusal> rows;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::span<const Refusal> own = technique->refusals();
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  return rows;
+}
+
 StepWork StepWorkOf(const ModelShape& shape) {
   StepWork work;
   for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);
   return work;
+}
+
+int64_t LeastMicroBatches(const JobSpec& job) {
+  int64_t least = 1;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    least = std::max(least, technique->LeastMicroBatches(job));
+  }
+  return least;
 }
 
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {

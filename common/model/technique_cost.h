@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 
@@ -53,7 +55,13 @@ class TechniqueCost {
   /// That of its folder.
   virtual std::string_view name() const = 0;
 
-  virtual bool Asked(const JobSpec& job) const = 0;
+  /// What asks for it.
+  virtual const Feature& feature() const = 0;
+  bool Asked(const JobSpec& job) const { return feature().asked(job); }
+
+  /// What it does not combine with: rows about feature(), with features of the core (features.h) or
+  /// of techniques before it in the registry.
+  virtual std::span<const Refusal> refusals() const { return {}; }
 
   /// kInvalid where its own fields do not fit each other.
   virtual Status Check(const JobSpec&) const { return OkStatus(); }
@@ -81,6 +89,9 @@ class TechniqueCost {
     return {};
   }
 
+  /// Micro-batches that a whole batch must have, those of all ranks together.
+  virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
+
   virtual std::vector<TechniqueMetric> Metrics() const { return {}; }
 };
 
@@ -88,11 +99,12 @@ class TechniqueCost {
 /// this.
 const std::vector<const TechniqueCost*>& TechniqueCosts();
 
-// The sums over all techniques.
+// What all techniques together say.
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape);
+int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 

@@ -3,12 +3,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/testing.h"
 
@@ -22,6 +24,13 @@ using ::testing::StartsWith;
 using namespace features;
 
 using Change = void (*)(JobSpec& job);
+
+const Feature* FeatureOf(std::string_view technique) {
+  for (const TechniqueCost* each : TechniqueCosts()) {
+    if (each->name() == technique) return &each->feature();
+  }
+  return nullptr;
+}
 
 /// What makes a job ask for a feature, with what that needs.
 const std::map<const Feature*, Change>& Changes() {
@@ -101,8 +110,9 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
       {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
-      {&kGradientNoiseScale, [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
-      {&kAveraging, [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
+      {FeatureOf("gradient_noise_scale"),
+       [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
+      {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
@@ -114,7 +124,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.optimizer.name = "schedule_free_adamw";
          job.schedule.kind = "constant";
        }},
-      {&kOverParameterization,
+      {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
@@ -228,6 +238,14 @@ TEST(Compatibility, ARowIsThereOnceAndNextToThoseOfItsFeature) {
     if (row.feature == last) continue;
     EXPECT_TRUE(begun.insert(row.feature).second) << row.feature->name;
     last = row.feature;
+  }
+}
+
+TEST(Compatibility, RowsOfATechniqueAreAboutIt) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    for (const Refusal& row : technique->refusals()) {
+      EXPECT_EQ(row.feature, &technique->feature()) << technique->name();
+    }
   }
 }
 

@@ -38,8 +38,6 @@ extern const Feature kOffloadedOptimal;
 // How the weights are trained.
 extern const Feature kBf16Pure;
 extern const Feature kFp8;
-extern const Feature kGradientNoiseScale;
-extern const Feature kAveraging;
 extern const Feature kSpikeGuard;
 extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;
@@ -49,7 +47,6 @@ extern const Feature kLars;
 extern const Feature kScheduleFree;
 
 // The network.
-extern const Feature kOverParameterization;
 extern const Feature kImport;
 extern const Feature kNetworkInitialization;
 extern const Feature kNormFreeInitialization;

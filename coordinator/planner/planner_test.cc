@@ -209,6 +209,15 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
 }
 
+TEST(PlanJob, CutsABatchForATechniqueThatComparesMicroBatches) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 1;
+  job.train.global_batch = 2;
+  EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).micro_batch, 2);
+  job.train.gradient_noise_scale = true;
+  EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).micro_batch, 1);
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {

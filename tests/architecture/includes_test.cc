@@ -248,8 +248,7 @@ TEST(Architecture, TechniquesAreNamedInFewFilesBesideTheirOwn) {
     const std::vector<std::string> files = FilesThatName(root, technique);
     std::printf("%s is named in %zu other files\n", technique.c_str(), files.size());
     for (const std::string& file : files) std::printf("  %s\n", file.c_str());
-    const bool reported = technique == "gradient_noise_scale";
-    EXPECT_LE(files.size(), reported ? 8 : 6) << technique;
+    EXPECT_LE(files.size(), 4) << technique;
   }
 }
 
