@@ -8,6 +8,7 @@
 
 #include "common/model/activation_codes.h"
 #include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -182,7 +183,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     reading = std::max(reading, size.row + in + 2 * size.qkv);
   }
   // The gradient of a scaled branch is not that of the stream.
-  const int64_t branch = BranchScalingOf(model) == BranchScaling::kNone ? 0 : size.row;
+  const int64_t branch = ScalesBranches(model) ? size.row : 0;
   return {mlp_backward + branch, reading + branch, size.row + size.qkv + attending + branch,
           attending};
 }

@@ -37,6 +37,28 @@ std::vector<Refusal> TechniqueRefusals() {
   return rows;
 }
 
+ComputedShares ComputedSharesOf(const ModelSpec& model) {
+  const auto mean = [&](SubLayer sub_layer) {
+    double sum = 0;
+    for (int64_t layer = 0; layer < model.layers; ++layer) {
+      double share = 1;
+      for (const TechniqueCost* technique : TechniqueCosts()) {
+        share *= technique->ComputedShare(model, sub_layer, layer);
+      }
+      sum += share;
+    }
+    return sum / static_cast<double>(model.layers);
+  };
+  return {mean(SubLayer::kAttention), mean(SubLayer::kMlp)};
+}
+
+bool ScalesBranches(const ModelSpec& model) {
+  return BranchScalingOf(model) != BranchScaling::kNone ||
+         std::any_of(
+             TechniqueCosts().begin(), TechniqueCosts().end(),
+             [&](const TechniqueCost* technique) { return technique->ScalesBranches(model); });
+}
+
 StepWork StepWorkOf(const ModelShape& shape) {
   StepWork work;
   for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);

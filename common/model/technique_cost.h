@@ -8,6 +8,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
+#include "common/model/sub_layer.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
@@ -77,6 +78,14 @@ class TechniqueCost {
 
   virtual void AddStepWork(const ModelShape&, StepWork&) const {}
 
+  /// Expected share of the work of a sub-layer, forward and backward, that training computes. A
+  /// gate (worker/engine/nn/graft.h) skips the rest.
+  virtual double ComputedShare(const ModelSpec&, SubLayer, int64_t /*layer*/) const { return 1; }
+
+  /// Whether residual branches are multiplied by something before they are added: their gradients
+  /// are then other tensors than that of the residual stream.
+  virtual bool ScalesBranches(const ModelSpec&) const { return false; }
+
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }
 
@@ -104,6 +113,9 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape);
+/// The mean over the layers of the network.
+ComputedShares ComputedSharesOf(const ModelSpec& model);
+bool ScalesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);

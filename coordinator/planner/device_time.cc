@@ -67,10 +67,10 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       kBackwardKernels +
       ExpertKernels(inputs.shape, kBackwardRoutingKernels, kBackwardExpertKernels);
   const double forwards = passes * D(inputs.shape.spec.layers) + recomputed;
-  const double kernels =
-      passes * (D(inputs.shape.spec.layers) * (forward_kernels + backward_kernels + casts) +
-                kPassKernels) +
-      recomputed * (forward_kernels + casts_of_products * kForwardCasts);
+  const double kernels = passes * (D(inputs.shape.spec.layers) * inputs.shape.computed.Mean() *
+                                       (forward_kernels + backward_kernels + casts) +
+                                   kPassKernels) +
+                         recomputed * (forward_kernels + casts_of_products * kForwardCasts);
   const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
   time.overhead_seconds =
       std::max(0.0, kernels * stack.host_seconds - computing) + stack.step_seconds;

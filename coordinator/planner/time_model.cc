@@ -216,6 +216,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     // The classifier's columns are already those of a rank; each has the whole router.
     const bool whole = gemm.name == "classifier" || gemm.name == "router";
     seconds /= D(whole ? shape.tensor_rows : shape.tensor);
+    seconds *= ComputedShare(shape, gemm.name);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -233,8 +234,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
-  const double forward_layer = 2 * product + draw;
-  const double backward_layer = 5 * product + (rates.device() != nullptr ? 2 : 1) * draw;
+  const double attended = shape.computed.attention;
+  const double forward_layer = attended * (2 * product + draw);
+  const double backward_layer =
+      attended * (5 * product + (rates.device() != nullptr ? 2 : 1) * draw);
   const double backward_layers = D(model.layers - shape.first_trained_layer);
   cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
   cost.backward_gemm_seconds += backward_layers * backward_layer;
@@ -273,6 +276,8 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                                            rows * (width + D(MlpInputs(model)) * inner));
   block_forward += 3 * inputs;
   block_backward += 3 * inputs + 4 * outputs;
+  block_forward *= shape.computed.Mean();
+  block_backward *= shape.computed.Mean();
   const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
   const double classifier = !shape.has_head ? 0
                                             : D(HeadRows(shape, tokens, sequence_length)) *
@@ -474,7 +479,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
       passes * D(inputs.recomputed_attentions) *
           (pass.attention_forward_gemm_seconds + kAttentionOperations * per_operation);
   time.overhead_seconds =
-      passes * (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
+      passes *
+          (D(inputs.shape.spec.layers) * inputs.shape.computed.Mean() * kOperationsPerBlock +
+           kOperationsPerPass) *
           per_operation +
       calibration.step_seconds;
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
