@@ -378,6 +378,24 @@ Problem GatherProblem(Sides& sides) {
   return p;
 }
 
+Problem ScatterProblem(Sides& sides) {
+  Problem p;
+  const int64_t count = sides.Draw();
+  const std::vector<int32_t> rows = Parted(sides, count).first;
+  p.inputs = {sides.Normal(static_cast<int64_t>(rows.size()), sides.Draw())};
+  p.run = [rows, count](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(ScatterRows(c, t, in[0], Indices(c, rows), count));
+  };
+  p.reference = [rows, count](const std::vector<Matrix>& in) {
+    Matrix y(count, in[0].columns);
+    for (int64_t r = 0; r < in[0].rows; ++r) {
+      for (int64_t c = 0; c < y.columns; ++c) y.at(rows[r], c) = in[0].at(r, c);
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
 Problem MergeProblem(Sides& sides) {
   Problem p;
   const int64_t rows = 1 + sides.Draw(), width = sides.Draw();
@@ -518,6 +536,7 @@ std::vector<Operation> Operations() {
       {"dropout backward", "dropout", DropoutProblem},
       {"affine backward", "affine", AffineProblem},
       {"gather rows backward", "gather rows", GatherProblem},
+      {"scatter rows backward", "scatter rows", ScatterProblem},
       {"merge rows backward", "merge rows", MergeProblem},
       {"head backward", "head", HeadProblem},
       {"recompute", "recompute", RecomputeProblem},

@@ -27,9 +27,11 @@ enum class GraftPlace : uint8_t {
 
 /// How a place of the network is used in a forward pass.
 struct GraftUse {
-  int64_t first_row = 0;  ///< Index of row 0 in the global batch.
-  int64_t layer = 0;      ///< Of the model; of a block.
-  int64_t use = 0;        ///< Of the layers that share the block, from 0.
+  int64_t first_row = 0;       ///< Index of row 0 in the global batch.
+  int64_t layer = 0;           ///< Of the model; of a block.
+  int64_t use = 0;             ///< Of the layers that share the block, from 0.
+  int64_t first_sequence = 0;  ///< Of the micro-batch, in the global batch.
+  int64_t sequences = 0;       ///< Of the micro-batch.
 };
 
 /// An operation that is put at a place of the network, for example dropout. It records its backward
@@ -48,6 +50,9 @@ class Graft {
 struct BranchChoice {
   bool computed = true;  ///< Otherwise the branch adds nothing, and no work is done for it.
   float scale = 1;       ///< What the branch is multiplied by.
+  /// Sequences of the micro-batch, ascending, that the branch is computed for; to the others it
+  /// adds nothing. Empty: all of them.
+  std::vector<int64_t> sequences = {};
 };
 
 /// Decides in each pass of training whether a residual branch is computed. Evaluation computes all
@@ -56,8 +61,9 @@ class BranchGate {
  public:
   virtual ~BranchGate() = default;
 
-  /// For the layer and the rows of `use` in step context.step. Every call gives the same, because
-  /// recomputation asks again, and so does every rank: branches have collectives.
+  /// For the layer and the micro-batch of `use` in step context.step. Every call gives the same,
+  /// because recomputation asks again, and on every rank that has a part of this micro-batch:
+  /// branches have collectives.
   virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
 };
 

@@ -10,6 +10,8 @@
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/norm.h"
+#include "worker/engine/nn/rows.h"
+#include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
 
@@ -39,31 +41,43 @@ class ResidualBranch {
   /// The parameters of the sub-layer end before `end`.
   void EndParameters(int64_t end) { end_parameter_ = end; }
 
-  /// `sub_layer` is Result<Value>(const Value&). After a post-norm the result is one value. Where
-  /// the gate skips the branch there is no work but that of a post-norm.
+  /// `sub_layer` is Result<Value>(const Value&, const TokenBatch&). After a post-norm the result is
+  /// one value. Where the gate skips the branch there is no work but that of a post-norm; where it
+  /// picks sequences, the branch is computed for their rows alone.
   template <class Run>
-  Result<Residual> Forward(Context& context, Tape& tape, const Residual& x, const GraftUse& use,
-                           Run&& sub_layer) const {
+  Result<Residual> Forward(Context& context, Tape& tape, const Residual& x, const TokenBatch& batch,
+                           const GraftUse& use, Run&& sub_layer) const {
     const BranchChoice choice = grafts_.Choose(context, tape, use);
-    const auto run = [&](const Value& in) -> Result<Value> {
-      WEFT_ASSIGN_OR_RETURN(Value out, Between(context, tape, in, use, sub_layer));
+    const auto run = [&](const Value& in, const TokenBatch& rows) -> Result<Value> {
+      WEFT_ASSIGN_OR_RETURN(Value out, Between(context, tape, in, rows, use, sub_layer));
       if (choice.scale == 1) return out;
       return Scale(context, tape, std::move(out), choice.scale);
     };
     if (!choice.computed) {
       Skip(tape, x);
       if (position_ != NormPosition::kPost) return x;
-    } else if (position_ == NormPosition::kPre) {
+    } else if (position_ == NormPosition::kPre && choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(Norm::Output in, norm_->Forward(context, tape, x));
-      WEFT_ASSIGN_OR_RETURN(Value delta, run(in.normalized));
+      WEFT_ASSIGN_OR_RETURN(Value delta, run(in.normalized, batch));
       return Residual{std::move(in.stream), std::move(delta)};
     }
     WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, x));
     Value delta;
-    if (choice.computed) {
-      WEFT_ASSIGN_OR_RETURN(delta, run(in));
-      if (position_ == NormPosition::kNone) return Residual{std::move(in), std::move(delta)};
+    if (!choice.sequences.empty()) {
+      WEFT_ASSIGN_OR_RETURN(const TokenBatch::Picked picked, batch.Pick(context, choice.sequences));
+      WEFT_ASSIGN_OR_RETURN(Value part, GatherRows(context, tape, in, picked.rows));
+      if (position_ == NormPosition::kPre) {
+        WEFT_ASSIGN_OR_RETURN(Norm::Output normed,
+                              norm_->Forward(context, tape, {std::move(part), {}}));
+        part = std::move(normed.normalized);
+      }
+      WEFT_ASSIGN_OR_RETURN(part, run(part, picked.batch));
+      WEFT_ASSIGN_OR_RETURN(delta,
+                            ScatterRows(context, tape, part, picked.rows, in.tensor.shape()[0]));
+    } else if (choice.computed) {
+      WEFT_ASSIGN_OR_RETURN(delta, run(in, batch));
     }
+    if (position_ != NormPosition::kPost) return Residual{std::move(in), std::move(delta)};
     WEFT_ASSIGN_OR_RETURN(Norm::Output out,
                           norm_->Forward(context, tape, {std::move(in), std::move(delta)}));
     return Residual{std::move(out.normalized), {}};
@@ -72,12 +86,12 @@ class ResidualBranch {
  private:
   /// The sub-layer with the grafts at its places.
   template <class Run>
-  Result<Value> Between(Context& context, Tape& tape, const Value& x, const GraftUse& use,
-                        Run&& sub_layer) const {
+  Result<Value> Between(Context& context, Tape& tape, const Value& x, const TokenBatch& rows,
+                        const GraftUse& use, Run&& sub_layer) const {
     Value in = x;
     WEFT_ASSIGN_OR_RETURN(
         in, grafts_.Forward(GraftPlace::kSubLayerInput, context, tape, std::move(in), use));
-    WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in));
+    WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in, rows));
     WEFT_ASSIGN_OR_RETURN(
         out, grafts_.Forward(GraftPlace::kSubLayerOutput, context, tape, std::move(out), use));
     return grafts_.Forward(GraftPlace::kResidualBranch, context, tape, std::move(out), use);

@@ -58,19 +58,23 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
                                            const BlockUse& use) const {
   const int64_t first_token =
       use.batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(use.batch.count) : 0);
-  const GraftUse graft_use{first_token, use.layer, use.use};
-  const auto attend = [&](const Value& in) {
+  const GraftUse graft_use{.first_row = first_token,
+                           .layer = use.layer,
+                           .use = use.use,
+                           .first_sequence = use.batch.first_sequence,
+                           .sequences = use.batch.sequences};
+  const auto attend = [&](const Value& in, const TokenBatch& batch) {
     return use.recompute_attention && tape.recording()
-               ? attention_.ForwardRecomputed(context, tape, in, use.batch, use.use)
-               : attention_.Forward(context, tape, in, use.batch, use.use, use.cache);
+               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use)
+               : attention_.Forward(context, tape, in, batch, use.use, use.cache);
   };
-  const auto transform = [&](const Value& in) {
-    return experts_ ? experts_->Forward(context, tape, in, use.batch)
+  const auto transform = [&](const Value& in, const TokenBatch& batch) {
+    return experts_ ? experts_->Forward(context, tape, in, batch)
                     : mlp_->Forward(context, tape, in);
   };
   WEFT_ASSIGN_OR_RETURN(Residual attended,
-                        attention_branch_.Forward(context, tape, x, graft_use, attend));
-  return mlp_branch_.Forward(context, tape, attended, graft_use, transform);
+                        attention_branch_.Forward(context, tape, x, use.batch, graft_use, attend));
+  return mlp_branch_.Forward(context, tape, attended, use.batch, graft_use, transform);
 }
 
 }  // namespace weft::engine
