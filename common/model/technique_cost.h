@@ -60,8 +60,12 @@ class TechniqueCost {
   virtual const Feature& feature() const = 0;
   bool Asked(const JobSpec& job) const { return feature().asked(job); }
 
-  /// What it does not combine with: rows about feature(), with features of the core (features.h) or
-  /// of techniques before it in the registry.
+  /// Settings of it that combine with less than it does without them. A job that asks for one asks
+  /// for feature(), too.
+  virtual std::span<const Feature> settings() const { return {}; }
+
+  /// What it does not combine with: rows about feature() or one of settings(), with features of the
+  /// core (features.h) or of techniques before it in the registry.
   virtual std::span<const Refusal> refusals() const { return {}; }
 
   /// kInvalid where its own fields do not fit each other.

@@ -25,9 +25,11 @@ using namespace features;
 
 using Change = void (*)(JobSpec& job);
 
-const Feature* FeatureOf(std::string_view technique) {
+/// Of a technique, or one of its settings().
+const Feature* FeatureOf(std::string_view technique, int64_t setting = -1) {
   for (const TechniqueCost* each : TechniqueCosts()) {
-    if (each->name() == technique) return &each->feature();
+    if (each->name() != technique) continue;
+    return setting < 0 ? &each->feature() : &each->settings()[static_cast<size_t>(setting)];
   }
   return nullptr;
 }
@@ -108,6 +110,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.resources.recompute = "optimal";
          job.resources.offload_activations = "host";
        }},
+      {&kActivationCompression, [](JobSpec& job) { job.resources.activation_bits = 4; }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
       {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
       {FeatureOf("gradient_noise_scale"),
@@ -244,7 +247,14 @@ TEST(Compatibility, ARowIsThereOnceAndNextToThoseOfItsFeature) {
 TEST(Compatibility, RowsOfATechniqueAreAboutIt) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     for (const Refusal& row : technique->refusals()) {
-      EXPECT_EQ(row.feature, &technique->feature()) << technique->name();
+      if (row.feature == &technique->feature()) continue;
+      const std::span<const Feature> settings = technique->settings();
+      const bool own = std::any_of(settings.begin(), settings.end(),
+                                   [&](const Feature& setting) { return row.feature == &setting; });
+      EXPECT_TRUE(own) << technique->name();
+    }
+    for (const Feature& setting : technique->settings()) {
+      EXPECT_TRUE(technique->Asked(With(GoodJob(), &setting))) << setting.setting;
     }
   }
 }

@@ -269,6 +269,15 @@ const Feature kCompressedSegments = {
     .shown =
         [](const JobSpec& job) { return ShownSegments(job) + " and activation_bits together"; }};
 
+const Feature kActivationCompression = {
+    .name = "activation compression",
+    .setting = "resources.activation_bits",
+    .asked = [](const JobSpec& job) { return job.resources.activation_bits > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.activation_bits", job.resources.activation_bits);
+        }};
+
 const Feature kOffloadedOptimal = {
     .name = "optimal recomputation with offloaded activations",
     .setting = "resources.recompute optimal with offload_activations",

@@ -34,6 +34,7 @@ extern const Feature kResidentUnits;
 extern const Feature kRecomputeSegments;
 extern const Feature kCompressedSegments;
 extern const Feature kOffloadedOptimal;
+extern const Feature kActivationCompression;
 
 // How the weights are trained.
 extern const Feature kBf16Pure;
