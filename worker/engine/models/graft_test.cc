@@ -148,7 +148,7 @@ TEST(BranchGateTest, ASkippedBranchIsOneTimesZeroWithoutItsWork) {
       EXPECT_EQ(skipped.output, zero.output);
       EXPECT_EQ(skipped.input_gradient, zero.input_gradient);
       EXPECT_EQ(skipped.gradients, zero.gradients);
-      EXPECT_EQ(skipped.reported, all.reported) << "reductions of all ranks have one order";
+      EXPECT_EQ(skipped.reported, all.reported) << "reductions start as early";
       // One attention and one MLP of four each.
       EXPECT_NEAR(skipped.flops / all.flops, 0.75, 1e-3);
     }

@@ -48,8 +48,10 @@ class Graft {
 
 /// What is computed of a residual branch.
 struct BranchChoice {
-  bool computed = true;  ///< Otherwise the branch adds nothing, and no work is done for it.
-  float scale = 1;       ///< What the branch is multiplied by.
+  /// Otherwise the branch adds nothing, and no work is done for it. The same on all ranks, because
+  /// they reduce the gradients of the branch.
+  bool computed = true;
+  float scale = 1;  ///< What the branch is multiplied by.
   /// Sequences of the micro-batch, ascending, that the branch is computed for; to the others it
   /// adds nothing. Empty: all of them.
   std::vector<int64_t> sequences = {};
@@ -63,7 +65,7 @@ class BranchGate {
 
   /// For the layer and the micro-batch of `use` in step context.step. Every call gives the same,
   /// because recomputation asks again, and on every rank that has a part of this micro-batch:
-  /// branches have collectives.
+  /// branches have collectives. Ranks with other micro-batches may pick other sequences.
   virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
 };
 

@@ -98,7 +98,7 @@ class ResidualBranch {
   }
 
   /// The backward pass reports the gradients of the skipped parameters where it would compute them:
-  /// reductions start as early as with the branch, and in the same order.
+  /// reductions start as early as with the branch.
   void Skip(Tape& tape, const Residual& x) const;
 
   int64_t begin_parameter_;
