@@ -60,6 +60,8 @@ struct Blocks {
   Values output, input_gradient, gradients;
   std::vector<std::string> reported;  ///< Sub-layers, as their gradients become complete.
   double flops = 0;
+  bool below_is_trained = true;  ///< What stands before the blocks.
+  bool result_needs_gradient = false;
 
   Blocks(const ModelSpec& of, const Grafter& grafter, const std::vector<std::string>& policies = {})
       : spec(of),
@@ -111,16 +113,17 @@ struct Blocks {
       return OkStatus();
     });
     Tape tape(&sums);
-    const Value in = tape.NewValue(*x, true);
+    const Value in = tape.NewValue(*x, below_is_trained);
     auto y = stack.Forward(context, tape, in, *batch);
     WEFT_CHECK(y.ok(), y.status().message());
     auto sum = Sum(context, tape, *y);
     output = ValuesOf(sum->tensor.view());
+    result_needs_gradient = sum->needs_gradient();
     WEFT_CHECK(tape.AddGradient(context, sum->node, *dy).ok(), "gradient");
     const Status status = tape.RunBackward(context);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(sums.FinishPass(context).ok(), "finish");
-    input_gradient = ValuesOf(tape.TakeGradient(in.node).view());
+    if (below_is_trained) input_gradient = ValuesOf(tape.TakeGradient(in.node).view());
     gradients = ValuesOf(parameters.gradients());
     context.profiler = nullptr;
     for (const auto& [name, entry] : profiler.entries()) flops += entry.flops;
@@ -183,6 +186,28 @@ TEST(BranchGateTest, PickedSequencesAreComputedAlone) {
       EXPECT_EQ(some.reported, with.reported);
       EXPECT_NEAR(some.flops / with.flops, 0.875, 1e-3);
     }
+  }
+}
+
+// What comes and goes block by block, as parameters do, must not depend on what is skipped.
+TEST(BranchGateTest, AResultNeedsAGradientWhereItWouldWithTheBranch) {
+  class NoBranch : public BranchGate {
+   public:
+    BranchChoice Choose(const Context&, const GraftUse&) const override {
+      return {.computed = false};
+    }
+  };
+  const Grafter none = [](const GraftSite&, Grafts& grafts) {
+    grafts.SetGate(std::make_unique<NoBranch>());
+  };
+  for (const char* policy : {"keep", "recompute"}) {
+    SCOPED_TRACE(policy);
+    Blocks blocks(Spec("pre"), none, std::vector<std::string>(4, policy));
+    blocks.below_is_trained = false;
+    blocks.Run();
+    EXPECT_TRUE(blocks.result_needs_gradient);
+    EXPECT_EQ(blocks.reported.size(), 8u);
+    for (const float gradient : blocks.gradients) EXPECT_EQ(gradient, 0);
   }
 }
 

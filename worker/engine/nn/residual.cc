@@ -1,6 +1,7 @@
 #include "worker/engine/nn/residual.h"
 
 #include <memory>
+#include <utility>
 
 #include "worker/engine/autograd/add.h"
 #include "worker/engine/nn/affine.h"
@@ -52,12 +53,20 @@ ResidualBranch::ResidualBranch(const GraftSite& site, const NormOptions& norm,
   if (grafter) grafter(site, grafts_);
 }
 
-void ResidualBranch::Skip(Tape& tape, const Residual& x) const {
-  // Without a gradient below, nothing is recorded: FinishPass has the rest.
-  if (!x.stream.needs_gradient() && !x.delta.needs_gradient()) return;
+Residual ResidualBranch::Skip(Tape& tape, Residual x) const {
+  bool trains = false;
+  for (int64_t i = first_skipped_; i < end_parameter_; ++i) trains = trains || tape.Trains(i);
+  const bool passes = x.stream.needs_gradient() || x.delta.needs_gradient();
+  if (!passes && !trains) return x;
+  int32_t ends = Value::kNoNode;
+  if (!passes) {
+    x.stream = tape.NewValue(std::move(x.stream.tensor), true);
+    ends = x.stream.node;
+  }
   for (int64_t i = first_skipped_; i < end_parameter_; ++i) tape.UseParameter(i);
-  if (!tape.recording()) return;
-  tape.Record("skipped branch", [this](Context& context, Tape& t) -> Status {
+  if (!tape.recording()) return x;
+  tape.Record("skipped branch", [this, ends](Context& context, Tape& t) -> Status {
+    if (ends != Value::kNoNode) (void)t.TakeGradient(ends);
     const auto skip = [this](Context& c, Tape& of) -> Status {
       for (int64_t i = end_parameter_; i-- > first_skipped_;) {
         WEFT_RETURN_IF_ERROR(of.parameters().Skip(c, i));
@@ -68,6 +77,7 @@ void ResidualBranch::Skip(Tape& tape, const Residual& x) const {
     t.Defer("skipped branch", skip);
     return OkStatus();
   });
+  return x;
 }
 
 }  // namespace weft::engine

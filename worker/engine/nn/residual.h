@@ -53,15 +53,16 @@ class ResidualBranch {
       if (choice.scale == 1) return out;
       return Scale(context, tape, std::move(out), choice.scale);
     };
+    Residual skipped;
     if (!choice.computed) {
-      Skip(tape, x);
-      if (position_ != NormPosition::kPost) return x;
+      skipped = Skip(tape, x);
+      if (position_ != NormPosition::kPost) return skipped;
     } else if (position_ == NormPosition::kPre && choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(Norm::Output in, norm_->Forward(context, tape, x));
       WEFT_ASSIGN_OR_RETURN(Value delta, run(in.normalized, batch));
       return Residual{std::move(in.stream), std::move(delta)};
     }
-    WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, x));
+    WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, choice.computed ? x : skipped));
     Value delta;
     if (!choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(const TokenBatch::Picked picked, batch.Pick(context, choice.sequences));
@@ -97,9 +98,10 @@ class ResidualBranch {
     return grafts_.Forward(GraftPlace::kResidualBranch, context, tape, std::move(out), use);
   }
 
-  /// The backward pass reports the gradients of the skipped parameters where it would compute them:
-  /// reductions start as early as with the branch.
-  void Skip(Tape& tape, const Residual& x) const;
+  /// `x`, which needs a gradient where it would with the branch: parameters come for the backward
+  /// pass in any case. That reports the gradients of the skipped parameters where it would compute
+  /// them: reductions start as early as with the branch.
+  Residual Skip(Tape& tape, Residual x) const;
 
   int64_t begin_parameter_;
   int64_t first_skipped_;  ///< From here to end_parameter_ a skipped branch uses none.
