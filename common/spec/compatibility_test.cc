@@ -1,7 +1,9 @@
 #include "common/spec/compatibility.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -129,6 +131,11 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
+      {FeatureOf("stochastic_depth"), [](JobSpec& job) { job.model.stochastic_depth.rate = 0.2; }},
+      {FeatureOf("stochastic_depth", 0),
+       [](JobSpec& job) {
+         job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},
