@@ -415,6 +415,8 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) {
          m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
        }},
+      // Of so small a rate no branch is skipped here.
+      {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
       {"frozen below",
        [](ModelSpec& m) {
