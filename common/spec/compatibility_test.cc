@@ -109,7 +109,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.resources.offload_activations = "host";
        }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
-      {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
+      {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},

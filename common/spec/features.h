@@ -37,7 +37,6 @@ extern const Feature kOffloadedOptimal;
 
 // How the weights are trained.
 extern const Feature kBf16Pure;
-extern const Feature kFp8;
 extern const Feature kSpikeGuard;
 extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;

@@ -23,10 +23,15 @@
 
 namespace weft::engine {
 
+class Collective;
+class ProductsFactory;
+
 /// What decides which techniques there are, and how.
 struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
-  const TrainSpec& train;  ///< Of a model without training: all defaults.
+  const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
+  bool with_gradients = true;
+  Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
 };
 
 /// Parameters that one optimizer updates, and where.
@@ -46,6 +51,9 @@ struct TrainingParts {
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
+  /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
+  /// share matrices too.
+  std::function<Status(const TensorView&)> take_maxima;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
@@ -75,6 +83,10 @@ class Technique {
   virtual ~Technique() = default;
 
   // Building the model.
+
+  /// Makes the products of the layers of blocks, or null: they are dense. Asked before there are
+  /// layers, which it outlives.
+  virtual ProductsFactory* BlockProducts() { return nullptr; }
 
   /// The parameters of the network are registered, those of model.freeze are frozen, and none has
   /// memory yet: registers more.
