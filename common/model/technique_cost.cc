@@ -59,6 +59,22 @@ bool ScalesBranches(const ModelSpec& model) {
              [&](const TechniqueCost* technique) { return technique->ScalesBranches(model); });
 }
 
+std::vector<std::string> TechniquePrecisions() {
+  std::vector<std::string> names;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (technique->precision() != nullptr) names.emplace_back(technique->precision()->name);
+  }
+  return names;
+}
+
+void SetPrecision(JobSpec& job, const std::string& precision) {
+  job.train.precision = precision;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const PrecisionRecipe* own = technique->precision();
+    if (own != nullptr && own->name != precision) technique->ForgetPrecision(job);
+  }
+}
+
 StepWork StepWorkOf(const ModelShape& shape) {
   StepWork work;
   for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);

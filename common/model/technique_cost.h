@@ -8,6 +8,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
+#include "common/model/precision.h"
 #include "common/model/sub_layer.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/job_spec.h"
@@ -70,6 +71,11 @@ class TechniqueCost {
 
   /// kInvalid where its own fields do not fit each other.
   virtual Status Check(const JobSpec&) const { return OkStatus(); }
+
+  /// The recipe that it adds to the choices of train.precision; null: none.
+  virtual const PrecisionRecipe* precision() const { return nullptr; }
+  /// Then: sets its other fields to their defaults, where a job is given another precision.
+  virtual void ForgetPrecision(JobSpec&) const {}
 
   /// What is trained in the place of the trained `parameter`, from which its value is computed;
   /// none where it is trained itself.

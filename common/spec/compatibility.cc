@@ -168,12 +168,6 @@ const Refusal kRows[] = {
 
     {&kLars, &kGradientClipValue, "the rates of LARS follow the norm of the gradients",
      "train.gradient_clip_norm"},
-
-    // FP8.
-    {&kFp8, &kZeroParameters, "FP8 operands are made of whole weights",
-     "resources.zero_stage 2, or train.precision bf16"},
-    {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
-    {&kFp8, &kTensorGrid, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
 };
 
 }  // namespace

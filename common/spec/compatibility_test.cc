@@ -114,7 +114,7 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kActivationCompression, [](JobSpec& job) { job.resources.activation_bits = 4; }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
-      {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
+      {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},

@@ -297,11 +297,6 @@ const Feature kBf16Pure = {
     .asked = [](const JobSpec& job) { return job.train.precision == "bf16_pure"sv; },
     .shown = [](const JobSpec&) { return std::string("train.precision bf16_pure"); }};
 
-const Feature kFp8 = {.name = "FP8",
-                      .setting = "train.precision fp8",
-                      .asked = [](const JobSpec& job) { return job.train.precision == "fp8"sv; },
-                      .shown = [](const JobSpec&) { return std::string("train.precision fp8"); }};
-
 const Feature kSpikeGuard = {
     .name = "guard against spikes of the loss",
     .setting = "train.guard.spike_deviations",

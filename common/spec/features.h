@@ -38,7 +38,6 @@ extern const Feature kActivationCompression;
 
 // How the weights are trained.
 extern const Feature kBf16Pure;
-extern const Feature kFp8;
 extern const Feature kSpikeGuard;
 extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "common/spec/compatibility.h"
@@ -15,5 +16,11 @@ Status CheckTechniques(const JobSpec& job);
 
 /// What techniques do not combine with, in the order of their registry.
 std::vector<Refusal> TechniqueRefusals();
+
+/// What techniques add to the precisions among which train.precision auto chooses.
+std::vector<std::string> TechniquePrecisions();
+
+/// Gives `job` this precision, and fields of others their defaults.
+void SetPrecision(JobSpec& job, const std::string& precision);
 
 }  // namespace weft
