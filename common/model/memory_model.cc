@@ -161,7 +161,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
   const int64_t values =
       HostValueBytes(inputs) + KeptValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
-  memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
+  memory.parameters_bytes = values + PackedBytes(inputs) + FormatStateBytes(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
@@ -285,9 +285,9 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   // What comes up is in the arena.
   if (inputs.offload_optimizer) return KernelScratch(inputs);
-  if (!inputs.fp8_blocks()) return PackedBytes(inputs) + KernelScratch(inputs);
-  // Codes are tensors of the arena.
-  return 2 * PackedBesideFp8(inputs) + KernelScratch(inputs);
+  if (inputs.format() == nullptr) return PackedBytes(inputs) + KernelScratch(inputs);
+  // Operands in a format are tensors of the arena.
+  return ElementBytes(inputs.precision->products) * DensePacked(inputs) + KernelScratch(inputs);
 }
 
 MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
@@ -308,7 +308,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.precision = &PrecisionOf(plan.precision);
   inputs.products = ProductKind::kStored;
   inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
-  inputs.fp8 = job.train.fp8;
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
   const int64_t experts = plan.mesh.expert;
   inputs.optimizer =
       OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products, 1, 1, experts);

@@ -18,7 +18,6 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/shard_ranks.h"
-#include "common/spec/train_spec.h"
 
 namespace weft {
 
@@ -86,7 +85,7 @@ struct MemoryInputs {
   const PrecisionRecipe* precision = &kBf16Precision;
   ProductKind products = ProductKind::kTiles;  ///< For precision->products; says the device, too.
   int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
-  Fp8Spec fp8;                                 ///< With fp8_blocks().
+  FormatBlocks format_blocks;                  ///< FormatBlocksOf `precision`.
   OptimizerBytes optimizer;
   OpenGradients open_gradients;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.
@@ -108,8 +107,8 @@ struct MemoryInputs {
   bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
   bool OnCuda() const { return products == ProductKind::kStored; }
-  /// Whether products with the weights of blocks have FP8 operands.
-  bool fp8_blocks() const { return precision->block_products == ProductFormat::kFp8; }
+  /// Of the products with the weights of blocks, or null.
+  const ProductFormat* format() const { return precision->block_products; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
 
   /// Ranks that share among them what zero_stage says.

@@ -73,9 +73,11 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
 
   // Codes of the blocks' weights by rows and by columns; four layers a block with two tensors each.
   inputs = Gpt2Inputs();
-  inputs.precision = &kFp8Precision;
-  inputs.fp8.history = 100;
-  inputs.fp8.bf16_last_blocks = 2;
+  inputs.precision = &PrecisionOf("fp8");
+  TrainSpec train;
+  train.fp8.history = 100;
+  train.fp8.bf16_last_blocks = 2;
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, train);
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
             4 * stored + 2 * packed + 10 * 4 * 2 * (100 + 4) * 4);
 

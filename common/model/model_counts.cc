@@ -56,6 +56,18 @@ int64_t LayersTraining(const ModelShape& shape, ParameterKind kind, bool output)
   return layers;
 }
 
+/// FLOPs of a token that training is expected to skip.
+double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
+  if (shape.computed.attention == 1 && shape.computed.mlp == 1) return 0;
+  double skipped = 0;
+  for (const Gemm& gemm : WeightGemms(shape, sequence_length, sequence_length, 4)) {
+    skipped += (1 - ComputedShare(shape, gemm.name)) * gemm.Flops();
+  }
+  const auto layers = static_cast<double>(3 * shape.spec.layers - 2 * shape.first_trained_layer);
+  return skipped / static_cast<double>(sequence_length) +
+         (1 - shape.computed.attention) * 2 * layers * AttentionPerLayer(shape, sequence_length);
+}
+
 }  // namespace
 
 double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length) {
@@ -77,7 +89,14 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
          2.0 * static_cast<double>(shape.body.trained + shape.body.backward) +
          2.0 * HeadShare(shape, sequence_length) *
              static_cast<double>(shape.head.trained + shape.head.backward) +
-         4.0 * layers * AttentionPerLayer(shape, sequence_length);
+         4.0 * layers * AttentionPerLayer(shape, sequence_length) -
+         SkippedFlopsPerToken(shape, sequence_length);
+}
+
+double ComputedShare(const ModelShape& shape, std::string_view gemm) {
+  if (gemm == "qkv" || gemm == "attention output") return shape.computed.attention;
+  const bool mlp = gemm == "router" || gemm == "mlp up" || gemm == "mlp down";
+  return mlp ? shape.computed.mlp : 1;
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {

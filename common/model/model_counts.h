@@ -14,7 +14,8 @@ namespace weft {
 /// it sees, half of the T x T square without one: forward 2 N + 2 L C T, training (forward, and
 /// backward at twice that) 6 N + 6 L C T. Where every token sees all others, C T counts twice. Of
 /// frozen parameters and of what stands before all trained ones the backward pass counts what is
-/// left.
+/// left. Of sub-layers that training skips (ModelShape::computed) it counts what is expected to be
+/// computed.
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 
@@ -39,10 +40,13 @@ struct Gemm {
 };
 
 /// The products with weights of one forward and backward pass over `tokens` tokens in sequences of
-/// this length, those that frozen parameters spare left out. The classifier runs in chunks of rows,
-/// see LogitsChunkRows.
+/// this length, those that frozen parameters spare left out, of all sub-layers. The classifier runs
+/// in chunks of rows, see LogitsChunkRows.
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
+
+/// Of products of this name the share that training is expected to compute.
+double ComputedShare(const ModelShape& shape, std::string_view gemm);
 
 /// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
 /// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays

@@ -65,7 +65,8 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       sequence_parallel(sequence),
       expert_ranks(experts),
       embeds(stage.first),
-      has_head(stage.last) {
+      has_head(stage.last),
+      computed(ComputedSharesOf(model)) {
   const int64_t first_trained_block = stage.which.empty() ? spec.layers : FirstTrainedBlock(spec);
   if (!stage.which.empty()) {
     spec.freeze = FreezeOfBlocks(spec, stage.which);

@@ -43,6 +43,15 @@ struct ParameterUses {
   int64_t backward = 0;  ///< Which the backward pass goes through.
 };
 
+/// Of the work of all blocks' sub-layers, forward and backward, the share that training is expected
+/// to compute: techniques may skip some (TechniqueCost::ComputedShare).
+struct ComputedShares {
+  double attention = 1;
+  double mlp = 1;
+
+  double Mean() const { return (attention + mlp) / 2; }
+};
+
 /// Which products of a block have a weight or a bias that is trained, in any block.
 struct TrainedProducts {
   bool qkv = false;  ///< To queries, keys and values.
@@ -103,6 +112,8 @@ struct ModelShape {
   bool trains_embeddings = false;  ///< Anything that stands before the blocks.
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where model.freeze is not empty: anything on stages before.
+
+  ComputedShares computed;  ///< Of the whole network, also on a stage.
 
   /// Of the tokens that a masked language model reads, those it has to predict.
   double masked_share = MaskingSpec().probability;

@@ -135,24 +135,30 @@ class Streaming {
   const bool in_tiles_moves_;
 };
 
+/// Of the `packed` numbers of matrices those in a format, by rows and by columns, and dense ones of
+/// so many bytes.
+int64_t PackedInFormat(const MemoryInputs& inputs, int64_t packed, int64_t dense_bytes) {
+  const int64_t dense = DensePacked(inputs);
+  return dense_bytes * dense + 2 * inputs.format()->element_bytes * (packed - dense);
+}
+
 }  // namespace
 
-int64_t PackedBesideFp8(const MemoryInputs& inputs) {
+int64_t DensePacked(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const int64_t columns =
       shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec);
   const int64_t classifier = shape.has_head ? shape.PaddedClasses() * columns : 0;
   const int64_t blocks = DistinctBlocks(shape.spec);
-  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
-  const int64_t routers = shape.spec.experts * shape.spec.width * (blocks - bf16_blocks);
-  return classifier + (shape.packed - classifier) / blocks * bf16_blocks + routers;
+  const int64_t in_format = inputs.format_blocks.Of(blocks);
+  const int64_t routers = shape.spec.experts * shape.spec.width * in_format;
+  return classifier + (shape.packed - classifier) / blocks * (blocks - in_format) + routers;
 }
 
-int64_t Fp8State(const MemoryInputs& inputs) {
-  if (!inputs.fp8_blocks() || inputs.fp8.scaling != "delayed") return 0;
-  const int64_t blocks = DistinctBlocks(inputs.shape.spec) - inputs.fp8.bf16_first_blocks -
-                         inputs.fp8.bf16_last_blocks;
-  return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
+int64_t FormatStateBytes(const MemoryInputs& inputs) {
+  if (inputs.format() == nullptr) return 0;
+  const FormatBlocks& blocks = inputs.format_blocks;
+  return blocks.Of(DistinctBlocks(inputs.shape.spec)) * blocks.state_bytes;
 }
 
 int64_t PackedBytes(const MemoryInputs& inputs) {
@@ -179,18 +185,19 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       const bool stored = inputs.precision->matrices == inputs.precision->products ||
                           (shares && inputs.precision->products == DType::kBF16);
       if (inputs.precision->products == DType::kF32) return 0;
-      return ElementBytes(inputs.precision->products) * (stored ? shape.derived : packed);
+      const int64_t element = ElementBytes(inputs.precision->products);
+      if (inputs.format() != nullptr && !stored) return PackedInFormat(inputs, packed, element);
+      return element * (stored ? shape.derived : packed);
     }
     case ProductKind::kWidenedUnpacked:
-      if (!inputs.fp8_blocks()) return 0;
+      if (inputs.format() == nullptr) return 0;
       break;
     case ProductKind::kWidened:
       break;
   }
-  if (!inputs.fp8_blocks()) return kF32 * packed;
-  // Codes by rows and by columns are not widened before they are multiplied.
-  const int64_t beside = PackedBesideFp8(inputs);
-  return (MultipliesStored(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
+  if (inputs.format() == nullptr) return kF32 * packed;
+  // Operands in a format are not widened before they are multiplied.
+  return PackedInFormat(inputs, packed, MultipliesStored(inputs.products) ? 0 : kF32);
 }
 
 int64_t OperandBytes(const MemoryInputs& inputs) {

@@ -6,13 +6,12 @@
 
 namespace weft {
 
-/// Scales and magnitudes of FP8 products, which are four a block, with an input and a gradient
-/// each. Their weights are codes twice, by rows and by columns: the bytes of a bf16 copy.
-int64_t Fp8State(const MemoryInputs& inputs);
+/// What products in a format keep beside their operands.
+int64_t FormatStateBytes(const MemoryInputs& inputs);
 
-/// Of the packed matrices' numbers, with FP8 operands, those that have no codes: the classifier's
-/// and those of bf16 blocks and of routers.
-int64_t PackedBesideFp8(const MemoryInputs& inputs);
+/// Of the packed matrices' numbers, where products of blocks are in a format, those of dense
+/// products: the classifier's, and those of dense blocks and of routers.
+int64_t DensePacked(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);

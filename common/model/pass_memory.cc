@@ -8,6 +8,7 @@
 
 #include "common/model/activation_codes.h"
 #include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -134,13 +135,20 @@ int64_t RouterWorkspace(const MemoryInputs& inputs) {
          (model.experts_per_token * kF32 + model.experts * ElementOf(inputs));
 }
 
-/// The activation of the expert that has most rows. In FP8 beside it codes by rows and by columns
-/// of the gradient of what it makes, then in its place those of the gradient before it; and by
-/// columns of what its products read.
+/// Of numbers that take so many bytes, the bytes in the format of the products.
+int64_t InFormat(const MemoryInputs& inputs, int64_t bytes) {
+  return bytes / ElementOf(inputs) * inputs.format()->element_bytes;
+}
+
+/// The activation of the expert that has most rows. In a format beside it operands by rows and by
+/// columns of the gradient of what it makes, then in its place those of the gradient before it; and
+/// by columns of what its products read.
 int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
-  if (!inputs.fp8_blocks()) return size.active;
-  const int64_t row = std::max(size.row, size.gathered) * RowsOfOneExpert(inputs.shape);
-  return std::max(row + size.active + size.active / 2, 2 * size.active + row / 2);
+  if (inputs.format() == nullptr) return size.active;
+  const int64_t row =
+      InFormat(inputs, std::max(size.row, size.gathered) * RowsOfOneExpert(inputs.shape));
+  const int64_t active = InFormat(inputs, size.active);
+  return size.active + std::max(2 * row + active, 2 * active + row);
 }
 
 BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& size) {
@@ -172,17 +180,18 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t attending = size.attended + PartWorkspace(inputs) +
                             ContextWorkspaceBytes(shape, inputs.context, tokens, element);
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
-  if (inputs.fp8_blocks()) {
-    // The gradient's codes by rows and by columns; those of the input by columns are gone when its
-    // gradient is made, or come when those by rows are gone.
-    const int64_t up = size.row + in + 2 * size.before;
+  if (inputs.format() != nullptr) {
+    // The gradient in the format by rows and by columns; the input by columns is gone when its
+    // gradient is made, or comes when that by rows is gone.
+    const int64_t up = size.row + in + size.before + 2 * InFormat(inputs, size.before);
     if (model.experts == 0) {
-      mlp_backward = std::max(mlp_backward + in + size.inner / 2, up);
+      mlp_backward =
+          std::max(mlp_backward + 2 * InFormat(inputs, in) + InFormat(inputs, size.inner), up);
     }
-    reading = std::max(reading, size.row + in + 2 * size.qkv);
+    reading = std::max(reading, size.row + in + size.qkv + 2 * InFormat(inputs, size.qkv));
   }
   // The gradient of a scaled branch is not that of the stream.
-  const int64_t branch = BranchScalingOf(model) == BranchScaling::kNone ? 0 : size.row;
+  const int64_t branch = ScalesBranches(model) ? size.row : 0;
   return {mlp_backward + branch, reading + branch, size.row + size.qkv + attending + branch,
           attending};
 }
@@ -208,16 +217,19 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
   block.heads += beside(size.attended);
 }
 
-/// Where gradients of a block's weights are put off, the FP8 codes by columns of those of its
-/// products' results.
-int64_t PutOffCodes(const MemoryInputs& inputs) {
-  if (!inputs.fp8_blocks()) return 0;
+/// Where gradients of a block's weights are put off, those of its products' results in their format
+/// by columns.
+int64_t PutOffInFormat(const MemoryInputs& inputs) {
+  const ProductFormat* format = inputs.format();
+  if (format == nullptr) return 0;
   const ModelSpec& model = inputs.shape.spec;
-  const int64_t tokens = (inputs.micro_batch * inputs.sequence_length + 15) / 16 * 16;
+  const int64_t multiple = format->size_multiple;
+  const int64_t tokens =
+      (inputs.micro_batch * inputs.sequence_length + multiple - 1) / multiple * multiple;
   const int64_t rows = inputs.shape.ExpertRows();
   const int64_t shared =
       model.width + 2 * KvWidth(model) + rows * MlpInputs(model) * MlpWidth(model);
-  return tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
+  return format->element_bytes * tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
 }
 
 /// Gradients that those of a block's weights read where these are put off: of its products'
@@ -230,13 +242,13 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
     // that come from other ranks.
     const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
-    return PutOffCodes(inputs) +
+    return PutOffInFormat(inputs) +
            tokens * ElementOf(inputs) *
                (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
                 model.experts + received);
   }
   const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
-  return PutOffCodes(inputs) +
+  return PutOffInFormat(inputs) +
          tokens * ElementOf(inputs) *
              (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
 }
@@ -271,10 +283,10 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
   const int64_t whole = std::max(size.row, size.gathered);
   const int64_t bytes = PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
                         size.row + kF32 * tokens * shape.spec.experts_per_token;
-  if (!inputs.fp8_blocks()) return bytes + whole;
-  // The gradient for what the router reads, or before it codes by rows of the last expert's.
-  const int64_t codes = size.active + whole * RowsOfOneExpert(shape) / 2;
-  return bytes - (whole + size.qkv) / 2 + std::max(whole, codes);
+  if (inputs.format() == nullptr) return bytes + whole;
+  // The gradient for what the router reads, or before it that of the last expert by rows.
+  const int64_t by_rows = size.active + InFormat(inputs, whole * RowsOfOneExpert(shape));
+  return bytes - InFormat(inputs, whole + size.qkv) + std::max(whole, by_rows);
 }
 
 int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
@@ -499,8 +511,8 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   const bool gathers = size_.gathered > 0;
   const int64_t around_norm =
       (GradientsAroundNorm(inputs.shape.spec) - (gathers ? 1 : 0)) * size_.row + size_.gathered;
-  // When the product behind it has made its gradient, codes by rows of that of its result.
-  const int64_t reading = inputs.fp8_blocks() ? size_.row + size_.qkv / 2 : 0;
+  // When the product behind it has made its gradient, that of its result in the format by rows.
+  const int64_t reading = inputs.format() != nullptr ? size_.row + InFormat(inputs, size_.qkv) : 0;
   beside_ =
       std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
                (gathers ? size_.row : 0) + std::max({around_norm, workspace_.attending, reading}));
@@ -550,8 +562,8 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const bool experts = inputs.shape.spec.experts > 0;
   const int64_t active = experts ? size_.active : size_.inner;
-  const int64_t codes = inputs.fp8_blocks() ? active / 2 : 0;
-  workspace.forward = active + codes + (experts ? size_.exchanged : 0) + widened_;
+  const int64_t in_format = inputs.format() != nullptr ? InFormat(inputs, active) : 0;
+  workspace.forward = active + in_format + (experts ? size_.exchanged : 0) + widened_;
   if (stage.last) {
     // All that is there at the end but what the classifier reads.
     saved.kept += std::max<int64_t>(last_ - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);

@@ -77,12 +77,13 @@ std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ran
   return which;
 }
 
-/// The same for a rank with these blocks of a network of so many.
-Fp8Spec Fp8Of(Fp8Spec fp8, const std::vector<int64_t>& blocks, int64_t layers) {
-  const int64_t first = fp8.bf16_first_blocks, last = layers - fp8.bf16_last_blocks;
-  fp8.bf16_first_blocks = std::ranges::count_if(blocks, [&](int64_t i) { return i < first; });
-  fp8.bf16_last_blocks = std::ranges::count_if(blocks, [&](int64_t i) { return i >= last; });
-  return fp8;
+/// FormatBlocks of a rank with these blocks of a network of `layers`.
+FormatBlocks FormatBlocksAmong(FormatBlocks of, const std::vector<int64_t>& blocks,
+                               int64_t layers) {
+  const int64_t first = of.dense_first, last = layers - of.dense_last;
+  of.dense_first = std::ranges::count_if(blocks, [&](int64_t i) { return i < first; });
+  of.dense_last = std::ranges::count_if(blocks, [&](int64_t i) { return i >= last; });
+  return of;
 }
 
 ModelShape OneBlock(const ModelShape& whole, bool first, bool last) {
@@ -226,9 +227,10 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   const std::vector<int64_t> blocks = BlocksOfStages(cut_, holdings_.ranks(), rank);
   std::vector<int64_t> which;
   if (!shapes_.alike()) which = blocks;
-  const Fp8Spec fp8 = Fp8Of(inputs.fp8, blocks, inputs.shape.spec.layers);
-  const std::array<int64_t, 2> bf16_blocks = {fp8.bf16_first_blocks, fp8.bf16_last_blocks};
-  const auto [found, added] = rests_.try_emplace({all, with_host, which, bf16_blocks});
+  const FormatBlocks format =
+      FormatBlocksAmong(inputs.format_blocks, blocks, inputs.shape.spec.layers);
+  const std::array<int64_t, 2> dense = {format.dense_first, format.dense_last};
+  const auto [found, added] = rests_.try_emplace({all, with_host, which, dense});
   Rest& rest = found->second;
   if (!added) return rest;
   MemoryInputs own = inputs;
@@ -236,7 +238,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   own.attention_blocks = all.attention;
   own.recompute_segment = all.segment;
   own.remat.clear();
-  own.fp8 = fp8;
+  own.format_blocks = format;
   own.shape = shapes_.Of({all.blocks, all.first, all.last, std::move(which)});
   const double share = static_cast<double>(own.shape.Updated()) /
                        static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));

@@ -1,15 +1,23 @@
 #include "common/model/precision.h"
 
 #include <string>
+#include <vector>
 
 #include "common/check.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 
 std::span<const PrecisionRecipe* const> AllPrecisions() {
-  static const PrecisionRecipe* const kAll[] = {&kFp32Precision, &kBf16Precision, &kFp16Precision,
-                                                &kBf16PurePrecision, &kFp8Precision};
-  return kAll;
+  static const std::vector<const PrecisionRecipe*> all = [] {
+    std::vector<const PrecisionRecipe*> recipes = {&kFp32Precision, &kBf16Precision,
+                                                   &kFp16Precision, &kBf16PurePrecision};
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      if (technique->precision() != nullptr) recipes.push_back(technique->precision());
+    }
+    return recipes;
+  }();
+  return all;
 }
 
 const PrecisionRecipe* FindPrecision(std::string_view name) {
@@ -23,6 +31,19 @@ const PrecisionRecipe& PrecisionOf(std::string_view name) {
   const PrecisionRecipe* found = FindPrecision(name);
   WEFT_CHECK(found != nullptr, "no precision recipe '" + std::string(name) + "'");
   return *found;
+}
+
+FormatBlocks FormatBlocksOf(const PrecisionRecipe& precision, const TrainSpec& train) {
+  return precision.block_products != nullptr ? precision.block_products->blocks(train)
+                                             : FormatBlocks();
+}
+
+const ProductFormat* FindFormat(std::string_view rate_name) {
+  for (const PrecisionRecipe* recipe : AllPrecisions()) {
+    const ProductFormat* format = recipe->block_products;
+    if (format != nullptr && format->rate_name == rate_name) return format;
+  }
+  return nullptr;
 }
 
 std::string_view GemmRateName(DType products) {

@@ -8,14 +8,36 @@
 
 namespace weft {
 
-/// What the operands of products with weights are.
-enum class ProductFormat : uint8_t {
-  kDense,  ///< As they are.
-  kFp8,    ///< FP8 codes with a scale each (train.fp8), made of those.
+struct TrainSpec;
+
+/// Which blocks of a network have products in the format of a recipe, and what these keep.
+struct FormatBlocks {
+  int64_t dense_first = 0;  ///< The first blocks have dense products,
+  int64_t dense_last = 0;   ///< and so have the last.
+  int64_t state_bytes = 0;  ///< Of each other block: scales, and what they are made of.
+
+  /// Of a network of `blocks` blocks, those in the format.
+  int64_t Of(int64_t blocks) const { return blocks - dense_first - dense_last; }
+};
+
+/// A format of the operands of products with weights, which are made of operands of type
+/// PrecisionRecipe::products: what counting and the planner know of it. A technique has a constant
+/// of this type.
+struct ProductFormat {
+  std::string_view name;       ///< In messages.
+  std::string_view rate_name;  ///< What measured rates of its products are called: GemmRate.
+  /// Bytes of a number. Weights and gradients are there twice, by rows and by columns; inputs by
+  /// rows for the product and by columns for the gradient of the weight.
+  int64_t element_bytes = 1;
+  int64_t size_multiple = 16;  ///< Of which rows, padded, and columns of operands are multiples.
+  /// GPUs of this compute capability and later ones multiply it.
+  std::string_view compute_capability;
+  FormatBlocks (*blocks)(const TrainSpec& train);
 };
 
 /// Which type each kind of number of a training run has: the one place that says so, read by
-/// models, optimizer, checkpoints and planner. A recipe is one file in common/model/precision/.
+/// models, optimizer, checkpoints and planner. A recipe is one file in common/model/precision/, or
+/// part of a technique (TechniqueCost::precision).
 ///
 /// Whatever the types, arithmetic on elements is f32, and these are always stored as f32: vectors
 /// (biases, gains of norms), gradients of parameters and their sums over micro-batches and ranks,
@@ -32,9 +54,9 @@ struct PrecisionRecipe {
   /// Weight matrices and embedding tables, as they are updated and saved. Types narrower than f32
   /// are rounded stochastically after each update.
   DType matrices = DType::kF32;
-  /// Of the products with the weights of blocks, and of their gradients; made of operands of type
-  /// `products`. All other products are dense.
-  ProductFormat block_products = ProductFormat::kDense;
+  /// Of the products with the weights of blocks, and of their gradients; null: dense, as all other
+  /// products are.
+  const ProductFormat* block_products = nullptr;
   /// The loss is multiplied by a scale that follows overflows (train.loss_scaling).
   bool loss_scaling = false;
 };
@@ -43,9 +65,8 @@ extern const PrecisionRecipe kFp32Precision;
 extern const PrecisionRecipe kBf16Precision;
 extern const PrecisionRecipe kFp16Precision;
 extern const PrecisionRecipe kBf16PurePrecision;
-extern const PrecisionRecipe kFp8Precision;
 
-/// All recipes.
+/// All recipes, those of techniques last.
 std::span<const PrecisionRecipe* const> AllPrecisions();
 
 /// The recipe of that name, or null.
@@ -53,6 +74,12 @@ const PrecisionRecipe* FindPrecision(std::string_view name);
 
 /// The same for a name that a job or plan that was read has: their field admits no others.
 const PrecisionRecipe& PrecisionOf(std::string_view name);
+
+/// Those of `precision` in a training; none in its format where it has none.
+FormatBlocks FormatBlocksOf(const PrecisionRecipe& precision, const TrainSpec& train);
+
+/// The format with that ProductFormat::rate_name, or null.
+const ProductFormat* FindFormat(std::string_view rate_name);
 
 /// What measured product rates with operands of this type are called: GemmRate::precision.
 std::string_view GemmRateName(DType products);

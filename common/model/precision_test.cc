@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/spec/cluster_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/train_spec.h"
 
@@ -32,6 +33,25 @@ TEST(PrecisionOf, KnowsEachNameThatJobsAndPlansMayHave) {
   names.insert("auto");  // which a plan decides
   EXPECT_EQ(Choices<TrainSpec>("precision"), names);
   EXPECT_EQ(FindPrecision("fp7"), nullptr);
+}
+
+TEST(FindFormat, KnowsThoseWhoseRatesAreMeasured) {
+  const std::set<std::string> rates = Choices<GemmRate>("precision");
+  for (const PrecisionRecipe* recipe : AllPrecisions()) {
+    const ProductFormat* format = recipe->block_products;
+    if (format == nullptr) continue;
+    EXPECT_EQ(FindFormat(format->rate_name), format);
+    EXPECT_TRUE(rates.contains(std::string(format->rate_name))) << format->name;
+  }
+  EXPECT_EQ(FindFormat("bf16"), nullptr) << "is a type";
+}
+
+TEST(FormatBlocksOf, LeavesDenseRecipesAlone) {
+  TrainSpec train;
+  train.fp8.bf16_first_blocks = 2;
+  train.fp8.bf16_last_blocks = 1;
+  EXPECT_EQ(FormatBlocksOf(kBf16Precision, train).Of(12), 12);
+  EXPECT_EQ(FormatBlocksOf(PrecisionOf("fp8"), train).Of(12), 9);
 }
 
 }  // namespace

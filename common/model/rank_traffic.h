@@ -8,7 +8,7 @@ namespace weft {
 
 /// Bytes that the ranks of a job that see different tokens exchange in one optimizer step, as
 /// payloads of their collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an
-/// all-gather, and twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not
+/// all-gather, and twice that for an all-reduce. Scalars, and maxima of magnitudes, are not
 /// counted, nor are the numbers of rows that go to experts. With train.local_steps workers exchange
 /// `all_reduced` in an outer step and nothing in between. Ranks of a worker that share sequences
 /// sum as much with each other in every step, and in an outer step have a part each of what goes to

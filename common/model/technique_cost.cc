@@ -28,10 +28,65 @@ Status CheckTechniques(const JobSpec& job) {
   return OkStatus();
 }
 
+std::vector<Refusal> TechniqueRefusals() {
+  std::vector<Refusal> rows;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::span<const Refusal> own = technique->refusals();
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  return rows;
+}
+
+ComputedShares ComputedSharesOf(const ModelSpec& model) {
+  const auto mean = [&](SubLayer sub_layer) {
+    double sum = 0;
+    for (int64_t layer = 0; layer < model.layers; ++layer) {
+      double share = 1;
+      for (const TechniqueCost* technique : TechniqueCosts()) {
+        share *= technique->ComputedShare(model, sub_layer, layer);
+      }
+      sum += share;
+    }
+    return sum / static_cast<double>(model.layers);
+  };
+  return {mean(SubLayer::kAttention), mean(SubLayer::kMlp)};
+}
+
+bool ScalesBranches(const ModelSpec& model) {
+  return BranchScalingOf(model) != BranchScaling::kNone ||
+         std::any_of(
+             TechniqueCosts().begin(), TechniqueCosts().end(),
+             [&](const TechniqueCost* technique) { return technique->ScalesBranches(model); });
+}
+
+std::vector<std::string> TechniquePrecisions() {
+  std::vector<std::string> names;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (technique->precision() != nullptr) names.emplace_back(technique->precision()->name);
+  }
+  return names;
+}
+
+void SetPrecision(JobSpec& job, const std::string& precision) {
+  job.train.precision = precision;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const PrecisionRecipe* own = technique->precision();
+    if (own != nullptr && own->name != precision) technique->ForgetPrecision(job);
+  }
+}
+
 StepWork StepWorkOf(const ModelShape& shape) {
   StepWork work;
   for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);
   return work;
+}
+
+int64_t LeastMicroBatches(const JobSpec& job) {
+  int64_t least = 1;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    least = std::max(least, technique->LeastMicroBatches(job));
+  }
+  return least;
 }
 
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
+#include "common/model/precision.h"
+#include "common/model/sub_layer.h"
+#include "common/spec/compatibility.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 
@@ -53,10 +57,25 @@ class TechniqueCost {
   /// That of its folder.
   virtual std::string_view name() const = 0;
 
-  virtual bool Asked(const JobSpec& job) const = 0;
+  /// What asks for it.
+  virtual const Feature& feature() const = 0;
+  bool Asked(const JobSpec& job) const { return feature().asked(job); }
+
+  /// Settings of it that combine with less than it does without them. A job that asks for one asks
+  /// for feature(), too.
+  virtual std::span<const Feature> settings() const { return {}; }
+
+  /// What it does not combine with: rows about feature() or one of settings(), with features of the
+  /// core (features.h) or of techniques before it in the registry.
+  virtual std::span<const Refusal> refusals() const { return {}; }
 
   /// kInvalid where its own fields do not fit each other.
   virtual Status Check(const JobSpec&) const { return OkStatus(); }
+
+  /// The recipe that it adds to the choices of train.precision; null: none.
+  virtual const PrecisionRecipe* precision() const { return nullptr; }
+  /// Then: sets its other fields to their defaults, where a job is given another precision.
+  virtual void ForgetPrecision(JobSpec&) const {}
 
   /// What is trained in the place of the trained `parameter`, from which its value is computed;
   /// none where it is trained itself.
@@ -68,6 +87,14 @@ class TechniqueCost {
   virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
 
   virtual void AddStepWork(const ModelShape&, StepWork&) const {}
+
+  /// Expected share of the work of a sub-layer, forward and backward, that training computes. A
+  /// gate (worker/engine/nn/graft.h) skips the rest.
+  virtual double ComputedShare(const ModelSpec&, SubLayer, int64_t /*layer*/) const { return 1; }
+
+  /// Whether residual branches are multiplied by something before they are added: their gradients
+  /// are then other tensors than that of the residual stream.
+  virtual bool ScalesBranches(const ModelSpec&) const { return false; }
 
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }
@@ -81,6 +108,9 @@ class TechniqueCost {
     return {};
   }
 
+  /// Micro-batches that a whole batch must have, those of all ranks together.
+  virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
+
   virtual std::vector<TechniqueMetric> Metrics() const { return {}; }
 };
 
@@ -88,11 +118,15 @@ class TechniqueCost {
 /// this.
 const std::vector<const TechniqueCost*>& TechniqueCosts();
 
-// The sums over all techniques.
+// What all techniques together say.
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape);
+/// The mean over the layers of the network.
+ComputedShares ComputedSharesOf(const ModelSpec& model);
+bool ScalesBranches(const ModelSpec& model);
+int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 

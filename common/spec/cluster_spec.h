@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/precision_names.h"
 #include "common/spec/time_calibration.h"
 
 namespace weft {
@@ -22,8 +23,7 @@ struct GemmRate {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16", "fp16", "fp8"}),
-          self.precision);
+    visit(Field("precision", "Type of the inputs.").OneOf(kProductRateNames), self.precision);
     visit(Field("m", "Rows of the result."), self.m);
     visit(Field("n", "Columns of the result."), self.n);
     visit(Field("k", "Inner size."), self.k);

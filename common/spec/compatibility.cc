@@ -1,16 +1,17 @@
 #include "common/spec/compatibility.h"
 
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "common/spec/features.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft {
 namespace {
 
 using namespace features;
 
-constexpr std::string_view kOneOfTwo = "leave one of them out";
-constexpr std::string_view kNotYet = "the two together are not implemented yet";
 constexpr std::string_view kWholeUpdates =
     "resources.offload_optimizer host without device_updated_units";
 constexpr std::string_view kDecodersAlone =
@@ -26,8 +27,6 @@ constexpr std::string_view kOneBlock =
 constexpr std::string_view kBlockHint = "resources.recompute block or auto, recompute_segment 1";
 constexpr std::string_view kEveryStep = "the ranks need each other in every step";
 constexpr std::string_view kOtherUnits = "each stage has other units";
-constexpr std::string_view kReplicas = "the estimate is of gradients of whole replicas";
-constexpr std::string_view kDataAlone = "data parallelism alone";
 
 const Refusal kRows[] = {
     {&kTensorParallel, &kEncoder, kDecodersAlone, kDecoderHint},
@@ -169,42 +168,18 @@ const Refusal kRows[] = {
 
     {&kLars, &kGradientClipValue, "the rates of LARS follow the norm of the gradients",
      "train.gradient_clip_norm"},
-
-    // Over-parameterization.
-    {&kOverParameterization, &kZero, "the factors need the whole gradient of a weight",
-     "resources.zero_stage 0"},
-    {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices", kDataAlone},
-    {&kOverParameterization, &kPipelineParallel, kNotYet, kDataAlone},
-    {&kOverParameterization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
-    {&kOverParameterization, &kLocalSteps, kNotYet, kOneOfTwo},
-    {&kOverParameterization, &kExperts, kNotYet, kOneOfTwo},
-
-    // Weight averaging.
-    {&kAveraging, &kScheduleFree, "schedule-free AdamW averages by itself", kOneOfTwo},
-    {&kAveraging, &kDelayedUpdate, "averages would see weights that are being updated", kOneOfTwo},
-    {&kAveraging, &kParametersInFile,
-     "averages reside on the host, and are as large as the weights", kOneOfTwo},
-    {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
-
-    // Gradient noise scale.
-    {&kGradientNoiseScale, &kTensorParallel, kReplicas, kDataAlone},
-    {&kGradientNoiseScale, &kContextParallel, kReplicas, kDataAlone},
-    {&kGradientNoiseScale, &kPipelineParallel, kReplicas, kDataAlone},
-    {&kGradientNoiseScale, &kExpertParallel, "the gradients of experts are those of several ranks",
-     "resources.expert_parallel 1"},
-    {&kGradientNoiseScale, &kLocalSteps, "the estimate is of gradients that ranks sum", kOneOfTwo},
-
-    // FP8.
-    {&kFp8, &kZeroParameters, "FP8 operands are made of whole weights",
-     "resources.zero_stage 2, or train.precision bf16"},
-    {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
-    {&kFp8, &kTensorGrid, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
 };
 
 }  // namespace
 
 std::span<const Refusal> Refusals() {
-  return kRows;
+  static const std::vector<Refusal> rows = [] {
+    std::vector<Refusal> all(std::begin(kRows), std::end(kRows));
+    const std::vector<Refusal> of_techniques = TechniqueRefusals();
+    all.insert(all.end(), of_techniques.begin(), of_techniques.end());
+    return all;
+  }();
+  return rows;
 }
 
 bool Asks(const JobSpec& job, const Feature& feature) {

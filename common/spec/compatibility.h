@@ -10,7 +10,7 @@
 namespace weft {
 
 /// Something that a job can ask for and that does not combine with everything else. Those of the
-/// core are in features.h.
+/// core are in features.h; a technique has its own (TechniqueCost::feature).
 struct Feature {
   std::string_view name;     ///< The field's term: "pipeline parallelism".
   std::string_view setting;  ///< What a job writes: "resources.pipeline_parallel 2 or more".
@@ -31,7 +31,12 @@ struct Refusal {
   std::string_view hint;     ///< What to ask for instead.
 };
 
-/// All rows. Those of a feature follow one another.
+// Texts of many rows.
+inline constexpr std::string_view kOneOfTwo = "leave one of them out";
+inline constexpr std::string_view kNotYet = "the two together are not implemented yet";
+
+/// All rows: those of the core, then those of each technique (TechniqueCost::refusals). Those of a
+/// feature follow one another.
 std::span<const Refusal> Refusals();
 
 /// Whether `job` asks for `feature`, as far as its model is known.

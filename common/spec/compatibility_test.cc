@@ -1,14 +1,18 @@
 #include "common/spec/compatibility.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/testing.h"
 
@@ -22,6 +26,15 @@ using ::testing::StartsWith;
 using namespace features;
 
 using Change = void (*)(JobSpec& job);
+
+/// Of a technique, or one of its settings().
+const Feature* FeatureOf(std::string_view technique, int64_t setting = -1) {
+  for (const TechniqueCost* each : TechniqueCosts()) {
+    if (each->name() != technique) continue;
+    return setting < 0 ? &each->feature() : &each->settings()[static_cast<size_t>(setting)];
+  }
+  return nullptr;
+}
 
 /// What makes a job ask for a feature, with what that needs.
 const std::map<const Feature*, Change>& Changes() {
@@ -99,10 +112,12 @@ const std::map<const Feature*, Change>& Changes() {
          job.resources.recompute = "optimal";
          job.resources.offload_activations = "host";
        }},
+      {&kActivationCompression, [](JobSpec& job) { job.resources.activation_bits = 4; }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
-      {&kFp8, [](JobSpec& job) { job.train.precision = "fp8"; }},
-      {&kGradientNoiseScale, [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
-      {&kAveraging, [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
+      {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
+      {FeatureOf("gradient_noise_scale"),
+       [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
+      {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
@@ -114,8 +129,13 @@ const std::map<const Feature*, Change>& Changes() {
          job.optimizer.name = "schedule_free_adamw";
          job.schedule.kind = "constant";
        }},
-      {&kOverParameterization,
+      {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
+      {FeatureOf("stochastic_depth"), [](JobSpec& job) { job.model.stochastic_depth.rate = 0.2; }},
+      {FeatureOf("stochastic_depth", 0),
+       [](JobSpec& job) {
+         job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},
@@ -228,6 +248,21 @@ TEST(Compatibility, ARowIsThereOnceAndNextToThoseOfItsFeature) {
     if (row.feature == last) continue;
     EXPECT_TRUE(begun.insert(row.feature).second) << row.feature->name;
     last = row.feature;
+  }
+}
+
+TEST(Compatibility, RowsOfATechniqueAreAboutIt) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    for (const Refusal& row : technique->refusals()) {
+      if (row.feature == &technique->feature()) continue;
+      const std::span<const Feature> settings = technique->settings();
+      const bool own = std::any_of(settings.begin(), settings.end(),
+                                   [&](const Feature& setting) { return row.feature == &setting; });
+      EXPECT_TRUE(own) << technique->name();
+    }
+    for (const Feature& setting : technique->settings()) {
+      EXPECT_TRUE(technique->Asked(With(GoodJob(), &setting))) << setting.setting;
+    }
   }
 }
 

@@ -269,6 +269,15 @@ const Feature kCompressedSegments = {
     .shown =
         [](const JobSpec& job) { return ShownSegments(job) + " and activation_bits together"; }};
 
+const Feature kActivationCompression = {
+    .name = "activation compression",
+    .setting = "resources.activation_bits",
+    .asked = [](const JobSpec& job) { return job.resources.activation_bits > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.activation_bits", job.resources.activation_bits);
+        }};
+
 const Feature kOffloadedOptimal = {
     .name = "optimal recomputation with offloaded activations",
     .setting = "resources.recompute optimal with offload_activations",
@@ -287,23 +296,6 @@ const Feature kBf16Pure = {
     .setting = "train.precision bf16_pure",
     .asked = [](const JobSpec& job) { return job.train.precision == "bf16_pure"sv; },
     .shown = [](const JobSpec&) { return std::string("train.precision bf16_pure"); }};
-
-const Feature kFp8 = {.name = "FP8",
-                      .setting = "train.precision fp8",
-                      .asked = [](const JobSpec& job) { return job.train.precision == "fp8"sv; },
-                      .shown = [](const JobSpec&) { return std::string("train.precision fp8"); }};
-
-const Feature kGradientNoiseScale = {
-    .name = "gradient noise scale",
-    .setting = "train.gradient_noise_scale",
-    .asked = [](const JobSpec& job) { return job.train.gradient_noise_scale; },
-    .shown = [](const JobSpec&) { return std::string("train.gradient_noise_scale"); }};
-
-const Feature kAveraging = {
-    .name = "weight averaging",
-    .setting = "train.averaging",
-    .asked = [](const JobSpec& job) { return job.train.averaging.kind != "none"sv; },
-    .shown = [](const JobSpec& job) { return Shown("train.averaging", job.train.averaging.kind); }};
 
 const Feature kSpikeGuard = {
     .name = "guard against spikes of the loss",
@@ -348,15 +340,6 @@ const Feature kScheduleFree = {
     .setting = "optimizer.name schedule_free_adamw",
     .asked = [](const JobSpec& job) { return job.optimizer.name == "schedule_free_adamw"sv; },
     .shown = ShownOptimizer};
-
-const Feature kOverParameterization = {
-    .name = "over-parameterization",
-    .setting = "model.over_parameterization",
-    .asked = [](const JobSpec& job) { return job.model.over_parameterization.kind != "none"sv; },
-    .shown =
-        [](const JobSpec& job) {
-          return Shown("model.over_parameterization", job.model.over_parameterization.kind);
-        }};
 
 const Feature kImport = {.name = "weights of a Hugging Face folder",
                          .setting = "model.import_path",

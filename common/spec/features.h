@@ -34,12 +34,10 @@ extern const Feature kResidentUnits;
 extern const Feature kRecomputeSegments;
 extern const Feature kCompressedSegments;
 extern const Feature kOffloadedOptimal;
+extern const Feature kActivationCompression;
 
 // How the weights are trained.
 extern const Feature kBf16Pure;
-extern const Feature kFp8;
-extern const Feature kGradientNoiseScale;
-extern const Feature kAveraging;
 extern const Feature kSpikeGuard;
 extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;
@@ -49,7 +47,6 @@ extern const Feature kLars;
 extern const Feature kScheduleFree;
 
 // The network.
-extern const Feature kOverParameterization;
 extern const Feature kImport;
 extern const Feature kNetworkInitialization;
 extern const Feature kNormFreeInitialization;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -42,6 +43,10 @@ struct Field {
   }
   Field& OneOf(std::initializer_list<std::string_view> legal) {
     choices = legal;
+    return *this;
+  }
+  Field& OneOf(std::span<const std::string_view> legal) {
+    choices.assign(legal.begin(), legal.end());
     return *this;
   }
   Field& Required() {

@@ -47,40 +47,6 @@ Status CheckModel(const ModelSpec& model) {
   return OkStatus();
 }
 
-// Sizes that FP8 products take, and blocks left for them. The engine asks again for those of an
-// imported model.
-Status CheckFp8(const JobSpec& job) {
-  const ModelSpec& model = job.model;
-  const Fp8Spec& fp8 = job.train.fp8;
-  if (job.train.precision != "fp8") {
-    if (fp8 == Fp8Spec()) return OkStatus();
-    return InvalidError("train.fp8 needs train.precision fp8, not " + job.train.precision);
-  }
-  if (!model.import_path.empty()) return OkStatus();
-  const int64_t kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"model.width", model.width},
-      {"the rows of queries, keys and values together, model.width + 2 x model.kv_heads x head "
-       "width,",
-       model.width + 2 * kv_heads * (model.width / model.heads)},
-      {"the width of the MLP", MlpWidth(model)}};
-  const int64_t ranks = job.resources.tensor_parallel;
-  const std::string parts =
-      ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks" : "";
-  for (const auto& [name, size] : sizes) {
-    if (size % (16 * ranks) == 0) continue;
-    return InvalidError("train.precision fp8 needs sizes that are multiples of 16" + parts +
-                        ", and " + std::string(name) + " is " + std::to_string(size));
-  }
-  const int64_t blocks = model.distinct_blocks > 0 ? model.distinct_blocks : model.layers;
-  if (fp8.bf16_first_blocks + fp8.bf16_last_blocks >= blocks) {
-    return InvalidError("train.fp8.bf16_first_blocks " + std::to_string(fp8.bf16_first_blocks) +
-                        " and bf16_last_blocks " + std::to_string(fp8.bf16_last_blocks) +
-                        " leave none of the " + std::to_string(blocks) + " blocks to FP8");
-  }
-  return OkStatus();
-}
-
 Status CheckOptimization(const JobSpec& job) {
   const OptimizerSpec& optimizer = job.optimizer;
   const ScheduleSpec& schedule = job.schedule;
@@ -244,7 +210,6 @@ Status ValidateJob(const JobSpec& job) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
-  WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));

@@ -92,6 +92,31 @@ struct OverParameterizationSpec {
   }
 };
 
+/// Residual branches are skipped at random in training (stochastic depth, Huang et al. 2016, arXiv
+/// 1603.09382).
+struct StochasticDepthSpec {
+  double rate = 0;
+  std::string decay = "linear";
+  std::string mode = "batch";
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("rate",
+                "Probability that a residual branch of the last layer is skipped in training; 0: "
+                "none is.")
+              .Range(0, 0.95),
+          self.rate);
+    visit(Field("decay",
+                "Probability in layer l of L, from 1: rate l / L (linear) or rate (uniform).")
+              .OneOf({"linear", "uniform"}),
+          self.decay);
+    visit(Field("mode",
+                "What is drawn for: the whole batch of a step (batch), or each sequence (sample).")
+              .OneOf({"batch", "sample"}),
+          self.mode);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -123,6 +148,7 @@ struct ModelSpec {
   std::vector<std::string> freeze;
   InitializationSpec initialization;
   OverParameterizationSpec over_parameterization;
+  StochasticDepthSpec stochastic_depth;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -213,6 +239,8 @@ struct ModelSpec {
     visit(Field("initialization", "How the parameters start."), self.initialization);
     visit(Field("over_parameterization", "More parameters in training than in the export."),
           self.over_parameterization);
+    visit(Field("stochastic_depth", "Residual branches that training skips at random."),
+          self.stochastic_depth);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

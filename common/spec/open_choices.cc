@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/spec/offload.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft {
 namespace {
@@ -56,14 +57,15 @@ bool LeavesChoices(const JobSpec& job) {
 }
 
 std::vector<JobSpec> ChoicesOf(const JobSpec& job) {
+  std::vector<std::string> precisions = {"fp32", "bf16", "fp16"};
+  for (std::string& own : TechniquePrecisions()) precisions.push_back(std::move(own));
+  const bool open = job.train.precision == kAuto;
   std::vector<JobSpec> choices;
-  for (const std::string& precision :
-       Values(job.train.precision, {"fp32", "bf16", "fp16", "fp8"})) {
+  for (const std::string& precision : Values(job.train.precision, std::move(precisions))) {
     for (const ResourceSpec& resources : OffloadChoices(job.resources)) {
       JobSpec choice = job;
       choice.resources = resources;
-      choice.train.precision = precision;
-      if (job.train.precision == kAuto && precision != "fp8") choice.train.fp8 = {};
+      if (open) SetPrecision(choice, precision);
       choices.push_back(std::move(choice));
     }
   }

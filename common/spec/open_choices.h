@@ -14,7 +14,7 @@ bool LeavesChoices(const JobSpec& job);
 /// `job` with these choices made in every way: precisions from fp32 on, and of each those with the
 /// least outside the device first. With resources.recompute auto activations wait on the host by an
 /// optimal schedule, too. What a choice has no use for is left out of it: a rate of the link, a
-/// folder, scaling of fp8. Not all are valid.
+/// folder, fields of other precisions. Not all are valid.
 std::vector<JobSpec> ChoicesOf(const JobSpec& job);
 
 }  // namespace weft

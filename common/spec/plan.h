@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/precision_names.h"
 
 namespace weft {
 
@@ -244,8 +245,7 @@ struct Plan {
               .Unit("bytes")
               .Range(1, 1e12),
           self.bucket_bytes);
-    visit(Field("precision", "As in train.precision of the job.")
-              .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8"}),
+    visit(Field("precision", "As in train.precision of the job.").OneOf(kPrecisionNames),
           self.precision);
     visit(Field("device", "What every rank computes on.").OneOf({"cpu", "cuda"}), self.device);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/spec/field.h"
+#include "common/spec/precision_names.h"
 
 namespace weft {
 
@@ -149,7 +150,7 @@ struct TrainSpec {
               "master weights; bf16_pure: bf16 weights too, rounded stochastically; fp8: bf16 with "
               "8-bit operands of the products with the weights of blocks; auto: the fastest of "
               "fp32, bf16, fp16 and, on GPUs that have it, fp8.")
-            .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8", "auto"}),
+            .OneOf(kPrecisionChoices),
         self.precision);
     visit(Field("gradient_clip_norm", "Global norm the gradient is clipped to; 0: no clipping.")
               .Range(0, 1e9),

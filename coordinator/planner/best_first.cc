@@ -138,7 +138,7 @@ BestFirst::Pool BestFirst::PoolOf(const std::vector<const JobSpec*>& choices,
   const JobSpec& first = *choices.front();
   const PrecisionRecipe& precision = PrecisionOf(first.train.precision);
   Pool pool;
-  if (precision.block_products == ProductFormat::kFp8) {
+  if (precision.block_products != nullptr) {
     pool.cluster = std::make_shared<const ClusterProfile>(WithoutUnfit(first, cluster));
   }
   pool.workers = std::make_shared<const WorkerGroups>(

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
+#include <system_error>
+#include <utility>
 
 #include "common/check.h"
 #include "coordinator/planner/cluster/product_rates.h"
@@ -38,6 +41,17 @@ bool HasWord(std::string_view text, std::string_view word) {
 std::string_view ModelOf(std::string_view accelerator) {
   if (accelerator.starts_with("RTX-")) return accelerator.substr(4);
   return accelerator.substr(0, accelerator.find('-'));
+}
+
+/// "8.9" as numbers; zeros where it says none.
+std::pair<int, int> Capability(std::string_view text) {
+  std::pair<int, int> capability;
+  const char* const end = text.data() + text.size();
+  const auto major = std::from_chars(text.data(), end, capability.first);
+  if (major.ec == std::errc() && major.ptr != end) {
+    std::from_chars(major.ptr + 1, end, capability.second);
+  }
+  return capability;
 }
 
 const AcceleratorSpec& ByCapability(std::string_view capability) {
@@ -88,10 +102,8 @@ const AcceleratorSpec& AcceleratorOf(const DeviceSpec& device) {
   return best != nullptr ? *best : ByCapability(device.compute_capability);
 }
 
-bool MultipliesFp8(const DeviceSpec& device) {
-  const std::string& capability = device.compute_capability;
-  return !capability.empty() && !capability.starts_with("7.") &&
-         (!capability.starts_with("8.") || capability == "8.9");
+bool Multiplies(const DeviceSpec& device, const ProductFormat& format) {
+  return Capability(device.compute_capability) >= Capability(format.compute_capability);
 }
 
 DeviceModel::DeviceModel(const DeviceSpec& device)

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/cluster/accelerator.h"
 #include "coordinator/planner/cluster/collectives.h"
@@ -16,8 +17,8 @@ namespace weft::planner {
 /// or, where the tables do not know it, one of its compute capability.
 const AcceleratorSpec& AcceleratorOf(const DeviceSpec& device);
 
-/// Whether a GPU multiplies FP8 numbers: from compute capability 8.9 on.
-bool MultipliesFp8(const DeviceSpec& device);
+/// Whether a GPU multiplies numbers in this format.
+bool Multiplies(const DeviceSpec& device, const ProductFormat& format);
 
 /// How fast a GPU is in our hands: the step model of the cluster planner (cluster/step_model.h) for
 /// the accelerator that it is, corrected by what its worker measured.
@@ -25,9 +26,9 @@ class DeviceModel {
  public:
   explicit DeviceModel(const DeviceSpec& device);
 
-  /// Seconds of a product [m, k] x [k, n] with operands of this precision ("bf16", "fp8", ...): the
-  /// model's time of tiles and waves, times the mean factor between measured and modelled time of
-  /// the products that were measured, weighted by nearness of the logarithms of their sizes
+  /// Seconds of a product [m, k] x [k, n] with operands of this precision (GemmRate::precision):
+  /// the model's time of tiles and waves, times the mean factor between measured and modelled time
+  /// of the products that were measured, weighted by nearness of the logarithms of their sizes
   /// (Shepard 1968). A precision that was not measured has the factors of bf16.
   double ProductSeconds(std::string_view precision, double m, double n, double k) const;
 

@@ -50,10 +50,13 @@ TEST(AcceleratorOf, KnowsNamesAsTheDriverGivesThem) {
       {Gpu("NVIDIA C300", "13.0", 300), "B200-SXM"},
   };
   for (const auto& [device, name] : known) EXPECT_EQ(AcceleratorOf(device).name, name);
-  EXPECT_TRUE(MultipliesFp8(Gpu("", "8.9", 1)));
-  EXPECT_TRUE(MultipliesFp8(Gpu("", "12.0", 1)));
-  EXPECT_FALSE(MultipliesFp8(Gpu("", "8.6", 1)));
-  EXPECT_FALSE(MultipliesFp8(Gpu("", "", 1)));
+  const ProductFormat* fp8 = FindFormat("fp8");
+  ASSERT_NE(fp8, nullptr);
+  EXPECT_TRUE(Multiplies(Gpu("", "8.9", 1), *fp8));
+  EXPECT_TRUE(Multiplies(Gpu("", "12.0", 1), *fp8));
+  EXPECT_FALSE(Multiplies(Gpu("", "8.6", 1), *fp8));
+  EXPECT_FALSE(Multiplies(Gpu("", "6.1", 1), *fp8));
+  EXPECT_FALSE(Multiplies(Gpu("", "", 1), *fp8));
 }
 
 TEST(DeviceModel, FollowsTheStepModelAndWhatWasMeasured) {
@@ -121,7 +124,7 @@ TEST(PlanJob, OnAGpuComesNearTheClosedFormOfTheClusterPlanner) {
   for (const char* name : {"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"}) {
     const DeviceSpec device = Gpu(name, name[7] == 'H' ? "9.0" : "8.0", 79);
     for (const char* precision : {"bf16", "fp8"}) {
-      if (precision == std::string("fp8") && !MultipliesFp8(device)) continue;
+      if (precision == std::string("fp8") && !Multiplies(device, *FindFormat(precision))) continue;
       const JobSpec job = Llama(precision);
       const ModelSpec& model = job.model;
       const ClusterRun run{.model = {model.layers, model.width, model.heads, KvHeads(model),

@@ -59,7 +59,7 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
 
   // The processor runs ahead, so that only what it lacks to the device's own time is waited for.
   const double casts_of_products =
-      pass.fp8_share * (1 + ExpertKernels(inputs.shape, 0, kExpertShareOfCasts));
+      pass.format_share * (1 + ExpertKernels(inputs.shape, 0, kExpertShareOfCasts));
   const double casts = casts_of_products * (kForwardCasts + kBackwardCasts);
   const double forward_kernels =
       kForwardKernels + ExpertKernels(inputs.shape, kForwardRoutingKernels, kForwardExpertKernels);
@@ -67,25 +67,25 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       kBackwardKernels +
       ExpertKernels(inputs.shape, kBackwardRoutingKernels, kBackwardExpertKernels);
   const double forwards = passes * D(inputs.shape.spec.layers) + recomputed;
-  const double kernels =
-      passes * (D(inputs.shape.spec.layers) * (forward_kernels + backward_kernels + casts) +
-                kPassKernels) +
-      recomputed * (forward_kernels + casts_of_products * kForwardCasts);
+  const double kernels = passes * (D(inputs.shape.spec.layers) * inputs.shape.computed.Mean() *
+                                       (forward_kernels + backward_kernels + casts) +
+                                   kPassKernels) +
+                         recomputed * (forward_kernels + casts_of_products * kForwardCasts);
   const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
   time.overhead_seconds =
       std::max(0.0, kernels * stack.host_seconds - computing) + stack.step_seconds;
   if (inputs.shape.spec.experts > 0) time.overhead_seconds += forwards * kSecondsPerWait;
 
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
-  // the gradients; then copies are made where products read another type, or codes, for which
-  // weights are read twice.
+  // the gradients; then copies are made where products read another type, or a format, for
+  // which weights are read twice.
   const double stored = D(ElementBytes(precision.matrices));
   const double matrices = D(inputs.shape.packed);
   const bool copied = precision.matrices != precision.products;
   const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
-  const double codes = pass.fp8_share * stored;
+  const double in_format = pass.format_share * stored;
   time.optimizer_seconds =
-      (inputs.Updated() * (5 * 4 + 2 * stored + 4) + matrices * (copies + codes) +
+      (inputs.Updated() * (5 * 4 + 2 * stored + 4) + matrices * (copies + in_format) +
        4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers) /
           bandwidth +
       pass.step_product_seconds;

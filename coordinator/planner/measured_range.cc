@@ -64,8 +64,9 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
   }
   const std::vector<GemmRate>& rates = device != nullptr ? device->gemm : worker.gemm;
   const PrecisionRecipe& recipe = PrecisionOf(job.train.precision);
-  const bool fp8 = recipe.block_products == ProductFormat::kFp8 && device != nullptr;
-  const std::string_view precision = fp8 ? "fp8" : GemmRateName(recipe.products);
+  const ProductFormat* format = device != nullptr ? recipe.block_products : nullptr;
+  const std::string_view precision =
+      format != nullptr ? format->rate_name : GemmRateName(recipe.products);
   Sizes measured;
   Span threads;
   std::set<std::string> precisions;

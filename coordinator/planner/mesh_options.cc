@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/model/pipeline_shape.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/pipeline_parallel.h"
 
@@ -109,11 +110,8 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
     return {asked};
   }
   std::vector<int64_t> choices = Divisors(sequences);
-  // The noise scale compares a part of the batch with the whole.
-  if (job.train.gradient_noise_scale && data_ranks == 1 && choices.size() > 1 &&
-      choices.back() == job.train.global_batch) {
-    choices.pop_back();
-  }
+  const int64_t largest = job.train.global_batch / LeastMicroBatches(job);
+  while (choices.size() > 1 && choices.back() > largest) choices.pop_back();
   // Past a million tokens a pass nothing gets faster, and the arithmetic of
   // bytes stays in range.
   while (choices.size() > 1 && choices.back() * length > kMostTokens) choices.pop_back();

@@ -80,7 +80,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.precision = &precision_;
   memory_.products = workers.products();
   memory_.product_workspace_bytes = workers.product_workspace_bytes();
-  memory_.fp8 = job.train.fp8;
+  memory_.format_blocks = FormatBlocksOf(precision_, job.train);
   memory_.optimizer = share.optimizer();
   const std::vector<int64_t>& kept = resources.device_updated_units;
   if (!kept.empty()) {

@@ -82,12 +82,13 @@ StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plai
 }  // namespace
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
-                         const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                         const RateModel& rates, int64_t threads, int64_t sharers)
+                         const PrecisionRecipe& precision, const FormatBlocks& format_blocks,
+                         double dropout, const RateModel& rates, int64_t threads, int64_t sharers)
     : shapes_(shapes),
       rates_(rates),
       cost_of_([=, &precision, &rates,
-                share = Fp8Share(shapes.whole().spec, precision, fp8)](const ModelShape& shape) {
+                share = FormatShare(shapes.whole().spec, precision, format_blocks)](
+                   const ModelShape& shape) {
         return CostOfPass(shape, micro_batch, sequence_length, precision, share, dropout, rates,
                           threads, sharers);
       }) {

@@ -22,10 +22,10 @@ struct StageSeconds {
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
-  /// As CostOfPass of each stage; blocks that are left to bf16 count as if each stage had its share
-  /// of them. `shapes` and `rates` outlive it.
+  /// As CostOfPass of each stage; dense blocks beside those in a format count as if each stage had
+  /// its share of them. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
-              const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+              const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
               const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
   const StageShapes& shapes() const { return shapes_; }

@@ -21,9 +21,9 @@ namespace weft::planner {
 /// imported model must have been put into job.model before.
 /// On GPUs, where the job wants them or leaves the choice and workers have some, each rank has one
 /// of its own, neighbours near each other (common/model/device_order.h), and the memory is that
-/// GPU's; GPUs without FP8 products take no job of precision fp8. kInvalid: the job contradicts
-/// itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the smallest need.
-/// kAborted, soon after a request to `stop`.
+/// GPU's; GPUs that do not multiply the format of a precision take no job of it. kInvalid: the job
+/// contradicts itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the
+/// smallest need. kAborted, soon after a request to `stop`.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
                            const std::stop_token& stop = {});
 

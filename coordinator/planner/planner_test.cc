@@ -68,6 +68,33 @@ TEST(PlanJob, EveryCandidateThatFitsKeepsAllLimits) {
   }
 }
 
+// Half of the branches of blocks are skipped.
+TEST(PlanJob, WorkThatTrainingSkipsTakesNoTime) {
+  const JobSpec plain = Gpt2Job();
+  JobSpec job = plain;
+  job.model.stochastic_depth = {.rate = 0.5, .decay = "uniform", .mode = "batch"};
+  const ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  const auto predicted = [&](const JobSpec& of) {
+    Result<PlanReport> report = PlanJob(of, cluster);
+    WEFT_CHECK(report.ok(), report.status().message());
+    return report->candidates[0].plan.prediction;
+  };
+  const Prediction all = predicted(plain), half = predicted(job);
+  const ModelShape shape = ShapeOf(plain);
+  double blocks = 0, products = 0;
+  const int64_t length = SequenceLength(plain);
+  for (const Gemm& gemm : WeightGemms(shape, length, length, 4)) {
+    products += gemm.Flops();
+    if (ComputedShare(ShapeOf(job), gemm.name) < 1) blocks += gemm.Flops();
+  }
+  // Attention is small beside them, and belongs to blocks, too.
+  const double expected = 1 - 0.5 * blocks / products;
+  EXPECT_NEAR(half.time.gemm_seconds / all.time.gemm_seconds, expected, 0.06);
+  EXPECT_NEAR(half.model_flops_per_step / all.model_flops_per_step, expected, 0.06);
+  EXPECT_LT(half.time.memory_bound_seconds, all.time.memory_bound_seconds);
+  EXPECT_EQ(half.time.optimizer_seconds, all.time.optimizer_seconds);
+}
+
 TEST(PlanJob, MoreMemoryIsNeverSlower) {
   for (int workers : {1, 2}) {
     double previous = 1e30;
@@ -207,6 +234,15 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(plan.accumulation_steps, 4);
   job.train.precision = "fp32";
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
+}
+
+TEST(PlanJob, CutsABatchForATechniqueThatComparesMicroBatches) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 1;
+  job.train.global_batch = 2;
+  EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).micro_batch, 2);
+  job.train.gradient_noise_scale = true;
+  EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).micro_batch, 1);
 }
 
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {

@@ -92,9 +92,9 @@ void RankShare::AddStagePasses() {
   for (const auto& [key, pass] : passes_) {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
-        key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
-                         DropoutOf(job_.model), workers_.rates()[kind], threads,
-                         job_.resources.context_parallel));
+        key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
+                         FormatBlocksOf(precision_, job_.train), DropoutOf(job_.model),
+                         workers_.rates()[kind], threads, job_.resources.context_parallel));
     if (workers_.rates().size() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -108,7 +108,7 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
   inputs.ranks = shape.expert_ranks;
   inputs.precision = &precision_;
   inputs.products = workers_.products();
-  inputs.fp8 = job_.train.fp8;
+  inputs.format_blocks = FormatBlocksOf(precision_, job_.train);
   const MemoryBreakdown memory = PredictMemory(inputs);
   const double share = static_cast<double>(shape.Updated()) / static_cast<double>(shape_.Updated());
   return {static_cast<double>(memory.parameters_bytes + memory.gradients_bytes),
@@ -118,10 +118,10 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
 double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
                              int64_t gradient_ranks) const {
   if (Offloads(mesh) || mesh.zero_stage > 1) return 0;
-  // Machines that are not alike have other cuts, and weights of blocks that are left to bf16 other
-  // copies.
-  const Fp8Spec& fp8 = job_.train.fp8;
-  const bool alike = stages_->alike() && fp8.bf16_first_blocks + fp8.bf16_last_blocks == 0;
+  // Machines that are not alike have other cuts, and weights of dense blocks beside those in a
+  // format other copies.
+  const FormatBlocks format = FormatBlocksOf(precision_, job_.train);
+  const bool alike = stages_->alike() && format.dense_first + format.dense_last == 0;
   if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !alike)) return 0;
   const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
@@ -155,9 +155,10 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     const RateModel& rates = workers_.rates()[kind];
-    const PassCost pass = CostOfPass(
-        shape_, micro_batch, length, precision_, Fp8Share(shape_.spec, precision_, job_.train.fp8),
-        DropoutOf(job_.model), rates, threads, resources.context_parallel);
+    const PassCost pass =
+        CostOfPass(shape_, micro_batch, length, precision_,
+                   FormatShare(shape_.spec, precision_, FormatBlocksOf(precision_, job_.train)),
+                   DropoutOf(job_.model), rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
     double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
     if (const DeviceModel* device = rates.device()) {

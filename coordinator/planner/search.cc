@@ -59,12 +59,17 @@ std::string CalibrationText(const WorkerGroups& workers) {
 }  // namespace
 
 ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
-  if (job.train.precision != "fp8") return cluster;
+  const PrecisionRecipe* recipe = FindPrecision(job.train.precision);
+  const ProductFormat* format = recipe != nullptr ? recipe->block_products : nullptr;
+  if (format == nullptr) return cluster;
   for (WorkerProfile& worker : cluster.workers) {
     for (DeviceSpec& device : worker.devices) {
-      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
-      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
-                        ", and they need 8.9), which train.precision: bf16 does without";
+      if (!device.unusable.empty() || Multiplies(device, *format)) continue;
+      device.unusable = "it has no " + std::string(format->name) +
+                        " products (compute capability " + device.compute_capability +
+                        ", and they need " + std::string(format->compute_capability) +
+                        "), which train.precision: " + std::string(GemmRateName(recipe->products)) +
+                        " does without";
     }
   }
   return cluster;
@@ -78,8 +83,9 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) 
     const bool wants_devices = WantsDevices(choice, cluster);
     if (jobs.empty()) on_devices = wants_devices;
     if (wants_devices != on_devices) continue;
-    // Processors compute products of fp8 on widened operands: they do not have it.
-    if (job.train.precision == "auto" && choice.train.precision == "fp8" && !on_devices) continue;
+    // Processors compute products in a format on widened operands: they do not have it.
+    const bool in_format = PrecisionOf(choice.train.precision).block_products != nullptr;
+    if (job.train.precision == "auto" && in_format && !on_devices) continue;
     if (any_mesh) {
       std::vector<MeshFamily> meshes = MeshesOf(choice, cluster);
       jobs.Add(std::move(choice), std::move(meshes));

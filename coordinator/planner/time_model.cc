@@ -193,29 +193,32 @@ MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t 
           .sequence_length = sequence_length};
 }
 
-double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8) {
-  if (precision.block_products != ProductFormat::kFp8) return 0;
+double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
+                   const FormatBlocks& format_blocks) {
+  if (precision.block_products == nullptr) return 0;
   const int64_t blocks = DistinctBlocks(model);
-  return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
+  return D(format_blocks.Of(blocks)) / D(blocks);
 }
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, double fp8_share, double dropout,
+                    const PrecisionRecipe& precision, double format_share, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers) {
   const int64_t tokens = micro_batch * sequence_length / sharers;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
-  cost.fp8_share = rates.device() != nullptr ? fp8_share : 0;
+  cost.format_share = rates.device() != nullptr ? format_share : 0;
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
-    if (cost.fp8_share > 0 && IsInBlocks(gemm)) {
-      const double codes =
-          D(gemm.count) * rates.device()->ProductSeconds("fp8", D(gemm.m), D(gemm.n), D(gemm.k));
-      seconds += cost.fp8_share * (codes - seconds);
+    if (cost.format_share > 0 && IsInBlocks(gemm)) {
+      const double in_format =
+          D(gemm.count) * rates.device()->ProductSeconds(precision.block_products->rate_name,
+                                                         D(gemm.m), D(gemm.n), D(gemm.k));
+      seconds += cost.format_share * (in_format - seconds);
     }
     // The classifier's columns are already those of a rank; each has the whole router.
     const bool whole = gemm.name == "classifier" || gemm.name == "router";
     seconds /= D(whole ? shape.tensor_rows : shape.tensor);
+    seconds *= ComputedShare(shape, gemm.name);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -233,8 +236,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
-  const double forward_layer = 2 * product + draw;
-  const double backward_layer = 5 * product + (rates.device() != nullptr ? 2 : 1) * draw;
+  const double attended = shape.computed.attention;
+  const double forward_layer = attended * (2 * product + draw);
+  const double backward_layer =
+      attended * (5 * product + (rates.device() != nullptr ? 2 : 1) * draw);
   const double backward_layers = D(model.layers - shape.first_trained_layer);
   cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
   cost.backward_gemm_seconds += backward_layers * backward_layer;
@@ -264,15 +269,19 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     block_forward += (3 * rows + 1) * c;
     block_backward += (5 * rows + 1) * c;
   }
-  // Casts to FP8 read two bytes and write a code: inputs before the product, once more by columns
+  // Casts to a format read a number and write one: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
   const double width = D(model.width), columns = D(shape.TensorColumns());
   const double part = width / columns, inner = D(MlpWidth(model)) / columns;
-  const double inputs = cost.fp8_share * (width + part + rows * (width + inner));
-  const double outputs = cost.fp8_share * (width + part + 2 * D(KvWidth(model)) / columns +
-                                           rows * (width + D(MlpInputs(model)) * inner));
-  block_forward += 3 * inputs;
-  block_backward += 3 * inputs + 4 * outputs;
+  const double inputs = cost.format_share * (width + part + rows * (width + inner));
+  const double outputs = cost.format_share * (width + part + 2 * D(KvWidth(model)) / columns +
+                                              rows * (width + D(MlpInputs(model)) * inner));
+  const double code =
+      precision.block_products != nullptr ? D(precision.block_products->element_bytes) : 0;
+  block_forward += (D(element) + code) * inputs;
+  block_backward += (D(element) + code) * inputs + (D(element) + 2 * code) * outputs;
+  block_forward *= shape.computed.Mean();
+  block_backward *= shape.computed.Mean();
   const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
   const double classifier = !shape.has_head ? 0
                                             : D(HeadRows(shape, tokens, sequence_length)) *
@@ -474,7 +483,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
       passes * D(inputs.recomputed_attentions) *
           (pass.attention_forward_gemm_seconds + kAttentionOperations * per_operation);
   time.overhead_seconds =
-      passes * (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
+      passes *
+          (D(inputs.shape.spec.layers) * inputs.shape.computed.Mean() * kOperationsPerBlock +
+           kOperationsPerPass) *
           per_operation +
       calibration.step_seconds;
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads

@@ -12,7 +12,6 @@
 #include "common/model/transfer_waits.h"
 #include "common/spec/plan.h"
 #include "common/spec/time_calibration.h"
-#include "common/spec/train_spec.h"
 #include "coordinator/planner/rate_model.h"
 
 namespace weft::planner {
@@ -31,18 +30,19 @@ struct PassCost {
   double step_product_seconds = 0;    ///< Once a step, of the products of StepWork.
   double step_f32_numbers = 0;        ///< Once a step, as StepWork has it,
   double step_parameter_numbers = 0;  ///< like this.
-  double fp8_share = 0;               ///< Of the blocks, those whose products have FP8 operands.
+  double format_share = 0;  ///< Of the blocks, those whose products are in the recipe's format.
 };
 
-/// Of the blocks of a network, those whose products have FP8 operands.
-double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8);
+/// Of the blocks of a network, those whose products are in the format of the recipe.
+double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
+                   const FormatBlocks& format_blocks);
 
-/// `fp8_share`: counts on a GPU alone. A CPU computes FP8 products on widened operands, as fast as
-/// those of precision.products. `sharers`: ranks that have
+/// `format_share`: counts on a GPU alone. A CPU computes products in a format on widened operands,
+/// as fast as those of precision.products. `sharers`: ranks that have
 /// equal parts of each sequence, and of its pairs of a query and a key. Products take as many times
 /// longer as runs near by (RateModel::Near) say.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, double fp8_share, double dropout,
+                    const PrecisionRecipe& precision, double format_share, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
 /// What the blocks of such a rank compute, by what CostOfPass goes.

@@ -113,14 +113,20 @@ class SingleChanges {
         *found);
   }
   void Precision() {
-    for (const PrecisionRecipe* recipe : {&kBf16Precision, &kFp8Precision, &kBf16PurePrecision}) {
-      if (recipe->name == plan_.precision) continue;
-      JobSpec spec = pinned_;
-      spec.train.precision = recipe->name;
-      const auto found = BestOf(spec, cluster_, find_);
-      if (!found || found->precision != recipe->name) continue;
-      Add("train.precision: " + found->precision, *found);
+    // Those that round weights, too, come last.
+    for (const DType masters : {DType::kF32, DType::kBF16}) {
+      for (const PrecisionRecipe* recipe : AllPrecisions()) {
+        const bool halves = recipe->activations == DType::kBF16 && recipe->matrices == masters;
+        if (halves && recipe->name != plan_.precision) Precision(*recipe);
+      }
     }
+  }
+  void Precision(const PrecisionRecipe& recipe) {
+    JobSpec spec = pinned_;
+    spec.train.precision = recipe.name;
+    const auto found = BestOf(spec, cluster_, find_);
+    if (!found || found->precision != recipe.name) return;
+    Add("train.precision: " + found->precision, *found);
   }
   /// The least number that does.
   void Ranks() {

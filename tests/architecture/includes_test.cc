@@ -243,13 +243,14 @@ std::vector<std::string> FilesThatName(const fs::path& root, const std::string& 
 TEST(Architecture, TechniquesAreNamedInFewFilesBesideTheirOwn) {
   const fs::path root = WEFT_SOURCE_DIR;
   const std::vector<std::string> folders = TechniqueFolders(root);
-  EXPECT_GE(folders.size(), 3);
+  EXPECT_GE(folders.size(), 4);
   for (const std::string& technique : folders) {
     const std::vector<std::string> files = FilesThatName(root, technique);
     std::printf("%s is named in %zu other files\n", technique.c_str(), files.size());
     for (const std::string& file : files) std::printf("  %s\n", file.c_str());
-    const bool reported = technique == "gradient_noise_scale";
-    EXPECT_LE(files.size(), reported ? 8 : 6) << technique;
+    // A precision is listed among the others, too, and machines measure its rate.
+    const bool precision = technique == "fp8";
+    EXPECT_LE(files.size(), precision ? 5 : 4) << technique;
   }
 }
 

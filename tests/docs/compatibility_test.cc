@@ -53,8 +53,9 @@ std::string CompatibilityPage() {
       "is "
       "submitted, with these words. Sizes that must divide each other, and fields that need "
       "another "
-      "one, are checked too, and are not listed here. Written from `common/spec/compatibility.cc`; "
-      "to rewrite it after a change there: "
+      "one, are checked too, and are not listed here. Written from `common/spec/compatibility.cc` "
+      "and the rows of techniques (`worker/engine/techniques`); to rewrite it after a change "
+      "there: "
       "`WEFT_UPDATE_DOCS=1 build/release/bin/weft_docs_test`.\n";
   for (const Feature* feature : FeaturesByName()) {
     text += "\n## " + Capitalized(feature->name) + "\n\n`" + std::string(feature->setting) +

@@ -133,6 +133,14 @@ Choice Bits(int64_t bits) {
           [=](JobSpec& job) { job.resources.activation_bits = bits; }};
 }
 
+/// Half of the branches of the last block, fewer before it.
+Choice StochasticDepth(const std::string& mode) {
+  return {"stochastic_depth " + mode, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.stochastic_depth.rate = 0.5;
+            job.model.stochastic_depth.mode = mode;
+          }};
+}
+
 std::vector<Axis> MakeAxes() {
   return {
       {{"gpt2", Effect::kOwnTraining, Nothing},
@@ -202,6 +210,9 @@ std::vector<Axis> MakeAxes() {
           job.resources.offload_directory = "/tmp";
         }}},
       {{"frozen nothing", Effect::kOwnTraining, Nothing}, FreezeBelow(3), FreezeParts()},
+      {{"all branches", Effect::kOwnTraining, Nothing},
+       StochasticDepth("batch"),
+       StochasticDepth("sample")},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},

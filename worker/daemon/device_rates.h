@@ -8,8 +8,8 @@
 
 namespace weft::daemon {
 
-/// Rates of matrix products on CUDA device `device`, by shape and precision: fp32, bf16, fp16 and,
-/// from compute capability 8.9 on, fp8. kUnavailable without a CUDA back end.
+/// Rates of matrix products on CUDA device `device`, by shape and precision: fp32, bf16, fp16 and
+/// the formats that it multiplies. kUnavailable without a CUDA back end.
 Result<std::vector<GemmRate>> MeasureProducts(int device);
 
 /// Measures CUDA device `device` of those that this process sees: MeasureProducts, copies within

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/precision_names.h"
 #include "common/status.h"
 
 namespace weft::planner {
@@ -17,7 +18,7 @@ struct ProductPeak {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("precision", "Of the operands.").OneOf({"fp32", "bf16", "fp16", "fp8"}).Required(),
+    visit(Field("precision", "Of the operands.").OneOf(kProductRateNames).Required(),
           self.precision);
     visit(Field("flops_per_second", "As the maker says, dense.").Unit("FLOP/s").Range(1e9, 1e18),
           self.flops_per_second);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/model/precision.h"
+
 namespace weft::planner {
 namespace {
 
@@ -30,14 +32,19 @@ double Ceil(double value) {
   return below < value ? below + 1 : below;
 }
 
+double OperandBytes(std::string_view precision) {
+  if (precision == "fp32") return 4;
+  if (precision == "bf16" || precision == "fp16") return kHalf;
+  const ProductFormat* format = FindFormat(precision);
+  return format != nullptr ? static_cast<double>(format->element_bytes) : kHalf;
+}
+
 }  // namespace
 
 ProductRates::ProductRates(const AcceleratorSpec& device, const SoftwareStack& stack,
                            std::string_view precision)
     : multiprocessors_(device.multiprocessors),
-      operand_(precision == "fp8"    ? 1
-               : precision == "fp32" ? 4
-                                     : kHalf),
+      operand_(OperandBytes(precision)),
       bandwidth_(device.memory_bytes_per_second * stack.memory_share) {
   const ProductPeak* peak = device.Find(precision);
   rate_ = peak->flops_per_second * peak->sustained_share * stack.product_share;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "common/model/precision.h"
 #include "common/number.h"
 #include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/product_rates.h"
@@ -20,9 +21,9 @@ constexpr double kPlainForward = 30, kPlainBackward = 40;
 // where these are one operation after the other.
 constexpr double kRoutingForward = 10, kRoutingBackward = 12;
 constexpr double kPlainRoutingForward = 80, kPlainRoutingBackward = 60;
-// Of a product of one expert: taking its part of the rows, and the product; with operands of 8 bits
-// also their buffers, casts and scales.
-constexpr double kExpertProduct = 3, kExpertProductOf8Bits = 8;
+// Of a product of one expert: taking its part of the rows, and the product; with operands in a
+// format of their own (8 bits were measured) also their buffers, casts and scales.
+constexpr double kExpertProduct = 3, kExpertProductInFormat = 8;
 // Until the device has the first kernel that the processor starts when it knows the counts.
 constexpr double kAfterCounts = 3;
 // Copies of a row on its way to an expert and back: written for the expert, the result read and
@@ -97,6 +98,7 @@ class StepModel {
         rows_(tokens_ * model_.RowsOfToken() *
               (model_.HasExperts() ? D(run.ExpertTensor()) / D(run.tensor) : 1)),
         bandwidth_(device.memory_bytes_per_second * stack.memory_share),
+        format_(FindFormat(run.precision)),
         products_(device, stack, run.precision),
         half_products_(device, stack, HalfPrecision()),
         score_products_(device, stack, ScorePrecision()) {}
@@ -159,7 +161,7 @@ class StepModel {
   double Product(double m, double n, double k) const { return products_.Seconds(m, n, k); }
   double HalfProduct(double m, double n, double k) const { return half_products_.Seconds(m, n, k); }
   std::string_view HalfPrecision() const {
-    return run_.precision == "fp8" ? "bf16" : std::string_view(run_.precision);
+    return format_ != nullptr ? "bf16" : std::string_view(run_.precision);
   }
   // Rows of heads that are not whole 16 bytes keep products of scores off the tensor cores.
   std::string_view ScorePrecision() const {
@@ -246,8 +248,7 @@ class StepModel {
       after = routing / 2;
     }
     if (PlainExperts()) {
-      after +=
-          products * experts_ * (run_.precision == "fp8" ? kExpertProductOf8Bits : kExpertProduct);
+      after += products * experts_ * (format_ != nullptr ? kExpertProductInFormat : kExpertProduct);
     }
     pass.host_before = kernels * stack_.host_seconds;
     pass.host = pass.host_before + after * stack_.host_seconds;
@@ -299,7 +300,7 @@ class StepModel {
     return sums * (kHalf + 2 * stack_.gradient_bytes) * (DenseOfBlock() + ExpertsOfBlock());
   }
   double QuantizedBytes() const {
-    if (run_.precision != "fp8") return 0;
+    if (format_ == nullptr) return 0;
     const bool fused = stack_.experts.fused_mlp;
     const double read = model_.HasExperts() ? kPlainCast : kCast;
     const double made = !model_.HasExperts() ? kCast : fused ? kFusedCast : kPlainCast;
@@ -453,6 +454,7 @@ class StepModel {
   double experts_;  ///< Of a rank.
   double rows_;     ///< Of all its MLPs.
   double bandwidth_;
+  const ProductFormat* format_;  ///< Of products with weights, or null.
   ProductRates products_;
   ProductRates half_products_;
   ProductRates score_products_;

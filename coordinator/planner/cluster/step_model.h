@@ -69,7 +69,8 @@ struct ClusterRun {
   int64_t micro_batch = 1;   ///< Sequences.
   int64_t global_batch = 1;  ///< Sequences.
   Recomputation recomputation = Recomputation::kNone;
-  std::string precision = "bf16";  ///< Of products: bf16, fp16 or fp8.
+  std::string precision =
+      "bf16";  ///< Of products: bf16, fp16 or a format (ProductFormat::rate_name).
 
   int64_t Devices() const { return tensor * context * data * pipeline; }
   /// Ranks that share each matrix of an expert.

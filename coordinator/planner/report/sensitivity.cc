@@ -72,7 +72,9 @@ class ExplicitRates {
     }
     if (!device.gemm.empty()) return;
     std::vector<std::string> names = {std::string(GemmRateName(products_))};
-    if (plan_.precision == "fp8") names.emplace_back("fp8");
+    if (const ProductFormat* format = PrecisionOf(plan_.precision).block_products) {
+      names.emplace_back(format->rate_name);
+    }
     for (const std::string& name : names) {
       Add(device.gemm, name, [&](int64_t m, int64_t n, int64_t k) {
         const auto rows = static_cast<double>(m), columns = static_cast<double>(n),

@@ -61,7 +61,8 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
          const StageShapes& stages)
         : rates(worker, PrecisionOf(own.precision).products, own.device != "cpu"),
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
-                 job.train.fp8, DropoutOf(job.model), rates, own.threads_per_rank) {}
+                 FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model), rates,
+                 own.threads_per_rank) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

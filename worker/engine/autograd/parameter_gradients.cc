@@ -68,6 +68,15 @@ Status ParameterGradients::Done(int64_t index) {
   return on_ready_ ? on_ready_(index) : OkStatus();
 }
 
+Status ParameterGradients::Skip(Context& context, int64_t index) {
+  if (!trainable(index)) return OkStatus();
+  const State& state = state_[index];
+  if (state.open_uses == 1 && !state.written) {
+    WEFT_RETURN_IF_ERROR(Add(context, index).status());
+  }
+  return Done(index);
+}
+
 Status ParameterGradients::FinishPass(Context& context) {
   for (size_t i = 0; i < state_.size(); ++i) {
     State& state = state_[i];

@@ -71,6 +71,9 @@ class ParameterGradients {
   /// The operation that called AddUse has written its share, if the parameter has a gradient.
   Status Done(int64_t index);
 
+  /// An operation that called AddUse has nothing to add: it was skipped in this pass.
+  Status Skip(Context& context, int64_t index);
+
   /// The backward pass is over: trainable parameters it did not use get a zero gradient if they
   /// have none, and their hook.
   Status FinishPass(Context& context);

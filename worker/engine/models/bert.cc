@@ -87,13 +87,15 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                            ParameterRole::kPositionEmbedding),
              -1, precision_.activations),
       embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
-      embedding_dropout_("bert.embeddings.dropout", DropoutOf(spec)),
+      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "bert.embeddings.dropout",
+                                        DropoutOf(spec), grafter())),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .remat = RematOf(options, spec.layers).value(),
                .activation_bits = options.activation_bits,
+               .grafter = grafter(),
                .operations = options.block_operations},
               {precision_.products, block_products()}),
       dense_(&parameters_,
@@ -132,7 +134,8 @@ Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch)
       Norm::Output x,
       embedding_norm_.Forward(context, tape, {std::move(tokens), std::move(segments)}));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.normalized.needs_gradient()));
-  return embedding_dropout_.Forward(context, tape, std::move(x.normalized), batch.first_token);
+  return embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x.normalized),
+                                   {.first_row = batch.first_token});
 }
 
 Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {
@@ -158,7 +161,7 @@ Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
   WEFT_ASSIGN_OR_RETURN(Value x, GatherRows(context, tape, hidden, batch.first_rows));
   WEFT_ASSIGN_OR_RETURN(x, dense_.Forward(context, tape, x));
   WEFT_ASSIGN_OR_RETURN(x, Tanh(context, tape, x));
-  return pooled_dropout_.Forward(context, tape, std::move(x), batch.first_sequence);
+  return pooled_dropout_.Forward(context, tape, std::move(x), {.first_row = batch.first_sequence});
 }
 
 Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& batch) const {

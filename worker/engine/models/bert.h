@@ -4,6 +4,7 @@
 
 #include "worker/engine/models/model.h"
 #include "worker/engine/nn/block_stack.h"
+#include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/embedding.h"
 
 namespace weft::engine {
@@ -41,7 +42,7 @@ class Bert : public Model {
   Embedding embedding_;
   Embedding types_;
   Norm embedding_norm_;
-  Dropout embedding_dropout_;
+  Grafts embedding_grafts_;
   BlockStack blocks_;
   Linear dense_;                        ///< Of the pooler or of the head's transform.
   std::optional<Norm> transform_norm_;  ///< masked_lm

@@ -60,7 +60,7 @@ RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
 
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
-                               const ProductOptions& products) {
+                               const Grafter& grafter, const ProductOptions& products) {
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
@@ -83,6 +83,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .remat = RematOfStage(spec, options, stage),
                           .activation_bits = options.activation_bits,
                           .context = options.context,
+                          .grafter = grafter,
                           .parameters_stay = !options.pipeline,
                           .operations = options.block_operations},
         products);
@@ -131,9 +132,12 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
-      embedding_dropout_(family.embedding_dropout, DropoutOf(spec)),
+      embedding_grafts_(part_.first
+                            ? EmbeddingGrafts(&parameters_, spec.width, family.embedding_dropout,
+                                              DropoutOf(spec), grafter())
+                            : Grafts()),
       rotary_(family.rotary),
-      stages_(Stacks(&parameters_, spec, options, family,
+      stages_(Stacks(&parameters_, spec, options, family, grafter(),
                      {precision_.products, block_products(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_,
@@ -191,7 +195,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   }
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
   const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
-  return embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row);
+  return embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
+                                   {.first_row = batch.first_token + first_row});
 }
 
 // By value: the stream is gone when this returns.

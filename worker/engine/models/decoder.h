@@ -65,7 +65,7 @@ class Decoder : public LanguageModel {
   int64_t positions_;
   Embedding embedding_;
   std::optional<Linear> embedding_in_;
-  Dropout embedding_dropout_;
+  Grafts embedding_grafts_;
   std::shared_ptr<RotaryTable> rotary_;
   std::vector<BlockStack> stages_;  ///< One, but in a pipeline.
   std::optional<Norm> final_norm_;

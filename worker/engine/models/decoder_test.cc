@@ -499,7 +499,7 @@ TEST(DecoderTest, OptionsThatDoNotGoTogetherAreRefused) {
   const ModelSpec factored =
       With([](ModelSpec& s) { s.over_parameterization.kind = "linear_expansion"; });
   EXPECT_THAT(message(factored, sharded), HasSubstr("resources.zero_stage 3"));
-  sharded.precision = &kFp8Precision;
+  sharded.precision = &PrecisionOf("fp8");
   EXPECT_THAT(message(TinyModel(), sharded), HasSubstr("train.precision fp8"));
   ModelOptions kept;
   kept.offload = kept.stream_parameters = true;

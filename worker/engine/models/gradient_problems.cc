@@ -295,8 +295,9 @@ Problem DropoutProblem(Sides& sides) {
   p.prepare = [=](Context& c) -> Status {
     ParameterGradients none({});
     Tape tape(&none);
-    WEFT_ASSIGN_OR_RETURN(Value kept,
-                          dropout.Forward(c, tape, tape.NewValue(NewTensor(c, *mask), true), 4));
+    WEFT_ASSIGN_OR_RETURN(
+        Value kept,
+        dropout.Forward(c, tape, tape.NewValue(NewTensor(c, *mask), true), {.first_row = 4}));
     int64_t dropped = 0;
     for (size_t i = 0; i < mask->values.size(); ++i) {
       mask->values[i] = kept.tensor.As<float>()[i];
@@ -309,7 +310,7 @@ Problem DropoutProblem(Sides& sides) {
     return OkStatus();
   };
   p.run = [dropout](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(dropout.Forward(c, t, in[0], 4));
+    return One(dropout.Forward(c, t, in[0], {.first_row = 4}));
   };
   p.reference = [mask](const std::vector<Matrix>& in) {
     Matrix y = in[0];
@@ -331,7 +332,7 @@ Problem AffineProblem(Sides& sides) {
   auto affine = std::make_shared<Affine>(p.parameters.get(), scale, shift);
   p.inputs = {sides.Normal(rows, width)};
   p.run = [affine](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(affine->Forward(c, t, in[0]));
+    return One(affine->Forward(c, t, in[0], {}));
   };
   p.reference = [scales, shifts](const std::vector<Matrix>& in) {
     Matrix y = in[0];
@@ -371,6 +372,24 @@ Problem GatherProblem(Sides& sides) {
     Matrix y(static_cast<int64_t>(picked.size()), in[0].columns);
     for (int64_t r = 0; r < y.rows; ++r) {
       for (int64_t c = 0; c < y.columns; ++c) y.at(r, c) = in[0].at(picked[r], c);
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+Problem ScatterProblem(Sides& sides) {
+  Problem p;
+  const int64_t count = sides.Draw();
+  const std::vector<int32_t> rows = Parted(sides, count).first;
+  p.inputs = {sides.Normal(static_cast<int64_t>(rows.size()), sides.Draw())};
+  p.run = [rows, count](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(ScatterRows(c, t, in[0], Indices(c, rows), count));
+  };
+  p.reference = [rows, count](const std::vector<Matrix>& in) {
+    Matrix y(count, in[0].columns);
+    for (int64_t r = 0; r < in[0].rows; ++r) {
+      for (int64_t c = 0; c < y.columns; ++c) y.at(rows[r], c) = in[0].at(r, c);
     }
     return std::vector<Matrix>{y};
   };
@@ -517,6 +536,7 @@ std::vector<Operation> Operations() {
       {"dropout backward", "dropout", DropoutProblem},
       {"affine backward", "affine", AffineProblem},
       {"gather rows backward", "gather rows", GatherProblem},
+      {"scatter rows backward", "scatter rows", ScatterProblem},
       {"merge rows backward", "merge rows", MergeProblem},
       {"head backward", "head", HeadProblem},
       {"recompute", "recompute", RecomputeProblem},

@@ -6,6 +6,7 @@
 #include "common/spec/context_parallel.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
+#include "common/spec/technique_checks.h"
 #include "common/spec/tensor_parallel.h"
 #include "worker/engine/models/bert.h"
 #include "worker/engine/models/decoder.h"
@@ -151,12 +152,18 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   return OkStatus();
 }
 
+TrainSpec TrainOf(const ModelOptions& options) {
+  TrainSpec train = options.train;
+  train.precision = options.precision->name;
+  return train;
+}
+
 // A job that asks for `spec` and for what `options` say of its ranks and of where it resides.
 JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
   JobSpec job;
   job.model = spec;
   job.model.import_path.clear();  // its sizes are known
-  job.train.precision = options.precision->name;
+  job.train = TrainOf(options);
   ResourceSpec& resources = job.resources;
   if (options.tensor != nullptr) {
     resources.tensor_parallel = options.tensor->degree();
@@ -180,10 +187,7 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(CheckCompatibility(JobOf(spec, options)));
   WEFT_RETURN_IF_ERROR(CheckExperts(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
-  if (options.precision->block_products == ProductFormat::kFp8) {
-    const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
-    WEFT_RETURN_IF_ERROR(CheckFp8(spec, options.fp8, ranks));
-  }
+  WEFT_RETURN_IF_ERROR(CheckTechniques(JobOf(spec, options)));
   WEFT_ASSIGN_OR_RETURN(const RematPlan remat, RematOf(options, spec.layers));
   if (options.pipeline && !options.recompute_schedule.empty()) {
     for (const PipelinePart::Stage& stage : options.pipeline->stages) {
@@ -214,12 +218,23 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
 }
 
 Model::Model(const ModelSpec& spec, const ModelOptions& options)
-    : techniques_(ModelTechniques({.model = spec, .train = TrainSpec()})),
-      fp8_(options.precision->block_products == ProductFormat::kFp8
-               ? std::make_unique<Fp8ProductsFactory>(
-                     options.fp8, options.with_gradients,
-                     options.tensor != nullptr ? &options.tensor->group() : nullptr)
-               : nullptr) {}
+    : techniques_(ModelTechniques(
+          {.model = spec,
+           .train = TrainOf(options),
+           .with_gradients = options.with_gradients,
+           .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr})) {
+  for (const std::unique_ptr<Technique>& technique : techniques_) {
+    if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
+  }
+}
+
+Grafter Model::grafter() const {
+  return [this](const GraftSite& site, Grafts& grafts) {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      technique->OnSite(site, grafts);
+    }
+  };
+}
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): those that override it take it over
 Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,

@@ -15,8 +15,8 @@
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/pipeline_part.h"
+#include "worker/engine/nn/products.h"
 #include "worker/engine/nn/token_batch.h"
-#include "worker/engine/techniques/fp8/fp8_products.h"
 #include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
@@ -35,7 +35,7 @@ struct ModelOptions {
   /// Gets the operations on blocks as they are done (RematOperations), or none; outlives the model.
   std::vector<std::string>* block_operations = nullptr;
 
-  Fp8Spec fp8 = {};  ///< Read where the recipe has products in FP8.
+  TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
 
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
@@ -81,11 +81,11 @@ class Model {
   /// Those that are part of the model, in the order of their hooks.
   const std::vector<std::unique_ptr<Technique>>& techniques() const { return techniques_; }
 
-  /// The scales of FP8 products, or null when there are none.
-  Fp8Scaling* fp8() const { return fp8_ == nullptr ? nullptr : &fp8_->scaling(); }
+  /// Lets the techniques put what they have at the sites of the network.
+  Grafter grafter() const;
 
-  /// Makes the products of blocks as the recipe has it, or null: DenseProducts.
-  ProductsFactory* block_products() const { return fp8_.get(); }
+  /// Makes the products of blocks, where a technique has others, or null: DenseProducts.
+  ProductsFactory* block_products() const { return block_products_; }
 
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
@@ -110,7 +110,7 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  std::unique_ptr<Fp8ProductsFactory> fp8_;
+  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or

@@ -60,13 +60,15 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
           &parameters_,
           {{{"vit.embeddings.patch_embeddings.projection", spec.width}}, PatchPixels(spec), true},
           precision_.products),
-      embedding_dropout_("vit.embeddings.dropout", DropoutOf(spec)),
+      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "vit.embeddings.dropout",
+                                        DropoutOf(spec), grafter())),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .remat = RematOf(options, spec.layers).value(),
                .activation_bits = options.activation_bits,
+               .grafter = grafter(),
                .operations = options.block_operations},
               {precision_.products, block_products()}),
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
@@ -116,8 +118,9 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
 
 Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
-  WEFT_ASSIGN_OR_RETURN(x,
-                        embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token));
+  WEFT_ASSIGN_OR_RETURN(
+      x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
+                                   {.first_row = batch.first_token}));
   // Recomputed blocks keep the batch, which need not be the pictures too.
   TokenBatch tokens = batch;
   tokens.pixels = {};

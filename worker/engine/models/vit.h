@@ -34,7 +34,7 @@ class Vit : public Model {
   Embedding class_token_;
   Embedding positions_;
   Linear projection_;
-  Dropout embedding_dropout_;
+  Grafts embedding_grafts_;
   BlockStack blocks_;
   Norm final_norm_;
   PackedParameter classifier_;

@@ -15,7 +15,7 @@ Result<Tensor> InPlaceOrNew(Context& context, Component component, const Tensor&
 
 }  // namespace
 
-Result<Value> Affine::Forward(Context& context, Tape& tape, Value x) const {
+Result<Value> Affine::Forward(Context& context, Tape& tape, Value x, const GraftUse&) const {
   ProfileScope scope(context.profiler, "affine forward");
   const bool trains_scale = scale_ >= 0 && tape.Trains(scale_);
   const bool trains = trains_scale || (shift_ >= 0 && tape.Trains(shift_));

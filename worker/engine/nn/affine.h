@@ -3,19 +3,20 @@
 #include <cstdint>
 
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_set.h"
 
 namespace weft::engine {
 
 /// y = x * scale + shift, of parameters that hold one number for each column or one for all.
-class Affine {
+class Affine : public Graft {
  public:
   /// -1: without.
   Affine(const ParameterSet* parameters, int64_t scale, int64_t shift)
       : parameters_(parameters), scale_(scale), shift_(shift) {}
 
   /// Keeps x when the scale is trained; otherwise works in place when nobody else looks at x.
-  Result<Value> Forward(Context& context, Tape& tape, Value x) const;
+  Result<Value> Forward(Context& context, Tape& tape, Value x, const GraftUse& use) const override;
 
  private:
   TensorView scale() const { return scale_ < 0 ? TensorView() : parameters_->operand(scale_); }

@@ -38,8 +38,10 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit();
     const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
-    blocks_.emplace_back(parameters, options.block(options.first + i),
-                         products.In({options.first + i, all}));
+    TransformerBlockOptions block = options.block(options.first + i);
+    block.index = options.first + i;
+    block.grafter = options.grafter;
+    blocks_.emplace_back(parameters, block, products.In({block.index, all}));
   }
   parameters->StartUnit();
 }
@@ -134,7 +136,7 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
   KeyValueCache* cache =
       pass.caches == nullptr ? nullptr : &(*pass.caches)[static_cast<size_t>(first_ + layer)];
   const TransformerBlock& block = blocks_[static_cast<size_t>(layer / uses)];
-  const BlockUse use{pass.batch, layer % uses, cache, attention};
+  const BlockUse use{pass.batch, first_ + layer, layer % uses, cache, attention};
   return InBits(tape, {pass.bits, first_ + layer, tensor_, context_}, pass.batch,
                 [&] { return block.Forward(context, tape, x, use); });
 }

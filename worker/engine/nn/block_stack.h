@@ -29,6 +29,7 @@ struct BlockStackOptions {
   /// is.
   int64_t activation_bits = 0;
   const ContextParallel* context = nullptr;  ///< Ranks that share each sequence, or none.
+  Grafter grafter = {};                      ///< Has grafts for the blocks, or none.
   /// Its backward pass comes right after its forward pass, so that parameters of the last layer,
   /// where they come and go, stay in between: not in a pipeline, with other micro-batches.
   bool parameters_stay = true;

@@ -27,15 +27,14 @@ PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use) {
           site + static_cast<uint32_t>(use) * 0x9e3779b9u};
 }
 
-Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, int64_t first_token,
-                               int64_t use) const {
+Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, const GraftUse& use) const {
   if (probability_ == 0 || !tape.differentiable()) return x;
   ProfileScope scope(context.profiler, "dropout forward");
   kernels::DropoutArgs args;
   args.probability = probability_;
-  args.key = DropoutKey(context, site_, use);
+  args.key = DropoutKey(context, site_, use.use);
   args.step = context.Number(args.key.step, &StepNumbers::step).at;
-  args.first_element = static_cast<uint64_t>(first_token * x.tensor.shape()[-1]);
+  args.first_element = static_cast<uint64_t>(use.first_row * x.tensor.shape()[-1]);
   WEFT_ASSIGN_OR_RETURN(Tensor dropped,
                         Apply(context, tape.component(), std::move(x.tensor), args));
   Value y = tape.NewValue(std::move(dropped), x.needs_gradient());

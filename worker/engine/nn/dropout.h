@@ -5,6 +5,7 @@
 
 #include "common/rng.h"
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/graft.h"
 
 namespace weft::engine {
 
@@ -14,15 +15,12 @@ PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use);
 
 /// Dropout at one site of the network (Srivastava et al. 2014). The mask is drawn by position in
 /// the global batch, so micro-batches, ranks and recomputation do not change it. Off in evaluation.
-class Dropout {
+class Dropout : public Graft {
  public:
   Dropout(const std::string& name, double probability)
       : site_(SiteHash(name.c_str())), probability_(static_cast<float>(probability)) {}
 
-  /// `first_token` is the index of row 0 in the global batch, `use` as in DropoutKey. Works in
-  /// place on a value that nobody else holds.
-  Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token,
-                        int64_t use = 0) const;
+  Result<Value> Forward(Context& context, Tape& tape, Value x, const GraftUse& use) const override;
 
  private:
   uint32_t site_;

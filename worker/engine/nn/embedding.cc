@@ -1,6 +1,9 @@
 #include "worker/engine/nn/embedding.h"
 
+#include <memory>
+
 #include "kernels/embedding/embedding.h"
+#include "worker/engine/nn/dropout.h"
 
 namespace weft::engine {
 namespace {
@@ -50,6 +53,16 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tok
                 return positioned ? t.parameters().Done(position_table_) : OkStatus();
               });
   return y;
+}
+
+Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
+                       double dropout, const Grafter& grafter) {
+  Grafts grafts;
+  if (dropout > 0) {
+    grafts.Put(GraftPlace::kEmbedding, std::make_unique<Dropout>(dropout_site, dropout));
+  }
+  if (grafter) grafter({.parameters = parameters, .width = width}, grafts);
+  return grafts;
 }
 
 }  // namespace weft::engine

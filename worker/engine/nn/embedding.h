@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_set.h"
 
 namespace weft::engine {
@@ -32,5 +34,10 @@ class Embedding {
   int64_t position_table_;
   DType compute_;
 };
+
+/// What is put at the embedding, whose values have so many columns: dropout at a site of this name,
+/// then what `grafter` has.
+Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
+                       double dropout, const Grafter& grafter);
 
 }  // namespace weft::engine

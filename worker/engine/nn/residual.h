@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "worker/engine/autograd/scale.h"
 #include "worker/engine/autograd/tape.h"
-#include "worker/engine/nn/affine.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/norm.h"
+#include "worker/engine/nn/rows.h"
+#include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
 
@@ -25,53 +28,87 @@ enum class NormPosition : uint8_t {
 /// Of "pre", "post" or "none".
 NormPosition NormPositionNamed(const std::string& name);
 
-/// Trained numbers that a residual branch is multiplied by: x + scale * f(x), with fixup
-/// x + scale * f(x + input_shift) + shift.
-struct BranchScaleOptions {
-  BranchScaling kind = BranchScaling::kNone;
-  std::string name;  ///< Of what ends the branch: parameters `name`.scale and so on.
-  int64_t width = 0;
-};
-
 /// A residual connection around a sub-layer, with its norm.
 class ResidualBranch {
  public:
-  ResidualBranch(ParameterSet* parameters, const NormOptions& norm, NormPosition position,
-                 const BranchScaleOptions& scale);
+  /// Registers the norm, then puts the grafts of `site`: first the trained scale of the branch,
+  /// then what `grafter`, which may be none, has.
+  ResidualBranch(const GraftSite& site, const NormOptions& norm, NormPosition position,
+                 BranchScaling scaling, const Grafter& grafter);
 
-  /// `sub_layer` is Result<Value>(const Value&). After a post-norm the result is one value.
-  template <class SubLayer>
-  Result<Residual> Forward(Context& context, Tape& tape, const Residual& x,
-                           SubLayer&& sub_layer) const {
-    if (position_ == NormPosition::kPre) {
+  /// Index of the first parameter that is registered from here on.
+  int64_t begin_parameter() const { return begin_parameter_; }
+  /// The parameters of the sub-layer end before `end`.
+  void EndParameters(int64_t end) { end_parameter_ = end; }
+
+  /// `sub_layer` is Result<Value>(const Value&, const TokenBatch&). After a post-norm the result is
+  /// one value. Where the gate skips the branch there is no work but that of a post-norm; where it
+  /// picks sequences, the branch is computed for their rows alone.
+  template <class Run>
+  Result<Residual> Forward(Context& context, Tape& tape, const Residual& x, const TokenBatch& batch,
+                           const GraftUse& use, Run&& sub_layer) const {
+    const BranchChoice choice = grafts_.Choose(context, tape, use);
+    const auto run = [&](const Value& in, const TokenBatch& rows) -> Result<Value> {
+      WEFT_ASSIGN_OR_RETURN(Value out, Between(context, tape, in, rows, use, sub_layer));
+      if (choice.scale == 1) return out;
+      return Scale(context, tape, std::move(out), choice.scale);
+    };
+    Residual skipped;
+    if (!choice.computed) {
+      skipped = Skip(tape, x);
+      if (position_ != NormPosition::kPost) return skipped;
+    } else if (position_ == NormPosition::kPre && choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(Norm::Output in, norm_->Forward(context, tape, x));
-      WEFT_ASSIGN_OR_RETURN(Value delta, Run(context, tape, in.normalized, sub_layer));
+      WEFT_ASSIGN_OR_RETURN(Value delta, run(in.normalized, batch));
       return Residual{std::move(in.stream), std::move(delta)};
     }
-    WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, x));
-    WEFT_ASSIGN_OR_RETURN(Value delta, Run(context, tape, in, sub_layer));
-    if (position_ == NormPosition::kNone) return Residual{std::move(in), std::move(delta)};
+    WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, choice.computed ? x : skipped));
+    Value delta;
+    if (!choice.sequences.empty()) {
+      WEFT_ASSIGN_OR_RETURN(const TokenBatch::Picked picked, batch.Pick(context, choice.sequences));
+      WEFT_ASSIGN_OR_RETURN(Value part, GatherRows(context, tape, in, picked.rows));
+      if (position_ == NormPosition::kPre) {
+        WEFT_ASSIGN_OR_RETURN(Norm::Output normed,
+                              norm_->Forward(context, tape, {std::move(part), {}}));
+        part = std::move(normed.normalized);
+      }
+      WEFT_ASSIGN_OR_RETURN(part, run(part, picked.batch));
+      WEFT_ASSIGN_OR_RETURN(delta,
+                            ScatterRows(context, tape, part, picked.rows, in.tensor.shape()[0]));
+    } else if (choice.computed) {
+      WEFT_ASSIGN_OR_RETURN(delta, run(in, batch));
+    }
+    if (position_ != NormPosition::kPost) return Residual{std::move(in), std::move(delta)};
     WEFT_ASSIGN_OR_RETURN(Norm::Output out,
                           norm_->Forward(context, tape, {std::move(in), std::move(delta)}));
     return Residual{std::move(out.normalized), {}};
   }
 
  private:
-  template <class SubLayer>
-  Result<Value> Run(Context& context, Tape& tape, const Value& x, SubLayer&& sub_layer) const {
-    if (!scale_) return sub_layer(x);
+  /// The sub-layer with the grafts at its places.
+  template <class Run>
+  Result<Value> Between(Context& context, Tape& tape, const Value& x, const TokenBatch& rows,
+                        const GraftUse& use, Run&& sub_layer) const {
     Value in = x;
-    if (input_shift_) {
-      WEFT_ASSIGN_OR_RETURN(in, input_shift_->Forward(context, tape, std::move(in)));
-    }
-    WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in));
-    return scale_->Forward(context, tape, std::move(out));
+    WEFT_ASSIGN_OR_RETURN(
+        in, grafts_.Forward(GraftPlace::kSubLayerInput, context, tape, std::move(in), use));
+    WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in, rows));
+    WEFT_ASSIGN_OR_RETURN(
+        out, grafts_.Forward(GraftPlace::kSubLayerOutput, context, tape, std::move(out), use));
+    return grafts_.Forward(GraftPlace::kResidualBranch, context, tape, std::move(out), use);
   }
 
+  /// `x`, which needs a gradient where it would with the branch: parameters come for the backward
+  /// pass in any case. That reports the gradients of the skipped parameters where it would compute
+  /// them: reductions start as early as with the branch.
+  Residual Skip(Tape& tape, Residual x) const;
+
+  int64_t begin_parameter_;
+  int64_t first_skipped_;  ///< From here to end_parameter_ a skipped branch uses none.
+  int64_t end_parameter_ = 0;
   NormPosition position_;
   std::optional<Norm> norm_;
-  std::optional<Affine> input_shift_;
-  std::optional<Affine> scale_;
+  Grafts grafts_;
 };
 
 }  // namespace weft::engine

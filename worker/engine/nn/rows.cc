@@ -14,6 +14,15 @@ Result<Tensor> Picked(Context& context, Component component, const Tensor& x, co
   return y;
 }
 
+Result<Tensor> Spread(Context& context, Component component, const Tensor& x, const Tensor& rows,
+                      int64_t count) {
+  WEFT_ASSIGN_OR_RETURN(Tensor y,
+                        Tensor::New(context, component, x.dtype(), {count, x.shape()[-1]}));
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {y, 0}));
+  WEFT_RETURN_IF_ERROR(kernels::ScatterRows(context.stream, {x, rows, y}));
+  return y;
+}
+
 }  // namespace
 
 Result<Tensor> ZeroIndices(Context& context, int64_t count) {
@@ -28,13 +37,24 @@ Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Ten
   Value y = tape.NewValue(std::move(picked), x.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("gather rows backward",
-              [rows, shape = x.tensor.shape(), x_node = x.node, y_node = y.node](
+              [rows, count = x.tensor.shape()[0], x_node = x.node, y_node = y.node](
                   Context& ctx, Tape& t) -> Status {
-                const Tensor dy = t.TakeGradient(y_node);
-                WEFT_ASSIGN_OR_RETURN(Tensor dx,
-                                      Tensor::New(ctx, Component::kWorkspace, dy.dtype(), shape));
-                WEFT_RETURN_IF_ERROR(kernels::Fill(ctx.stream, {dx, 0}));
-                WEFT_RETURN_IF_ERROR(kernels::ScatterRows(ctx.stream, {dy, rows, dx}));
+                WEFT_ASSIGN_OR_RETURN(Tensor dx, Spread(ctx, Component::kWorkspace,
+                                                        t.TakeGradient(y_node), rows, count));
+                return t.AddGradient(ctx, x_node, std::move(dx));
+              });
+  return y;
+}
+
+Result<Value> ScatterRows(Context& context, Tape& tape, const Value& x, const Tensor& rows,
+                          int64_t count) {
+  WEFT_ASSIGN_OR_RETURN(Tensor all, Spread(context, tape.component(), x.tensor, rows, count));
+  Value y = tape.NewValue(std::move(all), x.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record("scatter rows backward",
+              [rows, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+                WEFT_ASSIGN_OR_RETURN(
+                    Tensor dx, Picked(ctx, Component::kWorkspace, t.TakeGradient(y_node), rows));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
   return y;

@@ -12,6 +12,10 @@ Result<Tensor> ZeroIndices(Context& context, int64_t count);
 /// y[i] = x[rows[i]], rows distinct; the gradient goes back to these rows and is zero elsewhere.
 Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Tensor& rows);
 
+/// y[rows[i]] = x[i] of `count` rows, the others zero.
+Result<Value> ScatterRows(Context& context, Tape& tape, const Value& x, const Tensor& rows,
+                          int64_t count);
+
 /// y[a_rows[i]] = a[i] and y[b_rows[i]] = b[i]: every row of y comes from one of both.
 Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tensor& a_rows,
                         const Value& b, const Tensor& b_rows);

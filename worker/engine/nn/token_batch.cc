@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/gather_rows/gather_rows.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -165,6 +166,42 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);
   return out;
+}
+
+Result<TokenBatch::Picked> TokenBatch::Pick(Context& context,
+                                            const std::vector<int64_t>& sequences_picked) const {
+  std::vector<int32_t> starts, picked_rows;
+  for (const int64_t sequence : sequences_picked) {
+    const int64_t first = sequence * length, begin = std::ssize(picked_rows);
+    starts.push_back(static_cast<int32_t>(begin));
+    // Runs within the row, after the one that begins it.
+    for (auto start = std::upper_bound(starts_on_host->begin(), starts_on_host->end(), first);
+         start != starts_on_host->end() && *start < first + length; ++start) {
+      starts.push_back(static_cast<int32_t>(*start - first + begin));
+    }
+    for (int64_t row = first; row < first + length; ++row) {
+      picked_rows.push_back(static_cast<int32_t>(row));
+    }
+  }
+  starts.push_back(static_cast<int32_t>(picked_rows.size()));
+  Picked picked;
+  TokenBatch& out = picked.batch;
+  BatchPacker packer;
+  packer.Add(&out.sequence_starts, starts);
+  packer.Add(&picked.rows, picked_rows);
+  PlainStage stage;
+  WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
+  out.starts_on_host = std::make_shared<const std::vector<int32_t>>(std::move(starts));
+  out.sequences = std::ssize(sequences_picked);
+  out.length = length;
+  out.count = std::ssize(picked_rows);
+  // Rows are copied bit for bit, whatever their type.
+  WEFT_ASSIGN_OR_RETURN(out.positions,
+                        Tensor::New(context, Component::kWorkspace, DType::kI32, {out.count}));
+  WEFT_RETURN_IF_ERROR(
+      kernels::GatherRows(context.stream, {positions.Part(0, DType::kF32, {count, 1}), picked.rows,
+                                           out.positions.Part(0, DType::kF32, {out.count, 1})}));
+  return picked;
 }
 
 }  // namespace weft::engine

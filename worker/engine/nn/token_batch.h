@@ -48,12 +48,23 @@ struct TokenBatch {
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
 
+  struct Picked;
+  /// Some of its sequences, ascending, as blocks read them: without tokens, targets or dropout
+  /// keys.
+  Result<Picked> Pick(Context& context, const std::vector<int64_t>& sequences) const;
+
   /// kInvalid when the sizes within `batch` do not agree.
   static Result<TokenBatch> New(Context& context, const Batch& batch, int64_t first_sequence);
 
   /// The same with its tensors in memory that `stage` brings to the device.
   static Result<TokenBatch> New(BatchStage& stage, Context& context, const Batch& batch,
                                 int64_t first_sequence);
+};
+
+/// Sequences of a batch.
+struct TokenBatch::Picked {
+  TokenBatch batch;
+  Tensor rows;  ///< [batch.count] i32, which rows of the whole batch they are.
 };
 
 }  // namespace weft::engine

@@ -1,23 +1,52 @@
 #include "worker/engine/nn/transformer_block.h"
 
+#include <memory>
+
+#include "worker/engine/nn/dropout.h"
+
 namespace weft::engine {
+namespace {
+
+GraftSite SiteOf(ParameterSet* parameters, const TransformerBlockOptions& options,
+                 SubLayer sub_layer) {
+  const bool attention = sub_layer == SubLayer::kAttention;
+  return {.parameters = parameters,
+          .sub_layer = sub_layer,
+          .block = options.index,
+          .name = attention ? options.attention.output : options.mlp.down,
+          .width = attention ? options.attention.width : options.mlp.width};
+}
+
+// Dropout, then what options.grafter has.
+Grafter GrafterOf(const TransformerBlockOptions& options) {
+  return [&options](const GraftSite& site, Grafts& grafts) {
+    const bool attention = site.sub_layer == SubLayer::kAttention;
+    if (options.dropout > 0) {
+      grafts.Put(GraftPlace::kSubLayerOutput,
+                 std::make_unique<Dropout>(
+                     attention ? options.attention_dropout : options.mlp_dropout, options.dropout));
+    }
+    if (options.grafter) options.grafter(site, grafts);
+  };
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
                                    const ProductOptions& products)
     : tensor_(products.tensor),
-      attention_branch_(
-          parameters, options.attention_norm, options.norm_position,
-          {options.branch_scaling, options.attention.output, options.attention.width}),
+      attention_branch_(SiteOf(parameters, options, SubLayer::kAttention), options.attention_norm,
+                        options.norm_position, options.branch_scaling, GrafterOf(options)),
       attention_(parameters, options.attention, products),
-      attention_dropout_(options.attention_dropout, options.dropout),
-      mlp_branch_(parameters, options.mlp_norm, options.norm_position,
-                  {options.branch_scaling, options.mlp.down, options.mlp.width}),
-      mlp_dropout_(options.mlp_dropout, options.dropout) {
+      mlp_branch_(SiteOf(parameters, options, SubLayer::kMlp), options.mlp_norm,
+                  options.norm_position, options.branch_scaling, GrafterOf(options)) {
   if (options.experts) {
     experts_.emplace(parameters, *options.experts, products);
   } else {
     mlp_.emplace(parameters, options.mlp, products);
   }
+  attention_branch_.EndParameters(mlp_branch_.begin_parameter());
+  mlp_branch_.EndParameters(parameters->size());
 }
 
 Status TransformerBlock::Pack(Context& context, Repack what) {
@@ -29,20 +58,23 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
                                            const BlockUse& use) const {
   const int64_t first_token =
       use.batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(use.batch.count) : 0);
-  const auto attend = [&](const Value& in) -> Result<Value> {
-    WEFT_ASSIGN_OR_RETURN(
-        Value out, use.recompute_attention && tape.recording()
-                       ? attention_.ForwardRecomputed(context, tape, in, use.batch, use.use)
-                       : attention_.Forward(context, tape, in, use.batch, use.use, use.cache));
-    return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
+  const GraftUse graft_use{.first_row = first_token,
+                           .layer = use.layer,
+                           .use = use.use,
+                           .first_sequence = use.batch.first_sequence,
+                           .sequences = use.batch.sequences};
+  const auto attend = [&](const Value& in, const TokenBatch& batch) {
+    return use.recompute_attention && tape.recording()
+               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use)
+               : attention_.Forward(context, tape, in, batch, use.use, use.cache);
   };
-  const auto transform = [&](const Value& in) -> Result<Value> {
-    WEFT_ASSIGN_OR_RETURN(Value out, experts_ ? experts_->Forward(context, tape, in, use.batch)
-                                              : mlp_->Forward(context, tape, in));
-    return mlp_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
+  const auto transform = [&](const Value& in, const TokenBatch& batch) {
+    return experts_ ? experts_->Forward(context, tape, in, batch)
+                    : mlp_->Forward(context, tape, in);
   };
-  WEFT_ASSIGN_OR_RETURN(Residual attended, attention_branch_.Forward(context, tape, x, attend));
-  return mlp_branch_.Forward(context, tape, attended, transform);
+  WEFT_ASSIGN_OR_RETURN(Residual attended,
+                        attention_branch_.Forward(context, tape, x, use.batch, graft_use, attend));
+  return mlp_branch_.Forward(context, tape, attended, use.batch, graft_use, transform);
 }
 
 }  // namespace weft::engine

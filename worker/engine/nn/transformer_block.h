@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "worker/engine/nn/dropout.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/mixture_of_experts.h"
 #include "worker/engine/nn/mlp.h"
 #include "worker/engine/nn/residual.h"
@@ -20,14 +20,17 @@ struct TransformerBlockOptions {
   NormOptions mlp_norm;
   MlpOptions mlp;
   std::optional<MixtureOfExpertsOptions> experts = {};  ///< In the place of mlp.
-  double dropout = 0;             ///< Of what attention and the MLP add to the stream.
-  std::string attention_dropout;  ///< Name of the site.
+  double dropout = 0;                                   ///< Of what attention and the MLP compute.
+  std::string attention_dropout;                        ///< Name of the site.
   std::string mlp_dropout;
+  int64_t index = 0;     ///< Of the network's blocks.
+  Grafter grafter = {};  ///< Has more grafts for the sub-layers, or none.
 };
 
 /// How a block is used in a forward pass.
 struct BlockUse {
   const TokenBatch& batch;
+  int64_t layer = 0;               ///< Of the model.
   int64_t use = 0;                 ///< Of the layers that share this block, from 0.
   KeyValueCache* cache = nullptr;  ///< Of the layer, in generation.
   bool recompute_attention = false;
@@ -47,11 +50,9 @@ class TransformerBlock {
   const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
   ResidualBranch attention_branch_;
   SelfAttention attention_;
-  Dropout attention_dropout_;
   ResidualBranch mlp_branch_;
   std::optional<Mlp> mlp_;
   std::optional<MixtureOfExperts> experts_;
-  Dropout mlp_dropout_;
 };
 
 }  // namespace weft::engine

@@ -14,6 +14,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
@@ -23,10 +24,15 @@
 
 namespace weft::engine {
 
+class Collective;
+class ProductsFactory;
+
 /// What decides which techniques there are, and how.
 struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
-  const TrainSpec& train;  ///< Of a model without training: all defaults.
+  const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
+  bool with_gradients = true;
+  Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
 };
 
 /// Parameters that one optimizer updates, and where.
@@ -46,6 +52,9 @@ struct TrainingParts {
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
+  /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
+  /// share matrices too.
+  std::function<Status(const TensorView&)> take_maxima;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
@@ -75,6 +84,14 @@ class Technique {
   virtual ~Technique() = default;
 
   // Building the model.
+
+  /// Makes the products of the layers of blocks, or null: they are dense. Asked before there are
+  /// layers, which it outlives.
+  virtual ProductsFactory* BlockProducts() { return nullptr; }
+
+  /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
+  /// embedding and each sub-layer on this rank, in their order.
+  virtual void OnSite(const GraftSite&, Grafts&) {}
 
   /// The parameters of the network are registered, those of model.freeze are frozen, and none has
   /// memory yet: registers more.

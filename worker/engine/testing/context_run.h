@@ -133,7 +133,7 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
                                                 static_cast<double>(inputs.shape.Updated()) /
                                                 static_cast<double>(ModelShape(model).Updated()));
   inputs.products = ProductsOf(inputs.precision->products);
-  inputs.fp8 = c.job.train.fp8;
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, c.job.train);
   inputs.activation_bits = c.plan.activation_bits;
   if (c.plan.zero_stage == 2) {
     inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor);

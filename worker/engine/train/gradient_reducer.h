@@ -20,7 +20,7 @@ namespace weft::engine {
 ///   Finish()
 ///   SumScalars(loss)
 ///   GatherParameters(), where there are parts()
-///   Maximum(magnitudes), in precision fp8
+///   Maximum(magnitudes), where a technique asks for it
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;

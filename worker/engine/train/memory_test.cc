@@ -68,7 +68,7 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   inputs.sequence_length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
   inputs.accumulation_steps = 2;
   inputs.precision = &PrecisionOf(precision);
-  inputs.fp8 = job.train.fp8;
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
   inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
   inputs.recomputed_blocks = recomputed;
   inputs.products = ProductsOf(inputs.precision->products);
@@ -98,6 +98,7 @@ MemoryInputs InputsOf(const JobSpec& job, const std::string& precision) {
   inputs.micro_batch = 2;
   inputs.sequence_length = job.model.context;
   inputs.precision = &PrecisionOf(precision);
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
   return inputs;
 }
 
@@ -415,6 +416,8 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) {
          m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
        }},
+      // Of so small a rate no branch is skipped here.
+      {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
       {"frozen below",
        [](ModelSpec& m) {

@@ -415,26 +415,19 @@ void Trainer::UpdateLossScale(StepReport& report) {
   now = next;
 }
 
-// Also after a step that was skipped: its magnitudes are as true as any.
-Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
-  Fp8Scaling* fp8 = parts_.model->fp8();
-  if (fp8 == nullptr) return OkStatus();
-  const TensorView magnitudes = fp8->magnitudes();
-  if (magnitudes && (parts_.reducer != nullptr || parts_.tensor != nullptr)) {
-    Stopwatch watch;
-    if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
-    // Of parts of matrices.
-    if (parts_.tensor != nullptr) {
-      const Stream& stream = parts_.context->stream;
-      WEFT_RETURN_IF_ERROR(
-          parts_.tensor->group()
-              .AllReduce(stream, magnitudes, Reduction::kMaxMagnitude, "largest magnitudes")
-              .Wait(stream));
-    }
-    Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+Status Trainer::TakeMaxima(const TensorView& magnitudes, double& waited) {
+  if (parts_.reducer == nullptr && parts_.tensor == nullptr) return OkStatus();
+  Stopwatch watch;
+  if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
+  if (parts_.tensor != nullptr) {
+    const Stream& stream = parts_.context->stream;
+    WEFT_RETURN_IF_ERROR(
+        parts_.tensor->group()
+            .AllReduce(stream, magnitudes, Reduction::kMaxMagnitude, "largest magnitudes")
+            .Wait(stream));
   }
-  ProfileScope scope(parts_.context->profiler, "FP8 scales");
-  return fp8->FinishStep(*parts_.context, counters_.step);
+  Charge(*parts_.context, "wait for ranks", watch.Lap(), waited);
+  return OkStatus();
 }
 
 Status Trainer::EnqueueUpdate(StepReport& report) {
@@ -583,7 +576,6 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
   WEFT_RETURN_IF_ERROR(EndStepOfTechniques(first_targets, report));
-  WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
   if (outer_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
   if (report.skipped) ++counters_.skipped_steps;

@@ -226,7 +226,8 @@ class Trainer {
   Status FinishUpdate(StepReport& report);
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   void UpdateLossScale(StepReport& report);
-  Status UpdateFp8Scales(PhaseSeconds& seconds);
+  /// TrainingParts::take_maxima; adds the seconds that it took to `waited`.
+  Status TakeMaxima(const TensorView& magnitudes, double& waited);
   /// Makes the techniques that are part of the training, once the updaters are there.
   Status StartTechniques();
   /// Whether any of them wants the gradients of the first micro-batch.

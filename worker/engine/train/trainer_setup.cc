@@ -123,9 +123,6 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("the model was made for precision " + std::string(precision.name) +
                         ", the plan's precision is " + plan.precision);
   }
-  if (parts.model->fp8() != nullptr && parts.model->fp8()->spec() != job.train.fp8) {
-    return InvalidError("the model was made for another train.fp8 than the job has");
-  }
   return OkStatus();
 }
 
@@ -154,7 +151,7 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .recompute_segment = plan.recompute_segment,
           .recompute_schedule = plan.recompute_schedule,
           .activation_bits = plan.activation_bits,
-          .fp8 = train.fp8,
+          .train = train,
           .update_ranks = ShardRanks(plan),
           .place_gradients = plan.zero_stage > 1 && ShardRanks(plan) > 1,
           .shard_values = shards_values,
@@ -249,12 +246,17 @@ Status Trainer::StartTechniques() {
                                   .updated = updated_,
                                   .shards_updates = !parts().empty(),
                                   .data_ranks = data_ranks(),
-                                  .sum_scalars = [this](std::span<double> values) {
-                                    PhaseSeconds seconds;
-                                    const Status summed = SumScalars(values, seconds);
-                                    waited_for_techniques_ += seconds.communication_exposed;
-                                    return summed;
-                                  }};
+                                  .sum_scalars =
+                                      [this](std::span<double> values) {
+                                        PhaseSeconds seconds;
+                                        const Status summed = SumScalars(values, seconds);
+                                        waited_for_techniques_ += seconds.communication_exposed;
+                                        return summed;
+                                      },
+                                  .take_maxima =
+                                      [this](const TensorView& magnitudes) {
+                                        return TakeMaxima(magnitudes, waited_for_techniques_);
+                                      }};
   for (Technique* technique : techniques_) WEFT_RETURN_IF_ERROR(technique->OnTraining(training));
   return OkStatus();
 }

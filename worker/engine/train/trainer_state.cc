@@ -69,9 +69,6 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
     if (updater == nullptr) continue;
     for (NamedTensor& tensor : updater->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
-    for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
-  }
   for (Technique* technique : techniques_) {
     for (NamedTensor& tensor : technique->StateTensors()) tensors.push_back(std::move(tensor));
   }
@@ -88,9 +85,8 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
 void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
   stale_ = Repack::kAll;
-  // What the first steps do may be different, as their scales are in FP8.
+  // What the first steps do may be different, as where scales have no history.
   if (graphs_ != nullptr) graphs_->Clear();
-  if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
   for (Technique* technique : techniques_) technique->OnRestored(counters.step);
   if (outer_ == nullptr) return;
   const Status restored = outer_->Restored(*parts_.context, counters.step > 0);

@@ -1,20 +1,39 @@
 #include "worker/engine/techniques/averaging/averaging_cost.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/model/technique_cost.h"
+#include "common/spec/features.h"
 
 namespace weft {
 namespace {
+
+using namespace features;
+
+const Feature kAveraging = {
+    .name = "weight averaging",
+    .setting = "train.averaging",
+    .asked = [](const JobSpec& job) { return job.train.averaging.kind != "none"; },
+    .shown = [](const JobSpec& job) { return "train.averaging " + job.train.averaging.kind; }};
+
+const Refusal kAveragingRefusals[] = {
+    {&kAveraging, &kScheduleFree, "schedule-free AdamW averages by itself", kOneOfTwo},
+    {&kAveraging, &kDelayedUpdate, "averages would see weights that are being updated", kOneOfTwo},
+    {&kAveraging, &kParametersInFile,
+     "averages reside on the host, and are as large as the weights", kOneOfTwo},
+    {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
+};
 
 class AveragingCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "averaging"; }
 
-  bool Asked(const JobSpec& job) const override { return job.train.averaging.kind != "none"; }
+  const Feature& feature() const override { return kAveraging; }
+  std::span<const Refusal> refusals() const override { return kAveragingRefusals; }
 
   int64_t StateCopies(const JobSpec& job) const override {
     return Asked(job) ? AverageSlots(job.train.averaging) : 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/model/model_sizes.h"
 #include "kernels/activation/activation.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
@@ -138,24 +137,6 @@ void Fp8ProductsFactory::SetStage(const std::vector<Shard::Range>& blocks, int64
     if (range.size() > 0) own.push_back(range);
   }
   scaling_.SetStage(own, in_fp8.size());
-}
-
-Status CheckFp8(const ModelSpec& model, const Fp8Spec& spec, int64_t ranks) {
-  const int64_t qkv = model.width + 2 * KvWidth(model);
-  for (const int64_t size : {model.width, qkv, MlpWidth(model)}) {
-    if (size % (16 * ranks) == 0) continue;
-    const std::string of = std::to_string(ranks);
-    return InvalidError(
-        "precision fp8 multiplies matrices whose sizes" +
-        std::string(ranks > 1 ? ", each a part of those of " + of + " ranks," : "") +
-        " are multiples of 16, not " + std::to_string(size) + (ranks > 1 ? " / " + of : "") +
-        "; hint: train.precision bf16");
-  }
-  const int64_t left = spec.bf16_first_blocks + spec.bf16_last_blocks;
-  if (left < DistinctBlocks(model)) return OkStatus();
-  return InvalidError("train.fp8 leaves " + std::to_string(left) +
-                      " blocks to bf16, and the model has " +
-                      std::to_string(DistinctBlocks(model)) + "; hint: train.precision bf16");
 }
 
 }  // namespace weft::engine

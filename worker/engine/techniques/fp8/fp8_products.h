@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "common/spec/model_spec.h"
 #include "common/spec/train_spec.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/fp8/fp8_scaling.h"
@@ -65,9 +64,5 @@ class Fp8ProductsFactory : public ProductsFactory {
   Fp8Scaling scaling_;
   std::map<std::string, int64_t> groups_;  ///< Numbers of layers that have a group.
 };
-
-/// Whether a model can be multiplied in FP8 (see ValidateJob for models that are not imported), by
-/// so many ranks that share its matrices. kInvalid when sizes or blocks do not fit.
-Status CheckFp8(const ModelSpec& model, const Fp8Spec& spec, int64_t ranks);
 
 }  // namespace weft::engine

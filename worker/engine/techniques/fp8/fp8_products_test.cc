@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "worker/engine/models/model.h"
+
 namespace weft::engine {
 namespace {
 
@@ -81,16 +83,26 @@ TEST(Fp8ProductsFactory, AStageHasTheScalesOfItsOwnBlocks) {
   EXPECT_EQ(magnitudes.part->shard.ranges.front().begin, 3 * Fp8Scaling::kLayersOfBlock);
 }
 
-TEST(CheckFp8, WantsSizesOfCodesAndABlockInFp8) {
-  ModelSpec model;
-  model.width = 64;
-  model.heads = 4;
-  model.layers = 3;
-  EXPECT_TRUE(CheckFp8(model, WithBf16Blocks(1, 1), 2).ok());
-  EXPECT_THAT(std::string(CheckFp8(model, WithBf16Blocks(2, 1), 1).message()),
-              HasSubstr("leaves 3 blocks to bf16, and the model has 3; hint: "));
-  EXPECT_THAT(std::string(CheckFp8(model, {}, 8).message()),
-              HasSubstr("of those of 8 ranks, are multiples of 16, not 64 / 8; hint: "));
+// Also of one whose sizes nobody knew when the job was submitted.
+TEST(Fp8, AModelNeedsSizesOfTheFormatAndABlockInIt) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  const auto refusal = [&](int64_t width, const Fp8Spec& spec) {
+    ModelSpec model;
+    model.vocab_size = 16;
+    model.context = 8;
+    model.width = width;
+    model.heads = 1;
+    model.layers = 3;
+    ModelOptions options;
+    options.precision = &PrecisionOf("fp8");
+    options.train.fp8 = spec;
+    return std::string(NewModel(context, model, options).status().message());
+  };
+  EXPECT_EQ(refusal(64, WithBf16Blocks(1, 1)), "");
+  EXPECT_THAT(refusal(64, WithBf16Blocks(2, 1)), HasSubstr("leave none of the 3 blocks"));
+  EXPECT_THAT(refusal(72, {}), HasSubstr("multiples of 16, and model.width is 72; hint: "));
 }
 
 }  // namespace

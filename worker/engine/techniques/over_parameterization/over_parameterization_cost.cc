@@ -2,16 +2,40 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "common/glob.h"
 #include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/features.h"
 
 namespace weft {
 
 namespace {
+
+using namespace features;
+
+const Feature kOverParameterization = {
+    .name = "over-parameterization",
+    .setting = "model.over_parameterization",
+    .asked = [](const JobSpec& job) { return job.model.over_parameterization.kind != "none"; },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.over_parameterization " + job.model.over_parameterization.kind;
+        }};
+
+const Refusal kOverParameterizationRefusals[] = {
+    {&kOverParameterization, &kZero, "the factors need the whole gradient of a weight",
+     "resources.zero_stage 0"},
+    {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices",
+     "data parallelism alone"},
+    {&kOverParameterization, &kPipelineParallel, kNotYet, "data parallelism alone"},
+    {&kOverParameterization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+    {&kOverParameterization, &kLocalSteps, kNotYet, kOneOfTwo},
+    {&kOverParameterization, &kExperts, kNotYet, kOneOfTwo},
+};
 
 /// A trained matrix of a block that one of the patterns names, or every one when there are none.
 bool IsOverParameterized(const ModelSpec& model, const ParameterInfo& parameter) {
@@ -28,9 +52,8 @@ class OverParameterizationCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "over_parameterization"; }
 
-  bool Asked(const JobSpec& job) const override {
-    return job.model.over_parameterization.kind != "none";
-  }
+  const Feature& feature() const override { return kOverParameterization; }
+  std::span<const Refusal> refusals() const override { return kOverParameterizationRefusals; }
 
   Status Check(const JobSpec& job) const override {
     const OverParameterizationSpec& spec = job.model.over_parameterization;

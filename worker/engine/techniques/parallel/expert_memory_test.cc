@@ -32,6 +32,7 @@ MemoryInputs InputsOf(const MeshCase& c) {
   inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
   inputs.bucket_bytes = c.plan.bucket_bytes;
   inputs.precision = &PrecisionOf(c.plan.precision);
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, c.job.train);
   inputs.optimizer =
       OptimizerBytesOf(model, c.job, inputs.precision->products, mesh.tensor, 1, mesh.expert);
   if (inputs.zero_stage == 2) {

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/model/sub_layer.h"
+#include "worker/engine/autograd/tape.h"
+
+namespace weft::engine {
+
+class ParameterSet;
+
+/// A place of the network where operations can be put.
+enum class GraftPlace : uint8_t {
+  kEmbedding,       ///< What the embeddings give to the first block.
+  kSubLayerInput,   ///< What attention or the MLP reads, after a pre-norm.
+  kSubLayerOutput,  ///< What attention or the MLP computes ...
+  kResidualBranch,  ///< ... and, after that, what is added to the residual stream.
+};
+
+/// How a place of the network is used in a forward pass.
+struct GraftUse {
+  int64_t first_row = 0;       ///< Index of row 0 in the global batch.
+  int64_t layer = 0;           ///< Of the model; of a block.
+  int64_t use = 0;             ///< Of the layers that share the block, from 0.
+  int64_t first_sequence = 0;  ///< Of the micro-batch, in the global batch.
+  int64_t sequences = 0;       ///< Of the micro-batch.
+};
+
+/// An operation that is put at a place of the network, for example dropout. It records its backward
+/// pass and saves tensors as every operation does, so that recomputation, compression and offload
+/// of activations apply to it. Not thread-safe.
+class Graft {
+ public:
+  virtual ~Graft() = default;
+
+  /// [rows, width] -> the same. Works in place only on a value that nobody else holds.
+  virtual Result<Value> Forward(Context& context, Tape& tape, Value x,
+                                const GraftUse& use) const = 0;
+};
+
+/// What is computed of a residual branch.
+struct BranchChoice {
+  /// Otherwise the branch adds nothing, and no work is done for it. The same on all ranks, because
+  /// they reduce the gradients of the branch.
+  bool computed = true;
+  float scale = 1;  ///< What the branch is multiplied by.
+  /// Sequences of the micro-batch, ascending, that the branch is computed for; to the others it
+  /// adds nothing. Empty: all of them.
+  std::vector<int64_t> sequences = {};
+};
+
+/// Decides in each pass of training whether a residual branch is computed. Evaluation computes all
+/// branches as they are.
+class BranchGate {
+ public:
+  virtual ~BranchGate() = default;
+
+  /// For the layer and the micro-batch of `use` in step context.step. Every call gives the same,
+  /// because recomputation asks again, and on every rank that has a part of this micro-batch:
+  /// branches have collectives. Ranks with other micro-batches may pick other sequences.
+  virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
+};
+
+/// Where grafts are put: a sub-layer of a block, or the embedding. Grafts may register parameters
+/// there, which belong to the unit (ParameterSet::StartUnit) of the block.
+struct GraftSite {
+  ParameterSet* parameters = nullptr;
+  std::optional<SubLayer> sub_layer = {};  ///< None: the embedding.
+  int64_t block = 0;                       ///< Of the network.
+  std::string name = {};                   ///< Of the layer that ends the sub-layer.
+  int64_t width = 0;
+};
+
+/// What is put at the places of a site.
+class Grafts {
+ public:
+  /// After those that are there.
+  void Put(GraftPlace place, std::unique_ptr<Graft> graft) {
+    At(place).push_back(std::move(graft));
+  }
+  /// A site has one gate.
+  void SetGate(std::unique_ptr<BranchGate> gate);
+
+  bool Has(GraftPlace place) const { return !At(place).empty(); }
+
+  /// The grafts of `place`, one after the other.
+  Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
+                        const GraftUse& use) const;
+
+  /// What is computed of the branch in a pass on `tape`.
+  BranchChoice Choose(const Context& context, const Tape& tape, const GraftUse& use) const {
+    return gate_ != nullptr && tape.differentiable() ? gate_->Choose(context, use) : BranchChoice();
+  }
+
+ private:
+  using List = std::vector<std::unique_ptr<Graft>>;
+  const List& At(GraftPlace place) const { return places_[static_cast<size_t>(place)]; }
+  List& At(GraftPlace place) { return places_[static_cast<size_t>(place)]; }
+
+  std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
+  std::unique_ptr<BranchGate> gate_;
+};
+
+/// Puts grafts at a site, after those of the block itself; or none.
+using Grafter = std::function<void(const GraftSite& site, Grafts& grafts)>;
+
+}  // namespace weft::engine

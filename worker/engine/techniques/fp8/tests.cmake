@@ -1,0 +1,1 @@
+weft_each_isa(engine_fp8_test)

@@ -1,0 +1,71 @@
+#include "worker/engine/techniques/stochastic_depth/stochastic_depth_cost.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+
+namespace weft {
+namespace {
+
+using namespace features;
+
+const Feature kStochasticDepth = {
+    .name = "stochastic depth",
+    .setting = "model.stochastic_depth",
+    .asked = [](const JobSpec& job) { return job.model.stochastic_depth.rate > 0; },
+    .shown = [](const JobSpec&) { return std::string("model.stochastic_depth"); }};
+
+bool OfSequences(const JobSpec& job) {
+  return job.model.stochastic_depth.rate > 0 && job.model.stochastic_depth.mode == "sample";
+}
+
+const Feature kSettings[] = {
+    {.name = "stochastic depth by sequence",
+     .setting = "model.stochastic_depth.mode sample",
+     .asked = OfSequences,
+     .shown = [](const JobSpec&) { return std::string("model.stochastic_depth.mode sample"); }}};
+const Feature& kOfSequences = kSettings[0];
+
+constexpr std::string_view kBatchMode = "model.stochastic_depth.mode batch";
+constexpr std::string_view kMasks = "masks are drawn by position in the whole batch";
+constexpr std::string_view kWholeRows =
+    "a residual branch reads some sequences of the micro-batch, and each rank has a part of all";
+
+const Refusal kStochasticDepthRefusals[] = {
+    {&kOfSequences, &kSequenceParallel, kWholeRows, kBatchMode},
+    {&kOfSequences, &kContextParallel, kWholeRows, kBatchMode},
+    {&kOfSequences, &kDropout, kMasks, "model.dropout 0, or stochastic_depth.mode batch"},
+    {&kOfSequences, &kAttentionDropout, kMasks,
+     "model.attention_dropout 0, or stochastic_depth.mode batch"},
+    {&kOfSequences, &kActivationCompression,
+     "values are rounded by their position in the whole batch", kBatchMode},
+    {&kOfSequences, &kExperts, kNotYet, kBatchMode},
+};
+
+class StochasticDepthCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "stochastic_depth"; }
+  const Feature& feature() const override { return kStochasticDepth; }
+  std::span<const Feature> settings() const override { return kSettings; }
+  std::span<const Refusal> refusals() const override { return kStochasticDepthRefusals; }
+
+  double ComputedShare(const ModelSpec& model, SubLayer, int64_t layer) const override {
+    return 1 - SkipProbability(model.stochastic_depth, layer, model.layers);
+  }
+
+  bool ScalesBranches(const ModelSpec& model) const override {
+    return model.stochastic_depth.rate > 0;
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& StochasticDepthTechniqueCost() {
+  static const StochasticDepthCost cost;
+  return cost;
+}
+
+}  // namespace weft
