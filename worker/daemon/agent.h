@@ -17,6 +17,7 @@
 #include "worker/daemon/backoff.h"
 #include "worker/daemon/connection.h"
 #include "worker/daemon/lease.h"
+#include "worker/daemon/link_measurement.h"
 #include "worker/daemon/log_buffer.h"
 #include "worker/daemon/metrics.h"
 
@@ -30,6 +31,7 @@ class Agent : private AttemptListener {
   struct Settings {
     std::string coordinator;  ///< "host:port"
     std::string incarnation;
+    std::string machine;  ///< Name of the machine, shared by all workers on it; empty: not known.
     WorkerProfile profile;
     std::string log_dir;
     AttemptSettings attempt;
@@ -78,6 +80,7 @@ class Agent : private AttemptListener {
   /// Why a rank of it cannot run here; empty: all can.
   std::string BrokenUnder(const v1::StartAttempt& start) const;
   void OnProfileRequest(const v1::ProfileAttempt& request);
+  void OnMeasureLink(const v1::MeasureLink& request);
   void OnStoreReply(const v1::StoreReply& reply);
   void OnLogAck(const v1::LogAck& ack);
   void OnAttemptAck(const v1::AttemptAck& ack);
@@ -93,6 +96,7 @@ class Agent : private AttemptListener {
   Share* FindShare(const Key& key);
   void Pump(Share& share);
   void SchedulePump();
+  void SendLinkReply(v1::LinkReply reply);
   void SendStopped(const std::string& job_id, int64_t epoch, const std::string& message);
   void ForgetOldShares();
   void FinishDrainIfDone();
@@ -128,6 +132,7 @@ class Agent : private AttemptListener {
   std::map<std::string, int64_t> newest_epoch_;  // by job, of all commands seen
   std::map<int64_t, StoreCall> store_calls_;
   int64_t next_store_call_ = 1;
+  LinkMeasurement link_measurement_;
 };
 
 }  // namespace weft::daemon

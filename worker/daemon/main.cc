@@ -93,6 +93,8 @@ Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
       options.memory_limit_bytes > 0
           ? static_cast<int64_t>(options.memory_limit_bytes)
           : std::llround(kOfferedMemory * static_cast<double>(machine.memory_limit_bytes));
+  // What the user says of the network goes before what is measured.
+  profile.network_bytes_per_second = options.network_gbps * 1e9 / 8;
   profile.host = options.host;
   if (profile.host.empty()) {
     WEFT_ASSIGN_OR_RETURN(profile.host, AddressTowards(options.coordinator));
@@ -312,6 +314,7 @@ int Run(const Options& options) {
       options,
       {options.coordinator,
        NewIncarnation(),
+       options.machine.empty() ? MachineName() : options.machine,
        profile,
        parts.data->LogDir(),
        {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
