@@ -53,6 +53,7 @@ Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metric
       lease_timer_(io),
       pump_timer_(io),
       drain_timer_(io),
+      unsent_(settings_.unsent_path),
       link_measurement_(io, settings_.attempt.host,
                         [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {}
 
@@ -172,6 +173,7 @@ void Agent::OnLogAck(const v1::LogAck& ack) {
 }
 
 void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
+  unsent_.Acknowledge(ack);
   Share* share = FindShare({ack.job_id(), ack.epoch()});
   if (share == nullptr) return;
   // Reports are sent in order, so this answers all up to the one it names.
@@ -204,6 +206,8 @@ void Agent::OnReport(v1::AttemptReport report) {
   // Reports carry no progress: its last state goes first.
   if (terminal && registered_) SendHeartbeat();
   Pump(*share);
+  // This daemon may not live until the coordinator is back.
+  if (terminal && draining_ && !registered_) KeepUnsent();
   FinishDrainIfDone();
 }
 
@@ -282,6 +286,32 @@ void Agent::Pump(Share& share) {
   }
 }
 
+void Agent::SendUnsent() {
+  for (const UnsentAttempt& attempt : unsent_.attempts()) {
+    for (const v1::CheckpointReport& checkpoint : attempt.checkpoints) {
+      v1::WorkerMessage message;
+      *message.mutable_checkpoint() = checkpoint;
+      connection_->Send(std::move(message));
+    }
+    for (const v1::AttemptReport& report : attempt.reports) {
+      v1::WorkerMessage message;
+      *message.mutable_attempt() = report;
+      connection_->Send(std::move(message));
+    }
+  }
+}
+
+void Agent::KeepUnsent() {
+  std::vector<UnsentAttempt> attempts;
+  for (const auto& [key, share] : shares_) {
+    if (!share->attempt.over() || share->reports.empty()) continue;
+    attempts.push_back({share->attempt.Running(),
+                        {share->checkpoints.begin(), share->checkpoints.end()},
+                        {share->reports.begin(), share->reports.end()}});
+  }
+  unsent_.Keep(std::move(attempts));
+}
+
 void Agent::SchedulePump() {
   if (pump_scheduled_) return;
   pump_scheduled_ = true;
@@ -349,6 +379,7 @@ void Agent::FinishDrainIfDone() {
 }
 
 void Agent::Leave() {
+  KeepUnsent();
   if (connection_ == nullptr) return on_done_(OkStatus());
   if (std::exchange(leaving_, true)) return connection_->Cancel();
   connection_->Finish();

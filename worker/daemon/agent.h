@@ -20,6 +20,7 @@
 #include "worker/daemon/link_measurement.h"
 #include "worker/daemon/log_buffer.h"
 #include "worker/daemon/metrics.h"
+#include "worker/daemon/unsent_reports.h"
 
 namespace weft::daemon {
 
@@ -35,6 +36,7 @@ class Agent : private AttemptListener {
     WorkerProfile profile;
     std::string log_dir;
     AttemptSettings attempt;
+    std::string unsent_path = {};  ///< As in UnsentReports.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when
@@ -95,6 +97,9 @@ class Agent : private AttemptListener {
   // Sending.
   Share* FindShare(const Key& key);
   void Pump(Share& share);
+  void SendUnsent();
+  /// Leaves what the coordinator does not know for the next daemon on the data folder.
+  void KeepUnsent();
   void SchedulePump();
   void SendLinkReply(v1::LinkReply reply);
   void SendStopped(const std::string& job_id, int64_t epoch, const std::string& message);
@@ -129,6 +134,7 @@ class Agent : private AttemptListener {
   bool leaving_ = false;   // the stream is being ended from this side
 
   std::map<Key, std::unique_ptr<Share>> shares_;
+  UnsentReports unsent_;                         // of an earlier daemon
   std::map<std::string, int64_t> newest_epoch_;  // by job, of all commands seen
   std::map<int64_t, StoreCall> store_calls_;
   int64_t next_store_call_ = 1;

@@ -148,6 +148,7 @@ void Agent::OnRegistered(const v1::Registered& registered) {
       connection_->Send(std::move(message));
     }
   }
+  SendUnsent();
   for (const auto& [id, call] : store_calls_) {
     v1::WorkerMessage message;
     *message.mutable_store() = call.request;
@@ -160,6 +161,8 @@ void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* r
   for (const auto& [key, share] : shares_) {
     if (!share->attempt.over()) *running->Add() = share->attempt.Running();
   }
+  // What an earlier daemon has ended is not missing: its reports are on their way.
+  for (const UnsentAttempt& attempt : unsent_.attempts()) *running->Add() = attempt.running;
 }
 
 void Agent::ScheduleHeartbeat() {
