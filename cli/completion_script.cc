@@ -21,7 +21,7 @@ complete -o bashdefault -o default -F _weft weft
 constexpr char kZsh[] = R"zsh(#compdef weft
 _weft() {
   local -a found
-  found=(${(f)"$(timeout 2 ${(e)words[1]} __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  found=(${(f)"$(timeout 2 ${~words[1]} __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
   if (( ${#found} )); then compadd -- $found; else _files; fi
 }
 if [ "$funcstack[1]" = _weft ]; then _weft "$@"; else compdef _weft weft; fi
@@ -29,7 +29,9 @@ if [ "$funcstack[1]" = _weft ]; then _weft "$@"; else compdef _weft weft; fi
 // clang-format on
 
 constexpr char kFish[] = R"fish(function __weft_complete
-  set -l found (timeout 2 weft __complete -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+  set -l words (commandline -opc)
+  set -l program (string replace -r '^~' $HOME $words[1])
+  set -l found (timeout 2 $program __complete -- $words[2..-1] (commandline -ct) 2>/dev/null)
   if test (count $found) -gt 0
     printf '%s\n' $found
   else

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -36,21 +37,106 @@ std::string UnusableGpus(const v1::WorkerProfile& profile) {
   return text.empty() ? "-" : text;
 }
 
+std::string JobsText(const v1::Worker& worker) {
+  std::string jobs;
+  for (const std::string& id : worker.job_ids()) jobs += (jobs.empty() ? "" : ",") + id;
+  return jobs.empty() ? "-" : jobs;
+}
+
+std::string RateText(double bytes_per_second) {
+  return bytes_per_second > 0 ? HumanBytes(bytes_per_second) + "/s" : "-";
+}
+
+/// "1.2 GiB/s, measured": what plans take the network from its machine to others for.
+std::string NetworkText(const v1::WorkerNetwork& network) {
+  switch (network.source()) {
+    case v1::GIVEN:
+      return RateText(network.bytes_per_second()) + ", given";
+    case v1::MEASURED:
+      return RateText(network.bytes_per_second()) + ", measured";
+    default:
+      return RateText(network.bytes_per_second()) + ", assumed";
+  }
+}
+
+/// Why it is what it is.
+std::string NetworkReason(const v1::Worker& worker) {
+  const v1::WorkerNetwork& network = worker.network();
+  if (network.source() == v1::GIVEN) return "the worker was started with --network-gbps";
+  if (network.source() == v1::MEASURED) return "median of what was measured to other machines";
+  const std::string loopback = "; taken to be as fast as loopback";
+  if (worker.profile().devices_size() > 0) {
+    return "unknown: GPUs use NCCL, which is not measured" + loopback +
+           "; hint: start the worker with --network-gbps";
+  }
+  if (worker.machine().empty()) return "unknown: the worker does not say its machine" + loopback;
+  if (network.links_size() > 0) return "unknown: no measurement succeeded" + loopback;
+  return "unknown: no other machine was there or free to measure" + loopback;
+}
+
+/// Everything known of a worker, in words.
+ExitCode Describe(const Session& session, const std::string& id) {
+  auto workers = session.Connect().ListWorkers();
+  if (!workers.ok()) return Fail(session, workers.status());
+  const auto worker = std::find_if(workers->begin(), workers->end(), [&](const v1::Worker& each) {
+    return each.profile().worker_id() == id;
+  });
+  if (worker == workers->end()) {
+    return Fail(session, NotFoundError("there is no worker '" + id + "'; hint: weft worker list"));
+  }
+  if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
+    Listing listing{"Worker", {ProtoToJson(*worker)}, {"worker/" + id}, Table({}), Table({}), true};
+    Print(listing, session.output, std::cout);
+    return ExitCode::kOk;
+  }
+  const v1::WorkerProfile& profile = worker->profile();
+  std::ostream& out = std::cout;
+  out << "worker:      " << id << "\nstate:       " << v1::WorkerState_Name(worker->state())
+      << ", heard of " << HumanDuration(Clock::System().UnixSeconds() - worker->last_heartbeat_at())
+      << " ago\n"
+      << "version:     " << worker->version()
+      << "\nmachine:     " << (worker->machine().empty() ? "-" : worker->machine()) << ", at "
+      << profile.host() << "\nprocessor:   " << profile.cores() << " cores, " << profile.cpu_model()
+      << " (" << profile.isa()
+      << ")\nmemory:      " << HumanBytes(static_cast<double>(profile.memory_limit_bytes()))
+      << " of " << HumanBytes(static_cast<double>(profile.memory_bytes()))
+      << "\nGPUs:        " << Gpus(profile) << '\n';
+  if (const std::string unusable = UnusableGpus(profile); unusable != "-") {
+    out << "unusable:    " << unusable << '\n';
+  }
+  out << "jobs:        " << JobsText(*worker)
+      << "\nloopback:    " << RateText(profile.loopback_bytes_per_second())
+      << "\nnetwork:     " << NetworkText(worker->network()) << " (" << NetworkReason(*worker)
+      << ")\n";
+  if (worker->network().links_size() == 0) return ExitCode::kOk;
+  Table links({"TO MACHINE", "RATE", "LATENCY", "MEASURED"});
+  for (const v1::NetworkLink& link : worker->network().links()) {
+    if (link.error().empty()) {
+      links.Add({link.machine(), RateText(link.bytes_per_second()),
+                 FixedText(link.latency_seconds() * 1e6, 0) + " us",
+                 FormatTime(link.measured_at())});
+    } else {
+      links.Add({link.machine(), "-", "-", "not: " + link.error()});
+    }
+  }
+  links.Print(out);
+  return ExitCode::kOk;
+}
+
 ExitCode List(const Session& session) {
   auto workers = session.Connect().ListWorkers();
   if (!workers.ok()) return Fail(session, workers.status());
-  Listing listing{"Worker",
-                  {},
-                  {},
-                  Table({"ID", "STATE", "CORES", "MEMORY", "ISA", "GPUS", "JOBS"}),
-                  Table({"ID", "STATE", "HOST", "DEVICE", "CORES", "MEMORY", "ISA", "FP32", "BF16",
-                         "GPUS", "GPU BF16", "UNUSABLE GPUS", "VERSION", "HEARTBEAT", "JOBS"}),
-                  false};
+  Listing listing{
+      "Worker",
+      {},
+      {},
+      Table({"ID", "STATE", "CORES", "MEMORY", "ISA", "GPUS", "JOBS"}),
+      Table({"ID", "STATE", "HOST", "MACHINE", "DEVICE", "CORES", "MEMORY", "ISA", "FP32", "BF16",
+             "NETWORK", "GPUS", "GPU BF16", "UNUSABLE GPUS", "VERSION", "HEARTBEAT", "JOBS"}),
+      false};
   for (const v1::Worker& worker : *workers) {
     const v1::WorkerProfile& profile = worker.profile();
-    std::string jobs;
-    for (const std::string& id : worker.job_ids()) jobs += (jobs.empty() ? "" : ",") + id;
-    if (jobs.empty()) jobs = "-";
+    const std::string jobs = JobsText(worker);
     double fp32 = 0, bf16 = 0, gpu_bf16 = 0;
     for (const v1::DeviceSpec& device : profile.devices()) {
       for (const v1::GemmRate& rate : device.gemm()) {
@@ -71,9 +157,11 @@ ExitCode List(const Session& session) {
     listing.table.Add({profile.worker_id(), state, std::to_string(profile.cores()), memory,
                        profile.isa(), Gpus(profile), jobs});
     listing.wide.Add(
-        {profile.worker_id(), state, profile.host(), profile.device(),
+        {profile.worker_id(), state, profile.host(),
+         worker.machine().empty() ? "-" : worker.machine(), profile.device(),
          std::to_string(profile.cores()), memory, profile.isa(), flops(fp32), flops(bf16),
-         Gpus(profile), flops(gpu_bf16), UnusableGpus(profile), worker.version(),
+         NetworkText(worker.network()), Gpus(profile), flops(gpu_bf16), UnusableGpus(profile),
+         worker.version(),
          HumanDuration(Clock::System().UnixSeconds() - worker.last_heartbeat_at()) + " ago", jobs});
   }
   Print(listing, session.output, std::cout);
@@ -96,6 +184,11 @@ void AddWorkerCommands(CLI::App& app, Session& session) {
   worker->require_subcommand(1);
   AddCommand(*worker, session, "list", "List workers", [&session] { return List(session); });
   auto id = std::make_shared<std::string>();
+  AddCommand(*worker, session, "describe",
+             "Everything known of a worker: machine, GPUs, jobs, network to other machines",
+             [&session, id] { return Describe(session, *id); })
+      ->add_option("worker", *id, "Worker id")
+      ->required();
   CLI::App* forget =
       AddCommand(*worker, session, "forget", "Forget a worker that will not come back",
                  [&session, id] { return Forget(session, *id); });

@@ -52,6 +52,7 @@ struct Options {
   int64_t keep_jobs_days = RetentionRules().jobs.count() / 24;
   bool delete_run_folders = RetentionRules().run_folders;
   int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();
+  int64_t network_links = ServiceOptions().links_per_machine;
   int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
   bool healthcheck = false;
 };
@@ -230,6 +231,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.retention.jobs = std::chrono::hours(24) * options.keep_jobs_days;
   service_options.retention.run_folders = options.delete_run_folders;
   service_options.retention.lost_workers = std::chrono::hours(options.keep_lost_workers_hours);
+  service_options.links_per_machine = options.network_links;
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
   ServerLimits limits;
@@ -335,6 +337,11 @@ int Main(int argc, char** argv) {
                  "Workers that were last heard of so long ago are forgotten; 0: never")
       ->envname("WEFT_COORDINATOR_KEEP_LOST_WORKERS_HOURS")
       ->check(CLI::Range(0, 876000))
+      ->capture_default_str();
+  app.add_option("--network-links", options.network_links,
+                 "The network from each machine is measured to so many others; 0: never")
+      ->envname("WEFT_COORDINATOR_NETWORK_LINKS")
+      ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.add_option("--max-connections", options.max_connections,
                  "Connections of the CLI and workers at a time; one more is closed at once")

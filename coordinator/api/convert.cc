@@ -87,6 +87,22 @@ v1::Job ToMessage(const JobSummary& job) {
   return message;
 }
 
+namespace {
+
+v1::NetworkSource ToMessage(NetworkSource source) {
+  switch (source) {
+    case NetworkSource::kGiven:
+      return v1::GIVEN;
+    case NetworkSource::kMeasured:
+      return v1::MEASURED;
+    case NetworkSource::kAssumed:
+      return v1::ASSUMED;
+  }
+  return v1::NETWORK_SOURCE_UNSPECIFIED;
+}
+
+}  // namespace
+
 v1::Worker ToMessage(const WorkerView& view) {
   v1::Worker message;
   *message.mutable_profile() = ToProto<v1::WorkerProfile>(view.profile);
@@ -96,6 +112,28 @@ v1::Worker ToMessage(const WorkerView& view) {
   for (const std::string& id : view.job_ids) message.add_job_ids(id);
   message.set_last_heartbeat_at(view.last_heartbeat_at);
   message.set_version(view.version);
+  message.set_machine(view.machine);
+  v1::WorkerNetwork& network = *message.mutable_network();
+  network.set_bytes_per_second(view.network_bytes_per_second);
+  network.set_source(ToMessage(view.network_source));
+  for (const LinkView& link : view.links) {
+    v1::NetworkLink& item = *network.add_links();
+    item.set_machine(link.machine);
+    item.set_bytes_per_second(link.bytes_per_second);
+    item.set_latency_seconds(link.latency_seconds);
+    item.set_measured_at(link.measured_at);
+    item.set_error(link.error);
+  }
+  return message;
+}
+
+v1::MeasureLink ToMessage(const LinkOrder& order) {
+  v1::MeasureLink message;
+  message.set_request_id(order.request_id);
+  message.set_token(order.token);
+  message.set_limit_seconds(order.limit_seconds);
+  message.set_host(order.host);
+  message.set_port(static_cast<int32_t>(order.port));
   return message;
 }
 
@@ -189,10 +227,20 @@ Result<WorkerHello> FromMessage(const v1::Register& message) {
   hello.incarnation = message.incarnation();
   hello.version = message.version();
   hello.api_level = message.api_level();
+  hello.machine = message.machine();
   // A peer of another level may mean something else by its profile; it is refused anyway.
   WEFT_ASSIGN_OR_RETURN(hello.profile, FromProto<WorkerProfile>(message.profile()));
   WEFT_ASSIGN_OR_RETURN(hello.running, FromMessage(message.running()));
   return hello;
+}
+
+LinkAnswer FromMessage(const v1::LinkReply& message) {
+  return {message.request_id(),
+          message.error(),
+          message.port(),
+          message.send_bytes_per_second(),
+          message.receive_bytes_per_second(),
+          message.round_trip_seconds()};
 }
 
 Result<ShareReport> FromMessage(const v1::AttemptReport& message) {

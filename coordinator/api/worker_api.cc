@@ -140,6 +140,12 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
+  void MeasureLink(const LinkOrder& order) override {
+    v1::CoordinatorMessage message;
+    *message.mutable_measure() = ToMessage(order);
+    Send(std::move(message));
+  }
+
   void Close() override {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -204,6 +210,9 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
         service_.ReportProfile(link, reply.request_id(), std::move(report));
         return OkStatus();
       }
+      case v1::WorkerMessage::kLink:
+        service_.ReportLink(link, FromMessage(incoming_.link()));
+        return OkStatus();
       case v1::WorkerMessage::MESSAGE_NOT_SET:
         return OkStatus();  // of a newer worker; it may say more than this version knows
     }

@@ -112,6 +112,18 @@ Metrics::Metrics()
                    .Name("weft_coord_workers")
                    .Help("Known workers, by state.")
                    .Register(*registry_)),
+      link_measurements_(BuildCounter()
+                             .Name("weft_coord_link_measurements_total")
+                             .Help("Measurements of the network between two machines, by outcome.")
+                             .Register(*registry_)),
+      link_rate_(BuildGauge()
+                     .Name("weft_coord_link_bytes_per_second")
+                     .Help("One TCP stream between two machines, the slower direction.")
+                     .Register(*registry_)),
+      link_latency_(BuildGauge()
+                        .Name("weft_coord_link_latency_seconds")
+                        .Help("From one machine to another, one way.")
+                        .Register(*registry_)),
       lease_expirations_(BuildCounter()
                              .Name("weft_coord_lease_expirations_total")
                              .Help("Leases of workers that ran out.")
@@ -216,6 +228,23 @@ void Metrics::Planned(bool found, double seconds, int64_t candidates) {
 
 void Metrics::SetWorkers(const std::string& state, int64_t count) {
   workers_.Add({{"state", state}}).Set(static_cast<double>(count));
+}
+
+void Metrics::LinkMeasured(bool measured) {
+  link_measurements_.Add({{"outcome", measured ? "measured" : "failed"}}).Increment();
+}
+
+void Metrics::SetLink(const std::string& machine, const std::string& peer, double bytes_per_second,
+                      double latency_seconds) {
+  const prometheus::Labels labels = {{"machine", machine}, {"peer", peer}};
+  link_rate_.Add(labels).Set(bytes_per_second);
+  link_latency_.Add(labels).Set(latency_seconds);
+}
+
+void Metrics::RemoveLink(const std::string& machine, const std::string& peer) {
+  const prometheus::Labels labels = {{"machine", machine}, {"peer", peer}};
+  link_rate_.Remove(&link_rate_.Add(labels));
+  link_latency_.Remove(&link_latency_.Add(labels));
 }
 
 void Metrics::Fenced(const std::string& method) {

@@ -39,6 +39,11 @@ class Metrics {
   void SetCalibrationRuns(int64_t runs) { calibration_runs_.Set(static_cast<double>(runs)); }
   /// `state` is "ready", "disconnected" or "lost".
   void SetWorkers(const std::string& state, int64_t count);
+  void LinkMeasured(bool measured);
+  /// Of the network between two machines.
+  void SetLink(const std::string& machine, const std::string& peer, double bytes_per_second,
+               double latency_seconds);
+  void RemoveLink(const std::string& machine, const std::string& peer);
   void LeaseExpired() { lease_expirations_.Increment(); }
   /// A message refused because its epoch, worker or incarnation is not the present one.
   void Fenced(const std::string& method);
@@ -73,6 +78,9 @@ class Metrics {
   prometheus::Histogram& plan_memory_error_;
   prometheus::Gauge& calibration_runs_;
   prometheus::Family<prometheus::Gauge>& workers_;
+  prometheus::Family<prometheus::Counter>& link_measurements_;
+  prometheus::Family<prometheus::Gauge>& link_rate_;
+  prometheus::Family<prometheus::Gauge>& link_latency_;
   prometheus::Counter& lease_expirations_;
   prometheus::Family<prometheus::Counter>& fenced_;
   prometheus::Histogram& dispatch_;

@@ -21,6 +21,8 @@ TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   metrics.Planned(true, 0.1, 5);
   metrics.Fenced("heartbeat");
   metrics.Recovered(Reason::kRankDied, 2);
+  metrics.LinkMeasured(true);
+  metrics.SetLink("a", "b", 1e9, 1e-4);
   metrics.CheckpointReported(true);
   metrics.RpcHandled("Coordinator", "GetJob", "OK");
   std::set<std::string> served;

@@ -37,7 +37,8 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
           },
           options_.planning, [this](auto task) { loop_.Post(std::move(task)); },
           [this](auto delay, auto task) { loop_.PostAfter(delay, std::move(task)); },
-          [this](const std::string& owner) { PlansChanged(owner); }) {}
+          [this](const std::string& owner) { PlansChanged(owner); }),
+      links_(options_.links_per_machine, options_.link_retry) {}
 
 Service::~Service() {
   Stop();
@@ -46,6 +47,7 @@ Service::~Service() {
 Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
+  WEFT_RETURN_IF_ERROR(LoadLinks());
   JobQuery query;
   query.limit = 1000;
   for (int i = 0; i < kJobStates; ++i) {

@@ -23,6 +23,7 @@
 #include "coordinator/scheduler/trials.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
+#include "coordinator/service/network_links.h"
 #include "coordinator/service/notifier.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
@@ -47,6 +48,10 @@ struct ServiceOptions {
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
   PlanningRules planning;
   RetentionRules retention;
+  /// The network from each machine is measured to so many others; 0: never.
+  int64_t links_per_machine = 3;
+  /// What could not be measured is tried again after this.
+  std::chrono::nanoseconds link_retry = std::chrono::minutes(10);
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }
@@ -85,12 +90,19 @@ struct JobProfile {
 
 enum class WorkerState { kReady, kDisconnected, kLost };
 
+/// Where the network rate of a worker comes from, best first.
+enum class NetworkSource { kGiven, kMeasured, kAssumed };
+
 struct WorkerView {
   WorkerProfile profile;
   WorkerState state = WorkerState::kDisconnected;
   std::vector<std::string> job_ids;
   double last_heartbeat_at = 0;
   std::string version;
+  std::string machine;
+  double network_bytes_per_second = 0;  ///< As plans have it.
+  NetworkSource network_source = NetworkSource::kAssumed;
+  std::vector<LinkView> links;
 };
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
@@ -181,6 +193,8 @@ class Service {
   /// Answer to a WorkerLink::Profile.
   void ReportProfile(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                      Result<std::string> report_json);
+  /// Answer to a WorkerLink::MeasureLink.
+  void ReportLink(const std::shared_ptr<WorkerLink>& link, LinkAnswer answer);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -241,7 +255,9 @@ class Service {
     std::shared_ptr<WorkerLink> link;  ///< Null: no stream.
     std::string incarnation;
     std::string version;
-    WorkerProfile profile;
+    std::string machine;       ///< Empty: not known.
+    double given_network = 0;  ///< Bytes per second, as the worker was started.
+    WorkerProfile profile;     ///< With the network rate that plans use.
     bool lost = false;
     bool stale_ranks = false;  ///< Runs ranks of attempts that are over; takes no others.
     bool draining = false;     ///< Ends soon; takes no others.
@@ -263,6 +279,14 @@ class Service {
     std::string job_id;
     std::shared_ptr<WorkerLink> link;  ///< Where it was sent.
     std::function<void(Result<JobProfile>)> done;
+  };
+
+  /// A measurement under way between workers of two machines.
+  struct LinkCall {
+    LinkRecord record;                     ///< Without what is measured.
+    std::shared_ptr<WorkerLink> listener;  ///< Opens a port,
+    std::shared_ptr<WorkerLink> dialler;   ///< to which this one connects.
+    LinkOrder order;                       ///< With the port as soon as it is known.
   };
 
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
@@ -323,6 +347,25 @@ class Service {
   void EndProfile(int64_t request_id, Result<std::string> report_json);
   /// Nothing comes through this link any more.
   void EndProfilesOf(const std::shared_ptr<WorkerLink>& link);
+
+  // service_links.cc: the network between machines. On the loop.
+  Status LoadLinks();
+  /// A worker has joined on that machine.
+  void JoinLinks(Session& session);
+  /// Measures between machines that have nothing else to do.
+  void MeasureLinks();
+  void StartLink(const MachinePair& pair, const Session& listener, const Session& dialler);
+  void EndLink(int64_t request_id, const Result<LinkAnswer>& answer);
+  /// Nothing comes through this link any more.
+  void EndLinksOf(const std::shared_ptr<WorkerLink>& link);
+  bool IsMeasured(const std::string& machine) const;
+  /// Those of machines that nobody has heard of for long.
+  void ForgetOldLinks();
+  void ForgetLinksOf(const std::string& machine);
+  /// Gives each worker the network rate that its plans use.
+  void SetNetworkRates();
+  /// Needs view_mutex_.
+  void SetNetworkRate(Session& session);
 
   // service_schedule.cc: starting attempts. On the loop.
   void ScheduleSoon();
@@ -398,6 +441,8 @@ class Service {
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
   int64_t next_profile_ = 1;
+  std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
+  int64_t next_link_ = 1;
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.
@@ -415,6 +460,7 @@ class Service {
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
   std::map<std::string, Session> sessions_;
+  NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
 };

@@ -168,6 +168,7 @@ void Service::SweepLater() {
 
 void Service::Sweep() {
   ForgetGhosts();
+  ForgetOldLinks();
   const RetentionRules& rules = options_.retention;
   Transaction trim;
   trim.keep_events = rules.events_per_job;

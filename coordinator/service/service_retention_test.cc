@@ -46,6 +46,7 @@ class CountingStore : public Store {
   Result<std::vector<CalibrationRecord>> ListCalibrations() override {
     return Read().ListCalibrations();
   }
+  Result<std::vector<LinkRecord>> ListLinks() override { return Read().ListLinks(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

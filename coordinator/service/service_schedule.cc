@@ -47,7 +47,8 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     if (profile.memory_limit_bytes <= 0) {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
     }
-    if (!session.stale_ranks) {
+    // A measurement of its network takes seconds, and ranks would spoil it.
+    if (!session.stale_ranks && !IsMeasured(session.machine)) {
       FreeCapacity& free = snapshot.free[id];
       free = {profile.cores, profile.memory_limit_bytes};
       for (const DeviceSpec& device : profile.devices) {
@@ -102,6 +103,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
 
 void Service::RunSchedule() {
   queue_waits_ = false;
+  MeasureLinks();
   if (queue_.empty()) {
     metrics_.SetPending(Reason::kWaitingForWorkers, 0);
     metrics_.SetPending(Reason::kWaitingForCapacity, 0);

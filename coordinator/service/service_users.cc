@@ -237,6 +237,15 @@ std::vector<WorkerView> Service::Workers() {
                                 : WorkerState::kDisconnected;
     view.last_heartbeat_at = session.last_heartbeat_at;
     view.version = session.version;
+    view.machine = session.machine;
+    view.network_bytes_per_second = session.profile.network_bytes_per_second;
+    view.network_source = session.given_network > 0           ? NetworkSource::kGiven
+                          : view.network_bytes_per_second > 0 ? NetworkSource::kMeasured
+                                                              : NetworkSource::kAssumed;
+    if (view.network_source == NetworkSource::kAssumed) {
+      view.network_bytes_per_second = session.profile.loopback_bytes_per_second;
+    }
+    view.links = links_.Of(session.machine);
     if (auto jobs = placed_.find(id); jobs != placed_.end()) {
       view.job_ids.assign(jobs->second.begin(), jobs->second.end());
     }

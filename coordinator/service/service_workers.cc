@@ -64,8 +64,8 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
                    "); hint: install the same version of Weft on both");
       return;
     }
-    if (id.empty() || id.size() > 128) {
-      link->Refuse("worker_id must have 1 to 128 characters");
+    if (id.empty() || id.size() > 128 || hello.machine.size() > 128) {
+      link->Refuse("worker_id must have 1 to 128 characters, and a machine's name at most 128");
       return;
     }
     if (Status sound = CheckProfile(hello.profile); !sound.ok()) {
@@ -93,6 +93,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
       }
       known->second.link->Close();
       EndProfilesOf(known->second.link);
+      EndLinksOf(known->second.link);
       link_workers_.erase(known->second.link.get());
     }
     std::unique_lock lock(view_mutex_);
@@ -105,6 +106,8 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     session.profile = hello.profile;
     session.profile.worker_id = id;
     session.profile.calibration = {};
+    session.machine = hello.machine;
+    session.given_network = hello.profile.network_bytes_per_second;
     session.lost = false;
     session.draining = false;
     session.registered_at = session.heard_at = now;
@@ -113,6 +116,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     leases_.Renew(id);
     ArmLeaseTimer();
     CountWorkers();
+    JoinLinks(session);
 
     std::vector<AttemptKey> adopted;
     session.stale_ranks = SeeRunning(id, session, hello.running, &adopted);
@@ -139,6 +143,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
 void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
   loop_.Post([this, link] {
     EndProfilesOf(link);
+    EndLinksOf(link);
     auto it = link_workers_.find(link.get());
     if (it == link_workers_.end()) return;
     WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";

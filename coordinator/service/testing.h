@@ -48,6 +48,10 @@ class FakeLink : public WorkerLink {
     Note("profile " + std::to_string(request_id) + " " + attempt.job_id + " " +
          std::to_string(attempt.epoch) + " " + std::to_string(steps));
   }
+  void MeasureLink(const LinkOrder& order) override {
+    Note("measure " + std::to_string(order.request_id) +
+         (order.host.empty() ? "" : " " + order.host + ":" + std::to_string(order.port)));
+  }
   void Close() override { Note("closed"); }
 
   /// Waits (real time) until a note begins so; whether it came.

@@ -33,8 +33,28 @@ struct WorkerHello {
   std::string incarnation;
   std::string version;
   int api_level = 0;
+  std::string machine;  ///< Shared by all workers on it; empty: not known.
   WorkerProfile profile;
   std::vector<RunningAttempt> running;
+};
+
+/// One end of a measurement of the network between two machines.
+struct LinkOrder {
+  int64_t request_id = 0;
+  std::string token;  ///< The same at both ends.
+  double limit_seconds = 0;
+  std::string host;  ///< Of the end that listens; empty: listen.
+  int64_t port = 0;
+};
+
+/// What one end of it says.
+struct LinkAnswer {
+  int64_t request_id = 0;
+  std::string error;  ///< Empty on success.
+  int64_t port = 0;   ///< Of the end that listens.
+  double send_bytes_per_second = 0;
+  double receive_bytes_per_second = 0;
+  double round_trip_seconds = 0;
 };
 
 /// What a worker is told to run. Delivered at least once.
@@ -63,6 +83,7 @@ class WorkerLink {
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;
   /// Rank 0 of the attempt shall record steps.
   virtual void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) = 0;
+  virtual void MeasureLink(const LinkOrder& order) = 0;
   /// Ends the stream.
   virtual void Close() = 0;
 };

@@ -243,6 +243,19 @@ struct CalibrationRecord {
   TimeCalibration calibration;
 };
 
+/// The network between two machines as it was measured, with what they were reached at then.
+struct LinkRecord {
+  std::string machine_a;  ///< The lesser name of the two.
+  std::string machine_b;
+  std::string host_a;
+  std::string host_b;
+  double bytes_per_second = 0;  ///< One TCP stream, the slower direction.
+  double latency_seconds = 0;   ///< One way.
+  double measured_at = 0;
+
+  bool operator==(const LinkRecord&) const = default;
+};
+
 /// A stored log line; sequence is its position in the job's log, from 1 without gaps.
 struct LogRecord {
   int64_t sequence = 0;

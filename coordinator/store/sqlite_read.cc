@@ -269,6 +269,24 @@ Result<std::vector<CalibrationRecord>> SqliteStore::ListCalibrations() {
   });
 }
 
+Result<std::vector<LinkRecord>> SqliteStore::ListLinks() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT machine_a, machine_b, host_a, host_b, bytes_per_second, "
+                   "latency_seconds, measured_at FROM links ORDER BY machine_a, machine_b");
+  return All<LinkRecord>(rows, [](SqliteQuery& row) -> Result<LinkRecord> {
+    LinkRecord link;
+    link.machine_a = row.Text();
+    link.machine_b = row.Text();
+    link.host_a = row.Text();
+    link.host_b = row.Text();
+    link.bytes_per_second = row.Real();
+    link.latency_seconds = row.Real();
+    link.measured_at = row.Real();
+    return link;
+  });
+}
+
 Result<std::vector<LogRecord>> SqliteStore::ReadLogs(const LogQuery& query) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),

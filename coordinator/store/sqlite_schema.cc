@@ -136,6 +136,18 @@ CREATE INDEX jobs_by_end ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 UPDATE jobs SET progress_json = json_remove(progress_json, '$.gradient_noise_scale')
   WHERE json_valid(progress_json);
 )sql",
+    R"sql(
+CREATE TABLE links (
+  machine_a TEXT NOT NULL,
+  machine_b TEXT NOT NULL,
+  host_a TEXT NOT NULL,
+  host_b TEXT NOT NULL,
+  bytes_per_second REAL NOT NULL,
+  latency_seconds REAL NOT NULL,
+  measured_at REAL NOT NULL,
+  PRIMARY KEY (machine_a, machine_b)
+) WITHOUT ROWID;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

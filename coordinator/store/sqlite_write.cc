@@ -182,6 +182,20 @@ Status WriteCalibrations(SqliteDb& db, const std::vector<CalibrationRecord>& rec
   return OkStatus();
 }
 
+Status WriteLink(SqliteDb& db, const LinkRecord& link) {
+  SqliteQuery put(db, "INSERT OR REPLACE INTO links VALUES (?,?,?,?,?,?,?)");
+  put.Bind(link.machine_a).Bind(link.machine_b).Bind(link.host_a).Bind(link.host_b);
+  return put.Bind(link.bytes_per_second).Bind(link.latency_seconds).Bind(link.measured_at).Run();
+}
+
+Status ForgetLinks(SqliteDb& db, const std::vector<std::string>& machines) {
+  for (const std::string& machine : machines) {
+    SqliteQuery forget(db, "DELETE FROM links WHERE machine_a = ? OR machine_b = ?");
+    WEFT_RETURN_IF_ERROR(forget.Bind(machine).Bind(machine).Run());
+  }
+  return OkStatus();
+}
+
 Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
                          const CheckpointRetention& retention) {
   SqliteQuery forget(db,
@@ -274,6 +288,8 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   if (transaction.calibrations) {
     WEFT_RETURN_IF_ERROR(WriteCalibrations(db, *transaction.calibrations));
   }
+  WEFT_RETURN_IF_ERROR(ForgetLinks(db, transaction.forget_links_of));
+  if (transaction.link) WEFT_RETURN_IF_ERROR(WriteLink(db, *transaction.link));
   if (transaction.keep_events) {
     WEFT_RETURN_IF_ERROR(TrimEvents(db, *transaction.keep_events));
   }

@@ -45,6 +45,9 @@ struct Transaction {
   std::optional<RunRecord> run;  ///< Replaces the one of the same attempt.
   /// Of all kinds of machines, in place of those that there were.
   std::optional<std::vector<CalibrationRecord>> calibrations;
+  std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
+  /// Links to and from these machines are deleted.
+  std::vector<std::string> forget_links_of = {};
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
@@ -58,8 +61,8 @@ struct Transaction {
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !run && !calibrations && !logs && !delete_job && !keep_events &&
-           !forget_deleted_before;
+           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() && !logs &&
+           !delete_job && !keep_events && !forget_deleted_before;
   }
 };
 
@@ -115,6 +118,8 @@ class Store {
   /// Those that ended last, newest first.
   virtual Result<std::vector<RunRecord>> ListRuns(int64_t limit) = 0;
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
+  /// In order of the machines' names.
+  virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

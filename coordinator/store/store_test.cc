@@ -483,6 +483,25 @@ TEST_P(StoreContract, RunsComeBackNewestFirstWithWhatWasPlanned) {
   EXPECT_EQ(store_->ListRuns(10)->front().step_seconds, 0.75);
 }
 
+TEST_P(StoreContract, LinksReplaceThoseOfTheSameMachinesAndAreForgotten) {
+  EXPECT_THAT(*store_->ListLinks(), IsEmpty());
+  const auto put = [&](const LinkRecord& link) {
+    Transaction change;
+    change.link = link;
+    MustCommit(change);
+  };
+  const LinkRecord newer{"a", "b", "10.0.0.1", "10.0.0.2", 2e9, 4e-5, 200};
+  const LinkRecord other{"b", "c", "10.0.0.2", "10.0.0.3", 1e8, 3e-4, 300};
+  put({"a", "b", "10.0.0.1", "10.0.0.9", 1e9, 5e-5, 100});
+  put(newer);
+  put(other);
+  EXPECT_THAT(*store_->ListLinks(), ElementsAre(newer, other));
+  Transaction forget;
+  forget.forget_links_of = {"c", "unknown"};
+  MustCommit(forget);
+  EXPECT_THAT(*store_->ListLinks(), ElementsAre(newer));
+}
+
 TEST_P(StoreContract, CalibrationsReplaceEachOtherAsAWhole) {
   EXPECT_THAT(*store_->ListCalibrations(), IsEmpty());
   Transaction two;

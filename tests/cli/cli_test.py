@@ -46,41 +46,6 @@ class WithoutCluster(unittest.TestCase):
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("gradient_clip_norm: 1.0", result.out)
 
-    def test_completion_scripts_are_printed(self):
-        for shell in ("bash", "zsh", "fish"):
-            script = self.cluster.weft("completion", shell)
-            self.assertEqual(script.code, 0)
-            self.assertIn("weft __complete", script.out.replace('"$program"', "weft")
-                          .replace("${(e)words[1]}", "weft"))
-
-    def complete(self, *words):
-        """What bash offers for the last of these words after `weft`."""
-        script = self.cluster.weft("completion", "bash").out
-        ask = (script + 'COMP_WORDS=(weft "$@"); COMP_CWORD=$#; _weft; printf "%s\\n" '
-               '"${COMPREPLY[@]}"')
-        done = subprocess.run(["bash", "-c", ask, "bash", *words], capture_output=True, text=True,
-                              timeout=20, env=self.cluster.environment, cwd=self.cluster.folder)
-        self.assertEqual(done.stderr, "")
-        return done.stdout.split()
-
-    def test_completion_offers_what_can_come_and_never_hangs(self):
-        # The values are those of the option before, which is none of the commands.
-        self.assertIn("json", self.complete("-o", ""))
-        self.assertEqual(self.complete("-o", "js"), ["json"])
-        self.assertIn("submit", self.complete("-o", "json", ""))
-        self.assertEqual(self.complete("job", "su"), ["submit"])
-        self.assertEqual(self.complete("--server", "submit", "--timeout", "1", "job", "su"),
-                         ["submit"])
-        self.assertIn("RUNNING", self.complete("job", "wait", "x", "--for", ""))
-        self.assertEqual(self.complete("plan", "a.yaml", "--goal", "c"), ["cheapest"])
-        self.assertEqual(self.complete("plan", "--goal", "=", "c"), ["cheapest"])
-        self.assertEqual(self.complete("job", "submit", "--dr"), ["--dry-run"])
-        self.assertIn("--server", self.complete("job", "submit", "--"))
-        self.assertEqual(self.complete("completion", "z"), ["zsh"])
-        for words in [("nonsense", "more", ""), ("-o",), ("--", ""), ("job", "", ""), ("-", ""),
-                      ("logs", ""), ("submit", "no"), ("--no-such", "job", ""), ("'\"$(x)", "")]:
-            self.complete(*words)  # no answer, within the time
-
     def test_unknown_words_have_a_nearest_one(self):
         for words, nearest, where in [
                 (["sumbit", "a.yaml"], "submit", "`weft`"),
@@ -261,6 +226,23 @@ class WithCluster(unittest.TestCase):
         self.assertEqual(self.cluster.weft("status").code, 0)
         workers = self.cluster.weft("worker", "list", "-o", "json").json()["items"]
         self.assertEqual([w["state"] for w in workers], ["READY", "READY"])
+
+    def test_a_worker_says_what_its_network_is_taken_for(self):
+        workers = self.cluster.weft("worker", "list", "-o", "json").json()["items"]
+        self.assertEqual(workers[0]["machine"], workers[1]["machine"])
+        name = workers[0]["profile"]["worker_id"]
+        described = self.cluster.weft("worker", "describe", name)
+        self.assertEqual(described.code, 0, described.err)
+        self.assertRegex(described.out, r"network: +[0-9.]+ [KMG]iB/s, assumed \(unknown: no other "
+                                        r"machine was there or free to measure; taken to be")
+        self.assertIn(workers[0]["machine"], described.out)
+        wide = self.cluster.weft("worker", "list", "-o", "wide").out
+        self.assertRegex(wide, r"MACHINE .* NETWORK [^\n]*\n[^\n]*, assumed ")
+        as_json = self.cluster.weft("worker", "describe", name, "-o", "json").json()
+        self.assertEqual(as_json["network"]["source"], "ASSUMED")
+        missing = self.cluster.weft("worker", "describe", "no-such")
+        self.assertEqual(missing.code, 3)
+        self.assertIn("hint: weft worker list", missing.err)
 
     def test_down_will_wait_for_as_long_as_the_workers_drain(self):
         state = json.loads((self.cluster.home / "local.json").read_text())

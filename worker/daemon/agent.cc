@@ -1,13 +1,11 @@
 #include "worker/daemon/agent.h"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <optional>
 #include <vector>
 
 #include "common/log.h"
-#include "common/version.h"
-#include "proto/convert.h"
+#include "worker/daemon/agent_share.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -25,12 +23,6 @@ constexpr int64_t kWindowLines = 4096;
 /// Log lines wait this long for company.
 constexpr milliseconds kPumpDelay{20};
 
-/// The first answer must come within this time.
-constexpr std::chrono::seconds kRegisterPatience{10};
-
-/// While ranks run, people see progress at least this often, whatever the lease allows.
-constexpr milliseconds kProgressEvery{500};
-
 /// Checkpoint reports have no acknowledgement: the newest few are sent again after a reconnect.
 constexpr size_t kKeptCheckpoints = 8;
 
@@ -40,42 +32,12 @@ constexpr std::chrono::hours kKeepEnded{24};
 /// How long a drained worker waits for its last reports to be acknowledged.
 constexpr std::chrono::seconds kFarewell{5};
 
-nanoseconds Seconds(double seconds) {
-  return duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 bool IsTerminal(v1::AttemptState state) {
   return state == v1::ATTEMPT_FINISHED || state == v1::ATTEMPT_FAILED ||
          state == v1::ATTEMPT_STOPPED;
 }
 
 }  // namespace
-
-/// An attempt, and what of it the coordinator does not know yet.
-struct Agent::Share {
-  Attempt attempt;
-  LogBuffer logs;
-  int64_t lines_sent = 0;                        // on this connection
-  std::deque<v1::AttemptReport> reports;         // not acknowledged, oldest first
-  size_t reports_sent = 0;                       // of them, on this connection
-  std::deque<v1::CheckpointReport> checkpoints;  // newest
-  nanoseconds ended_at{0};
-
-  Share(asio::io_context& io, const Clock& clock, const Settings& settings,
-        const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
-      : attempt(io, clock, settings.attempt, start, listener, metrics),
-        logs(Env::Posix(),
-             JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch())),
-             LogBuffer::Limits{}) {}
-
-  /// Nothing of it is left to do or tell.
-  bool Settled() const { return attempt.over() && reports.empty() && logs.empty(); }
-};
-
-struct Agent::StoreCall {
-  v1::StoreRequest request;
-  StoreAnswer answer;
-};
 
 Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metrics& metrics,
              std::function<void(Status)> on_done)
@@ -90,7 +52,10 @@ Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metric
       heartbeat_timer_(io),
       lease_timer_(io),
       pump_timer_(io),
-      drain_timer_(io) {}
+      drain_timer_(io),
+      unsent_(settings_.unsent_path),
+      link_measurement_(io, settings_.attempt.host,
+                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {}
 
 Agent::~Agent() {
   if (connection_ == nullptr) return;
@@ -100,210 +65,6 @@ Agent::~Agent() {
 
 void Agent::Start() {
   Dial();
-}
-
-// ---------------------------------------------------------------------- life of the connection
-
-void Agent::Dial() {
-  int64_t dial = ++dial_;
-  registered_ = false;
-  metrics_.CountDial();
-  // Posted to our thread; what comes from an earlier connection is void.
-  connection_ = Connection::Dial(settings_.coordinator,
-                                 {[this, dial](v1::CoordinatorMessage message) {
-                                    asio::post(io_, [this, dial, message = std::move(message)] {
-                                      if (dial == dial_) OnMessage(message);
-                                    });
-                                  },
-                                  [this, dial](const Status& status) {
-                                    asio::post(io_, [this, dial, status] {
-                                      if (dial == dial_) OnClosed(status);
-                                    });
-                                  }});
-  v1::WorkerMessage message;
-  v1::Register& hello = *message.mutable_register_();
-  hello.set_worker_id(settings_.profile.worker_id);
-  hello.set_incarnation(settings_.incarnation);
-  hello.set_version(kVersion);
-  hello.set_api_level(kApiLevel);
-  *hello.mutable_profile() = ToProto<v1::WorkerProfile>(settings_.profile);
-  AddRunning(hello.mutable_running());
-  register_sent_ = clock_.Monotonic();
-  connection_->Send(std::move(message));
-  dial_timer_.expires_after(kRegisterPatience);
-  dial_timer_.async_wait([this, dial](const boost::system::error_code& error) {
-    // Cancelling a timer does not take back a wait that is over and queued: it can run after
-    // OnClosed, or after the next dial.
-    if (!error && dial == dial_ && !registered_ && connection_ != nullptr) connection_->Cancel();
-  });
-}
-
-void Agent::OnClosed(const Status& status) {
-  // Once for each loss, not for each vain dial after it.
-  if (!leaving_ && (registered_ || dial_ == 1)) {
-    WEFT_LOG_WARNING << "no connection to the coordinator at " << settings_.coordinator << ": "
-                     << status.message() << "; dialling again";
-  }
-  registered_ = false;
-  connection_.reset();
-  metrics_.SetAttached(false);
-  if (leaving_) return Leave();
-  heartbeat_timer_.cancel();
-  heartbeats_sent_.clear();
-  dial_timer_.expires_after(duration_cast<nanoseconds>(backoff_.Next()));
-  dial_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) Dial();
-  });
-}
-
-void Agent::OnMessage(const v1::CoordinatorMessage& message) {
-  switch (message.message_case()) {
-    case v1::CoordinatorMessage::kRegistered:
-      return OnRegistered(message.registered());
-    case v1::CoordinatorMessage::kHeartbeatAck:
-      return OnHeartbeatAck(message.heartbeat_ack().sequence());
-    case v1::CoordinatorMessage::kStart:
-      return OnStart(message.start());
-    case v1::CoordinatorMessage::kStop:
-      return OnStop(message.stop());
-    case v1::CoordinatorMessage::kProfile:
-      return OnProfileRequest(message.profile());
-    case v1::CoordinatorMessage::kStore:
-      return OnStoreReply(message.store());
-    case v1::CoordinatorMessage::kLogAck:
-      return OnLogAck(message.log_ack());
-    case v1::CoordinatorMessage::kAttemptAck:
-      return OnAttemptAck(message.attempt_ack());
-    case v1::CoordinatorMessage::MESSAGE_NOT_SET:
-      return;  // of a newer coordinator
-  }
-}
-
-void Agent::OnRegistered(const v1::Registered& registered) {
-  if (!registered.refused().empty()) {
-    GiveUpWork();
-    return on_done_(ConflictError("the coordinator at " + settings_.coordinator +
-                                  " refuses this worker: " + registered.refused()));
-  }
-  WEFT_LOG_INFO << "attached to " << settings_.coordinator << " as " << settings_.profile.worker_id
-                << ", lease " << registered.lease_seconds() << " s";
-  registered_ = true;
-  backoff_.Reset();
-  metrics_.SetAttached(true);
-  lease_.SetLength(Seconds(registered.lease_seconds()));
-  lease_.Renew(register_sent_);
-  heartbeat_every_ =
-      std::max<nanoseconds>(Seconds(registered.heartbeat_seconds()), milliseconds(10));
-  // A connection that is silent for half a lease is given up while there is time for another.
-  heartbeat_patience_ = Seconds(registered.lease_seconds() / 2);
-  ScheduleLeaseCheck();
-  ScheduleHeartbeat();
-
-  for (auto& [key, share] : shares_) {
-    bool adopted = std::any_of(registered.adopted().begin(), registered.adopted().end(),
-                               [&](const v1::AttemptKey& k) {
-                                 return k.job_id() == key.first && k.epoch() == key.second;
-                               });
-    if (!adopted && !share->attempt.over()) {
-      WEFT_LOG_WARNING << "the coordinator does not know attempt " << key.second << " of "
-                       << key.first << " any more; killing its ranks";
-      share->attempt.Stop(/*graceful=*/false);
-    }
-    share->lines_sent = share->logs.acknowledged();
-    share->reports_sent = 0;
-    for (const v1::CheckpointReport& checkpoint : share->checkpoints) {
-      v1::WorkerMessage message;
-      *message.mutable_checkpoint() = checkpoint;
-      connection_->Send(std::move(message));
-    }
-  }
-  for (const auto& [id, call] : store_calls_) {
-    v1::WorkerMessage message;
-    *message.mutable_store() = call.request;
-    connection_->Send(std::move(message));
-  }
-  for (auto& [key, share] : shares_) Pump(*share);
-}
-
-void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) {
-  for (const auto& [key, share] : shares_) {
-    if (!share->attempt.over()) *running->Add() = share->attempt.Running();
-  }
-}
-
-void Agent::ScheduleHeartbeat() {
-  bool busy = std::any_of(shares_.begin(), shares_.end(),
-                          [](const auto& entry) { return !entry.second->attempt.over(); });
-  heartbeat_timer_.expires_after(busy ? std::min<nanoseconds>(heartbeat_every_, kProgressEvery)
-                                      : heartbeat_every_);
-  heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || !registered_) return;
-    if (!heartbeats_sent_.empty() &&
-        clock_.Monotonic() - heartbeats_sent_.begin()->second > heartbeat_patience_) {
-      WEFT_LOG_WARNING << "the coordinator does not answer heartbeats; dialling again";
-      return connection_->Cancel();
-    }
-    SendHeartbeat();
-    ScheduleHeartbeat();
-  });
-}
-
-void Agent::SendHeartbeat() {
-  v1::WorkerMessage message;
-  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
-  heartbeat.set_sequence(++heartbeat_);
-  heartbeat.set_draining(draining_);
-  for (const DeviceSpec& device : settings_.profile.devices) {
-    if (device.unusable.empty()) continue;
-    v1::BrokenDevice& broken = *heartbeat.add_broken_devices();
-    broken.set_index(device.index);
-    broken.set_why(device.unusable);
-  }
-  AddRunning(heartbeat.mutable_running());
-  // Ended, but the rest of the log goes before that report: not missing.
-  for (const auto& [key, share] : shares_) {
-    if (share->attempt.over() && share->reports_sent < share->reports.size()) {
-      *heartbeat.add_running() = share->attempt.Running();
-    }
-  }
-  heartbeats_sent_[heartbeat_] = clock_.Monotonic();
-  connection_->Send(std::move(message));
-  metrics_.SetRunningAttempts(heartbeat.running_size());
-  int64_t waiting = 0;
-  for (const auto& [key, share] : shares_)
-    waiting += share->logs.last() - share->logs.acknowledged();
-  metrics_.SetWaitingLogLines(waiting);
-  metrics_.RemoveOldRuns();
-  ForgetOldShares();
-}
-
-void Agent::OnHeartbeatAck(int64_t sequence) {
-  auto sent = heartbeats_sent_.find(sequence);
-  if (sent == heartbeats_sent_.end()) return;
-  lease_.Renew(sent->second);
-  heartbeats_sent_.erase(heartbeats_sent_.begin(), std::next(sent));
-  ScheduleLeaseCheck();
-}
-
-void Agent::ScheduleLeaseCheck() {
-  lease_timer_.expires_after(std::max(lease_.Deadline() - clock_.Monotonic(), nanoseconds(0)));
-  lease_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    if (!lease_.Expired()) return ScheduleLeaseCheck();
-    GiveUpWork();
-  });
-}
-
-void Agent::GiveUpWork() {
-  bool any = false;
-  for (auto& [key, share] : shares_) {
-    if (share->attempt.over()) continue;
-    any = true;
-    share->attempt.Abort(v1::WORKER_LOST, "the worker's lease ran out, so it killed its ranks");
-  }
-  if (!any) return;
-  WEFT_LOG_ERROR << "the lease ran out without word from the coordinator; all ranks are killed";
-  metrics_.CountLeaseExpiry();
 }
 
 // --------------------------------------------------------------------------------- commands
@@ -323,6 +84,7 @@ void Agent::OnStart(const v1::StartAttempt& start) {
     return SendStopped(start.job_id(), start.epoch(), "the worker is shutting down");
   }
   newest = start.epoch();
+  link_measurement_.Stop("a job started on the worker");
   for (auto& [other, share] : shares_) {
     if (other.first == start.job_id()) share->attempt.Stop(/*graceful=*/false);
   }
@@ -384,6 +146,16 @@ void Agent::OnProfileRequest(const v1::ProfileAttempt& request) {
   OnProfile(std::move(reply));
 }
 
+void Agent::OnMeasureLink(const v1::MeasureLink& request) {
+  const bool busy = std::any_of(shares_.begin(), shares_.end(),
+                                [](const auto& entry) { return !entry.second->attempt.over(); });
+  if (!busy && !draining_) return link_measurement_.Start(request);
+  v1::LinkReply reply;
+  reply.set_request_id(request.request_id());
+  reply.set_error(busy ? "the worker runs ranks" : "the worker is shutting down");
+  SendLinkReply(std::move(reply));
+}
+
 void Agent::OnStoreReply(const v1::StoreReply& reply) {
   auto call = store_calls_.find(reply.request_id());
   if (call == store_calls_.end()) return;
@@ -401,6 +173,7 @@ void Agent::OnLogAck(const v1::LogAck& ack) {
 }
 
 void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
+  unsent_.Acknowledge(ack);
   Share* share = FindShare({ack.job_id(), ack.epoch()});
   if (share == nullptr) return;
   // Reports are sent in order, so this answers all up to the one it names.
@@ -433,6 +206,8 @@ void Agent::OnReport(v1::AttemptReport report) {
   // Reports carry no progress: its last state goes first.
   if (terminal && registered_) SendHeartbeat();
   Pump(*share);
+  // This daemon may not live until the coordinator is back.
+  if (terminal && draining_ && !registered_) KeepUnsent();
   FinishDrainIfDone();
 }
 
@@ -511,6 +286,32 @@ void Agent::Pump(Share& share) {
   }
 }
 
+void Agent::SendUnsent() {
+  for (const UnsentAttempt& attempt : unsent_.attempts()) {
+    for (const v1::CheckpointReport& checkpoint : attempt.checkpoints) {
+      v1::WorkerMessage message;
+      *message.mutable_checkpoint() = checkpoint;
+      connection_->Send(std::move(message));
+    }
+    for (const v1::AttemptReport& report : attempt.reports) {
+      v1::WorkerMessage message;
+      *message.mutable_attempt() = report;
+      connection_->Send(std::move(message));
+    }
+  }
+}
+
+void Agent::KeepUnsent() {
+  std::vector<UnsentAttempt> attempts;
+  for (const auto& [key, share] : shares_) {
+    if (!share->attempt.over() || share->reports.empty()) continue;
+    attempts.push_back({share->attempt.Running(),
+                        {share->checkpoints.begin(), share->checkpoints.end()},
+                        {share->reports.begin(), share->reports.end()}});
+  }
+  unsent_.Keep(std::move(attempts));
+}
+
 void Agent::SchedulePump() {
   if (pump_scheduled_) return;
   pump_scheduled_ = true;
@@ -520,6 +321,13 @@ void Agent::SchedulePump() {
     if (error) return;
     for (auto& [key, share] : shares_) Pump(*share);
   });
+}
+
+void Agent::SendLinkReply(v1::LinkReply reply) {
+  if (!registered_) return;
+  v1::WorkerMessage message;
+  *message.mutable_link() = std::move(reply);
+  connection_->Send(std::move(message));
 }
 
 void Agent::SendStopped(const std::string& job_id, int64_t epoch, const std::string& message) {
@@ -543,6 +351,7 @@ void Agent::ForgetOldShares() {
 void Agent::Drain(std::chrono::duration<double> limit) {
   bool first = !draining_;
   draining_ = true;
+  link_measurement_.Stop("the worker is shutting down");
   WEFT_LOG_INFO << (first ? "draining: ranks save and stop" : "killing the ranks");
   if (registered_) SendHeartbeat();
   for (auto& [key, share] : shares_) share->attempt.Stop(/*graceful=*/first);
@@ -570,6 +379,7 @@ void Agent::FinishDrainIfDone() {
 }
 
 void Agent::Leave() {
+  KeepUnsent();
   if (connection_ == nullptr) return on_done_(OkStatus());
   if (std::exchange(leaving_, true)) return connection_->Cancel();
   connection_->Finish();

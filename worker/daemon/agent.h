@@ -17,8 +17,10 @@
 #include "worker/daemon/backoff.h"
 #include "worker/daemon/connection.h"
 #include "worker/daemon/lease.h"
+#include "worker/daemon/link_measurement.h"
 #include "worker/daemon/log_buffer.h"
 #include "worker/daemon/metrics.h"
+#include "worker/daemon/unsent_reports.h"
 
 namespace weft::daemon {
 
@@ -30,9 +32,11 @@ class Agent : private AttemptListener {
   struct Settings {
     std::string coordinator;  ///< "host:port"
     std::string incarnation;
+    std::string machine;  ///< Name of the machine, shared by all workers on it; empty: not known.
     WorkerProfile profile;
     std::string log_dir;
     AttemptSettings attempt;
+    std::string unsent_path = {};  ///< As in UnsentReports.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when
@@ -78,6 +82,7 @@ class Agent : private AttemptListener {
   /// Why a rank of it cannot run here; empty: all can.
   std::string BrokenUnder(const v1::StartAttempt& start) const;
   void OnProfileRequest(const v1::ProfileAttempt& request);
+  void OnMeasureLink(const v1::MeasureLink& request);
   void OnStoreReply(const v1::StoreReply& reply);
   void OnLogAck(const v1::LogAck& ack);
   void OnAttemptAck(const v1::AttemptAck& ack);
@@ -92,7 +97,11 @@ class Agent : private AttemptListener {
   // Sending.
   Share* FindShare(const Key& key);
   void Pump(Share& share);
+  void SendUnsent();
+  /// Leaves what the coordinator does not know for the next daemon on the data folder.
+  void KeepUnsent();
   void SchedulePump();
+  void SendLinkReply(v1::LinkReply reply);
   void SendStopped(const std::string& job_id, int64_t epoch, const std::string& message);
   void ForgetOldShares();
   void FinishDrainIfDone();
@@ -125,9 +134,11 @@ class Agent : private AttemptListener {
   bool leaving_ = false;   // the stream is being ended from this side
 
   std::map<Key, std::unique_ptr<Share>> shares_;
+  UnsentReports unsent_;                         // of an earlier daemon
   std::map<std::string, int64_t> newest_epoch_;  // by job, of all commands seen
   std::map<int64_t, StoreCall> store_calls_;
   int64_t next_store_call_ = 1;
+  LinkMeasurement link_measurement_;
 };
 
 }  // namespace weft::daemon

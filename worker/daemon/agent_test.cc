@@ -64,6 +64,7 @@ class AgentTest : public ::testing::Test {
                           owner_,
                           {{0, "GPU-a"}, {1, "GPU-b"}},
                           {}};
+      settings.unsent_path = dir_ + "/unsent.pb";
       Metrics metrics(Clock::System());
       Agent agent(io_, Clock::System(), settings, metrics, [this](const Status& status) {
         done_.set_value(status);
@@ -423,6 +424,40 @@ TEST_F(AgentTest, DrainsAndLeaves) {
   EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.heartbeat().draining(); }));
   EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
   EXPECT_TRUE(done_.get_future().get().ok());
+}
+
+TEST_F(AgentTest, TheNextOneTellsTheEndsOfADrainWithoutCoordinator) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  coordinator_.Stop();
+  boost::asio::post(io_, [this] { agent_->Drain(std::chrono::seconds(10)); });
+  EXPECT_TRUE(done_.get_future().get().ok());
+  thread_.join();
+  ASSERT_TRUE(Env::Posix().FileExists(dir_ + "/unsent.pb"));
+  coordinator_.ForgetMessages();
+  coordinator_.acknowledge_reports = false;
+  coordinator_.Start();
+  io_.restart();
+  done_ = {};
+  StartAgent();
+  const auto hello = coordinator_.WaitFor([](const auto& m) { return m.has_register_(); });
+  ASSERT_TRUE(hello);
+  ASSERT_EQ(hello->register_().running_size(), 1) << "not missing, but ended";
+  EXPECT_EQ(hello->register_().running(0).job_id(), "wait");
+  EXPECT_EQ(hello->register_().running(0).ranks_size(), 0);
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(
+      coordinator_.WaitFor([](const auto& m) { return m.heartbeat().running_size() == 1; }));
+  v1::CoordinatorMessage ack;
+  ack.mutable_attempt_ack()->set_job_id("wait");
+  ack.mutable_attempt_ack()->set_epoch(1);
+  ack.mutable_attempt_ack()->set_state(v1::ATTEMPT_STOPPED);
+  coordinator_.Send(ack);
+  coordinator_.ForgetMessages();
+  EXPECT_TRUE(coordinator_.WaitFor(
+      [](const auto& m) { return m.has_heartbeat() && m.heartbeat().running_size() == 0; }));
+  EXPECT_FALSE(Env::Posix().FileExists(dir_ + "/unsent.pb"));
 }
 
 TEST_F(AgentTest, KillsRanksThatDoNotStopInTimeWhenItDrains) {

@@ -12,6 +12,7 @@ namespace weft::daemon {
 ///   profile.json  what the probe measured
 ///   logs/         log lines waiting for the coordinator; emptied at start
 ///   attempts/     attempt specs of running ranks; emptied at start
+///   unsent.pb     ends of attempts that the coordinator does not know yet
 ///   cache/        token shards, shared by the jobs of this machine
 /// Owning an object means holding the lock.
 class DataDir {
@@ -29,6 +30,7 @@ class DataDir {
   const std::string& worker_id() const { return worker_id_; }
   std::string ProfilePath() const { return path_ + "/profile.json"; }
   std::string DevicesPath() const { return path_ + "/devices.json"; }
+  std::string UnsentPath() const { return path_ + "/unsent.pb"; }
   std::string LogDir() const { return path_ + "/logs"; }
   std::string SpecDir() const { return path_ + "/attempts"; }
   std::string CacheDir() const { return path_ + "/cache"; }

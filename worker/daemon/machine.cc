@@ -118,6 +118,14 @@ Machine ReadMachine(const std::string& root) {
   return machine;
 }
 
+std::string MachineName(const std::string& root) {
+  constexpr size_t kBootIdBegin = 8;
+  std::string host, boot;
+  std::istringstream(ReadText(root + "/proc/sys/kernel/hostname")) >> host;
+  std::istringstream(ReadText(root + "/proc/sys/kernel/random/boot_id")) >> boot;
+  return (host.empty() ? "unnamed" : host) + "-" + boot.substr(0, kBootIdBegin);
+}
+
 int64_t OomKills(const std::string& root) {
   auto read = [](const std::string& path) {
     return std::strtoll(ReadKey(path, "oom_kill").c_str(), nullptr, 10);

@@ -18,6 +18,10 @@ struct Machine {
 /// Reads it; `root` is "" but in tests, where it holds a made-up /proc and /sys.
 Machine ReadMachine(const std::string& root = "");
 
+/// A name that this machine keeps until it is started anew, and that no other machine has: its host
+/// name and the beginning of the kernel's boot id.
+std::string MachineName(const std::string& root = "");
+
 /// Processes that the out-of-memory killer has taken from this process's cgroup so far; 0 when
 /// unknown.
 int64_t OomKills(const std::string& root = "");

@@ -78,5 +78,13 @@ TEST(AddressTowards, IsLoopbackForALocalPeer) {
   }
 }
 
+TEST(Machine, IsNamedByHostAndBoot) {
+  FakeRoot root;
+  root.Write("/proc/sys/kernel/hostname", "loom-1\n");
+  root.Write("/proc/sys/kernel/random/boot_id", "0123abcd-9876-4321-8888-0123456789ab\n");
+  EXPECT_EQ(MachineName(root.path()), "loom-1-0123abcd");
+  EXPECT_EQ(MachineName(), MachineName());
+}
+
 }  // namespace
 }  // namespace weft::daemon

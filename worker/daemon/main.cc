@@ -93,6 +93,8 @@ Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
       options.memory_limit_bytes > 0
           ? static_cast<int64_t>(options.memory_limit_bytes)
           : std::llround(kOfferedMemory * static_cast<double>(machine.memory_limit_bytes));
+  // What the user says of the network goes before what is measured.
+  profile.network_bytes_per_second = options.network_gbps * 1e9 / 8;
   profile.host = options.host;
   if (profile.host.empty()) {
     WEFT_ASSIGN_OR_RETURN(profile.host, AddressTowards(options.coordinator));
@@ -312,12 +314,14 @@ int Run(const Options& options) {
       options,
       {options.coordinator,
        NewIncarnation(),
+       options.machine.empty() ? MachineName() : options.machine,
        profile,
        parts.data->LogDir(),
        {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(options.spin_seconds))}},
+            std::chrono::duration<double>(options.spin_seconds))},
+       parts.data->UnsentPath()},
       parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();

@@ -33,6 +33,14 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "host", options.host,
       "Address of this machine that ranks on others can reach; default: the one that reaches the "
       "coordinator");
+  Add(app, "machine", options.machine,
+      "Name of this machine: no network is measured between workers of one name; default: host "
+      "name and boot of the kernel");
+  Add(app, "network-gbps", options.network_gbps,
+      "Network to other machines in Gbit/s, all cards together, where that is known; 0: as "
+      "measured")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   Add(app, "cores", options.cores, "Cores offered to ranks; 0: all this process may use")
       ->check(CLI::Range(0, 65536));
   Add(app, "memory-limit", options.memory_limit_bytes,

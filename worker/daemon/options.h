@@ -21,6 +21,8 @@ struct Options {
   std::string run_root;
   std::string worker_id;
   std::string host;
+  std::string machine;
+  double network_gbps = 0;
   std::string metrics_listen = "127.0.0.1:0";
   std::string trainer;
   int64_t cores = 0;

@@ -1,12 +1,9 @@
 #include "worker/daemon/probe.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -22,6 +19,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear/linear.h"
+#include "worker/daemon/link_rate.h"
 
 namespace weft::daemon {
 namespace {
@@ -118,65 +116,20 @@ double MeasureCopy() {
   return 2.0 * kBytes / seconds;
 }
 
-/// A connected pair of TCP sockets over loopback, closed at the end.
-struct TcpPair {
-  int sender = -1, receiver = -1;
-  ~TcpPair() {
-    if (sender >= 0) close(sender);
-    if (receiver >= 0) close(receiver);
-  }
-  Status Open() {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    bool ok = listener >= 0 && bind(listener, any, size) == 0 && listen(listener, 1) == 0 &&
-              getsockname(listener, any, &size) == 0;
-    if (ok) {
-      sender = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      ok = sender >= 0 && connect(sender, any, size) == 0;
-    }
-    if (ok) ok = (receiver = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;
-    int error = errno;
-    if (listener >= 0) close(listener);
-    return ok ? OkStatus() : ErrnoError("open a TCP connection over loopback", error);
-  }
-};
-
-/// Bytes per second of one transfer.
-Result<double> SendOverLoopback() {
-  constexpr size_t kBytes = size_t{16} << 20;
-  TcpPair pair;
-  WEFT_RETURN_IF_ERROR(pair.Open());
-  std::vector<char> out(size_t{1} << 18, 1), in(size_t{1} << 18);
-  auto begin = std::chrono::steady_clock::now();
-  std::thread writer([&] {
-    for (size_t sent = 0; sent < kBytes;) {
-      ssize_t n = send(pair.sender, out.data(), out.size(), MSG_NOSIGNAL);
-      if (n <= 0) break;
-      sent += static_cast<size_t>(n);
-    }
-    shutdown(pair.sender, SHUT_WR);
-  });
-  size_t received = 0;
-  for (ssize_t n = 0; (n = recv(pair.receiver, in.data(), in.size(), 0)) > 0;) {
-    received += static_cast<size_t>(n);
-  }
-  writer.join();
-  Seconds took = std::chrono::steady_clock::now() - begin;
-  return static_cast<double>(received) / std::max(took.count(), 1e-9);
-}
-
-// The fastest of a few: two threads take part, and one that waits for a core is not the link.
+/// One stream from this process to itself.
 Result<double> MeasureLoopback() {
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    WEFT_ASSIGN_OR_RETURN(const double rate, SendOverLoopback());
-    best = std::max(best, rate);
-  }
-  return best;
+  constexpr std::chrono::seconds kLoopbackLimit{10};
+  const std::string host = "127.0.0.1";
+  const std::string token(kLinkTokenBytes, 't');
+  const LinkLimit limit{std::chrono::steady_clock::now() + kLoopbackLimit};
+  WEFT_ASSIGN_OR_RETURN(LinkListener listener, LinkListener::Open(host));
+  Status served;
+  std::thread server([&] { served = listener.Serve(token, limit); });
+  const Result<LinkRate> rate = MeasureLink(host, listener.port(), token, limit);
+  server.join();
+  WEFT_RETURN_IF_ERROR(rate.status().WithContext("measure loopback"));
+  WEFT_RETURN_IF_ERROR(served.WithContext("measure loopback"));
+  return std::max(rate->send_bytes_per_second, rate->receive_bytes_per_second);
 }
 
 Result<double> MeasureDisk(const std::string& dir) {

@@ -91,6 +91,10 @@ class Attempt {
   Result<int64_t> CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
+  /// Tells everybody of the step: the worker, the loss curve, the log.
+  Status ReportStep(const engine::StepReport& report);
+  /// Counts dropped updates in a row, and warns of them.
+  void CountSkipped(const engine::StepReport& report);
   /// What follows from the last step's verdict; true: the training went back.
   Result<bool> Guard();
   /// All ranks return to the newest checkpoint, or the beginning, and leave out the data since

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/store/records.h"
+
+namespace weft::coordinator {
+
+/// Two machines, the lesser name first.
+using MachinePair = std::pair<std::string, std::string>;
+MachinePair PairOf(const std::string& one, const std::string& other);
+
+/// The network from one machine to another, as people see it.
+struct LinkView {
+  std::string machine;  ///< The other one.
+  double bytes_per_second = 0;
+  double latency_seconds = 0;
+  double measured_at = 0;
+  std::string error;  ///< Why it could not be measured; empty: it was.
+};
+
+/// What is known of the network between machines, and what to measure next. Nobody measures all
+/// pairs: each machine is measured to some others. Not thread-safe.
+class NetworkLinks {
+ public:
+  using Duration = std::chrono::nanoseconds;
+
+  /// Each machine is measured to so many others. Failures count, and are forgotten after
+  /// `patience`.
+  NetworkLinks(int64_t links_per_machine, Duration patience)
+      : links_per_machine_(links_per_machine), patience_(patience) {}
+
+  void Load(const std::vector<LinkRecord>& records);
+  /// A worker of that machine has joined, and is reached at `host`. The links that were measured
+  /// elsewhere are void, as are failures: true when the former were there.
+  bool Join(const std::string& machine, const std::string& host);
+  void Put(const LinkRecord& link);
+  void Fail(const MachinePair& pair, const std::string& why, Duration now);
+  void Forget(const std::string& machine);
+
+  /// Pairs of machines to measure now, at most `most`: of those that are `idle`, no machine twice,
+  /// and the least known first.
+  std::vector<MachinePair> Choose(std::vector<std::string> idle, Duration now, size_t most) const;
+
+  /// Bytes per second from the machine to others: the median of its links, the lower of two middle
+  /// ones, in two digits, so that plans do not follow noise. nullopt: nothing was measured.
+  std::optional<double> RateOf(const std::string& machine) const;
+  std::vector<LinkView> Of(const std::string& machine) const;
+  const std::map<MachinePair, LinkRecord>& links() const { return links_; }
+
+ private:
+  struct Failure {
+    std::string why;
+    Duration at{0};
+  };
+  void AddPeers(const MachinePair& pair);
+  /// It was measured or has failed lately.
+  bool IsKnown(const MachinePair& pair, Duration now) const;
+  /// Links of the machine that are known so.
+  int64_t Degree(const std::string& machine, Duration now) const;
+
+  int64_t links_per_machine_;
+  Duration patience_;
+  std::map<MachinePair, LinkRecord> links_;
+  std::map<MachinePair, Failure> failures_;
+  std::map<std::string, std::vector<std::string>> peers_;  ///< By machine, those of both maps.
+};
+
+}  // namespace weft::coordinator

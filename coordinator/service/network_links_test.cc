@@ -1,0 +1,100 @@
+#include "coordinator/service/network_links.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace weft::coordinator {
+namespace {
+
+using std::chrono::minutes;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+constexpr seconds kNow(1000);
+constexpr size_t kMany = 100;
+
+class NetworkLinksTest : public ::testing::Test {
+ protected:
+  void Put(const std::string& one, const std::string& other, double rate) {
+    const MachinePair pair = PairOf(one, other);
+    links_.Put({pair.first, pair.second, "at-" + pair.first, "at-" + pair.second, rate, 1e-4, 1});
+  }
+
+  NetworkLinks links_{3, minutes(10)};
+};
+
+TEST_F(NetworkLinksTest, RateIsTheMedianInTwoDigits) {
+  EXPECT_EQ(links_.RateOf("a"), std::nullopt);
+  Put("a", "b", 1.2345e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("b"), 1.2e9);
+  // Of two the lower: which of the three machines is slow is not known.
+  Put("c", "a", 1e8);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1e8);
+  // One slow peer does not make a machine slow.
+  Put("a", "d", 1.19e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
+  links_.Fail(PairOf("a", "e"), "no route", kNow);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
+}
+
+TEST_F(NetworkLinksTest, ANewcomerIsMeasuredToSomeAndNotToAll) {
+  std::vector<std::string> machines;
+  std::set<MachinePair> measured;
+  for (char name = 'a'; name <= 'z'; ++name) {
+    machines.emplace_back(1, name);
+    while (true) {
+      const auto pairs = links_.Choose(machines, kNow, kMany);
+      if (pairs.empty()) break;
+      for (const MachinePair& pair : pairs) {
+        EXPECT_TRUE(measured.insert(pair).second) << pair.first << pair.second;
+        Put(pair.first, pair.second, 1e9);
+      }
+    }
+    const size_t others = machines.size() - 1;
+    EXPECT_GE(links_.Of(machines.back()).size(), std::min<size_t>(others, 3)) << name;
+  }
+  EXPECT_LE(measured.size(), 3 * machines.size());
+}
+
+TEST_F(NetworkLinksTest, NoMachineMeasuresTwiceAtATime) {
+  const auto pairs = links_.Choose({"a", "b", "c", "d", "e"}, kNow, kMany);
+  ASSERT_THAT(pairs, SizeIs(2));
+  EXPECT_THAT(pairs, ElementsAre(Pair("a", "b"), Pair("c", "d")));
+  EXPECT_THAT(links_.Choose({"a", "b", "c", "d", "e"}, kNow, 1), SizeIs(1));
+  EXPECT_THAT(links_.Choose({"a"}, kNow, kMany), IsEmpty());
+}
+
+TEST_F(NetworkLinksTest, FailuresCountUntilTheyAreOld) {
+  const std::vector<std::string> machines = {"a", "b", "c", "d", "e", "f"};
+  for (const char* peer : {"b", "c", "d"}) links_.Fail(PairOf("a", peer), "no route", kNow);
+  for (const MachinePair& pair : links_.Choose(machines, kNow, kMany)) {
+    EXPECT_NE(pair.first, "a") << "three failed";
+  }
+  EXPECT_THAT(links_.Choose({"a", "b"}, kNow, kMany), IsEmpty());
+  EXPECT_THAT(links_.Choose({"a", "b"}, kNow + minutes(11), kMany), ElementsAre(Pair("a", "b")));
+  ASSERT_THAT(links_.Of("a"), SizeIs(3));
+  EXPECT_EQ(links_.Of("a")[0].error, "no route");
+  // Who joins anew may be reached now.
+  EXPECT_FALSE(links_.Join("a", "at-a"));
+  EXPECT_THAT(links_.Of("a"), IsEmpty());
+}
+
+TEST_F(NetworkLinksTest, AMachineThatMovesIsMeasuredAgain) {
+  Put("a", "b", 1e9);
+  Put("b", "c", 2e9);
+  EXPECT_FALSE(links_.Join("a", "at-a"));
+  EXPECT_THAT(links_.Choose({"a", "b"}, kNow, kMany), IsEmpty());
+  EXPECT_TRUE(links_.Join("a", "elsewhere"));
+  EXPECT_EQ(links_.RateOf("a"), std::nullopt);
+  EXPECT_DOUBLE_EQ(*links_.RateOf("b"), 2e9);
+  EXPECT_THAT(links_.Choose({"a", "b"}, kNow, kMany), ElementsAre(Pair("a", "b")));
+}
+
+}  // namespace
+}  // namespace weft::coordinator

@@ -1,0 +1,237 @@
+// The network between machines: two workers on different ones measure it as they join, so that
+// plans know what lies between them.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "common/log.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// A measurement takes a second or two; the workers close their port after the limit, and nobody
+/// waits for them longer.
+constexpr std::chrono::seconds kLimit{5};
+constexpr std::chrono::seconds kPatience{6};
+/// A worker that lives opens its port at once.
+constexpr std::chrono::seconds kPortPatience{2};
+/// Between different machines, at a time.
+constexpr size_t kMostAtOnce = 8;
+constexpr size_t kTokenBytes = 32;
+
+std::string NewToken() {
+  std::random_device random;
+  std::string token(kTokenBytes, '\0');
+  for (char& byte : token) byte = static_cast<char>(random());
+  return token;
+}
+
+}  // namespace
+
+Status Service::LoadLinks() {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<LinkRecord> records, store_.ListLinks());
+  links_.Load(records);
+  for (const LinkRecord& link : records) {
+    metrics_.SetLink(link.machine_a, link.machine_b, link.bytes_per_second, link.latency_seconds);
+  }
+  return OkStatus();
+}
+
+void Service::JoinLinks(Session& session) {
+  if (session.machine.empty()) return;
+  const std::vector<LinkView> before = links_.Of(session.machine);
+  std::unique_lock lock(view_mutex_);
+  const bool moved = links_.Join(session.machine, session.profile.host);
+  SetNetworkRate(session);
+  lock.unlock();
+  if (!moved) return;
+  WEFT_LOG_INFO << "machine " << session.machine
+                << " has another address; its network is measured again";
+  for (const LinkView& link : before) {
+    const MachinePair pair = PairOf(session.machine, link.machine);
+    metrics_.RemoveLink(pair.first, pair.second);
+  }
+  ForgetLinksOf(session.machine);
+  SetNetworkRates();
+}
+
+void Service::MeasureLinks() {
+  if (options_.links_per_machine == 0 || link_calls_.size() >= kMostAtOnce) return;
+  std::set<std::string> reserved;
+  for (const auto& [ordinal, job_id] : queue_) {
+    const LiveJob& live = *live_.at(job_id);
+    if (live.reserved) {
+      reserved.insert(live.reserved->rank_workers.begin(), live.reserved->rank_workers.end());
+    }
+  }
+  // A machine is measured through one of its workers, and only while none of them has ranks.
+  std::map<std::string, const Session*> idle;
+  std::set<std::string> busy;
+  for (const auto& [id, session] : sessions_) {
+    if (session.machine.empty()) continue;
+    if (!JobsOn(id).empty() || reserved.contains(id) || session.stale_ranks ||
+        IsMeasured(session.machine)) {
+      busy.insert(session.machine);
+    } else if (session.link && !session.lost && !session.draining && leases_.IsValid(id)) {
+      idle.emplace(session.machine, &session);
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [machine, session] : idle) {
+    if (!busy.contains(machine)) names.push_back(machine);
+  }
+  if (names.size() < 2) return;
+  for (const MachinePair& pair :
+       links_.Choose(std::move(names), clock_.Monotonic(), kMostAtOnce - link_calls_.size())) {
+    StartLink(pair, *idle.at(pair.first), *idle.at(pair.second));
+  }
+}
+
+void Service::StartLink(const MachinePair& pair, const Session& listener, const Session& dialler) {
+  const int64_t id = next_link_++;
+  LinkCall& call = link_calls_[id];
+  call.record.machine_a = pair.first;
+  call.record.machine_b = pair.second;
+  call.record.host_a = listener.profile.host;
+  call.record.host_b = dialler.profile.host;
+  call.listener = listener.link;
+  call.dialler = dialler.link;
+  call.order = {id, NewToken(), std::chrono::duration<double>(kLimit).count(), "", 0};
+  call.listener->MeasureLink(call.order);
+  loop_.PostAfter(kPortPatience, [this, id] {
+    const auto it = link_calls_.find(id);
+    if (it != link_calls_.end() && it->second.order.port == 0) {
+      EndLink(id, UnavailableError("the worker at " + it->second.record.host_a +
+                                   " did not open a port in time"));
+    }
+  });
+  loop_.PostAfter(kPatience, [this, id] {
+    EndLink(id, UnavailableError("its workers did not answer in time"));
+  });
+}
+
+void Service::ReportLink(const std::shared_ptr<WorkerLink>& link, LinkAnswer answer) {
+  loop_.Post([this, link, answer = std::move(answer)] {
+    const auto it = link_calls_.find(answer.request_id);
+    if (it == link_calls_.end()) return;
+    LinkCall& call = it->second;
+    if (link != call.listener && link != call.dialler) return;
+    if (!answer.error.empty()) {
+      EndLink(answer.request_id, UnavailableError(answer.error));
+    } else if (link == call.listener) {
+      call.order.host = call.record.host_a;
+      call.order.port = answer.port;
+      call.dialler->MeasureLink(call.order);
+    } else {
+      EndLink(answer.request_id, answer);
+    }
+  });
+}
+
+void Service::EndLink(int64_t request_id, const Result<LinkAnswer>& answer) {
+  const auto it = link_calls_.find(request_id);
+  if (it == link_calls_.end()) return;
+  LinkRecord record = std::move(it->second.record);
+  link_calls_.erase(it);
+  const auto is_rate = [](double rate) { return std::isfinite(rate) && rate > 0; };
+  const bool sound = answer.ok() && is_rate(answer->send_bytes_per_second) &&
+                     is_rate(answer->receive_bytes_per_second) &&
+                     is_rate(answer->round_trip_seconds);
+  metrics_.LinkMeasured(sound);
+  if (sound) {
+    record.bytes_per_second =
+        std::min(answer->send_bytes_per_second, answer->receive_bytes_per_second);
+    record.latency_seconds = answer->round_trip_seconds / 2;
+    record.measured_at = clock_.UnixSeconds();
+    metrics_.SetLink(record.machine_a, record.machine_b, record.bytes_per_second,
+                     record.latency_seconds);
+    WEFT_LOG_INFO << "network between " << record.machine_a << " and " << record.machine_b << ": "
+                  << record.bytes_per_second / 1e6 << " MB/s, " << record.latency_seconds * 1e6
+                  << " us";
+    {
+      std::lock_guard lock(view_mutex_);
+      links_.Put(record);
+    }
+    Transaction change;
+    change.link = std::move(record);
+    store_.Commit(std::move(change), [this](const Result<CommitResult>& result) {
+      if (!result.ok()) metrics_.StoreFailed();
+    });
+    SetNetworkRates();
+  } else {
+    const std::string why = answer.ok() ? "it was told no rate" : answer.status().message();
+    WEFT_LOG_WARNING << "network between " << record.machine_a << " and " << record.machine_b
+                     << " could not be measured: " << why;
+    std::lock_guard lock(view_mutex_);
+    links_.Fail({record.machine_a, record.machine_b}, why, clock_.Monotonic());
+    loop_.PostAfter(options_.link_retry, [this] { ScheduleSoon(); });
+  }
+  ScheduleSoon();
+}
+
+void Service::EndLinksOf(const std::shared_ptr<WorkerLink>& link) {
+  std::vector<int64_t> ids;
+  for (const auto& [id, call] : link_calls_) {
+    if (call.listener == link || call.dialler == link) ids.push_back(id);
+  }
+  for (const int64_t id : ids) EndLink(id, UnavailableError("a worker lost its connection"));
+}
+
+bool Service::IsMeasured(const std::string& machine) const {
+  return std::any_of(link_calls_.begin(), link_calls_.end(), [&](const auto& entry) {
+    const LinkRecord& record = entry.second.record;
+    return record.machine_a == machine || record.machine_b == machine;
+  });
+}
+
+void Service::ForgetLinksOf(const std::string& machine) {
+  Transaction change;
+  change.forget_links_of = {machine};
+  store_.Commit(std::move(change), [this](const Result<CommitResult>& result) {
+    if (!result.ok()) metrics_.StoreFailed();
+  });
+}
+
+void Service::ForgetOldLinks() {
+  const RetentionRules& rules = options_.retention;
+  if (rules.lost_workers.count() == 0) return;
+  std::set<std::string> there;
+  for (const auto& [id, session] : sessions_) there.insert(session.machine);
+  const double before =
+      clock_.UnixSeconds() - std::chrono::duration<double>(rules.lost_workers).count();
+  std::set<std::string> old, young;
+  for (const auto& [pair, link] : links_.links()) {
+    for (const std::string& machine : {pair.first, pair.second}) {
+      if (!there.contains(machine)) (link.measured_at < before ? old : young).insert(machine);
+    }
+  }
+  for (const std::string& machine : old) {
+    if (young.contains(machine)) continue;
+    for (const LinkView& link : links_.Of(machine)) {
+      const MachinePair pair = PairOf(machine, link.machine);
+      metrics_.RemoveLink(pair.first, pair.second);
+    }
+    ForgetLinksOf(machine);
+    std::lock_guard lock(view_mutex_);
+    links_.Forget(machine);
+  }
+}
+
+void Service::SetNetworkRates() {
+  std::lock_guard lock(view_mutex_);
+  for (auto& [id, session] : sessions_) SetNetworkRate(session);
+}
+
+void Service::SetNetworkRate(Session& session) {
+  double& rate = session.profile.network_bytes_per_second;
+  rate = session.given_network;
+  // One TCP stream says what ranks on processors get; NCCL has other ways.
+  if (rate == 0 && !session.machine.empty() && session.profile.devices.empty()) {
+    rate = links_.RateOf(session.machine).value_or(0);
+  }
+}
+
+}  // namespace weft::coordinator

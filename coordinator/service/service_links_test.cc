@@ -1,0 +1,197 @@
+// Who measures the network when, and which rate plans use.
+#include <gmock/gmock.h>
+
+#include "coordinator/service/testing.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class LinksTest : public ServiceTest {
+ protected:
+  std::shared_ptr<FakeLink> Join(const std::string& id, const std::string& machine,
+                                 double given = 0, int gpus = 0) {
+    auto link = std::make_shared<FakeLink>();
+    WorkerHello hello;
+    hello.worker_id = id;
+    hello.machine = machine;
+    hello.incarnation = "i";
+    hello.version = kVersion;
+    hello.api_level = kApiLevel;
+    hello.profile.host = "host-" + id;
+    hello.profile.cores = 1;
+    hello.profile.memory_limit_bytes = 1 << 30;
+    hello.profile.loopback_bytes_per_second = 5e9;
+    hello.profile.network_bytes_per_second = given;
+    for (int index = 0; index < gpus; ++index) hello.profile.devices.emplace_back().index = index;
+    service_->Attach(link, hello);
+    EXPECT_TRUE(link->Saw("registered"));
+    return link;
+  }
+  /// The one that listens says its port, the other one the rates.
+  void Measure(const std::shared_ptr<FakeLink>& listener, const std::shared_ptr<FakeLink>& dialler,
+               int64_t request, double rate, const std::string& host) {
+    const std::string measure = "measure " + std::to_string(request);
+    ASSERT_TRUE(listener->Saw(measure));
+    service_->ReportLink(listener, {request, "", 4242});
+    ASSERT_TRUE(dialler->Saw(measure + " " + host + ":4242"));
+    service_->ReportLink(dialler, {request, "", 0, 2 * rate, rate, 2e-4});
+    Settle();
+  }
+  /// All that was posted before is done.
+  void Settle() {
+    std::promise<void> done;
+    service_->Ping([&] { done.set_value(); });
+    done.get_future().wait();
+  }
+  WorkerView View(const std::string& id) {
+    for (WorkerView& view : service_->Workers()) {
+      if (view.profile.worker_id == id) return view;
+    }
+    ADD_FAILURE() << "no worker " << id;
+    return {};
+  }
+  void AwaitStored(size_t links) {
+    for (int i = 0; i < 5000 && store_->ListLinks()->size() != links; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_THAT(*store_->ListLinks(), SizeIs(links));
+  }
+  static constexpr milliseconds kMoment{50};
+};
+
+TEST_F(LinksTest, WorkersOnDifferentMachinesMeasureAndPlansUseTheRate) {
+  auto one = Join("w1", "m1");
+  EXPECT_EQ(View("w1").network_source, NetworkSource::kAssumed);
+  EXPECT_EQ(View("w1").network_bytes_per_second, 5e9) << "as fast as loopback";
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  for (const char* id : {"w1", "w2"}) {
+    const WorkerView view = View(id);
+    EXPECT_EQ(view.network_source, NetworkSource::kMeasured);
+    EXPECT_DOUBLE_EQ(view.network_bytes_per_second, 1e8) << "the slower direction";
+    EXPECT_DOUBLE_EQ(view.profile.network_bytes_per_second, 1e8);
+    ASSERT_THAT(view.links, SizeIs(1));
+    EXPECT_DOUBLE_EQ(view.links[0].latency_seconds, 1e-4);
+  }
+  EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_link_bytes_per_second{machine=\"m1\","
+                                         "peer=\"m2\"} 100000000"));
+  // It is known after a restart, and not measured again.
+  StartService();
+  one = Join("w1", "m1");
+  two = Join("w2", "m2");
+  EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
+  EXPECT_FALSE(one->Saw("measure", kMoment));
+}
+
+TEST_F(LinksTest, WorkersOfOneMachineOrOfNoneDoNot) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m1");
+  auto three = Join("w3", "");
+  auto four = Join("w4", "");
+  for (const auto& link : {one, two, three, four}) EXPECT_FALSE(link->Saw("measure", kMoment));
+}
+
+TEST_F(LinksTest, WhatTheWorkerWasStartedWithWinsOverWhatIsMeasured) {
+  auto one = Join("w1", "m1", 7e9);
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  EXPECT_EQ(View("w1").network_source, NetworkSource::kGiven);
+  EXPECT_DOUBLE_EQ(View("w1").profile.network_bytes_per_second, 7e9);
+  EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
+}
+
+TEST_F(LinksTest, OneTcpStreamSaysNothingOfWhatGpusDo) {
+  auto one = Join("w1", "m1", 0, 8);
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  EXPECT_EQ(View("w1").network_source, NetworkSource::kAssumed);
+  EXPECT_EQ(View("w1").profile.network_bytes_per_second, 0);
+  EXPECT_THAT(View("w1").links, SizeIs(1)) << "it is shown all the same";
+  EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
+}
+
+TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  ASSERT_TRUE(one->Saw("measure 1"));
+  const std::string id = Submit(2)->view.job.id;
+  EXPECT_FALSE(one->Saw("start", kMoment));
+  Measure(one, two, 1, 1e8, "host-w1");
+  EXPECT_TRUE(one->Saw("start " + id));
+  EXPECT_TRUE(two->Saw("start " + id));
+  auto three = Join("w3", "m3");
+  EXPECT_FALSE(three->Saw("measure", kMoment)) << "the others have ranks";
+  for (const auto& [worker, link] : {std::pair("w1", one), std::pair("w2", two)}) {
+    ShareReport report{worker, 1, ShareEvent::kFinished, Reason::kNone, "", ""};
+    service_->Report(link, id, report);
+  }
+  EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+  EXPECT_TRUE(one->Saw("measure 2")) << "between the newcomer and the first of the others";
+}
+
+TEST_F(LinksTest, APeerThatDoesNotAnswerHoldsUpNobody) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  ASSERT_TRUE(one->Saw("measure 1"));
+  const std::string id = Submit(2)->view.job.id;
+  Pass(3, {one, two});
+  EXPECT_TRUE(two->Saw("start " + id));
+  ASSERT_THAT(View("w2").links, SizeIs(1));
+  EXPECT_THAT(View("w2").links[0].error, HasSubstr("did not open a port"));
+  EXPECT_EQ(View("w2").network_source, NetworkSource::kAssumed);
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("weft_coord_link_measurements_total{outcome=\"failed\"} 1"));
+  // What comes late is of no use, nor what somebody else says.
+  service_->ReportLink(two, {1, "", 0, 1e8, 1e8, 1e-4});
+  Settle();
+  EXPECT_EQ(View("w2").network_source, NetworkSource::kAssumed);
+}
+
+TEST_F(LinksTest, AWorkerThatCannotMeasureSaysWhyAndIsAskedAgainLater) {
+  options_.link_retry = seconds(20);
+  StartService();
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  ASSERT_TRUE(one->Saw("measure 1"));
+  service_->ReportLink(one, {1, "the worker runs ranks"});
+  Settle();
+  ASSERT_THAT(View("w1").links, SizeIs(1));
+  EXPECT_EQ(View("w1").links[0].error, "the worker runs ranks");
+  Pass(10, {one, two});
+  EXPECT_FALSE(one->Saw("measure 2", kMoment));
+  Pass(10, {one, two});
+  EXPECT_TRUE(one->Saw("measure 2"));
+  // It goes in the middle.
+  service_->Detach(two);
+  Settle();
+  EXPECT_THAT(View("w1").links[0].error, HasSubstr("lost its connection"));
+}
+
+TEST_F(LinksTest, AreForgottenLongAfterTheMachine) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  service_->Detach(two);
+  AwaitStored(1);
+  for (int hour = 0; hour < 30; ++hour) {
+    clock_.Advance(std::chrono::hours(1));
+    service_->Wake();
+    Settle();
+  }
+  AwaitStored(0);
+}
+
+TEST_F(LinksTest, NoneIsMeasuredWhereThatIsSwitchedOff) {
+  options_.links_per_machine = 0;
+  StartService();
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  EXPECT_FALSE(one->Saw("measure", kMoment));
+  EXPECT_FALSE(two->Saw("measure", kMoment));
+}
+
+}  // namespace
+}  // namespace weft::coordinator

@@ -1,0 +1,197 @@
+// The steps of an attempt: what follows each, until the training ends.
+#include <array>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/failpoint.h"
+#include "common/log.h"
+#include "common/spec/local_steps.h"
+#include "common/spec/spec_json.h"
+#include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/train/guard.h"
+#include "worker/trainer/attempt.h"
+#include "worker/trainer/run_folder.h"
+
+namespace weft::trainer {
+
+using std::chrono::steady_clock;
+
+Result<AttemptOutcome> Attempt::Train() {
+  Result<AttemptOutcome> outcome = TrainToTheEnd();
+  ended_ = outcome.ok();
+  if (outcome.status().code() != StatusCode::kUnavailable || pipeline_ == nullptr) return outcome;
+  // A stage sees its neighbours alone; the group of all ranks knows whom it has lost.
+  for (int wait = 0; wait < 50 && group_->Health().ok(); ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  if (const Status lost = group_->Health(); !lost.ok()) {
+    return UnavailableError(lost.message() + ": " + outcome.status().message());
+  }
+  return outcome;
+}
+
+Result<AttemptOutcome> Attempt::TrainToTheEnd() {
+  speed_.emplace(steady_clock::now());
+  const JobSpec& job = spec_.job;
+  while (!trainer_->finished()) {
+    WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
+    WEFT_RETURN_IF_ERROR(Step());
+    if (!trainer_->AtOuterStep()) {
+      // Nothing is asked of the others here, but one that is gone is noticed.
+      WEFT_RETURN_IF_ERROR(group_->Health());
+      continue;
+    }
+    const int64_t step = trainer_->counters().step;
+    WEFT_ASSIGN_OR_RETURN(Votes votes, CollectVotes());
+    if (votes.fenced) {
+      return ConflictError("attempt " + std::to_string(spec_.epoch) + " of job " + spec_.job_id +
+                           " was replaced by a newer one");
+    }
+    if (profile_ && (profile_->done() || votes.stop)) WEFT_RETURN_IF_ERROR(FinishProfile());
+    if (!votes.stop) {
+      WEFT_ASSIGN_OR_RETURN(const bool went_back, Guard());
+      if (went_back) continue;
+    }
+    if (trainer_->finished()) break;
+    if (votes.stop) {
+      Tell("saving");
+      Status saved = CheckState(0);
+      if (saved.ok()) saved = SaveAndWait();
+      if (!saved.ok()) {
+        Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
+                           saved.message());
+        return AttemptOutcome{step, "", std::nullopt};
+      }
+      return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
+    }
+    if (votes.profile_steps > 0) {
+      profile_.emplace(context_, books_, step + 1, votes.profile_steps);
+    }
+    if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
+    if (IsDue(job.train, job.checkpoint.every_steps, step)) {
+      Tell("saving");
+      WEFT_RETURN_IF_ERROR(SaveInBackground());
+      Tell("training");
+    }
+  }
+  return Finish();
+}
+
+Status Attempt::Step() {
+  engine::Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer_->Step());
+  if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
+  WEFT_RETURN_IF_ERROR(ReportStep(report));
+  CountSkipped(report);
+  return OkStatus();
+}
+
+Result<bool> Attempt::Guard() {
+  const engine::TrainCounters& counters = trainer_->counters();
+  switch (engine::AfterSkips(spec_.job.train.guard, skipped_in_a_row_, counters.rollbacks)) {
+    case engine::GuardAction::kGoOn:
+      return false;
+    case engine::GuardAction::kRollBack:
+      WEFT_RETURN_IF_ERROR(RollBack());
+      return true;
+    case engine::GuardAction::kGiveUp:
+      break;
+  }
+  return NumericsError("the updates of " + std::to_string(skipped_in_a_row_) +
+                       " steps in a row up to step " + std::to_string(counters.step) +
+                       " were dropped, after " + std::to_string(counters.rollbacks) + " of " +
+                       std::to_string(spec_.job.train.guard.max_rollbacks) + " rollbacks");
+}
+
+Status Attempt::RollBack() {
+  WEFT_RETURN_IF_ERROR(FinishProfile());
+  Tell("loading");
+  const engine::TrainCounters bad = trainer_->counters();
+  // A checkpoint that is on its way may be the one to go back to; if it fails, the one before is.
+  if (checkpoints_) (void)checkpoints_->Wait();
+  // Made anew, so that without any checkpoint the training begins as it did the first time.
+  trainer_.reset();
+  offload_ = {};
+  reducer_.reset();
+  outer_.reset();
+  model_.reset();
+  WEFT_RETURN_IF_ERROR(BuildModel());
+  WEFT_ASSIGN_OR_RETURN(StartPoint start,
+                        PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  start.counters = engine::AfterRollback(bad, start.counters);
+  trainer_->Restored(start.counters);
+  Tell("training");
+  skipped_in_a_row_ = 0;
+  rolled_back_ = true;
+  saved_step_ = -1;
+  if (!first_rank()) return OpenOutputs(start);
+  WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
+  for (const std::string& warning : start.warnings) Event("warning", warning);
+  WEFT_RETURN_IF_ERROR(OpenOutputs(start));
+  Event("warning", "went back from step " + std::to_string(bad.step) + " to step " +
+                       std::to_string(start.counters.step) +
+                       " and leaves out the data in between (rollback " +
+                       std::to_string(start.counters.rollbacks) + " of " +
+                       std::to_string(spec_.job.train.guard.max_rollbacks) + ")");
+  return OkStatus();
+}
+
+Result<Attempt::Votes> Attempt::CollectVotes() {
+  const bool may_profile = first_rank() && !profile_;
+  std::array<double, 3> votes = {
+      reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
+      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
+  if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, votes));
+  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
+}
+
+Result<bool> Attempt::OnAnyRank(bool own) {
+  std::array<double, 1> sum = {own ? 1.0 : 0.0};
+  if (saving_replicas() > 1) {
+    WEFT_RETURN_IF_ERROR((outer_ != nullptr ? outer_ : reducer_)->SumOverParts(sum));
+  }
+  if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+  if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), sum));
+  if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));
+  return sum[0] > 0;
+}
+
+Status Attempt::FinishProfile() {
+  if (!profile_) return OkStatus();
+  Tell("saving");
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> events, profile_->GatherEvents(*group_));
+  if (first_rank()) {
+    Result<ProfileReport> report = profile_->Write(env_, spec_.run_dir, events);
+    if (report.ok()) {
+      Event("info",
+            "profile of " + std::to_string(report->steps) + " steps in " + report->trace_path);
+      reporter_.Report(ProfiledMessage{"", *report});
+    } else {
+      reporter_.Report(ProfiledMessage{"writing the trace: " + report.status().message(), {}});
+    }
+  }
+  profile_.reset();
+  Tell("training");
+  return OkStatus();
+}
+
+Result<AttemptOutcome> Attempt::Finish() {
+  WEFT_RETURN_IF_ERROR(FinishProfile());
+  WEFT_RETURN_IF_ERROR(CheckState(1));
+  WEFT_RETURN_IF_ERROR(EvaluateNow());
+  Tell("saving");
+  WEFT_RETURN_IF_ERROR(SaveAndWait());
+  AttemptOutcome outcome{trainer_->counters().step,
+                         engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),
+                         Summarize()};
+  if (first_rank()) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
+                                         ToJson(*outcome.summary).dump(2) + "\n"));
+  }
+  return outcome;
+}
+
+}  // namespace weft::trainer
