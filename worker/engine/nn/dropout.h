@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// What the masks of a site follow from in the step under way; `use` tells apart the layers that
+/// The key of a site's masks in the current step; `use` is the index of the layer among those that
 /// share it, from 0.
 PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use);
 
@@ -20,7 +20,7 @@ class Dropout {
       : site_(SiteHash(name.c_str())), probability_(static_cast<float>(probability)) {}
 
   /// `first_token` is the index of row 0 in the global batch, `use` as in DropoutKey. Works in
-  /// place on a value that nobody else holds.
+  /// place on a value that nothing else holds.
   Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token,
                         int64_t use = 0) const;
 

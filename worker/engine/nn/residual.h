@@ -15,18 +15,18 @@ namespace weft::engine {
 /// stream + delta as one value.
 Result<Value> Sum(Context& context, Tape& tape, const Residual& x);
 
-/// Where the norm of a residual branch stands.
+/// The position of the norm of a residual branch.
 enum class NormPosition : uint8_t {
   kPre,   ///< x + f(norm(x)) (Xiong et al. 2020, arXiv 2002.04745).
   kPost,  ///< norm(x + f(x)) (Vaswani et al. 2017, arXiv 1706.03762).
   kNone,  ///< x + f(x).
 };
 
-/// Of "pre", "post" or "none".
+/// Reads "pre", "post" or "none".
 NormPosition NormPositionNamed(const std::string& name);
 
-/// Trained numbers that a residual branch is multiplied by: x + scale * f(x), with fixup
-/// x + scale * f(x + input_shift) + shift.
+/// Trained factors of a residual branch: x + scale * f(x), with fixup x + scale * f(x +
+/// input_shift) + shift.
 struct BranchScaleOptions {
   BranchScaling kind = BranchScaling::kNone;
   std::string name;  ///< Of what ends the branch: parameters `name`.scale and so on.

@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-/// What a block of some model is made of.
+/// The composition of a model's block.
 struct TransformerBlockOptions {
   NormPosition norm_position = NormPosition::kPre;
   BranchScaling branch_scaling = BranchScaling::kNone;
@@ -19,7 +19,7 @@ struct TransformerBlockOptions {
   SelfAttentionOptions attention;
   NormOptions mlp_norm;
   MlpOptions mlp;
-  std::optional<MixtureOfExpertsOptions> experts = {};  ///< In the place of mlp.
+  std::optional<MixtureOfExpertsOptions> experts = {};  ///< Instead of mlp.
   double dropout = 0;             ///< Of what attention and the MLP add to the stream.
   std::string attention_dropout;  ///< Name of the site.
   std::string mlp_dropout;
@@ -44,7 +44,7 @@ class TransformerBlock {
                            const BlockUse& use) const;
 
  private:
-  const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
+  const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
   ResidualBranch attention_branch_;
   SelfAttention attention_;
   Dropout attention_dropout_;
