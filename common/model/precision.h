@@ -11,7 +11,7 @@ namespace weft {
 /// What the operands of products with weights are.
 enum class ProductFormat : uint8_t {
   kDense,  ///< As they are.
-  kFp8,    ///< FP8 codes with a scale each (train.fp8), made of those.
+  kFp8,    ///< FP8 with a scale for each tensor (train.fp8), cast from those.
 };
 
 /// Which type each kind of number of a training run has: the one place that says so, read by
@@ -23,7 +23,7 @@ enum class ProductFormat : uint8_t {
 struct PrecisionRecipe {
   std::string_view name;  ///< As in train.precision.
 
-  /// Residual stream, and what operations hand to each other.
+  /// Residual stream, and tensors between operations.
   DType activations = DType::kF32;
   /// Operands of the matrix products in blocks, attention included. Sums are f32.
   DType products = DType::kF32;
@@ -32,8 +32,8 @@ struct PrecisionRecipe {
   /// Weight matrices and embedding tables, as they are updated and saved. Types narrower than f32
   /// are rounded stochastically after each update.
   DType matrices = DType::kF32;
-  /// Of the products with the weights of blocks, and of their gradients; made of operands of type
-  /// `products`. All other products are dense.
+  /// Format of the products with the weights of blocks, and of their gradients; cast from operands
+  /// of type `products`. All other products are dense.
   ProductFormat block_products = ProductFormat::kDense;
   /// The loss is multiplied by a scale that follows overflows (train.loss_scaling).
   bool loss_scaling = false;
