@@ -7,32 +7,32 @@
 
 namespace weft {
 
-/// Bytes of so many elements in `bits` each: codes of 128 of them, and two f32 numbers
+/// Bytes of `elements` elements quantised to `bits` each, in groups of 128 with two f32 numbers
 /// (kernels/group_quantize).
 inline int64_t CodeBytes(int64_t elements, int64_t bits) {
   return (elements + 127) / 128 * (16 * bits + 8);
 }
 
-/// What the blocks of a plan keep in bits (worker/engine/nn/block_stack.h).
+/// The quantised activations of a plan's blocks (worker/engine/nn/block_stack.h).
 struct CodedBlocks {
-  int64_t blocks = 0;      ///< Times that a block keeps all in bits,
+  int64_t blocks = 0;      ///< Times that a block quantises all it saves,
   int64_t attentions = 0;  ///< all but the inside of attention,
   int64_t inputs = 0;      ///< or what it is recomputed from.
 };
 CodedBlocks CodedBlocksOf(const RematPlan& plan);
 
-/// Tensors that are restored from codes for the backward pass of a block, at most: inputs that it
-/// is recomputed from, which stay meanwhile,
+/// Tensors that are dequantised for the backward pass of a block, at most: inputs that it is
+/// recomputed from, which stay meanwhile,
 struct RestoredTensors {
-  bool in_block = false;  ///< and those that it reads, one at a time, where it keeps in bits,
-  int64_t inputs = 0;     ///< which are so many inputs,
-  int64_t alone = 0;      ///< or these, of a block that keeps what it has as it is.
+  bool in_block = false;  ///< and those that it reads, one at a time, where it quantises,
+  int64_t inputs = 0;     ///< which are this many inputs,
+  int64_t alone = 0;      ///< or these, of a block that does not quantise.
 };
 RestoredTensors RestoredTensorsOf(const RematPlan& plan);
 
 /// Bytes of the tensors, of `tokens` tokens and `element_bytes` an element, that the blocks of
-/// `plan` keep in bits and of their codes: read and written in a forward pass, and again backward.
-/// With 0 bytes an element those of the codes alone.
+/// `plan` quantise, and of their quantised form: read and written in a forward pass, and again
+/// backward. With 0 bytes an element, of the quantised form alone.
 int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
                    int64_t element_bytes, int64_t bits);
 

@@ -46,7 +46,7 @@ struct ComputeBudget {
 /// and for what is not positive and finite.
 Result<ComputeBudget> ParseBudget(std::string_view text);
 
-/// Of training that takes 6 N D operations: `flops` > 0.
+/// The optimum for training that takes 6 N D operations: `flops` > 0.
 ComputeOptimum OptimumOf(const ScalingLaw& law, double flops);
 
 /// A model of `job`'s family that comes near a number of parameters.

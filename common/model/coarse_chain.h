@@ -20,7 +20,7 @@ struct CoarseChain {
   std::vector<int64_t> begins;  ///< First stage of each group in the chain, then their number.
 };
 
-/// In as many stages as `most` at best; runs that differ are not put together.
+/// Coarsens to `most` stages where possible; runs that differ are not put together.
 CoarseChain Coarsen(const std::vector<ChainStage>& chain, int64_t most);
 
 /// A schedule of the coarse chain as one of the chain.

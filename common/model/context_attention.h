@@ -7,28 +7,27 @@
 
 namespace weft {
 
-/// How ranks attend that share each sequence (worker/engine/nn/ring_attention.h and
-/// ulysses_attention.h).
+/// Attention of context-parallel ranks (worker/engine/nn/ring_attention.h and ulysses_attention.h).
 struct ContextSharing {
   int64_t ranks = 1;
-  bool ulysses = false;  ///< They exchange heads; else keys and values go round.
+  bool ulysses = false;  ///< They exchange heads; else keys and values circulate.
 };
 
-/// What one attention makes a rank tell the others, in one direction.
+/// The traffic of one attention of a rank, in one direction.
 struct ContextTraffic {
-  int64_t sent = 0;      ///< Bytes that leave a rank.
+  int64_t sent = 0;      ///< Bytes that a rank sends.
   int64_t messages = 0;  ///< To one other rank each, one after the other.
 };
 
-/// Of a layer, for `tokens` tokens of a rank with activations of `element` bytes. Ranks that share
-/// matrices each tell others of their own heads.
+/// The traffic of a layer, for `tokens` tokens of a rank with activations of `element` bytes. A
+/// tensor-parallel rank exchanges its own heads.
 ContextTraffic ForwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
                               int64_t tokens, int64_t element);
 ContextTraffic BackwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
                                int64_t tokens, int64_t element);
 
-/// What the backward pass of an attention has for others' tokens at its peak, beside what that of
-/// one rank has.
+/// Bytes that the backward pass of an attention holds for others' tokens at its peak, in addition
+/// to those of one rank.
 int64_t ContextWorkspaceBytes(const ModelShape& shape, const ContextSharing& sharing,
                               int64_t tokens, int64_t element);
 

@@ -9,26 +9,25 @@
 
 namespace weft {
 
-/// The persistent schedules (optimal_chain.h) of least time for a chain of which several passes are
-/// under way, as on a rank of a pipeline: while one of them computes, each of the others has what
-/// its steps keep between their forward and their backward pass. What a replay takes, one of them
-/// takes at a time.
+/// The persistent schedules (optimal_chain.h) of least time for a chain with several passes in
+/// flight, as on a rank of a pipeline. While one pass computes, each of the others holds what its
+/// steps save between their forward and their backward pass. Only one of them replays at a time.
 ///
-/// Let a schedule keep K bytes and reach P in a pass alone; n passes then take (n - 1) K + P. For
-/// each room P - K that is left beside what is kept, dynamic programming over stages and what they
-/// keep finds the fastest schedule; replays are parts of an OptimalChain.
+/// Let a schedule save K bytes and peak at P in a single pass; n passes then take (n - 1) K + P.
+/// For each room P - K in addition to the saved bytes, dynamic programming over stages and what
+/// they save finds the fastest schedule; replays are parts of an OptimalChain.
 class HeldChain {
  public:
   /// With at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
-  /// O(n^2 slots^2) for n stages, beside an OptimalChain. Stops as that does.
+  /// O(n^2 slots^2) for n stages, in addition to an OptimalChain. Stops as that does.
   HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
             const std::stop_token& stop = {});
 
-  /// Seconds of a forward and backward pass of which `passes` are under way within `bytes`;
-  /// infinite when they are too few.
+  /// Seconds of a forward and backward pass with `passes` in flight within `bytes`; infinite when
+  /// these are too few.
   double Seconds(int64_t bytes, int64_t passes) const;
 
-  /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
+  /// The schedule: all of stages 0 to n - 1 are in a step. None when the bytes are too few.
   std::optional<RematPlan> Schedule(int64_t bytes, int64_t passes) const;
 
  private:

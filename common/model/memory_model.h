@@ -21,7 +21,7 @@
 
 namespace weft {
 
-/// A tensor that a block keeps from its forward pass for its backward pass.
+/// A tensor that a block saves in its forward pass for its backward pass.
 struct SavedTensorSlot {
   std::string_view name;
   int64_t elements_per_token = 0;
@@ -34,7 +34,8 @@ struct SavedTensorSlot {
 /// "attention" all but those inside of attention.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
-/// Bytes of that table for `tokens` tokens, of which `activation_bits` compresses what it may.
+/// Bytes of that table for `tokens` tokens, with compressible tensors quantised to
+/// `activation_bits`.
 int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
                         int64_t activation_bits = 0);
 
@@ -72,7 +73,7 @@ inline bool WidensOperands(ProductKind kind) {
 /// cuBLASLt is allowed, the library's own recommendation.
 int64_t ProductWorkspaceBytes(std::string_view compute_capability);
 
-/// What the memory of a rank depends on.
+/// The inputs of a rank's memory.
 struct MemoryInputs {
   ModelShape shape;
   int64_t micro_batch = 1;
@@ -92,18 +93,18 @@ struct MemoryInputs {
   int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;       ///< Then gradients twice in the host tier.
   bool offload_optimizer = false;    ///< Values, gradients and state in the host tier,
-  StreamedUnit kept;                 ///< but for those of units whose SumOfUnits this is.
+  StreamedUnit kept;                 ///< except those of units whose SumOfUnits this is.
   int64_t attention_blocks = 0;      ///< After them, those that recompute attention alone.
   int64_t recompute_segment = 1;     ///< Blocks recomputed at once.
   RematPlan remat;                   ///< Where it is not empty, instead of the three above.
-  int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
-  bool offload_activations = false;  ///< What blocks keep in the host tier.
+  int64_t activation_bits = 0;       ///< Of what blocks save; 0: not quantised.
+  bool offload_activations = false;  ///< What blocks save, in the host tier.
   bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once,
   std::vector<int64_t> resident_units;  ///< and these, which stay once they have come.
   bool parameters_in_file = false;  ///< With that: values and gradients, a few units on the host.
-  int64_t zero_shard_ranks = 0;     ///< Of `ranks` those that share among them; 0: all.
+  int64_t zero_shard_ranks = 0;     ///< Ranks of a shard group; 0: all `ranks`.
   ContextSharing context;           ///< Then sequence_length is of the part that a rank has.
-  bool bf16_reductions = false;     ///< Gradients travel between ranks in bf16.
+  bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
   bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
   bool OnCuda() const { return products == ProductKind::kStored; }
@@ -111,9 +112,9 @@ struct MemoryInputs {
   const ProductFormat* format() const { return precision->block_products; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
 
-  /// Ranks that share among them what zero_stage says.
+  /// Number of ranks over which zero_stage shards.
   int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
-  /// They hold parts of the parameters.
+  /// Whether they hold parts of the parameters.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
   /// Groups of ranks that sum gradients, or parts of them, before these are summed over the groups
   /// or, with local_steps, what they have learned is.
@@ -127,11 +128,12 @@ struct MemoryInputs {
 /// steps. `runtime_bytes` is an allowance for what no allocator sees: code, libraries, stacks. On a
 /// CUDA device all is the device's memory: workspace includes the scratch memory of kernels, and
 /// runtime_bytes is what cutting memory to size leaves unused; the CUDA context is no part of what
-/// a device offers.
-/// With offload it is the sum of both tiers; of the host's no more than the engine allocates.
+/// a device offers. With offload it is the sum of both tiers, for the host only what the engine
+/// allocates.
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
 
-/// Of PredictMemory what stands on the device, on CPUs without runtime_bytes: all without offload.
+/// The part of PredictMemory on the device, on CPUs without runtime_bytes; all of it without
+/// offload.
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs);
 
 /// Bytes of weights that go up to the device after an update, with offload_optimizer; none with
@@ -142,15 +144,16 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs);
 int64_t ResidentWeightBytes(const MemoryInputs& inputs);
 
 /// With offload_parameters: bytes that go up to the device in the forward and in the backward pass
-/// of a micro-batch, but for those of resident_units.
+/// of a micro-batch, except those of resident_units.
 struct StreamedBytes {
   int64_t first = 0;     ///< Of them those of the embeddings, for which the forward pass waits.
   int64_t forward = 0;   ///< All.
-  int64_t backward = 0;  ///< All but tables that are looked up, the last block and the head.
+  int64_t backward = 0;  ///< All except looked-up tables, the last block and the head.
 };
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
 
-/// With parameters_in_file, of a rank that has whole values: bytes that these passes read of them.
+/// With parameters_in_file, for a rank that has whole values: bytes that these passes read from the
+/// files.
 StreamedBytes FiledWeightBytes(const MemoryInputs& inputs);
 
 /// Bytes of files below the host tier: of moments (OptimizerBytes::in_file), and with
@@ -161,11 +164,11 @@ int64_t FileBytes(const MemoryInputs& inputs);
 /// in its backward pass.
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs);
 
-/// Of PredictMemory on a CUDA device, what kernels allocate themselves, beside the arena of the
-/// engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.
+/// The part of PredictMemory on a CUDA device that kernels allocate themselves, outside the arena
+/// of the engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.
 int64_t BytesOutsideArena(const MemoryInputs& inputs);
 
-/// What the memory of a rank of `plan` depends on, on a CUDA device of this compute capability.
+/// The inputs of the memory of a rank of `plan`, on a CUDA device of this compute capability.
 MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
                               std::string_view compute_capability);
 
@@ -182,8 +185,8 @@ int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs);
 /// and of what stands beside both.
 int64_t ScratchBytes(const MemoryInputs& inputs);
 
-/// Bytes of what blocks keep in activation_bits, and of its codes, that the forward pass of a
-/// micro-batch reads and writes; as many as its backward pass.
+/// Bytes of activations that blocks quantise to activation_bits, and of their quantised form, that
+/// the forward pass of a micro-batch reads and writes; its backward pass does as many.
 int64_t CodedActivationBytes(const MemoryInputs& inputs);
 
 }  // namespace weft

@@ -12,10 +12,10 @@ namespace weft {
 /// counts every parameter as often as the token meets it (ModelShape::body, and ModelShape::head
 /// for the share of tokens that reach it), and causal attention over a window of W counts the keys
 /// it sees, half of the T x T square without one: forward 2 N + 2 L C T, training (forward, and
-/// backward at twice that) 6 N + 6 L C T. Where every token sees all others, C T counts twice. Of
-/// frozen parameters and of what stands before all trained ones the backward pass counts what is
-/// left. Of sub-layers that training skips (ModelShape::computed) it counts what is expected to be
-/// computed.
+/// backward at twice that) 6 N + 6 L C T. Where every token sees all others, C T counts twice. For
+/// frozen parameters, and for layers before all trained ones, only the remaining parts of the
+/// backward pass count. Sub-layers that training skips (ModelShape::computed) count with the share
+/// that is expected to be computed.
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 
@@ -40,8 +40,8 @@ struct Gemm {
 };
 
 /// The products with weights of one forward and backward pass over `tokens` tokens in sequences of
-/// this length, those that frozen parameters spare left out, of all sub-layers. The classifier runs
-/// in chunks of rows, see LogitsChunkRows.
+/// this length, of all sub-layers, without those that frozen parameters save. The classifier runs in
+/// chunks of rows, see LogitsChunkRows.
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
 
@@ -50,7 +50,8 @@ double ComputedShare(const ModelShape& shape, std::string_view gemm);
 
 /// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
 /// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays
-/// cheap beside the products. Rows of a chunk: a multiple of 32, all chunks of about the same size.
+/// cheap compared with the products. Rows of a chunk: a multiple of 32, all chunks of about the
+/// same size.
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes);
 
 }  // namespace weft

@@ -25,18 +25,18 @@ struct ParameterCounts {
   }
 };
 
-/// What stands on a rank of a pipeline: so many blocks and, on the first stage, what comes before
-/// them, on the last one what comes after.
+/// The part of the network on a pipeline rank: some blocks and, on the first stage, the layers
+/// before them, on the last one the layers after them.
 struct StageShape {
   int64_t blocks = 0;
   bool first = true;
   bool last = true;
-  /// Which blocks of the network, in order: where model.freeze tells them apart.
+  /// Which blocks of the network, in order: where model.freeze treats them differently.
   std::vector<int64_t> which = {};
 };
 
-/// Numbers as often as they are met: those of shared blocks once a layer, those of as many experts
-/// as a token goes to, and those of a token table only where it classifies.
+/// Numbers, counted once for each use: those of shared blocks once a layer, those of
+/// experts_per_token experts, and those of a token table only where it classifies.
 struct ParameterUses {
   int64_t all = 0;
   int64_t trained = 0;   ///< Which need a gradient.
@@ -63,27 +63,27 @@ struct TrainedProducts {
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
   ModelShape() = default;
-  /// `model` with vocab_size resolved. With `tensor` above 1 numbers are of one of so many ranks
-  /// that share each matrix, the one with most; `spec` is of all. `sequence`: they share the tokens
-  /// between these, too. They are a grid of `rows`.
+  /// `model` with vocab_size resolved. With tensor parallelism of degree `tensor` above 1 numbers
+  /// are those of the rank with most; `spec` is the whole model. `sequence`: sequence parallelism,
+  /// too. The ranks are a grid of `rows`.
   explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false,
                       int64_t rows = 1);
   /// Numbers of one of `ranks` ranks that share the experts, of which each are as many as `tensor`
   /// that share matrices; uses are of all experts.
   static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks, int64_t tensor = 1,
                                  bool sequence = false);
-  /// The same of one stage of a pipeline, whose blocks are those of `spec`.
+  /// The same for one stage of a pipeline, whose blocks are those of `spec`.
   ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence,
              int64_t rows = 1, int64_t experts = 1);
 
   ModelSpec spec;
-  int64_t tensor = 1;              ///< Ranks that share each matrix ...
-  int64_t tensor_rows = 1;         ///< ... the features of the residual stream these of them ...
-  bool sequence_parallel = false;  ///< ... and the tokens between them.
-  int64_t expert_ranks = 1;        ///< Ranks that share the experts.
-  int64_t context_ranks = 1;       ///< Ranks that share each sequence.
-  bool embeds = true;              ///< What stands before the blocks is here ...
-  bool has_head = true;            ///< ... and what stands after them.
+  int64_t tensor = 1;              ///< Tensor-parallel ranks ...
+  int64_t tensor_rows = 1;         ///< ... in a grid of this many rows ...
+  bool sequence_parallel = false;  ///< ... with sequence parallelism.
+  int64_t expert_ranks = 1;        ///< Expert-parallel ranks.
+  int64_t context_ranks = 1;       ///< Context-parallel ranks.
+  bool embeds = true;              ///< The layers before the blocks are here ...
+  bool has_head = true;            ///< ... and those after them.
   ParameterCounts counts;
   int64_t trained = 0;         ///< Numbers that model.freeze leaves to be trained.
   int64_t stored = 0;          ///< All numbers in memory, with sources and padded vocabulary.
@@ -92,8 +92,8 @@ struct ModelShape {
   int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
                                 ///< that are not derived.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
-  /// Those that have a gradient of which each rank that shares matrices has a summand, to be added
-  /// up once a step: routers and, where they share tokens, what the residual stream meets.
+  /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
+  /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
   int64_t summands = 0;
   int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
@@ -109,19 +109,19 @@ struct ModelShape {
   /// Layers before it have no backward pass, because nothing up to them is trained; layers when no
   /// block has one.
   int64_t first_trained_layer = 0;
-  bool trains_embeddings = false;  ///< Anything that stands before the blocks.
+  bool trains_embeddings = false;  ///< Any layer before the blocks.
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where model.freeze is not empty: anything on stages before.
 
   ComputedShares computed;  ///< Of the whole network, also on a stage.
 
-  /// Of the tokens that a masked language model reads, those it has to predict.
+  /// The share of tokens that a masked language model has to predict.
   double masked_share = MaskingSpec().probability;
 
-  /// Of the ranks that share matrices those that share heads, inner columns and tokens.
+  /// Tensor-parallel ranks over which heads, inner columns and tokens are partitioned.
   int64_t TensorColumns() const { return tensor / tensor_rows; }
 
-  /// Those that share the residual stream, its tokens or its features.
+  /// Those over which the residual stream is partitioned, by tokens or features.
   int64_t StreamRanks() const { return sequence_parallel ? TensorColumns() : tensor_rows; }
 
   /// Columns of the logits in the memory of a rank.
@@ -131,9 +131,9 @@ struct ModelShape {
   }
 
   /// Rows that the experts of a rank work on for each token that it sees itself; 1 without experts.
-  /// Of ranks that share experts those at most that come from all: of each token as many choices as
-  /// a rank has experts, up to their capacity. Of ranks that share sequences one may have all that
-  /// an expert takes of them.
+  /// With expert parallelism the most that can arrive from all ranks: for each token as many
+  /// choices as a rank has experts, up to their capacity. With context parallelism one rank may
+  /// have all the tokens that an expert takes from these ranks.
   int64_t ExpertRows() const;
 
   /// Numbers that the optimizer updates.

@@ -15,7 +15,7 @@ inline int64_t PaddedVocabulary(int64_t vocab_size) {
   return (vocab_size + kVocabularyTile - 1) / kVocabularyTile * kVocabularyTile;
 }
 
-// Sizes with the defaults of ModelSpec resolved; MlpWidth stands beside it.
+// Sizes with the defaults of ModelSpec resolved; MlpWidth is declared next to it.
 
 inline int64_t HeadWidth(const ModelSpec& model) {
   return model.width / model.heads;
@@ -55,7 +55,7 @@ inline int64_t MlpInputs(const ModelSpec& model) {
   return model.family == "llama" ? 2 : 1;
 }
 
-/// Kinds of segments that a bert tells apart.
+/// Number of segment kinds that a bert distinguishes.
 inline int64_t TokenTypes(const ModelSpec& model) {
   return model.token_types > 0 ? model.token_types : 2;
 }

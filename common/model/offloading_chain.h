@@ -10,7 +10,8 @@
 
 namespace weft {
 
-/// The link to the host, each direction of which carries one transfer at a time beside computing.
+/// The link to the host. Each direction carries one transfer at a time, overlapped with
+/// computation.
 struct ChainLink {
   double seconds_per_byte = 0;  ///< Infinite: there is none.
   int64_t ticks = 12;           ///< Steps of time in which the longest transfer is counted.
@@ -21,13 +22,13 @@ struct ChainLink {
 /// Eyraud-Dubois and Shilova 2021, "Efficient Combination of Rematerialization and Offloading for
 /// Training DNNs"). Time is that of computing and of waits for the link (transfer_waits.h).
 ///
-/// Of all persistent schedules (optimal_chain.h) in which nothing travels in a replay and one
-/// transfer each way is under way: what a step keeps has left the device, at the latest, at the end
-/// of the forward pass of the next step that sends, and begins to come back, at the earliest, with
+/// These are persistent schedules (optimal_chain.h) without transfers in a replay and with one
+/// transfer each way in flight: what a step saves has left the device, at the latest, at the end of
+/// the forward pass of the next step that sends, and begins to come back, at the earliest, with
 /// that step's backward pass. Where all times are whole ticks the result is the fastest of these;
-/// else a transfer is taken for up to two ticks longer or one shorter than it is, and TransferWaits
-/// tells what the schedule costs. Schedules with several transfers queued may be faster, on
-/// the chains of offloading_chain_test.cc by a twentieth at most.
+/// else a transfer counts as up to two ticks longer or one shorter than it is, and TransferWaits
+/// computes what the schedule costs. Schedules with several transfers queued may be faster, on the
+/// chains of offloading_chain_test.cc by a twentieth at most.
 ///
 /// Dynamic programming over stages, memory and what is left of the transfer each way; replays are
 /// parts of an OptimalChain.
@@ -41,11 +42,11 @@ class OffloadingChain {
   /// too few.
   double Seconds(int64_t bytes);
 
-  /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
+  /// The schedule: all of stages 0 to n - 1 are in a step. None when the bytes are too few.
   std::optional<RematPlan> Schedule(int64_t bytes);
 
  private:
-  /// What travels beside the stages to come.
+  /// The transfers that overlap with the stages to come.
   struct Transfers {
     int64_t slots = 0;  ///< Of the step that sent last, where one of these is not 0:
     int64_t down = 0;   ///< ticks that are left until it is gone,

@@ -6,32 +6,33 @@
 
 namespace weft {
 
-/// What products in a format keep beside their operands.
+/// Bytes of what products in a format keep besides their operands.
 int64_t FormatStateBytes(const MemoryInputs& inputs);
 
-/// Of the packed matrices' numbers, where products of blocks are in a format, those of dense
-/// products: the classifier's, and those of dense blocks and of routers.
+/// Numbers of the packed matrices of dense products, where products of blocks are in a format: the
+/// classifier's, those of dense blocks, and of routers.
 int64_t DensePacked(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);
 
-/// What the device has of offloaded weights beside packed copies: what operations read as it is,
-/// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
+/// Bytes of offloaded weights on the device in addition to packed copies: the ones that operations
+/// read as stored, and matrices that products read in addition to the packed copy, as those for AMX
+/// and on CUDA do not.
 int64_t OperandBytes(const MemoryInputs& inputs);
 
-/// What goes up of offloaded weights after an update: that, and packed copies that are made of what
-/// stands on the host. Others are made on the device.
+/// Bytes of offloaded weights that go up after an update: those, and packed copies that the host
+/// makes. Others are made on the device.
 int64_t UploadedBytes(const MemoryInputs& inputs);
 
-/// Of weights that come unit by unit: those that stay, two others that follow each other, and
-/// packed copies, with which blocks that do not stay take turns.
+/// Bytes of weights that are streamed unit by unit: the cached ones, two successive others, and
+/// packed copies, which blocks that are not cached use in turn.
 int64_t StreamedPeakBytes(const MemoryInputs& inputs);
 
 /// ResidentWeightBytes.
 int64_t ResidentBytes(const MemoryInputs& inputs);
 
-/// StreamedWeightBytes of a rank that has whole parameters.
+/// StreamedWeightBytes for a rank that has whole parameters.
 StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs);
 
 /// FiledWeightBytes.

@@ -9,13 +9,13 @@
 
 namespace weft {
 
-/// A stage of a chain, each of which reads the result of the one before.
+/// A stage of a chain; each stage reads the result of the previous one.
 struct ChainStage {
   /// A way of running the stage so that its backward pass can follow.
   struct Way {
     RematStep::Kind kind = RematStep::Kind::kKeep;
     int64_t saved_bytes = 0;    ///< All it keeps until then, its result included, its input not.
-    int64_t passing_bytes = 0;  ///< Beside that, at most, while it runs forward or backward.
+    int64_t passing_bytes = 0;  ///< In addition, at most, while it runs forward or backward.
     double again_seconds = 0;   ///< What its backward pass computes again.
 
     bool operator==(const Way&) const = default;
@@ -23,7 +23,7 @@ struct ChainStage {
   double forward_seconds = 0;
   double backward_seconds = 0;
   int64_t result_bytes = 0;
-  int64_t passing_bytes = 0;  ///< Beside its input, while it runs and keeps nothing.
+  int64_t passing_bytes = 0;  ///< In addition to its input, while it runs and saves nothing.
   std::vector<Way> ways;      ///< One at least.
 
   bool operator==(const ChainStage&) const = default;
@@ -32,8 +32,8 @@ struct ChainStage {
 /// The persistent schedules of least time for a chain, by the bytes that they may take: each result
 /// that is stored stays until it is used for the last time. Dynamic programming over the parts of
 /// the chain (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, arXiv 1911.13214): a part
-/// begins with a stage that keeps what its backward pass needs (F_all), or with stages of which the
-/// input of the first alone is kept (F_ck, F_none) and that are such a part of their own later.
+/// begins with a stage that saves what its backward pass needs (F_all), or with stages that save
+/// only the input of the first (F_ck, F_none) and are such a part themselves later.
 class OptimalChain {
  public:
   /// For at most `bytes`, in `slots` equal steps, to which sizes are rounded up. O(n^3 slots) for n
@@ -46,7 +46,7 @@ class OptimalChain {
   /// Seconds of a forward and backward pass within `bytes`; infinite when they are too few.
   double Seconds(int64_t bytes) const;
 
-  /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
+  /// The schedule: all of stages 0 to n - 1 are in a step. None when the bytes are too few.
   std::optional<RematPlan> Schedule(int64_t bytes) const;
 
   /// Steps of memory that `bytes` take, and those that so many have whole.
@@ -75,8 +75,8 @@ class OptimalChain {
   }
   /// Fills in the row of stages [first, last]; those of shorter parts are there.
   void Find(int64_t first, int64_t last);
-  /// Takes `choice` for those numbers of slots from `least` on where it is faster: `fixed` seconds
-  /// beside those of `rest` with `taken` slots fewer, and of `replay`. Null: none.
+  /// Takes `choice` for those numbers of slots from `least` on where it is faster: `fixed` seconds,
+  /// plus those of `rest` with `taken` slots fewer, and of `replay`. Null: none.
   void Offer(Choice choice, size_t row, int64_t least, double fixed, const double* rest,
              int64_t taken, const double* replay);
 

@@ -23,14 +23,13 @@ struct OptimizerBytes {
   }
 };
 
-/// Of so many numbers in a file (worker/engine/optim/disk_adamw.h), the three buffers through which
-/// they pass.
+/// Bytes of the three buffers through which numbers in a file pass
+/// (worker/engine/optim/disk_adamw.h).
 int64_t FileBufferBytes(int64_t numbers);
 
-/// What the optimizer of `job`, its averages of the weights and its outer steps take. `model` with
-/// vocab_size resolved; `products`: the type of the operands of matrix products; on one of
-/// `tensor` ranks that share each matrix, as a grid of `rows`, or of `expert_ranks` that share the
-/// experts.
+/// The memory of the optimizer of `job`, its averages of the weights and its outer steps. `model`
+/// with vocab_size resolved; `products`: the type of the operands of matrix products; for one of
+/// `tensor` tensor-parallel ranks, in a grid of `rows`, or of `expert_ranks` expert-parallel ones.
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
                                 int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1);
 

@@ -16,8 +16,8 @@ enum class ParameterKind : uint8_t {
   kMlp,
   kRouter,  ///< Of a mixture of experts.
   kNorm,
-  kClassifier,   ///< What stands between the network and its targets, the token embedding apart.
-  kBranchScale,  ///< Of a residual branch, with fixup its summands too.
+  kClassifier,   ///< Between the network and its targets, except the token embedding.
+  kBranchScale,  ///< Of a residual branch, with fixup its shifts too.
 };
 
 /// A parameter of a model, as the engine has it.
@@ -27,7 +27,7 @@ struct ParameterInfo {
   ParameterKind kind = ParameterKind::kNorm;
   int64_t block = -1;        ///< The distinct block it belongs to; -1: none.
   int64_t expert = -1;       ///< Of a mixture, the expert it belongs to; -1: none.
-  bool tiled = false;        ///< Its rows, of tokens or classes, stand in memory in whole tiles.
+  bool tiled = false;        ///< Its rows, of tokens or classes, are stored in whole tiles.
   bool stacked = false;      ///< One matrix with the one before it, as a product reads them.
   int64_t product_rows = 0;  ///< Of a matrix: rows in memory, with those of what it is one with;
                              ///< BlockParameters leaves it.
@@ -53,8 +53,7 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 
-/// What one of `tensor` ranks that share each matrix, as a grid of so many rows, has of them, the
-/// one with most.
+/// The parameters of one of `tensor` tensor-parallel ranks, in a grid of `rows`: the one with most.
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor,
                                             int64_t rows = 1);
 
@@ -79,7 +78,7 @@ bool IsOutputBias(const ParameterInfo& parameter);
 /// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 
-/// Whether a rank of so many that share the experts has the parameter; all have as many.
+/// Whether an expert-parallel rank has the parameter; all ranks have equally many.
 bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int64_t ranks);
 
 /// Whether a stage of a pipeline with the first or the last of the blocks has the parameter, which
@@ -87,11 +86,11 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
 /// the stage has none.
 bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last);
 
-/// Whether model.freeze leaves the parameter alone.
+/// Whether the parameter is trained: model.freeze does not name it.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
 
-/// The distinct block of the first parameter that is trained: -1 of one that stands before the
-/// blocks, as many as there are of one that stands after them.
+/// The distinct block of the first trained parameter: -1 if it is before the blocks, the number of
+/// blocks if it is after them.
 int64_t FirstTrainedBlock(const ModelSpec& model);
 
 /// What blocks `blocks` of `model`, as if they were all of its blocks and called so, have to freeze

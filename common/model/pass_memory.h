@@ -9,7 +9,7 @@
 
 namespace weft {
 
-/// Bytes of the tensors that come and go, for the tokens of a micro-batch.
+/// Bytes of temporary tensors, for the tokens of a micro-batch.
 struct PassSizes {
   int64_t row;               ///< Of the residual stream, of the tokens and features that are here.
   int64_t gathered;          ///< Of the tokens of all ranks, where they share these between shards.
@@ -28,7 +28,7 @@ struct PassSizes {
   explicit PassSizes(const MemoryInputs& inputs);
 };
 
-/// What the backward pass of a block wants: around the MLP, and around attention.
+/// Workspace of a block's backward pass: around the MLP, and around attention.
 struct BlockWorkspace {
   int64_t mlp = 0;
   int64_t reading = 0;    ///< When the gradient of what attention read is made,
@@ -41,13 +41,13 @@ struct BlockWorkspace {
 /// What the blocks do with their saved tensors.
 RematPlan PlanOfBlocks(const MemoryInputs& inputs);
 
-/// Peak of saved tensors and of the results that are alive beside them, in each tier.
+/// Peak of saved tensors and of results that are alive with them, in each tier.
 TierPeaks ActivationPeaks(const MemoryInputs& inputs);
 
 /// Peak of what else the passes of a step take, beside so many bytes of activations.
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations);
 
-/// What a stage of a pipeline has of a micro-batch, without its batch and messages.
+/// Memory of a micro-batch on a pipeline stage, without its batch and messages.
 struct StageMemory {
   PassBytes activations;  ///< On the device.
   PassBytes workspace;
@@ -83,10 +83,10 @@ class StagePassMemory {
   BlockBytes BlockOf(const StageKind& stage) const;
   StreamBytes StartOf(const StageKind& stage) const;
   int64_t EndOf(const StageKind& stage) const { return stage.last ? last_ : size_.row; }
-  /// Adds what there is beside what the blocks keep.
+  /// Adds the memory in addition to what the blocks save.
   void AddRest(const MemoryInputs& inputs, const StageKind& stage, const RematPlan& plan,
                StageMemory& memory) const;
-  /// `restored`: beside the backward pass of attention.
+  /// `restored`: during the backward pass of attention.
   void PutOffWeights(const MemoryInputs& inputs, const StageKind& stage, int64_t restored,
                      StageMemory& memory) const;
 
@@ -105,8 +105,7 @@ class StagePassMemory {
   int64_t beside_ = 0;         ///< and what its backward pass wants beside them.
 };
 
-/// Bytes of a micro-batch's tokens and what goes with them, where kernels read it, but for
-/// pictures.
+/// Bytes of a micro-batch's tokens and their metadata, where kernels read it, except for images.
 int64_t BatchBytes(const MemoryInputs& inputs);
 
 /// Workspace of an evaluation, which keeps nothing, for a micro-batch in a block.

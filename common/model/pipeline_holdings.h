@@ -8,33 +8,33 @@
 
 namespace weft {
 
-/// What ranks of a pipeline have at a time by its schedule, however the network is cut.
+/// Micro-batches in flight on pipeline ranks by the schedule, however the network is cut.
 class PipelineHoldings {
  public:
   explicit PipelineHoldings(const PipelineSchedule& schedule);
 
   int64_t ranks() const { return static_cast<int64_t>(moments_.size()); }
   int64_t chunks() const { return chunks_; }
-  /// Gradients of weights are put off.
+  /// Weight gradients are deferred.
   bool defers() const { return defers_; }
 
-  /// Micro-batches, at most, of which the rank has what that stage of its own keeps, with the one
-  /// that it works at.
+  /// The most micro-batches whose saved tensors of that stage the rank holds, including the one in
+  /// progress.
   int64_t UnderWay(int64_t rank, int64_t chunk) const;
 
-  /// Bytes of what is not of a pass.
+  /// Bytes that do not belong to a pass.
   struct Beside {
     int64_t output = 0;    ///< Of a message to the stage behind, or from the one before.
     int64_t gradient = 0;  ///< Of one the other way.
     int64_t batch = 0;     ///< Of a micro-batch, until its backward pass is over.
   };
-  /// Most bytes that rank `rank` has at a time, in a step and beside it, where a micro-batch takes
-  /// `passes` of each chunk. One message of each kind is asked for ahead, and one that was sent
-  /// stays until something has come that its receiver sent later.
+  /// The most bytes that rank `rank` holds at a time, in a step and outside it, where a micro-batch
+  /// takes `passes` of each chunk. One message of each kind is requested ahead, and a sent one
+  /// stays until something has arrived that its receiver sent later.
   int64_t Most(int64_t rank, const std::vector<PassBytes>& passes, const Beside& beside) const;
 
  private:
-  /// Steps of one kind, and what others have meanwhile.
+  /// Steps of one kind, and what others hold meanwhile.
   struct Moments {
     bool forward = true;
     int32_t chunk = 0;

@@ -27,8 +27,8 @@ namespace weft {
 Result<std::vector<int64_t>> CutModel(const JobSpec& job,
                                       const std::vector<StageMachine>& ranks = {});
 
-/// The first stage of a network that is cut so which has, by model.freeze, anything to train: those
-/// before it get no gradients.
+/// The first stage of such a cut that has anything to train, by model.freeze; earlier ones get no
+/// gradients.
 int64_t FirstTrainedStage(const ModelSpec& model, const std::vector<int64_t>& cut);
 
 /// Stage `stage` of those.
@@ -38,8 +38,8 @@ ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut
 ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t ranks,
                          int64_t rank);
 
-/// The stages of pipelines of one network, or all stages of a rank as if they were one: what
-/// ShapeOfStage and ShapeOfStages say, for those who ask often.
+/// A cache of ShapeOfStage and ShapeOfStages: the stages of pipelines of one network, or all stages
+/// of a rank as if they were one.
 class StageShapes {
  public:
   explicit StageShapes(const ModelShape& whole);
@@ -56,7 +56,7 @@ class StageShapes {
   ModelShape inner_, first_, last_;  ///< Of one block.
 };
 
-/// The memory of a pipeline, for those who ask for several ways to recompute.
+/// The memory of a pipeline, for repeated queries with different recomputation.
 class PipelineMemory {
  public:
   /// `cut`: blocks of each stage. All outlive it.
@@ -70,14 +70,14 @@ class PipelineMemory {
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank) {
     return Rank(inputs, rank, true);
   }
-  /// Of these what stands on the device, as PredictDeviceTier of one rank.
+  /// The part of these on the device, as PredictDeviceTier of one rank.
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
   MemoryBreakdown DeviceTier(const MemoryInputs& inputs, int64_t rank) {
     return Rank(inputs, rank, false);
   }
 
  private:
-  /// What a rank has beside its passes.
+  /// The memory of a rank outside its passes.
   struct Rest {
     MemoryBreakdown memory;  ///< With passes of all its stages as if they were one, without any
                              ///< recomputation but beside codes.
@@ -85,7 +85,7 @@ class PipelineMemory {
     int64_t scratch = 0;
   };
 
-  /// What the inputs say of all ranks.
+  /// The values of the inputs that hold for all ranks.
   struct OfAll {
     OfAll(const MemoryInputs& inputs, bool defers);
 
@@ -116,13 +116,13 @@ class PipelineMemory {
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole
 /// network; its first `recomputed_blocks` recompute, in segments that end with their stage, and the
-/// next `attention_blocks` their attention, wherever they are; or all do what `remat` says, of
-/// which each step is in one stage.
+/// next `attention_blocks` their attention, wherever they are; or all do what `remat` says, with
+/// each step in one stage.
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
                                                   const std::vector<int64_t>& cut,
                                                   const PipelineSchedule& schedule);
 
-/// Of these the fullest.
+/// The fullest of these ranks.
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,
                                       const PipelineSchedule& schedule);
 

@@ -45,7 +45,7 @@ struct ProductFormat {
 struct PrecisionRecipe {
   std::string_view name;  ///< As in train.precision.
 
-  /// Residual stream, and what operations hand to each other.
+  /// Residual stream, and tensors between operations.
   DType activations = DType::kF32;
   /// Operands of the matrix products in blocks, attention included. Sums are f32.
   DType products = DType::kF32;

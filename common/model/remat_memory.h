@@ -6,7 +6,7 @@
 
 namespace weft {
 
-/// Bytes of what a block makes of a micro-batch.
+/// Bytes of a block's tensors for a micro-batch.
 struct BlockBytes {
   /// What a block keeps.
   struct Kept {
@@ -37,7 +37,7 @@ struct BlockBytes {
   int64_t untrained = 0;    ///< The first blocks, which have no backward pass.
 };
 
-/// What of the residual stream stands beside what is saved.
+/// Bytes of the residual stream in addition to the saved tensors.
 struct StreamBytes {
   int64_t saved = 0;   ///< On the tape.
   int64_t stream = 0;  ///< The two terms of the residual stream, as far as they are not saved.
@@ -54,7 +54,7 @@ struct TierPeaks {
   int64_t host = 0;  ///< What travels, which crosses the link once each way.
 };
 
-/// What blocks have of a micro-batch.
+/// Bytes that blocks hold of a micro-batch.
 struct PassBytes {
   int64_t kept = 0;      ///< From the end of the forward pass on.
   int64_t waiting = 0;   ///< From the end of the backward pass on, for weights' gradients put off.
@@ -75,8 +75,8 @@ TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const Str
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
                           const BlockBytes& bytes, const StreamBytes& start, int64_t at_end);
 
-/// The same pass by pass, `kept` without what comes at the end. `defers`: gradients of weights are
-/// put off, and what they read stays (Tape::DeferWeightGradients).
+/// The same pass by pass, `kept` without what comes at the end. `defers`: weight gradients are
+/// deferred, and their inputs stay (Tape::DeferWeightGradients).
 PassBytes PassesOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention,
                               int64_t segment, const BlockBytes& bytes, const StreamBytes& start,
                               int64_t at_end, bool defers);

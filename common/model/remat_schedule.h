@@ -24,8 +24,8 @@ struct RematStep {
   std::vector<RematStep> replay = {};
 
   /// Where what the step keeps waits on the host: the step, by its index, after whose forward pass
-  /// it has left the device, and the one beside whose backward pass it comes back. Both are later
-  /// ones. -1: it stays on the device.
+  /// it has left the device, and the one whose backward pass overlaps with its return. Both are
+  /// later ones. -1: it stays on the device.
   int64_t sent = -1;
   int64_t fetched = -1;
 
@@ -34,7 +34,7 @@ struct RematStep {
   bool operator==(const RematStep&) const = default;
 };
 
-/// A forward pass over successive blocks, each of which is in one step. Its backward pass takes the
+/// A forward pass over successive blocks; each block is in one step. Its backward pass takes the
 /// steps in reverse. Replays keep all that they keep on the device.
 using RematPlan = std::vector<RematStep>;
 
@@ -44,8 +44,8 @@ using RematPlan = std::vector<RematStep>;
 RematPlan RematOfPolicies(const std::vector<std::string>& policies, int64_t layers,
                           int64_t segment);
 
-/// The plan with all that its steps keep on the host in between, but for the last one's: away after
-/// the next step's forward pass, and back beside its backward pass.
+/// The plan with everything that its steps save on the host in between, except the last step's:
+/// sent by the end of the next step's forward pass, and back during its backward pass.
 RematPlan AllOnHost(RematPlan plan);
 
 /// Whether something that a step keeps leaves the device.
@@ -56,14 +56,14 @@ std::vector<std::string> PoliciesOf(const RematPlan& plan);
 
 /// What is done with blocks, in order, in the words of Beaumont et al. (arXiv 1911.13214): "F_all
 /// 3" runs a block and keeps what its backward pass needs, "F_attention 3" all but the inside of
-/// attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The loss stands
+/// attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The loss comes
 /// before the first "B". "F_all_host 3", "F_attention_host 3" and "F_ck_host 3" also begin to send
-/// what they keep to the host; "sent 3" waits until it is there and gives back its memory, "fetch
-/// 3" takes memory again and begins to bring it, and what reads it waits.
+/// what they keep to the host; "sent 3" waits until it has arrived and frees its memory, "fetch 3"
+/// allocates memory again and begins to bring it back, and its reader waits.
 std::vector<std::string> RematOperations(const RematPlan& plan);
 
-/// The plan with these operations on blocks 0 to `layers` - 1. kInvalid names the first that cannot
-/// stand where it does.
+/// The plan with these operations on blocks 0 to `layers` - 1. kInvalid names the first one that is
+/// not possible at its place.
 Result<RematPlan> ParseRemat(const std::vector<std::string>& operations, int64_t layers);
 
 /// What a plan says: its recompute_schedule, or else its block_memory_policy and recompute_segment
@@ -79,13 +79,13 @@ Result<RematPlan> StageOf(const RematPlan& plan, int64_t first, int64_t blocks);
 /// The plan of all blocks that says so of each stage.
 RematPlan OfStages(const std::vector<RematPlan>& stages);
 
-/// Forward passes of blocks that the backward pass makes; those of attention alone do not count.
+/// Number of forward passes of blocks in the backward pass; those of attention alone do not count.
 int64_t ReplayedBlocks(const RematPlan& plan);
 
 /// Blocks of steps that send what they keep to the host.
 int64_t SentBlocks(const RematPlan& plan);
 
-/// Blocks of which attention alone is computed again, each time it is.
+/// Number of times that the attention alone of a block is recomputed.
 int64_t ReplayedAttentions(const RematPlan& plan);
 
 }  // namespace weft

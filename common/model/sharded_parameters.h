@@ -10,8 +10,8 @@
 
 namespace weft {
 
-/// What ranks that share out parameters tell each other. Gathering and reducing the payload n over
-/// g ranks sends n (g-1)/g.
+/// Traffic of sharded parameters (ZeRO stage 3). Gathering and reducing the payload n over g ranks
+/// sends n (g-1)/g.
 struct ShardedTraffic {
   int64_t forward_payload = 0;   ///< Gathered in the forward pass of a micro-batch ...
   int64_t backward_payload = 0;  ///< ... and in its backward pass: all but the last block again.
@@ -21,9 +21,9 @@ struct ShardedTraffic {
   int64_t reductions = 0;       ///< Collectives of these.
 };
 
-/// Bytes of a rank where ranks share out parameters (zero_stage 3): each holds an equal part of
-/// every region (what one block, the embeddings or the head have of matrices, of vectors, and of
-/// experts that ranks share), and whole ones are gathered while they are computed with.
+/// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every
+/// flat parameter (the matrices, the vectors, and the sharded experts of a block, the embeddings or
+/// the head). Whole ones are gathered for computation.
 struct ShardedParameters : ShardedTraffic {
   int64_t held = 0;      ///< Parts of values.
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
@@ -39,22 +39,21 @@ struct ShardedParameters : ShardedTraffic {
   int64_t packed_in_tiles = 0;  ///< ... of those that are in tiles (ParameterInfo::in_tiles) ...
   int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
   int64_t gradients = 0;        ///< Parts of gradients.
-  OpenGradients open_gradients = {};  ///< Whole gradients: of two units under way.
-  /// Where the parts stand in files (worker/engine/nn/parameter_file.h).
+  OpenGradients open_gradients = {};  ///< Whole gradients: of two units in flight.
+  /// With the parts in files (worker/engine/nn/parameter_file.h).
   struct Filed {
     FiledValues values;
-    FiledValues gradients;  ///< `host`: of two units that follow each other.
+    FiledValues gradients;  ///< `host`: of two successive units.
     int64_t numbers = 0;    ///< Gradients of the largest unit.
   } filed = {};
-  ShardedTraffic experts = {};  ///< That ranks share, among those that have the same.
+  ShardedTraffic experts = {};  ///< Over the ranks that hold the same experts.
 };
 
-/// What ranks share out of a model, for any number of them: the regions of its parameters, found
-/// once.
+/// The flat parameters of a model, for any number of shard ranks; found once.
 class ParameterRegions {
  public:
-  /// `model` with vocab_size resolved; of what one of `tensor` ranks that share each matrix, as a
-  /// grid of `rows`, or one of `expert_ranks` that share the experts has. `precision` outlives it.
+  /// `model` with vocab_size resolved; for one of `tensor` tensor-parallel ranks, in a grid of
+  /// `rows`, or one of `expert_ranks` expert-parallel ranks. `precision` outlives it.
   ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision, int64_t tensor = 1,
                    int64_t rows = 1, int64_t expert_ranks = 1);
 
@@ -79,7 +78,7 @@ class ParameterRegions {
   int64_t Travels(const Region& region, int64_t unit) const;
   /// Bytes of whole values of a region, where `unit` computes with them.
   int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
-  /// The same of what this rank alone has, where that stands on the host.
+  /// The same for what this rank alone has, where that resides on the host.
   int64_t Alone(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
   /// Of all regions of the unit.
   int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward) const;

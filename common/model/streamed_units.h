@@ -21,38 +21,38 @@ struct StreamedUnit {
   int64_t trained = 0;            ///< Of the unit's own numbers, without what fills them up,
   int64_t stored_trained = 0;     ///< and with it.
 
-  /// Numbers in matrices and tables that stand in this unit.
+  /// Numbers in matrices and tables of this unit.
   int64_t held_matrices() const { return looked_up + matrices - of_first; }
 };
 
-/// In their order. `model` with vocab_size resolved; of a rank of `tensor` that share each matrix,
-/// as a grid of `rows`, and of `expert_ranks` that share the experts.
+/// The units in their order. `model` with vocab_size resolved; for one of `tensor` tensor-parallel
+/// ranks, in a grid of `rows`, and of `expert_ranks` expert-parallel ranks.
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1,
                                         int64_t rows = 1, int64_t expert_ranks = 1);
 
-/// The sum of some of them, of which a table that classifies is in that of the embeddings. What the
-/// model does not have, which an imported one shows late, counts nothing.
+/// The sum of some units; a tied classifier counts with the embeddings. Units that the model does
+/// not have, which an imported one shows late, count nothing.
 StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units, const std::vector<int64_t>& chosen);
 
-/// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
+/// Bytes of values in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {
   int64_t host = 0;  ///< In memory: some units that follow each other.
   int64_t file = 0;
 };
 
-/// Units ahead of the one that an update in files has left (worker/engine/nn/parameter_feed.h): on
-/// their way to the device, updated and read, where it runs beside a forward pass; of ranks that
-/// share it updated and read.
+/// Units ahead of the one that an update in files has left (worker/engine/nn/parameter_feed.h).
+/// Where the update overlaps with a forward pass they are in transfer to the device, updated and
+/// read; with a sharded optimizer updated and read.
 inline int64_t FiledUnitsAhead(bool shares) {
   return shares ? 2 : 3;
 }
 
-/// Of so many bytes by unit, with the one that is written and those ahead of it. `tied`: the last
-/// one reads the first, too. `shares`: as above.
+/// Values in files for these bytes by unit. In memory are, at most, the unit that is written and
+/// those ahead of it. `tied`: the last one reads the first, too. `shares`: as above.
 FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied, bool shares);
 
-/// By unit, of a rank with `shape` and matrices of so many bytes a number; of a stage of a pipeline
-/// its units alone.
+/// Bytes by unit, for a rank with `shape` and matrices of the given bytes a number; for a pipeline
+/// stage its units alone.
 std::vector<int64_t> FiledUnitBytes(const ModelShape& shape, int64_t matrix_bytes);
 
 /// FiledUnits of these.

@@ -22,7 +22,7 @@ struct MemoryInputs;
 struct StepWork {
   std::vector<Gemm> products;    ///< In f32, whatever the precision.
   double flops = 0;              ///< Of everything else.
-  double f32_numbers = 0;        ///< Read or written beside the products, as f32 ...
+  double f32_numbers = 0;        ///< Read or written outside the products, as f32 ...
   double parameter_numbers = 0;  ///< ... and in the type of the parameters.
 
   /// Of the products and of everything else.
@@ -77,8 +77,8 @@ class TechniqueCost {
   /// Then: sets its other fields to their defaults, where a job is given another precision.
   virtual void ForgetPrecision(JobSpec&) const {}
 
-  /// What is trained in the place of the trained `parameter`, from which its value is computed;
-  /// none where it is trained itself.
+  /// The tensors that are trained instead of `parameter`, whose value is computed from them; none
+  /// where it is trained itself.
   virtual std::vector<ParameterInfo> SourcesOf(const ModelSpec&, const ParameterInfo&) const {
     return {};
   }
@@ -102,7 +102,7 @@ class TechniqueCost {
   /// f32 copies of each updated parameter that it keeps with the state of the optimizer.
   virtual int64_t StateCopies(const JobSpec&) const { return 0; }
 
-  /// The tensors whose mean stands for each trained parameter in exports of a checkpoint after
+  /// The tensors whose mean replaces each trained parameter in exports of a checkpoint after
   /// `updates` updates; none where the parameters themselves count.
   virtual std::vector<StateName> ExportedAverages(const JobSpec&, int64_t /*updates*/) const {
     return {};

@@ -7,10 +7,10 @@
 
 namespace weft {
 
-/// Bytes that ranks which share matrices exchange in the forward and backward pass of one
-/// micro-batch, as payloads of their collectives (rank_traffic.h), between the ranks of a row of
-/// the grid or of a column. Without sequence parallelism, whose reduce-scatters and all-gathers put
-/// the same bytes on the wire.
+/// Bytes that tensor-parallel ranks exchange in the forward and backward pass of one micro-batch,
+/// as payloads of their collectives (rank_traffic.h), between the ranks of a row of the grid or of
+/// a column. Without sequence parallelism, whose reduce-scatters and all-gathers put the same bytes
+/// on the wire.
 struct TensorTraffic {
   int64_t sums = 0;  ///< All-reduces.
   int64_t summed = 0;

@@ -24,8 +24,8 @@ struct StepLoad {
 /// The times of the plan's steps, all of blocks with these times. Bytes are left out.
 std::vector<StepLoad> LoadsOf(const RematPlan& plan, const BlockSeconds& block);
 
-/// Seconds that a forward and a backward pass stand still for what travels. Each direction of the
-/// link carries one step's after the other's while the device computes.
+/// Seconds that a forward and a backward pass wait for transfers. Each direction of the link
+/// carries the steps' transfers one after the other while the device computes.
 double TransferWaits(const RematPlan& plan, const std::vector<StepLoad>& loads,
                      double seconds_per_byte);
 

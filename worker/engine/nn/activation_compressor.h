@@ -10,21 +10,21 @@
 
 namespace weft::engine {
 
-/// Keeps tensors in 8, 4 or 2 bits an element, with a scale for every 128 (kernels/group_quantize),
-/// rounded at random so that their mean is the tensor (Chen et al. 2021, "ActNN", arXiv
-/// 2104.14129). The random numbers are those of the step, the layer, how many tensors it has kept
-/// before, and the place in the global batch, so that a step that is repeated has the same bits.
-/// Of tensors that ranks share the parts have the bits that they have in the whole, where they
-/// consist of whole groups of it: rows of a multiple of 128 columns, or chunks of as many elements.
-/// What all of these ranks have has the same bits on each. What is to come back as it was, and the
-/// codes, another keeper keeps.
+/// Quantises saved tensors to 8, 4 or 2 bits an element, with a scale for every 128
+/// (kernels/group_quantize), rounded at random so that their mean is the tensor (Chen et al. 2021,
+/// "ActNN", arXiv 2104.14129). The random numbers depend on the step, the layer, the number of
+/// tensors it has saved before, and the place in the global batch, so that a repeated step has the
+/// same bits. A rank's part of a tensor has the bits that it has in the whole if it consists of
+/// whole groups: rows of a multiple of 128 columns, or chunks of a multiple of 128 elements.
+/// Replicated tensors have the same bits on each rank. Another keeper keeps the quantised tensors,
+/// and those that must be restored exactly.
 class ActivationCompressor : public TensorKeeper {
  public:
   struct Options {
     int64_t bits = 8;
     int64_t layer = 0;
-    const TensorParallel* tensor = nullptr;    ///< Ranks that share matrices, or none.
-    const ContextParallel* context = nullptr;  ///< Ranks that share sequences, or none.
+    const TensorParallel* tensor = nullptr;    ///< Tensor-parallel ranks, or none.
+    const ContextParallel* context = nullptr;  ///< Context-parallel ranks, or none.
     TensorKeeper* below = nullptr;             ///< Or none.
   };
   /// For one pass of a layer over a batch; all outlive this.
@@ -42,10 +42,10 @@ class ActivationCompressor : public TensorKeeper {
     int64_t token = 0;  ///< The first, in the global batch.
   };
   std::vector<Span> SpansOf(int64_t rows) const;
-  /// Of a tensor with so many rows, this rank has some of all; not those that it shares alone.
+  /// Whether a tensor with `rows` rows holds this rank's part of the tokens (sequence parallelism).
   bool DealtOut(int64_t rows) const;
-  /// Of a tensor with so many columns: those of which nothing is said are of the residual stream,
-  /// whose features the rows of a grid deal out.
+  /// The part that this rank has of a tensor with `columns` columns. An empty `part` is the
+  /// residual stream, whose features 2-D tensor parallelism partitions.
   ColumnPart PartOf(const ColumnPart& part, int64_t columns) const;
 
   Options options_;

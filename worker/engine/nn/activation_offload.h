@@ -11,11 +11,11 @@
 
 namespace weft::engine {
 
-/// Has what steps of a forward pass save wait in the host tier, as a plan says (RematStep). What
-/// such a step has saved begins to go down when it is over, and gives its memory back at the end of
-/// step `sent`; it takes memory again and begins to come up with the backward pass of step
-/// `fetched`, so that memory does not depend on how fast the link is. Each direction carries one
-/// step's after the other's. A tensor that several operations save goes once. Not thread-safe.
+/// Offloads tensors that steps of a forward pass save to the host tier, as a plan says (RematStep).
+/// They begin to go down when the step is over, and free their memory at the end of step `sent`.
+/// They take memory again and begin to come up with the backward pass of step `fetched`, so that
+/// memory does not depend on the rate of the link. Each direction carries the steps one after the
+/// other. A tensor that several operations save is sent once. Not thread-safe.
 class ActivationOffload : public TensorKeeper {
  public:
   /// For one forward pass and its backward pass. `host` and `plan` outlive it.
@@ -27,15 +27,15 @@ class ActivationOffload : public TensorKeeper {
   }
   SavedTensor KeepExactly(Tensor tensor) override;
 
-  /// The forward pass of `step` is over; what is kept from now on is of the next one that travels.
-  /// Waits for what is to have left by then.
+  /// Ends the forward pass of `step`; tensors saved from now on belong to the next offloaded step.
+  /// Waits for transfers that must have ended by then.
   Status EndForward(Context& context, size_t step);
 
-  /// The backward pass of `step` comes next. Waits until what it saved is back.
+  /// Begins the backward pass of `step`. Waits until its saved tensors are back.
   Status StartBackward(Context& context, size_t step);
 
  private:
-  /// Of a tensor, here, there, or on its way.
+  /// Where a tensor is: on the device, on the host, or in transfer.
   struct Place {
     Tensor device;
     Tensor host;

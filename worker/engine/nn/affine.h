@@ -15,7 +15,7 @@ class Affine : public Graft {
   Affine(const ParameterSet* parameters, int64_t scale, int64_t shift)
       : parameters_(parameters), scale_(scale), shift_(shift) {}
 
-  /// Keeps x when the scale is trained; otherwise works in place when nobody else looks at x.
+  /// Saves x when the scale is trained; otherwise works in place when nothing else reads x.
   Result<Value> Forward(Context& context, Tape& tape, Value x, const GraftUse& use) const override;
 
  private:

@@ -19,21 +19,21 @@ struct BlockStackOptions {
   /// gradients are the sums over them (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;
   int64_t network_blocks = 0;  ///< Of the model, where some are elsewhere; 0: those that are here.
-  /// Of distinct block `index`.
+  /// Options of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
-  /// What each layer does with its saved tensors; all of them are in it. What travels waits in the
+  /// What each layer does with its saved tensors; it has all layers. Offloaded tensors wait in the
   /// host tier (activation_offload.h).
   RematPlan remat;
-  /// Of each value that a layer or a segment keeps but of queries, keys and values; 0: as it is.
-  /// What a single layer keeps that is run again, for its backward pass right after, stays as it
-  /// is.
+  /// Bits of each saved value of a layer or a segment, except queries, keys and values; 0: not
+  /// quantised. A single layer that is recomputed does not quantise, since its backward pass
+  /// follows at once.
   int64_t activation_bits = 0;
-  const ContextParallel* context = nullptr;  ///< Ranks that share each sequence, or none.
+  const ContextParallel* context = nullptr;  ///< Context-parallel ranks, or none.
   Grafter grafter = {};                      ///< Has grafts for the blocks, or none.
   /// Its backward pass comes right after its forward pass, so that parameters of the last layer,
   /// where they come and go, stay in between: not in a pipeline, with other micro-batches.
   bool parameters_stay = true;
-  /// Gets what is done with layers, in order, as RematOperations says it; or none.
+  /// Receives the operations on layers, in order, as RematOperations names them; or none.
   std::vector<std::string>* operations = nullptr;
 };
 
@@ -57,7 +57,7 @@ class BlockStack {
     std::vector<KeyValueCache>* caches = nullptr;
   };
 
-  /// A step of the forward pass, which is to be recorded, with what comes and goes beside it.
+  /// Runs and records a step of the forward pass, overlapped with its transfers.
   Result<Residual> RunBesideTransfers(Context& context, Tape& tape, size_t index, Residual x,
                                       const Pass& pass,
                                       const std::shared_ptr<ActivationOffload>& offload) const;

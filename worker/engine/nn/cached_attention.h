@@ -10,7 +10,7 @@ namespace weft::engine {
 Status AppendKeysAndValues(Context& context, const Tensor& keys, const Tensor& values,
                            KeyValueCache& cache);
 
-/// Attention of the last tokens in the cache, whose queries are `q` [count, heads * head_dim]: each
+/// Attention of the last tokens in the cache, with queries `q` [count, heads * head_dim]. Each
 /// attends, by logits times `scale`, to the tokens up to itself, the last `window` of them (0:
 /// all). Returns a tensor like q. On the CPU, wherever the cache is; one token at a time, meant for
 /// decoding.

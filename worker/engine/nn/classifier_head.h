@@ -16,15 +16,16 @@ struct BatchLoss {
 };
 
 /// Logits and their softmax cross-entropy, over a vocabulary padded to whole tiles. The logits of
-/// all tokens never exist: chunk after chunk they are computed, turned into their gradient in place
-/// and, while in cache, multiplied into the gradients of the weight and of the input. Where ranks
-/// have some rows of the weight each, they tell each other three numbers a token, and the gradient
-/// of the input is a summand; where they have some columns, the logits are summands.
+/// all tokens never exist: chunk after chunk they are computed, overwritten by their gradient and,
+/// while in cache, multiplied into the gradients of the weight and of the input. Where the weight
+/// is sharded by rows, ranks exchange three numbers a token, and the gradient of the input is a
+/// partial sum; where it is sharded by columns, the logits are partial sums.
 class ClassifierHead {
  public:
   /// `weight` [padded vocabulary, width] may be shared with an embedding; the caller packs it.
-  /// `bias` is the index of a vector, padded alike, or -1. `counts` right answers, which is for
-  /// few columns. `ranks` share the weight, which then is a shard and has no bias, or null.
+  /// `bias` is the index of a vector, padded alike, or -1. `counts` correct predictions, which is
+  /// for few columns. `ranks` are those over which the weight is sharded, then without a bias, or
+  /// null.
   ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight, int64_t vocabulary,
                  int64_t bias = -1, bool counts = false, const TensorParallel* ranks = nullptr)
       : parameters_(parameters),

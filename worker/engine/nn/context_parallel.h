@@ -8,9 +8,9 @@
 
 namespace weft::engine {
 
-/// The ranks that share each sequence. Cut into two chunks a rank, rank i of n has chunks i and
-/// 2n-1-i, in this order, so that all have as many pairs of a query and a key that it sees. Between
-/// the attentions each computes its own tokens alone; of the parameters all have everything.
+/// The context-parallel ranks. Each sequence is cut into two chunks a rank; rank i of n has chunks
+/// i and 2n-1-i, in this order, so that all have the same number of visible pairs of a query and a
+/// key. Between the attentions each computes its own tokens alone; all have all parameters.
 class ContextParallel {
  public:
   /// `group`, of two ranks or more, outlives this. `method`: "ring" or "ulysses".

@@ -13,14 +13,13 @@
 
 namespace weft::engine {
 
-/// Operations of ranks on what stands in the host tiers of CUDA devices, whose memory alone NCCL is
-/// certain to read and write: piece by piece it goes up, is operated on and comes down again. While
-/// ranks operate on a piece the next one goes up and the one before it down; the host waits in
-/// Finish alone. Not thread-safe.
+/// Collectives on tensors in the host tiers of CUDA devices. NCCL is certain to read and write
+/// device memory only, so the tensors pass through it piece by piece: up, the operation, down
+/// again. While ranks operate on a piece the next one goes up and the previous one down; the host
+/// waits in Finish alone. Not thread-safe.
 class DevicePassage {
  public:
-  /// Copies between the host tier and a piece that stands at `above` on the device, in a job of
-  /// `lane`.
+  /// Copies between the host tier and the piece at `above` on the device, in a job of `lane`.
   using Move = std::function<void(LinkLane& lane, std::byte* above)>;
   /// Starts the operation on a piece.
   using Operate = std::function<Work(const TensorView& piece)>;
@@ -32,7 +31,7 @@ class DevicePassage {
   DevicePassage(const DevicePassage&) = delete;
   DevicePassage& operator=(const DevicePassage&) = delete;
 
-  /// Whether what stands in the host tier of `context` goes this way.
+  /// Whether collectives on the host tier of `context` need this.
   static bool IsWayOf(const Context& context) {
     return context.host != nullptr && context.stream.device.type == DeviceType::kCuda;
   }

@@ -9,7 +9,7 @@
 
 namespace weft::engine {
 
-/// What the masks of a site follow from in the step under way; `use` tells apart the layers that
+/// The key of a site's masks in the current step; `use` is the index of the layer among those that
 /// share it, from 0.
 PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use);
 

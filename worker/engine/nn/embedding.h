@@ -9,8 +9,8 @@
 
 namespace weft::engine {
 
-/// Token plus learned position embedding: two parameters that others may share. Where several ranks
-/// have some tokens each, their results are summands of the embedding.
+/// Token plus learned position embedding: two parameters that others may share. Where the token
+/// table is sharded over ranks, their results are partial sums of the embedding.
 class Embedding {
  public:
   /// `position_table` is -1 where positions enter elsewhere, `token_table` where another stage has
@@ -24,7 +24,7 @@ class Embedding {
     if (position_table >= 0) parameters->SetReadDirectly(position_table);
   }
 
-  /// Of [count] indices, in the compute type [count, width].
+  /// Embeds [count] indices: [count, width] in the compute type.
   Result<Value> Forward(Context& context, Tape& tape, const Tensor& tokens,
                         const Tensor& positions = {}) const;
 

@@ -9,8 +9,8 @@
 
 namespace weft::engine {
 
-/// Rows that go to experts and back. They are ordered by expert on the rank that they come from, by
-/// expert and then by that rank on the one that has their experts.
+/// Rows that are sent to experts and back. The sender orders them by expert; the rank that has
+/// their experts orders them by expert and then by sender.
 struct ExpertRows {
   std::vector<int64_t> sent;      ///< [experts] from this rank to each.
   std::vector<int64_t> received;  ///< [experts here, ranks] for each of these, from each rank.
@@ -19,9 +19,8 @@ struct ExpertRows {
   int64_t ReceivedRows() const;
 };
 
-/// Ranks that see different sequences and share the experts of a model (Lepikhin et al. 2020, arXiv
-/// 2006.16668): of n each has experts/n successive ones, whole, and of all other parameters
-/// everything.
+/// The expert-parallel ranks, which have different sequences (Lepikhin et al. 2020, arXiv
+/// 2006.16668). Each of n has experts/n successive experts, whole, and all other parameters.
 class ExpertParallel {
  public:
   /// `group`, of two ranks or more, outlives this.
@@ -31,14 +30,14 @@ class ExpertParallel {
   int64_t degree() const { return group_->size(); }
   Collective& group() const { return *group_; }
 
-  /// Tells the ranks how many rows go to each expert. All of them call it, and the two below, as
-  /// often.
+  /// Exchanges the number of rows for each expert. All ranks call it, and the two functions below,
+  /// equally often.
   Result<ExpertRows> Agree(Context& context, std::vector<int64_t> sent) const;
-  /// Rows `from` [SentRows(), width] go to their experts, where they are `to` [ReceivedRows(),
+  /// Sends rows `from` [SentRows(), width] to their experts, which receive `to` [ReceivedRows(),
   /// width].
   Status ToExperts(Context& context, const ExpertRows& rows, const Tensor& from,
                    const Tensor& to) const;
-  /// The way back.
+  /// Sends the results back.
   Status FromExperts(Context& context, const ExpertRows& rows, const Tensor& from,
                      const Tensor& to) const;
 

@@ -9,12 +9,12 @@ namespace weft::engine {
 /// model.initialization: docs/techniques/initialization.md.
 void SetStarts(const ModelSpec& spec, ParameterSet& parameters);
 
-/// What attention logits are multiplied by, on top of 1 / sqrt(head size). 1, but for mup, which
+/// Factor of attention logits, on top of 1 / sqrt(head size). It is 1, except with mup, which
 /// divides them by the head size: sqrt(base_width / width), which is 1 at base_width (Yang et al.
 /// 2022, arXiv 2203.03466). All widths have the same number of heads.
 double AttentionLogitScale(const ModelSpec& spec);
 
-/// What the input of the classifier is multiplied by: 1, with mup base_width / width.
+/// Factor of the classifier's input: 1, with mup base_width / width.
 double OutputScale(const ModelSpec& spec);
 
 }  // namespace weft::engine

@@ -13,22 +13,22 @@ namespace weft::engine {
 
 struct LinearOptions {
   /// Name, number and role of each output: parameters `name`.weight and `name`.bias. Several
-  /// outputs of one input (queries, keys and values, say) are one product, their columns side by
-  /// side.
+  /// outputs of one input (for example queries, keys and values) are one product, with adjacent
+  /// columns.
   std::vector<ParameterSet::StackedPart> outputs;
   int64_t in_features = 0;
   bool bias = true;
-  /// Which columns of W and x stand here, when other ranks have the rest: then y is a summand of
-  /// the result, and the first rank's one has the bias. One range.
+  /// Which columns of W and x this rank holds, when other ranks have the rest. Then y is a partial
+  /// sum of the result, and that of the first rank includes the bias. One range.
   Shard inputs = {};
   /// A name that layers have in common whose inputs are rows of one tensor, and their results of
   /// another, whichever rows each gets: those of experts. Empty: it is alone.
   std::string group = {};
 };
 
-/// y = x Wᵀ + b with W [out, in]. Of a layer that several ranks share, `outputs` and `inputs` say
-/// which rows or columns of W are here (Shoeybi et al. 2019, arXiv 1909.08053). This is what the
-/// tape knows of it; WeightProducts compute.
+/// y = x Wᵀ + b with W [out, in]. In a tensor-parallel layer, `outputs` and `inputs` say which rows
+/// or columns of W this rank holds (Shoeybi et al. 2019, arXiv 1909.08053). This is what the tape
+/// knows of it; WeightProducts compute.
 class Linear {
  public:
   Linear(ParameterSet* parameters, const LinearOptions& options, const ProductOptions& products);
@@ -60,8 +60,8 @@ class Linear {
   /// will be called, `for_weight`: AddWeightGradient. dy may have no rows.
   Result<OutputGradient> Prepare(Context& context, const Tape& tape, Tensor dy, bool for_input,
                                  bool for_weight) const;
-  /// dy W in a new tensor. With `before`, of which x is the GELU: the gradient of that; its
-  /// `value`, where there is one, becomes x again.
+  /// Returns dy W in a new tensor. With `before`, whose GELU is x, returns the gradient of
+  /// `before`; its `value`, if any, becomes x again.
   Result<Tensor> InputGradient(Context& context, const OutputGradient& dy,
                                const Tensor& before = {}, const GeluValue& active = {}) const;
   /// The same into the rows `dx`.
@@ -80,7 +80,7 @@ class Linear {
   bool TrainsWeight(const Tape& tape) const;
   /// What AddWeightGradient does of an x without rows.
   Status AddNoGradient(Context& context, Tape& tape) const;
-  /// The gradients that it adds to otherwise, told that they are written.
+  /// The gradients of the trained parameters, marked as written.
   Result<std::vector<WeightGradientTarget>> TrainedTargets(ParameterGradients& gradients) const;
   int64_t outputs() const { return static_cast<int64_t>(rows_.size()); }
 

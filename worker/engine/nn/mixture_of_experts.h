@@ -23,10 +23,10 @@ struct MixtureOfExpertsOptions {
   double balance = 0;   ///< Weight of the loss of load balancing.
   /// Whether the weights of a token's experts add up to 1, or are their probabilities.
   bool normalize = true;
-  /// That share the experts, or none; outlives the mixture.
+  /// Expert-parallel ranks, or none; outlives the mixture.
   const ExpertParallel* ranks = nullptr;
-  /// That share each sequence, or none; likewise. The loss of load balancing is of the tokens of
-  /// all of them, and so are the tokens that an expert takes: those that it would take on one rank.
+  /// Context-parallel ranks, or none; likewise. The loss of load balancing covers the tokens of all
+  /// of them. An expert takes the tokens that it would take on one rank.
   const ContextParallel* sequences = nullptr;
 };
 
@@ -35,16 +35,16 @@ struct MixtureOfExpertsOptions {
 /// The loss of load balancing (Fedus et al. 2021, arXiv 2101.03961) is experts * sum of f P over
 /// the experts, f being an expert's choices over tokens and P its mean probability, both of the
 /// micro-batch; it enters the gradients alone. Padding goes to no expert and counts nowhere: tokens
-/// are those of TokenBatch::real_tokens. The host waits for a device to tell it how many rows each
-/// expert has.
+/// are those of TokenBatch::real_tokens. The host waits for a device to report the number of rows
+/// of each expert.
 ///
-/// What all experts read is one tensor for whoever makes their products, as are what they make and
-/// what is between their products (LinearOptions::group): which rows an expert gets is by chance.
-/// The router's products have operands of type `compute`.
+/// The inputs of all experts are one tensor for their products, as are their outputs and the values
+/// between their products (LinearOptions::group): which rows an expert gets is by chance. The
+/// router's products have operands of type `compute`.
 ///
-/// Ranks that share matrices (ProductOptions::tensor) have some inner columns of each expert, and
-/// the whole router. All of them give all tokens to the same experts, whose results are summands;
-/// so the gradients of the router's weights are, which are to be added up before they are used
+/// Tensor-parallel ranks (ProductOptions::tensor) hold some inner columns of each expert, and the
+/// whole router. All of them route all tokens alike, and the results of experts are partial sums.
+/// So are the gradients of the router's weights, which must be reduced before use
 /// (ParameterSet::Partial).
 class MixtureOfExperts {
  public:
@@ -53,16 +53,16 @@ class MixtureOfExperts {
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same; where ranks share matrices as EnterShards and LeaveShards have it.
-  /// Keeps x, what went to the experts, their values before the
-  /// activation and their results, of which approximations will do, and the choices. In training an
-  /// expert takes its first tokens, up to its capacity; in evaluation all. Ranks that share the
-  /// experts call it together, each with rows of its own; capacity and balance are of these.
+  /// [count, width] -> the same; with tensor parallelism between EnterShards and LeaveShards. Saves
+  /// x, the experts' inputs, their values before the activation and their results, which may all be
+  /// approximated, and the choices. In training an expert takes its first tokens, up to its
+  /// capacity; in evaluation all. Expert-parallel ranks call it together, each with its own rows;
+  /// capacity and balance count these.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x,
                         const TokenBatch& batch) const;
 
  private:
-  /// An MLP, of which one product makes gate and up.
+  /// An MLP; one product computes gate and up.
   struct Expert {
     Linear up;
     Linear down;
@@ -71,29 +71,29 @@ class MixtureOfExperts {
   struct Saved;
   struct ExpertProducts;
 
-  /// What the experts make of all tokens `x` that are theirs together.
+  /// The result of the experts for all tokens `x`.
   Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits,
                     const TokenBatch& batch) const;
   Status Route(Context& context, const Tape& tape, const Tensor& logits, const TokenBatch& batch,
                Saved& saved) const;
-  /// What load balancing must know of the micro-batch: of all ranks that share its sequences.
+  /// Collects the statistics of load balancing over the micro-batch: all context-parallel ranks.
   Status Weigh(const Tape& tape, std::span<const int64_t> wanted, const TokenBatch& batch,
                Saved& saved) const;
-  /// Of each expert the tokens here, [experts] i32, that are among its first ones of all ranks that
-  /// share sequences.
+  /// Returns [experts] i32: for each expert the number of tokens here that are among its first
+  /// ones, counted over the context-parallel ranks.
   Result<Tensor> ShareCapacity(Context& context, const Tensor& chosen,
                                const TokenBatch& batch) const;
-  /// What the experts here read: copies of rows of `x`, and of the other ranks'.
+  /// The inputs of the experts here: copies of rows of `x`, and of other ranks'.
   Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x,
                           const TokenBatch& batch, Saved& saved) const;
-  /// `tensor` for the backward pass, of which an approximation will do, where there is one.
+  /// Saves `tensor` for the backward pass, which may be approximated, where there is one.
   Result<SavedTensor> Kept(Context& context, const Tape& tape, bool records, Tensor tensor,
                            const ColumnPart& part) const;
-  /// What they make of `inputs`.
+  /// Runs the experts on `inputs`.
   Status RunExperts(Context& context, const Tape& tape, bool records, const Tensor& inputs,
                     Saved& saved, const Tensor& results) const;
-  /// From `gradients` of that, those of weights and, where it is wanted, of what the experts read:
-  /// `dinputs`, which may be the same memory unless the tape defers.
+  /// From `gradients` of their results computes those of weights and, if requested, of the experts'
+  /// inputs: `dinputs`, which may be the same memory unless the tape defers.
   Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, const Tensor& gradients,
                             const Tensor& dinputs) const;
   Status AddDownGradient(Context& context, Tape& tape, const ExpertProducts& products) const;
@@ -110,7 +110,7 @@ class MixtureOfExperts {
   const TensorParallel* tensor_;
   Linear router_;
   std::vector<Expert> experts_;  ///< That are here.
-  int64_t inner_ = 0;            ///< Of each what is here.
+  int64_t inner_ = 0;            ///< Inner columns of each that are here.
 };
 
 }  // namespace weft::engine

@@ -24,21 +24,21 @@ struct MlpOptions {
   bool bias = true;
 };
 
-/// Two linear layers with an activation between them; gate and up are one product. Ranks of
-/// products.tensor have some of the inner columns each.
+/// Two linear layers with an activation between them; gate and up are one product. Tensor-parallel
+/// ranks (products.tensor) have some of the inner columns each.
 class Mlp {
  public:
   Mlp(ParameterSet* parameters, const MlpOptions& options, const ProductOptions& products);
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same. Keeps x and the values before the activation, which is computed
+  /// [count, width] -> the same. Saves x and the values before the activation, which is computed
   /// again in the backward pass, in the same sweep as its derivative. GELU and its derivative are
   /// part of the products before them.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
-  /// The second layer's product, of the activation of x, which is `active` where it is known.
+  /// The second layer's product with the activation of x, which is `active` where it is known.
   Result<Value> Project(Context& context, Tape& tape, const Value& x, Tensor active) const;
   Status Activate(Context& context, const Tensor& x, const Tensor& y) const;
   Result<Tensor> DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
@@ -47,7 +47,7 @@ class Mlp {
   Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
 
   MlpActivation activation_;
-  const TensorParallel* tensor_;  ///< Ranks that share the inner columns, or none.
+  const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
   Linear up_;
   Linear down_;
   int64_t inner_;  ///< That are here.

@@ -26,13 +26,12 @@ struct NormOptions {
   int64_t width = 0;
   double epsilon = 1e-5;
   NormKind kind = NormKind::kLayer;
-  /// The ranks that share the matrices, of which those of a column have some features each; or
-  /// none.
+  /// The tensor-parallel ranks; those of a column of a 2-D grid hold some features each. Or none.
   const TensorParallel* ranks = nullptr;
 };
 
-/// A norm with the addition before it. Where ranks have some columns each, they tell each other two
-/// numbers a row in each direction, an RMS norm one.
+/// A norm with the addition before it. Where ranks hold some columns each, they exchange two
+/// numbers a row in each direction, for an RMS norm one.
 class Norm {
  public:
   Norm(ParameterSet* parameters, const NormOptions& options);
@@ -44,7 +43,7 @@ class Norm {
   Result<Output> Forward(Context& context, Tape& tape, const Residual& x) const;
 
  private:
-  // What the forward pass leaves for the backward pass, by row.
+  // Saved by the forward pass for the backward pass, by row.
   struct Statistics {
     Tensor mean;  ///< Of layer norms.
     Tensor scale;
@@ -53,7 +52,7 @@ class Norm {
                    const Tensor& y) const;
   Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                        const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
-  // The same of the columns that are here.
+  // The same for the columns that this rank holds.
   Status NormalizePart(Context& context, const Residual& x, const Tensor& sum,
                        const Statistics& rows, const Tensor& y) const;
   Status DifferentiatePart(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,

@@ -15,17 +15,17 @@ enum class Repack : uint8_t {
   kTrained,  ///< Nothing that is frozen.
 };
 
-/// The compute copy of a weight matrix, with what it holds on the books.
+/// The compute copy of a weight matrix, and the account of its memory.
 struct PackedCopy {
   std::unique_ptr<kernels::PackedWeight> weight;
   ExternalBytes held;
 };
 
-/// Copies that nobody uses, for matrices of the same size: where parameters come and go, those of
-/// one block serve the next.
+/// Unused copies, for matrices of the same size. Where parameters are streamed, those of one block
+/// serve the next.
 class PackedCopies {
  public:
-  /// Of any content: a spare one, or a new one.
+  /// Returns an unused or a new copy, with undefined content.
   Result<PackedCopy> Take(Context& context, int64_t out, int64_t in, DType compute);
 
   void Give(PackedCopy copy) {

@@ -16,8 +16,8 @@ class PackedParameter {
   /// Parameters [index, index + count), for products of type `compute`. `parameters` outlives this.
   PackedParameter(ParameterSet* parameters, int64_t index, DType compute, int64_t count = 1);
 
-  /// Renews the copy from the master, padded rows included, where it may have changed. Where
-  /// values come and go their residence does that.
+  /// Renews the copy from the master, padded rows included, where it may have changed. Where values
+  /// are streamed their residence does that.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return copies_->index; }

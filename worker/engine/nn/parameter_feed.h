@@ -11,11 +11,11 @@
 
 namespace weft::engine {
 
-/// Goes through the parameters of a file while an update changes them in a thread beside the next
-/// forward pass, which computes with each unit once that is updated. Memory is taken and given back
-/// by the thread that computes, so that what is held does not depend on the disk: units ahead of
-/// the pass are read, or updated, and the last one behind it is written. A unit that has been
-/// updated is not read again for this pass.
+/// Goes through the parameters of a file while a thread updates them, overlapped with the next
+/// forward pass, which computes with each unit once it is updated. The computing thread allocates
+/// and frees memory, so that memory does not depend on the disk. Units ahead of the pass are read
+/// or updated, and the last one behind it is written. An updated unit is not read again for this
+/// pass.
 class ParameterFeed : public UnitWalk {
  public:
   /// Units ahead of the pass: one goes to the device, one is updated, one is read.
@@ -23,12 +23,12 @@ class ParameterFeed : public UnitWalk {
 
   explicit ParameterFeed(ParameterFile* file) : file_(file) {}
 
-  /// An update begins, once the one before has been closed.
+  /// Begins an update, once the previous one has been closed.
   Status Open();
-  /// The pass, or a walk in the place of one, wants nothing up to `unit` any more: waits until all
-  /// that is updated, and goes on. Passes go up.
+  /// The pass, or a walk instead of one, needs no unit up to `unit` any more. Waits until these are
+  /// updated, and continues. Passes go up.
   Status Pass(int64_t unit);
-  /// Goes on to the end, and waits until all is written. Nothing where none is open.
+  /// Continues to the end, and waits until all is written. Does nothing where none is open.
   Status Close();
 
   bool open() const { return open_; }
@@ -39,10 +39,10 @@ class ParameterFeed : public UnitWalk {
   /// Whether `unit` is, or will be, in memory for the pass.
   bool Brings(int64_t unit) const;
 
-  /// Of the thread that updates.
+  /// Called by the thread that updates.
   Status MoveTo(int64_t unit) override;
   Status Finish() override;
-  /// The update has failed, or is given up: all who wait are told.
+  /// Fails or abandons the update: all waiting callers get `status`.
   void Fail(const Status& status);
 
  private:

@@ -16,12 +16,12 @@ namespace weft::engine {
 
 class ParameterFeed;
 
-/// Values and gradients of a ParameterSet that stand in files below the host tier (Rajbhandari et
-/// al. 2021, "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time:
-/// the next ones to be computed with, or to be updated (parameter_walk.h).
+/// Values and gradients of a ParameterSet in files below the host tier (Rajbhandari et al. 2021,
+/// "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time: the next
+/// ones for computation, or for the update (parameter_walk.h).
 class ParameterFile {
  public:
-  /// `context` has a host tier with a directory; `parameters`, whose values take so many bytes by
+  /// `context` has a host tier with a directory. `parameters`, whose values take the given bytes by
   /// unit, is being allocated and outlives this.
   static Result<std::unique_ptr<ParameterFile>> New(const Context& context,
                                                     ParameterSet* parameters,
@@ -33,16 +33,16 @@ class ParameterFile {
   Status Start(int64_t unit, bool reads = true);
   /// Waits until they have been read.
   Status Await(int64_t unit) { return values_->Await(static_cast<size_t>(unit)); }
-  /// The same in a thread beside the one that computes.
+  /// The same in another thread than the computing one.
   Status AwaitBeside(int64_t unit) { return values_->AwaitBeside(static_cast<size_t>(unit)); }
-  /// Gives back their memory.
+  /// Frees their memory.
   void Drop(int64_t unit);
-  /// Writes them, and then gives back their memory.
+  /// Writes them, and then frees their memory.
   void WriteBehind(int64_t unit);
-  /// They become zero; of those that are in memory.
+  /// Sets the values of `unit` that are in memory to zero.
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
-  /// The way of an update beside a pass.
+  /// The feed of an update that overlaps with a pass.
   ParameterFeed& feed() { return *feed_; }
 
   /// Elements of gradients that are written and read together, of one unit.
@@ -50,22 +50,22 @@ class ParameterFile {
     int64_t unit = 0;
     ParameterSet::Range range;
   };
-  /// Gradients stand in these, in any order. Before there are any. The norm is of `counted`
-  /// (PiecewiseNorm), which are among them.
+  /// Sets the buckets of gradients, in any order, before there are any. The norm covers the ranges
+  /// `counted` of them (PiecewiseNorm).
   Status CutGradients(std::vector<Bucket> buckets, std::vector<ParameterSet::Range> counted);
   /// Images are the buckets.
   FileImages& gradients() { return *gradients_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Of the trained ones among the parameters of `unit`, rising.
+  /// The buckets of the trained parameters of `unit`, rising.
   const std::vector<size_t>& BucketsOf(int64_t unit) const {
     return unit_buckets_[static_cast<size_t>(unit)];
   }
-  /// Writes bucket `b`, which is in memory, once `before` has returned, and then gives back its
-  /// memory. What counts of it is measured on the way.
+  /// Writes bucket `b`, which is in memory, once `before` has returned, and then frees its memory.
+  /// Its counted ranges are measured on the way.
   void WriteGradients(size_t b, std::function<Status()> before = {});
-  /// Of the gradients that are written while it takes any: it is known once all are.
+  /// The norm of the gradients that are written while it is active; known once all are written.
   PiecewiseNorm& norm() { return norm_; }
-  /// Where gradient `element` of bucket `b`, which is in memory, stands.
+  /// The address of gradient `element` of bucket `b`, which is in memory.
   float* GradientAt(size_t b, int64_t element) const {
     return reinterpret_cast<float*>(gradients_->memory(b)) + (element - buckets_[b].range.begin);
   }

@@ -7,7 +7,7 @@
 
 namespace weft::engine {
 
-/// What this rank updates of a trained parameter: all of it or, where ranks share the updates
+/// The part of a trained parameter that this rank updates: all of it or, with a sharded optimizer
 /// (techniques/parallel/sharded_data_parallel.h), a range of its elements, which may be empty.
 struct ParameterPart {
   int64_t index = 0;    ///< Of the parameter.
@@ -19,7 +19,7 @@ struct ParameterPart {
   int64_t count() const { return value.shape.Elements(); }
 };
 
-/// Elements [first, first + count) of a parameter whose gradients stand at `gradient`; this rank
+/// Elements [first, first + count) of a parameter, with their gradients at `gradient`; this rank
 /// holds their values.
 ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t first, int64_t count,
                      float* gradient);
@@ -27,8 +27,8 @@ ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t firs
 /// All of parameter `index`, which has a gradient.
 ParameterPart WholePart(const ParameterSet& parameters, int64_t index);
 
-/// Parameters that updates change: those that are trained, sources in the place of what is derived
-/// from them.
+/// Parameters that updates change: the trained ones, with sources in place of the parameters
+/// derived from them.
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters);
 
 /// All of each of them.

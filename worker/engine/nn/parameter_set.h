@@ -16,7 +16,7 @@
 
 namespace weft::engine {
 
-/// What a parameter is for in a model: its start and its learning rate may follow from that
+/// The role of a parameter in a model: its start and its learning rate may depend on it
 /// (nn/initialization.h).
 enum class ParameterRole : uint8_t {
   kMatrix,  ///< None of those below.
@@ -31,7 +31,7 @@ enum class ParameterRole : uint8_t {
   kClassifier,
   kNormWeight,
   kBias,
-  kBranchScale,  ///< What multiplies a residual branch.
+  kBranchScale,  ///< The factor of a residual branch.
 };
 
 /// A matrix of a block, both of whose sides grow with the model's width.
@@ -64,7 +64,7 @@ enum class ValuesFrom : uint8_t {
 /// One tensor of a model, trained unless it was frozen.
 struct Parameter {
   std::string name;
-  Shape shape;                 ///< Of what stands here.
+  Shape shape;                 ///< Of the part here.
   Shard shard;                 ///< What of the logical tensor that is.
   bool sees_all_rows = false;  ///< See ParameterSet::Partial, as the next.
   bool of_summands = false;
@@ -75,8 +75,8 @@ struct Parameter {
   ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
-  std::vector<int64_t> parts;      ///< Rows of matrices that stand one under the other in this one.
-  bool stacked = false;            ///< Stands right under the parameter before it.
+  std::vector<int64_t> parts;      ///< Rows of matrices that lie one under the other in this one.
+  bool stacked = false;            ///< Lies right under the parameter before it.
   int64_t first_source = -1;  ///< See ParameterSet::Derive: the first of `sources` successive ones.
   int64_t sources = 0;
   int64_t source_of = -1;       ///< Of a source: the derived parameter.
@@ -90,7 +90,7 @@ struct Parameter {
 
   bool trainable() const { return gradient_offset >= 0; }
 
-  /// A table of which unit 0 reads rows, in the forward pass alone.
+  /// Whether it is a table whose rows unit 0 reads, in the forward pass alone.
   bool looked_up() const {
     return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
   }
@@ -115,10 +115,10 @@ struct Parameter {
 
 class ParameterFile;
 
-/// The parameters of a model: their values in one buffer and the f32 gradients of those that are
-/// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
-/// stacked ones) with zeros in between. Values are f32, those of matrices what the precision recipe
-/// says, unless they are derived. Sources of these stand after all other parameters.
+/// The parameters of a model: their values in one buffer and the f32 gradients of the trained ones
+/// in another, in order of registration. Each begins on a 64-byte boundary (except stacked ones)
+/// with zeros in between. Values are f32; those of matrices have the type of the precision recipe,
+/// unless they are derived. Sources of derived parameters come after all other parameters.
 class ParameterSet {
  public:
   ParameterSet();
@@ -142,38 +142,38 @@ class ParameterSet {
   /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
   int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
 
-  /// Some parameters are shards: several ranks, of which this one has number `rank`, have one each,
-  /// and all of them the other parameters. `deals_out_rows`: of a batch, between the shards.
+  /// Says that some parameters are tensor-parallel shards, of which this is rank `rank`; the others
+  /// are replicated. `deals_out_rows`: sequence parallelism partitions the rows of a batch between
+  /// the sharded layers.
   void SetTensorRank(int64_t rank, bool deals_out_rows) {
     tensor_rank_ = rank;
     deals_out_rows_ = deals_out_rows;
   }
   bool sharded() const { return tensor_rank_ >= 0; }
 
-  /// Whether this rank counts `index` in sums over those ranks, those of a pipeline and those that
-  /// share experts, so that each logical number counts once.
+  /// Whether this rank counts `index` in sums over the tensor-, pipeline- and expert-parallel
+  /// ranks, so that each logical number counts once.
   bool Counts(int64_t index) const {
     return CountsPart(index) && (expert_rank_ == 0 || parameters_[index].of_shared_expert);
   }
-  /// The same of what it has of `index` where ranks share updates or values, those that share
-  /// experts among them: of these each has other parts.
+  /// The same for its part of `index` with ZeRO, whose shard group includes the expert-parallel
+  /// ranks: each of these has other parts.
   bool CountsPart(int64_t index) const {
     const Parameter& parameter = parameters_[index];
     if (!parameter.counted || !parameter.shard.first) return false;
     return tensor_rank_ <= 0 || !parameter.shard.whole();
   }
 
-  /// Whether the gradient of `index`, which all ranks have, is the sum of theirs, because each
-  /// deals with some rows of a batch only, or with summands.
+  /// Whether the gradient of the replicated parameter `index` is a partial gradient, to be summed
+  /// over the tensor-parallel ranks: each sees some rows of a batch only, or partial sums.
   bool Partial(int64_t index) const {
     const Parameter& parameter = parameters_[index];
     if (parameter.of_summands) return true;
     return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
   }
-  /// Says that the gradients of all rows come to `index` on each rank.
+  /// Says that each rank computes the gradient of `index` over all rows.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
-  /// Says that what comes to `index` are summands of the gradients of the ranks that share
-  /// matrices.
+  /// Says that each tensor-parallel rank computes a partial gradient of `index`.
   void SetOfSummands(int64_t index) { parameters_[index].of_summands = true; }
 
   /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
@@ -189,19 +189,18 @@ class ParameterSet {
   /// Says what the parameters of the whole network are called, in the order of the forward pass,
   /// where other ranks have some. Before Freeze.
   void SetNames(std::vector<std::string> names) { names_ = std::move(names); }
-  /// The same; of those that are here where they are all.
+  /// Those names; without SetNames, those of the parameters here.
   std::vector<std::string> Names() const;
 
-  /// Says that of `ranks` successive ranks, of which this one has number `rank`, each has experts
-  /// of its own, the parameters named so, and all of them the others. All are registered; before
-  /// Allocate.
+  /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts, the
+  /// parameters named so; the others are replicated. All are registered; before Allocate.
   void SetExpertRank(int64_t rank, int64_t ranks);
   int64_t expert_ranks() const { return expert_ranks_; }
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
 
-  /// Says that a parameter is several matrices, one under the other, with so many rows each.
+  /// Says that a parameter is several matrices, one under the other, with `rows` rows.
   void SetParts(int64_t index, std::vector<int64_t> rows);
 
   /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
@@ -232,9 +231,9 @@ class ParameterSet {
   /// Calls the hooks.
   Status OnValues(Context& context, ValuesFrom from) const;
 
-  /// So many ranks share the updates of these parameters, but for those of experts, which those of
-  /// them share that have the same: ranges of gradients then are multiples of 64 bytes for each of
-  /// them and, where all values are f32, trained values stand as their gradients do. With
+  /// Shards the updates of these parameters over `ranks` ranks; those of experts over the ranks
+  /// that hold the same ones. Ranges of gradients are then multiples of 64 bytes for each rank and,
+  /// where all values are f32, trained values have the layout of their gradients. With
   /// `place_gradients` Allocate makes no memory for gradients: PlaceGradients says where they are.
   /// Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
@@ -249,10 +248,10 @@ class ParameterSet {
   void UseInLastUnit(int64_t index) { used_last_ = index; }
   bool LastUnitUsesFirst() const { return used_last_ >= 0; }
 
-  /// With ShareAmong: rank `rank` holds a part of each value only; of shared experts part
-  /// `part_of_experts`, of as many as ranks have the same ones. A residence
-  /// (parameter_residence.h) brings whole ones, unit by unit, and says where they are; until then
-  /// they have no value(). Before Allocate.
+  /// With ShareAmong: rank `rank` holds only its part of each value; of experts part
+  /// `part_of_experts`, with a part for each rank that holds the same ones. A residence
+  /// (parameter_residence.h) gathers whole values, unit by unit, and says where they are; until
+  /// then they have no value(). Before Allocate.
   void ShardValues(int64_t rank, int64_t part_of_experts) {
     shard_rank_ = rank;
     part_of_experts_ = part_of_experts;
@@ -260,35 +259,35 @@ class ParameterSet {
   bool values_sharded() const { return shard_rank_ >= 0; }
   int64_t shard_rank() const { return shard_rank_; }
 
-  /// Operations read this matrix itself; others they read packed. So they do vectors.
+  /// Says that operations read this matrix unpacked, like vectors; they read others packed.
   void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
 
-  /// Values and gradients stand in the host tier of the context; gradients have places on the
-  /// device meanwhile, by PlaceGradients. The device has a copy of what operations read directly:
-  /// operand(). Before Allocate.
+  /// Puts values and gradients in the host tier of the context; PlaceGradients gives gradients
+  /// temporary places on the device. The device has a copy of the values that operations read
+  /// directly: operand(). Before Allocate.
   void Offload() { offloaded_ = true; }
   bool offloaded() const { return offloaded_; }
 
-  /// With Offload: these units, of which there are some, stand on the device all the same, with
-  /// their gradients. Before Allocate.
+  /// With Offload: keeps these units, at least one, on the device, with their gradients. Before
+  /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !kept_units_.empty(); }
-  /// Whether `index` stands in the host tier.
+  /// Whether `index` resides in the host tier.
   bool on_host(int64_t index) const {
     return offloaded_ && !IsKept(static_cast<size_t>(parameters_[index].unit));
   }
 
-  /// Offloaded values have no copies on the device but for those that a residence
-  /// (parameter_residence.h) brings, unit by unit. Before Allocate.
+  /// Offloaded values have copies on the device only while a residence (parameter_residence.h)
+  /// brings them, unit by unit. Before Allocate.
   void StreamValues() { streamed_ = true; }
   bool streamed() const { return streamed_; }
-  /// Streamed or sharded values and their gradients stand in a file (parameter_file.h), and have a
-  /// value() while somebody has them in memory alone. Before Allocate.
+  /// Puts streamed or sharded values and their gradients in a file (parameter_file.h). They have a
+  /// value() only while they are loaded into memory. Before Allocate.
   void KeepInFile() { in_file_ = true; }
-  /// None where they stand in memory.
+  /// Null where they are in memory.
   ParameterFile* file() const { return file_.get(); }
-  /// The values of `unit`, of sharded ones this rank's parts, stand at `data` from now on; nowhere
-  /// for null.
+  /// Says that the values of `unit`, or this rank's parts of sharded ones, are at `data` from now
+  /// on; nowhere for null.
   void PlaceUnit(int64_t unit, std::byte* data);
   /// The byte of its unit's values at which a value in a file, or this rank's part of it, begins.
   size_t OffsetInUnit(int64_t index) const;
@@ -297,12 +296,12 @@ class ParameterSet {
     const UnitSizes& sizes = unit_sizes_[static_cast<size_t>(unit)];
     return (tables ? sizes.all : sizes.without_tables) > 0;
   }
-  /// Takes memory on the device for what operations read directly of `unit`: all, or with
-  /// `tables` false all but what is looked up (the tables of unit 0, which no backward pass reads).
+  /// Allocates device memory for the values of `unit` that operations read directly: all or, with
+  /// `tables` false, all except the looked-up tables of unit 0, which no backward pass reads.
   Status ReserveOperands(Context& context, int64_t unit, bool tables);
-  /// Fills it, each as soon as an update under way is done with it.
+  /// Fills it, each value as soon as a running update is done with it.
   void BringOperands(Context& context, int64_t unit) const;
-  /// Gives it back.
+  /// Frees it.
   void DropOperands(int64_t unit) { unit_operands_[static_cast<size_t>(unit)] = {}; }
 
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
@@ -313,7 +312,7 @@ class ParameterSet {
   /// whole. Then calls OnValues. On the host, parameter by parameter, wherever they are.
   Status Initialize(uint64_t seed);
 
-  /// In whose order the parameters are read and written; since Allocate.
+  /// The stream in whose order the parameters are read and written; set by Allocate.
   const Stream& stream() const { return stream_; }
 
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
@@ -329,25 +328,25 @@ class ParameterSet {
   /// Index of `name`; kNotFound when the model has no such parameter.
   Result<int64_t> Find(std::string_view name) const;
 
-  /// Numbers in all parameters of the network, frozen ones too, of all ranks that share them;
-  /// padding and sources not counted. In a pipeline those that this stage counts.
+  /// Numbers in all parameters of the network, frozen ones too, over all model-parallel ranks;
+  /// padding and sources do not count. In a pipeline those that this stage counts.
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
-  /// What operations read on the device: the value itself, or its copy.
+  /// The tensor that operations read on the device: the value itself, or its copy.
   TensorView operand(int64_t index) const { return OperandView(index, 1, false); }
   TensorView padded_operand(int64_t index) const { return OperandView(index, 1, true); }
   TensorView stacked_operand(int64_t first, int64_t count) const {
     return OperandView(first, count, false);
   }
-  /// Returns once an update under way in the host tier is done with `index`.
+  /// Returns once a running update in the host tier is done with `index`.
   void AwaitUpdated(HostTier& host, int64_t index) const;
-  /// Renews the copies of offloaded values of `unit` that are not streamed, each as soon as an
-  /// update under way is done with it.
+  /// Renews the copies of offloaded values of `unit` that are not streamed, each as soon as a
+  /// running update is done with it.
   void UploadOperands(Context& context, int64_t unit) const;
 
-  /// None for a frozen parameter, and while it has no place. That of a derived one is of
-  /// itself, before those of its sources are made of it.
+  /// Empty for a frozen parameter, and while it has no place. That of a derived parameter is its
+  /// own, before the gradients of its sources are computed from it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
   /// With the padded rows.
   TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
@@ -362,11 +361,11 @@ class ParameterSet {
 
   /// See ShareAmong.
   bool places_gradients() const { return place_gradients_; }
-  /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed, or in a
-  /// file. Where some units are kept on the device, those in the host tier alone.
+  /// The whole buffer of gradients, [GradientCount()] f32; empty where they are placed, or in a
+  /// file. Where some units are kept on the device, only those in the host tier.
   const Tensor& gradients() const { return gradients_; }
-  /// Offloaded gradients stand in `memory`, as large and zero, from now on; returns where they
-  /// were.
+  /// Moves offloaded gradients to `memory`, which is as large and zero; returns their previous
+  /// memory.
   Tensor MoveGradients(Tensor memory);
   int64_t GradientCount() const { return gradient_count_; }
   struct Range {
@@ -378,49 +377,49 @@ class ParameterSet {
   std::vector<TensorView> DifferentiatedGradients() const;
   /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
-  /// What a trainable parameter takes of gradients(), including the padding after it; the ranges of
-  /// consecutive trainable parameters touch.
+  /// The range of gradients() of a trainable parameter, including the padding after it; the ranges
+  /// of consecutive trainable parameters touch.
   Range GradientRange(int64_t index) const;
 
-  /// The gradients of `range`, whole parameters, stand at `data` from now on; nowhere for null.
+  /// Says that the gradients of `range`, whole parameters, are at `data` from now on; nowhere for
+  /// null.
   void PlaceGradients(const Range& range, float* data);
 
-  /// Gradients that stand one behind the other.
+  /// Contiguous gradients.
   struct GradientRun {
     Range range = {};
     int64_t held_at = 0;  ///< Element of their memory at which they begin.
     bool kept = false;    ///< On the device, of offloaded ones.
   };
-  /// All of them in their order: one run but where some units are kept on the device. None where
-  /// they are placed, or in a file.
+  /// All of them in their order: one run, except where some units are kept on the device. None
+  /// where they are placed, or in a file.
   const std::vector<GradientRun>& gradient_runs() const { return gradient_runs_; }
   /// Where the gradients of `range`, of one run, stand when PlaceGradients says nothing else,
   Tensor HeldGradients(const Range& range) const;
   /// as it does no longer; nowhere without such memory.
   void PlaceGradientsWhereHeld();
 
-  /// Whether the trained values stand as their gradients do, see ShareAmong.
+  /// Whether the trained values have the layout of their gradients, see ShareAmong.
   bool values_follow_gradients() const { return values_follow_gradients_; }
   /// Then the values, f32, where `range` of gradients() has their gradients; those in a file,
   /// of one unit, while this is in memory.
   TensorView ValuesAlong(const Range& range) const;
 
-  /// The values that are to be kept, for checkpoints: all but derived ones. Of sharded
-  /// ones this rank's parts.
+  /// The values for checkpoints: all except derived ones; for sharded ones this rank's parts.
   std::vector<NamedTensor> NamedValues() const;
 
-  /// What this rank holds of a value for good: successive elements, maybe none, of sharded ones,
-  /// else all.
+  /// The part of a value that this rank holds permanently: successive elements, maybe none, of a
+  /// sharded one, else all.
   struct HeldValue {
     int64_t first = 0;
     TensorView view;  ///< [count] of sharded ones.
   };
   HeldValue held_value(int64_t index) const;
 
-  /// Values that are sharded together: of one type, used by the same units, had by the same ranks,
-  /// trained or not. Ranks have equal parts of the region, multiples of 64 bytes, cut anywhere in a
-  /// tensor. The parts of a rank stand one behind the other, and gradients of trained regions as
-  /// their values do.
+  /// A flat parameter (FSDP): values that are sharded together. They have one type, the same units
+  /// and the same ranks, trained or not. Ranks have equal parts of the region, multiples of 64
+  /// bytes, cut anywhere in a tensor. The parts of a rank are contiguous, and gradients of trained
+  /// regions have the layout of their values.
   struct Region {
     Range elements = {};                   ///< As offsets of gradients; not trained ones follow.
     bool trained = false;                  ///< Some of it.
@@ -439,10 +438,11 @@ class ParameterSet {
   };
   const std::vector<Region>& regions() const { return regions_; }
 
-  /// The values of a region stand in `values`, in any float type, from now on; nowhere for null.
+  /// Says that the values of a region are in `values`, in any float type, from now on; nowhere for
+  /// null.
   void PlaceRegion(const Region& region, const TensorView& values);
 
-  /// Who brings sharded values; none where all values are here.
+  /// The residence that brings sharded values; none where all values are here.
   void SetResidence(ParameterResidence* residence) { residence_ = residence; }
   ParameterResidence* residence() const { return residence_; }
 

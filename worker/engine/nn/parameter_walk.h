@@ -8,21 +8,20 @@
 
 namespace weft::engine {
 
-/// Goes through the parameters of a file, unit by unit in their order, each in memory while it is
-/// looked at, or changed.
+/// Iterates over the parameters of a file, unit by unit in their order. Each unit is in memory
+/// while it is read or changed.
 class UnitWalk {
  public:
   virtual ~UnitWalk() = default;
-  /// Parameters of `unit`, none before that of the last call, have their value() and gradients
-  /// (ParameterFile::InMemory) in memory once this returns.
+  /// Returns once the parameters of `unit`, not before that of the last call, have their value()
+  /// and gradients (ParameterFile::InMemory) in memory.
   virtual Status MoveTo(int64_t unit) = 0;
-  /// Nothing more is looked at.
+  /// Ends the iteration.
   virtual Status Finish() = 0;
 };
 
-/// Goes through the parameters of a file in their order, unit by unit, each in memory while it is
-/// looked at: the next one is read meanwhile, and what has changed is written behind. No pass
-/// through the network is under way.
+/// Iterates over the parameters of a file in their order, unit by unit: the next unit is read
+/// meanwhile, and changed units are written behind. No pass through the network is running.
 class ParameterWalk : public UnitWalk {
  public:
   struct What {
@@ -33,14 +32,14 @@ class ParameterWalk : public UnitWalk {
     bool changes_values = false;  ///< They are written.
   };
   ParameterWalk(ParameterFile* file, const What& what);
-  /// Gives up what is in memory.
+  /// Abandons what is in memory.
   ~ParameterWalk() override;
   ParameterWalk(const ParameterWalk&) = delete;
   ParameterWalk& operator=(const ParameterWalk&) = delete;
 
   /// Those of other units are not in memory then.
   Status MoveTo(int64_t unit) override;
-  /// Goes through what is left, and waits until all is written.
+  /// Visits the remaining units, and waits until all is written.
   Status Finish() override;
 
  private:
@@ -53,7 +52,7 @@ class ParameterWalk : public UnitWalk {
 
   ParameterFile* const file_;
   const What what_;
-  std::vector<int64_t> units_;  ///< That are looked at.
+  std::vector<int64_t> units_;  ///< The visited ones.
   size_t at_ = 0;
   bool entered_ = false;
 };

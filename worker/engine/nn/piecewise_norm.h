@@ -10,26 +10,23 @@
 
 namespace weft::engine {
 
-/// What NormStat says of numbers that come in pieces, in any order, with the same bits: it adds up
-/// blocks of a fixed size, in a fixed order, and so does this once it has them all. Not
-/// thread-safe.
+/// NormStat of numbers that arrive in pieces, in any order, with the same bits. It adds blocks of a
+/// fixed size, in a fixed order, and so does this once it has them all. Not thread-safe.
 class PiecewiseNorm {
  public:
-  /// Of these tensors, each some elements of gradients(), in this order, one after the other. No
-  /// two have an element in common.
+  /// The norm covers these tensors, ranges of gradients(), in this order. They do not overlap.
   explicit PiecewiseNorm(std::vector<ParameterSet::Range> tensors);
   PiecewiseNorm() = default;
 
-  /// Forgets what has come, and takes what will.
+  /// Discards what has arrived, and starts to take pieces.
   void Start();
-  /// What comes from now on does not count, nor does what has come.
+  /// Stops: pieces from now on do not count, nor do those that have arrived.
   void Stop() { takes_ = false; }
 
-  /// The elements of `range` have come, whose first one is at `data`. What has come before of them
-  /// has been replaced.
+  /// Takes the elements of `range`, the first of which is at `data`. They replace earlier ones.
   Status Take(const ParameterSet::Range& range, const float* data);
 
-  /// Whether all have come since Start, so that the sums below are known.
+  /// Whether all have arrived since Start, so that the sums below are known.
   bool complete() const { return takes_ && missing_ == 0; }
   double SumOfSquares() const;
   int64_t NonFinite() const;
@@ -41,7 +38,7 @@ class PiecewiseNorm {
     int64_t non_finite = 0;
     bool known = false;
   };
-  /// A block of which a part has come.
+  /// A block that has arrived in part.
   struct Begun {
     std::vector<float> elements;
     int64_t come = 0;

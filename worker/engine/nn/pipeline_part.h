@@ -5,8 +5,8 @@
 
 namespace weft::engine {
 
-/// The stages of a pipeline that a rank has: blocks, before those of the first stage the embedding,
-/// after those of the last one the classifier.
+/// The pipeline stages of a rank: blocks, with the embedding before those of the first stage and
+/// the classifier after those of the last one.
 struct PipelinePart {
   struct Stage {
     int64_t first_block = 0;

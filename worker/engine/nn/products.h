@@ -20,7 +20,7 @@ struct GeluValue {
   Tensor value = {};
 };
 
-/// A matrix in the numbers of a format, and what they are to be multiplied by.
+/// A matrix in the numbers of a format, and their scale.
 struct ProductOperand {
   Tensor values;
   Tensor scales;
@@ -29,12 +29,12 @@ struct ProductOperand {
 /// The gradient of a layer's result as the products of the backward pass read it.
 struct OutputGradient {
   Tensor dy;  ///< [rows, out], compute type.
-  /// What WeightProducts::Prepare made of it for InputGradient and for WeightGradient, in their own
-  /// layout; none where they read dy.
+  /// The operands that WeightProducts::Prepare made of it for InputGradient and WeightGradient, in
+  /// their own layout; none where they read dy.
   ProductOperand for_input = {};
   ProductOperand for_weight = {};
 
-  /// What WeightGradient reads of it, for a deferred weight gradient.
+  /// The operand of WeightGradient, for a deferred weight gradient.
   OutputGradient ForWeight() const { return {dy, {}, for_weight}; }
 };
 
@@ -47,8 +47,8 @@ struct WeightGradientTarget {
   bool accumulate = false;  ///< Adds to what is there.
 };
 
-/// What a weight is, and what is multiplied with it: the arithmetic of y = x Wᵀ + b, where W [out,
-/// in] is a matrix of a ParameterSet, or several stacked ones. Linear records it on the tape. An
+/// The form of a weight and its products: the arithmetic of y = x Wᵀ + b, where W [out, in] is a
+/// matrix of a ParameterSet, or several stacked ones. Linear records it on the tape. An
 /// implementation keeps what it derives from W in a form of its own; x, y and their gradients are
 /// of the compute type. Not thread-safe.
 class WeightProducts {
@@ -63,8 +63,8 @@ class WeightProducts {
   virtual Status Forward(Context& context, const Tensor& x, const Tensor& y,
                          const GeluValue& active, bool training) const = 0;
 
-  /// What is to be made of the gradient of y, which has rows, before the two below: of those that
-  /// will be called.
+  /// Prepares the gradient of y, which has rows, for those of the two functions below that will be
+  /// called.
   virtual Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
                                          bool for_weight) const = 0;
 
@@ -84,13 +84,13 @@ struct BlockPlace {
   int64_t blocks = 1;  ///< Of the whole network.
 };
 
-/// A linear layer, for whoever makes its products.
+/// A linear layer, as a ProductsFactory sees it.
 struct LinearLayer {
   ParameterSet* parameters = nullptr;  ///< Outlives the products.
   int64_t weight = 0;                  ///< Index of the first of its weights.
   int64_t outputs = 1;                 ///< Number of its weights, which are stacked as one matrix.
   int64_t bias = -1;                   ///< Index of the first bias, or -1.
-  /// What ranks share of it: others have other columns of W and x, or other rows of W and columns
+  /// How it is sharded: other ranks have other columns of W and x, or other rows of W and columns
   /// of y.
   bool shares_inputs = false;
   bool shares_outputs = false;
@@ -102,7 +102,7 @@ struct LinearLayer {
   DType compute = DType::kF32;
 };
 
-/// Makes the products of a model's layers, and keeps what these have in common.
+/// Makes the products of a model's layers, and owns what these have in common.
 class ProductsFactory {
  public:
   virtual ~ProductsFactory() = default;
@@ -115,10 +115,10 @@ class ProductsFactory {
   /// pipeline ranks have the rest.
   virtual void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) = 0;
 
-  /// Takes memory for what layers have in common.
+  /// Allocates memory for what layers have in common.
   virtual Status Allocate(Context& context) = 0;
 
-  /// What layers have in common is renewed before each is packed. Ranks that share matrices call it
+  /// Renews what layers have in common, before each is packed. Tensor-parallel ranks call it
   /// together.
   virtual Status StartPack(Context& context) = 0;
 };
@@ -145,7 +145,7 @@ struct ProductOptions {
 
   DType compute;                 ///< Type of inputs and results.
   ProductsFactory* factory;      ///< Makes the products, or none: DenseProducts.
-  const TensorParallel* tensor;  ///< The ranks that share the matrices of blocks, or none.
+  const TensorParallel* tensor;  ///< The tensor-parallel ranks, or none.
   BlockPlace block = {};         ///< That of the layers.
 };
 

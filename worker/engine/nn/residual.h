@@ -18,14 +18,14 @@ namespace weft::engine {
 /// stream + delta as one value.
 Result<Value> Sum(Context& context, Tape& tape, const Residual& x);
 
-/// Where the norm of a residual branch stands.
+/// The position of the norm of a residual branch.
 enum class NormPosition : uint8_t {
   kPre,   ///< x + f(norm(x)) (Xiong et al. 2020, arXiv 2002.04745).
   kPost,  ///< norm(x + f(x)) (Vaswani et al. 2017, arXiv 1706.03762).
   kNone,  ///< x + f(x).
 };
 
-/// Of "pre", "post" or "none".
+/// Reads "pre", "post" or "none".
 NormPosition NormPositionNamed(const std::string& name);
 
 /// A residual connection around a sub-layer, with its norm.

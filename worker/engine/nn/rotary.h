@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// Angle by which one position turns each pair of a head of `head_dim`: theta^(-2j / head_dim)
+/// Angle by which one position rotates each pair of a head of `head_dim`: theta^(-2j / head_dim)
 /// (Su et al. 2021, arXiv 2104.09864), stretched for longer contexts as `scaling` says: "linear"
 /// divides all of them by its factor, "llama3" the low frequencies, with a ramp up to the high ones
 /// (Llama Team 2024, arXiv 2407.21783).
@@ -24,7 +24,8 @@ class RotaryTable {
   /// Computes the table on the first call.
   Status Prepare(Context& context);
 
-  /// Turns the heads of x [tokens, heads * head_dim] in place by their positions [tokens], or back.
+  /// Rotates the heads of x [tokens, heads * head_dim] in place by their positions [tokens], or
+  /// back.
   Status Rotate(Context& context, const Tensor& x, const Tensor& positions, bool inverse) const;
 
  private:

@@ -32,12 +32,13 @@ struct SelfAttentionOptions {
   int64_t head_dim = 0;
   bool causal = true;
   int64_t window = 0;  ///< Causal only: keys seen, a token's own and those before; 0: all.
-  /// Turns queries and keys by their positions; shared by the blocks of a model, which prepares it.
+  /// Rotates queries and keys by their positions; shared by the blocks of a model, which prepares
+  /// it.
   std::shared_ptr<const RotaryTable> rotary = nullptr;
   bool qkv_bias = true;
   bool output_bias = true;
   double logit_scale = 1;  ///< On top of 1 / sqrt(head_dim).
-  /// Ranks that have some tokens of each sequence, of which all are seen; or none.
+  /// Context-parallel ranks, or none; each token attends to those of all of them.
   const ContextParallel* context = nullptr;
   double dropout = 0;  ///< Of the attention weights.
   std::string dropout_site = {};
@@ -45,8 +46,8 @@ struct SelfAttentionOptions {
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
 /// there are fewer heads of keys and values (Ainslie et al. 2023, arXiv 2305.13245). Queries, keys
-/// and values are one product, whatever their names. Ranks of products.tensor have equal numbers of
-/// heads of queries, and those of keys and values that belong to them.
+/// and values are one product, whatever their names. Tensor-parallel ranks (products.tensor) have
+/// equal numbers of query heads, and the key and value heads that belong to them.
 class SelfAttention {
  public:
   SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options,
@@ -54,23 +55,23 @@ class SelfAttention {
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same. `use` tells apart the layers that share this, from 0. With a
-  /// `cache` (evaluation only) the tokens follow those in it, and are appended to it.
+  /// [count, width] -> the same. `use` is the index of the layer among those that share this, from
+  /// 0. With a `cache` (evaluation only) the tokens follow those in it, and are appended to it.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
                         int64_t use = 0, KeyValueCache* cache = nullptr) const;
-  /// The same, keeping x alone: queries, keys, values and what attention makes of them are computed
-  /// again in the backward pass, the projection after it is not (what Korthikanti et al. 2022,
-  /// arXiv 2205.05198, call selective, where attention is one operation that keeps no scores).
+  /// The same, saving x alone: the backward pass recomputes queries, keys, values and the result of
+  /// attention, but not the projection after it (selective recomputation, Korthikanti et al. 2022,
+  /// arXiv 2205.05198, where attention is one operation that saves no scores).
   Result<Value> ForwardRecomputed(Context& context, Tape& tape, const Value& x,
                                   const TokenBatch& batch, int64_t use = 0) const;
 
  private:
-  // Queries, keys and values of x, turned.
+  // Queries, keys and values of x, rotated.
   Result<Value> Project(Context& context, Tape& tape, const Value& x,
                         const TokenBatch& batch) const;
-  // Turns the columns of queries and keys, in place.
+  // Rotates the columns of queries and keys, in place.
   Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
-  // What attention makes of them, and what stands for it in the backward pass.
+  // The result of attention, and the saved tensor that restores it in the backward pass.
   struct Attended {
     Value value;
     SavedTensor saved;
@@ -79,15 +80,15 @@ class SelfAttention {
                           int64_t use) const;
   // The product after attention.
   Result<Value> Output(Context& context, Tape& tape, Value attended, SavedTensor saved) const;
-  // Of the weights, in training; drawn by position in the global batch and by head of the model, so
-  // that micro-batches, ranks and recomputation draw the same.
+  // Dropout of the weights, in training; drawn by position in the global batch and by head of the
+  // model, so that micro-batches, ranks and recomputation draw the same.
   kernels::AttentionDropout DropoutOf(const Context& context, const Tape& tape,
                                       const TokenBatch& batch, int64_t use) const;
   // Of one product over the pairs of a query and a key that this rank computes.
   double Flops(const std::vector<int32_t>& starts) const;
 
-  const TensorParallel* tensor_;    ///< Ranks that share the heads, or none.
-  const ContextParallel* context_;  ///< Ranks that share the sequences, or none.
+  const TensorParallel* tensor_;    ///< Tensor-parallel ranks, or none.
+  const ContextParallel* context_;  ///< Context-parallel ranks, or none.
   Linear qkv_;
   Linear output_;
   int64_t heads_;  ///< That are here.

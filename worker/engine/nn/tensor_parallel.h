@@ -14,24 +14,25 @@
 
 namespace weft::engine {
 
-/// The ranks that share each matrix of a model (Shoeybi et al. 2019, arXiv 1909.08053): of
-/// attention each has some heads, of an MLP some inner columns, of the vocabulary some tokens.
-/// Between these products all have the same residual stream, bit for bit. With `sequence` each has
-/// a part of its rows there (Korthikanti et al. 2022, arXiv 2205.05198), and all-reduces become
-/// reduce-scatters and all-gathers.
+/// The tensor-parallel ranks (Shoeybi et al. 2019, arXiv 1909.08053). Each has some heads of
+/// attention, some inner columns of an MLP and some tokens of the vocabulary. Between these
+/// products all have the same residual stream, bit for bit. With `sequence` each has a part of its
+/// rows there (Korthikanti et al. 2022, arXiv 2205.05198), and all-reduces become reduce-scatters
+/// and all-gathers.
 ///
-/// Of a grid of several rows (the tensor dimensions of AxoNN, Singh et al. 2023, arXiv 2305.13525)
-/// the ranks of a column have the same heads, inner columns and tokens, and each of them some
-/// features of the residual stream, with the rows or columns of every matrix that belong to them.
-/// A product whose input is dealt out over one dimension leaves summands to be added over it, and
-/// its result dealt out over the other, over which the next product adds.
+/// 2-D tensor parallelism is a grid of several rows (the tensor dimensions of AxoNN, Singh et al.
+/// 2023, arXiv 2305.13525). The ranks of a column have the same heads, inner columns and tokens,
+/// and each of them some features of the residual stream, with the rows or columns of every matrix
+/// that belong to them. A product whose input is partitioned over one dimension computes partial
+/// sums, to be reduced over it. Its result is partitioned over the other dimension, over which the
+/// next product reduces.
 class TensorParallel {
  public:
   /// One row. `group`, of two ranks or more, outlives this.
   explicit TensorParallel(Collective* group, bool sequence = false)
       : group_(group), columns_(group), sequence_(sequence) {}
 
-  /// A grid of so many rows, each of them successive ranks. All ranks of `group` call it. kInvalid
+  /// A grid of `rows` rows, each of them successive ranks. All ranks of `group` call it. kInvalid
   /// when they are no divisor of the ranks, or not 1 with `sequence`.
   static Result<TensorParallel> New(Collective* group, bool sequence, int64_t rows);
 
@@ -49,15 +50,15 @@ class TensorParallel {
   /// The ranks of this one's column, or null likewise.
   Collective* along_column() const { return rows_.get(); }
 
-  /// What of `extent` things in a row is here: the part of the column. Parts differ in size by one
-  /// at most.
+  /// This rank's part of `extent` successive things: that of its column. Parts differ in size by
+  /// one at most.
   Shard::Range Part(int64_t extent) const {
     return {extent * column() / columns(), extent * (column() + 1) / columns()};
   }
-  /// The shard of a tensor whose rows are `blocks`, one under the other, of each of which this
-  /// rank's column has a part of whole units, which are so many rows: heads, say.
+  /// The shard of a tensor whose rows are `blocks`, one under the other. This rank's column has a
+  /// part of each block, in whole units of the given rows, for example heads.
   Shard Rows(const std::vector<int64_t>& blocks, int64_t unit = 1) const;
-  /// The shard of a matrix with so many columns.
+  /// The shard of a matrix by its columns.
   Shard Columns(int64_t extent, int64_t unit = 1) const;
 
   /// The shards of a tensor with a row, or a column, for each of `width` features of the residual
@@ -67,17 +68,18 @@ class TensorParallel {
   /// Features that are here.
   int64_t Features(int64_t width) const { return width / rows(); }
 
-  /// Of `rows` rows of a batch, which `sequence` deals out, the first that is here.
+  /// The first of this rank's rows of a batch of `rows` rows, which sequence parallelism
+  /// partitions.
   int64_t FirstRow(int64_t rows) const { return sequence_ ? rows / degree() * rank() : 0; }
-  /// kInvalid when `sequence` cannot deal out so many.
+  /// kInvalid when sequence parallelism cannot partition that number of rows.
   Status CheckRows(int64_t rows) const;
 
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values) const;
 
-  /// Bytes that the groups keep for their reductions.
+  /// Bytes of the groups' buffers for reductions.
   int64_t held_bytes() const;
-  /// The books of the groups that were made of `group`.
+  /// The accounts of the groups that were split from `group`.
   std::vector<AxisAccount> Accounts() const;
 
  private:
@@ -90,37 +92,37 @@ class TensorParallel {
   bool sequence_;
 };
 
-/// The input of a product of which each rank computes its own columns.
+/// The input of a column-parallel product: each rank computes its own columns.
 struct ShardsInput {
   Value value;
   SavedTensor saved;  ///< For the backward pass of the product: keeps the own rows alone.
 };
 
-/// `x`, which all ranks of a row have, as the input of such a product: its gradient is the sum over
-/// the row. With sequence(), the rows of all ranks, and gradients are of the own rows again.
-/// Nothing at all when `ranks` is null or has one column, as below.
+/// Takes `x`, which all ranks of a row have, as the input of such a product: its gradient is the
+/// sum over the row. With sequence() gathers the rows of all ranks, and scatters gradients to their
+/// own rows. Does nothing when `ranks` is null or has one column, as below.
 Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
-/// The sum over the row of `x`, of which each rank has computed a summand; with sequence() the own
-/// rows of it. In place where that is possible.
+/// Reduces the partial sums `x` over the row; with sequence() returns the rank's own rows. In place
+/// where that is possible.
 Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
-/// The same for a product whose result is dealt out by features: its input, which all ranks of a
-/// column have. Nothing at all when `ranks` is null or has one row, as the two below.
+/// The same for a product whose result is partitioned by features: its input, which all ranks of a
+/// column have. Does nothing when `ranks` is null or has one row, like the two below.
 Value EnterFeatures(Tape& tape, const TensorParallel* ranks, Value x);
 
-/// The sum over the column of what each rank has computed of its features, in place where that is
+/// Reduces over the column what each rank has computed of its features, in place where that is
 /// possible.
 Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
-/// The same of a gradient, not recorded. `beside` runs once, while the sum is on its way.
+/// The same for a gradient, not recorded. `beside` runs once, overlapped with the reduction.
 Result<Tensor> SumOverFeatures(
     Context& context, const TensorParallel* ranks, Tensor x,
     const std::function<Status()>& beside = [] { return OkStatus(); });
 
-/// Replaces the gradients of which each rank has a summand (ParameterSet::Partial) by their sums,
-/// in one all-reduce; the same bits on all ranks. Of those in `parts` alone where there are some,
-/// the same on all ranks.
+/// Replaces partial gradients (ParameterSet::Partial) by their sums, in one all-reduce, with the
+/// same bits on all ranks. If `parts` are given, which are the same on all ranks, only those of
+/// them.
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,
                            const ParameterSet& parameters,
                            std::span<const ParameterPart> parts = {});

@@ -20,7 +20,8 @@ class BatchStage {
   };
   virtual Result<Space> Take(Context& context, size_t bytes) = 0;
 
-  /// The content of `space` stands: `bytes` of it go where the kernels read them.
+  /// Says that the content of `space` is complete: copies `bytes` of it to where the kernels read
+  /// them.
   virtual Status Send(Context& context, const Space& space, size_t bytes) = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-/// What a block of some model is made of.
+/// The composition of a model's block.
 struct TransformerBlockOptions {
   NormPosition norm_position = NormPosition::kPre;
   BranchScaling branch_scaling = BranchScaling::kNone;
@@ -47,7 +47,7 @@ class TransformerBlock {
                            const BlockUse& use) const;
 
  private:
-  const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
+  const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
   ResidualBranch attention_branch_;
   SelfAttention attention_;
   ResidualBranch mlp_branch_;

@@ -6,12 +6,12 @@
 
 namespace weft::engine {
 
-/// The same attention as that of ring_attention.h, by another way (Jacobs et al. 2023,
-/// "DeepSpeed-Ulysses", arXiv 2309.14509): ranks exchange their tokens' queries, keys and values
-/// for all tokens of some heads, attend, and exchange the results back. The heads of queries are a
-/// multiple of the ranks; those of keys and values too, or as many ranks have the same one, whose
-/// gradients are added in the order of the ranks. Nothing is kept for the backward pass but what
-/// `own` names, so that it exchanges what it needs once more. log_sum_exp is of the own heads.
+/// The attention of ring_attention.h by another method (Jacobs et al. 2023, "DeepSpeed-Ulysses",
+/// arXiv 2309.14509): ranks exchange their tokens' queries, keys and values for all tokens of some
+/// heads, attend, and exchange the results back. The heads of queries are a multiple of the ranks;
+/// those of keys and values too, or several ranks have the same one, whose gradients are added in
+/// rank order. Only what `own` names is saved for the backward pass, which exchanges the rest once
+/// more. log_sum_exp covers the rank's heads.
 Status UlyssesAttentionForward(Context& context, const ContextParallel& ranks,
                                const kernels::AttentionForwardArgs& own);
 Status UlyssesAttentionBackward(Context& context, const ContextParallel& ranks,

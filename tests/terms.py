@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Keeps retired names, words that the field does not use and long paragraphs out of the tree.
+
+    tests/terms.py
+
+Fails when a name of NAMES comes back in source or pages, when a word of WORDS comes back in a page, or
+when a paragraph of a page is longer than LONGEST characters. Prints file:line and what to use instead.
+A rename adds a row to NAMES.
+"""
+
+import fnmatch
+import os
+import pathlib
+import re
+import sys
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LONGEST = 600
+
+
+class Retired(NamedTuple):
+    pattern: str  # whole words as a regular expression; a space also matches a line break
+    term: str  # what to use instead
+    stays: tuple[str, ...] = ()  # globs of files where the pattern is allowed
+
+
+NAMES = [
+    Retired(r"GrowthHistory", "AttemptHistory"),
+    Retired(r"techniques/rematerialisation\.md", "techniques/activation_recomputation.md"),
+    Retired(r"techniques/tensor_grid\.md", "techniques/tensor_parallel_2d.md"),
+    Retired(r"techniques/local_steps\.md", "techniques/local_sgd.md"),
+]
+
+WORDS = [
+    Retired(r"ranks that share (?:the )?(?:matrices|sequences|experts|blocks|tensors|a model)",
+            "tensor-, context-, expert- or pipeline-parallel ranks"),
+    Retired(r"ranks that (?:share updates|share out|see other sequences)",
+            "data-parallel ranks, shard group"),
+    Retired(r"(?:shares?|shared|sharing|deals?|dealt) out", "shards, partitions"),
+    Retired(r"ranks that rarely meet", "local SGD (DiLoCo)"),
+    Retired(r"summands?", "partial sums, partial gradients"),
+    Retired(r"(?<!exit.)(?<!status.)codes", "quantised values, compressed activations"),
+    Retired(r"few bits", "compressed, quantised"),
+    Retired(r"beside", "alongside, next to, overlapped with, except"),
+    Retired(r"stand(?:s|ing)?", "is, resides"),
+    Retired(r"put off", "deferred"),
+    Retired(r"but for", "except"),
+    Retired(r"so (?:many|long|much) (?:steps|before|ago|after|is|are|as|to)", "N, this long"),
+    Retired(r"of which", "a clause of its own"),
+    Retired(r"(?:is|are|was|were|be) told", "is reported, receives"),
+    Retired(r"pictures?", "images; drawings, charts"),
+    Retired(r"somebody|anybody", "the caller, something"),
+    Retired(r"turned (?:queries|keys|heads)", "rotated"),
+    Retired(r"growth of (?:jobs|ranks)", "scale-up"),
+]
+
+# Pages that tests write, results of benchmarks, decisions as they were taken, a page still to revise.
+OTHER_PAGES = ("docs/compatibility.md", "docs/job_reference.md", "docs/benchmarks/*",
+               "docs/decisions/*", "docs/adding.md")
+SOURCES = ("common", "kernels", "worker", "coordinator", "cli", "proto", "deploy", "docs", "tests")
+SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".def", ".proto", ".py", ".sh", ".txt", ".md", ".yaml"}
+
+
+def files():
+    """Paths of sources and pages, relative to the root."""
+    yield from sorted(path.name for path in ROOT.glob("*.md"))
+    yield "CMakeLists.txt"
+    for top in SOURCES:
+        for folder, folders, names in os.walk(ROOT / top):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in sorted(names):
+                if os.path.splitext(name)[1] in SUFFIXES:
+                    yield os.path.relpath(os.path.join(folder, name), ROOT)
+
+
+def matches(any_of, path):
+    return any(fnmatch.fnmatch(path, pattern) for pattern in any_of)
+
+
+def expression(rows, flags=0):
+    """Any of the rows as whole words. Without groups, which would make it many times as slow."""
+    patterns = "|".join(row.pattern for row in rows)
+    return re.compile(rf"\b(?:{patterns})\b".replace(" ", r"\s+"), flags)
+
+
+def found(any_of, rows, path, text):
+    """Lines of text in which a row's pattern is."""
+    for match in any_of.finditer(text):
+        row = next(row for row in rows if expression([row], any_of.flags).match(text, match.start()))
+        if not matches(row.stays, path):
+            words = " ".join(match[0].split())
+            yield (f"{path}:{text.count(chr(10), 0, match.start()) + 1}: \"{words}\" is retired"
+                   f"; hint: {row.term}")
+
+
+def prose(text):
+    """The text of a page with blanks in the place of code and addresses of links."""
+    def blank(match):
+        return re.sub(r"\S", " ", match[0])
+    for code in (r"^```.*?^```", r"^    .*?$", r"`[^`]*`", r"\]\([^)]*\)", r"<!--.*?-->"):
+        flags = re.MULTILINE | re.DOTALL if code.startswith(("^```", "<")) else re.MULTILINE
+        text = re.sub(code, blank, text, flags=flags)
+    return text
+
+
+def long_paragraphs(path, text):
+    """Paragraphs and items of lists that are too long; code, tables and headings are none."""
+    code, first, paragraph = False, 0, []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        line = line.strip()
+        fence = line.startswith("```")
+        ends = code or fence or not line or line[0] in "|#"
+        if ends or re.match(r"(?:-|\d+\.) ", line):
+            length = len(" ".join(paragraph))
+            if length > LONGEST:
+                yield (f"{path}:{first}: a paragraph of {length} characters"
+                       f"; hint: at most {LONGEST}; split it, or make it a list or a table")
+            paragraph = []
+        code ^= fence
+        if not ends:
+            first = first if paragraph else number
+            paragraph.append(line)
+
+
+def main():
+    names, words = expression(NAMES), expression(WORDS, re.IGNORECASE)
+    problems = []
+    for path in files():
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        if path != "tests/terms.py":
+            problems += found(names, NAMES, path, text)
+        if path.endswith(".md") and not matches(OTHER_PAGES, path):
+            problems += found(words, WORDS, path, prose(text))
+            problems += long_paragraphs(path, text)
+    sys.exit("\n".join(problems) or 0)
+
+
+if __name__ == "__main__":
+    main()
