@@ -34,14 +34,13 @@ constexpr size_t kMisfittingShown = 10;
 
 /// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
 std::string GridText(const JobSpec& job, const Option& option) {
-  MemoryInputs pass;
-  pass.shape = ShapeOfRank(job);
-  pass.micro_batch = option.micro_batch;
-  pass.sequence_length = SequenceLength(job);
-  pass.precision = &PrecisionOf(job.train.precision);
-  pass.recomputed_blocks = option.recomputed_blocks;
-  pass.attention_blocks = option.attention_blocks;
-  const std::vector<TensorGrid> grids = RankTensorGrids(pass);
+  const ModelShape shape = ShapeOfRank(job);
+  const std::vector<TensorGrid> grids =
+      RankTensorGrids({.shape = shape,
+                       .tokens = option.micro_batch * SequenceLength(job),
+                       .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
+                       .recomputed_blocks = option.recomputed_blocks,
+                       .recomputed_attentions = option.attention_blocks});
   const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorGrid& grid) {
     return grid.rows == job.resources.tensor_rows;
   });

@@ -320,23 +320,16 @@ Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelShape& shape = inputs.shape;
   if (shape.tensor == 1) return 0;
-  if (const DeviceModel* device = rates.device(); device != nullptr && shape.tensor_rows == 1) {
-    const double sums = 4 * D(shape.spec.layers) + 2 * D(inputs.recomputed_blocks) + 2;
-    const double bytes =
-        D(inputs.tokens * shape.spec.width * ElementBytes(inputs.precision->activations));
-    const int64_t nodes = (shape.tensor + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
-    return sums *
-           device->AllReduceSeconds(shape.tensor, nodes, rates.LinkBytesPerSecond(false), bytes);
-  }
-  MemoryInputs pass;
-  pass.shape = shape;
-  pass.sequence_length = inputs.tokens;
-  pass.precision = inputs.precision;
-  pass.recomputed_blocks = inputs.recomputed_blocks;
-  pass.attention_blocks = inputs.recomputed_attentions;
+  const TensorPass pass{.shape = shape,
+                        .tokens = inputs.tokens,
+                        .element_bytes = ElementBytes(inputs.precision->activations),
+                        .recomputed_blocks = inputs.recomputed_blocks,
+                        .recomputed_attentions = inputs.recomputed_attentions};
   const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
     if (const DeviceModel* device = rates.device()) {
-      const int64_t nodes = (span + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+      // Ranks of a column stand apart, yet on no more machines than there are of them.
+      const int64_t nodes =
+          std::min(ranks, (span + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker);
       const auto all_reduces = [&](int64_t count, int64_t bytes) {
         return count == 0 ? 0.0
                           : D(count) * device->AllReduceSeconds(ranks, nodes,
