@@ -184,6 +184,31 @@ TEST(PlanJob, OnGpusRanksThatShareMatricesPayForTheirSums) {
   EXPECT_NEAR(exposed(plan(link)) / exposed(fast), (4.0 * 16 + 2 - 2 * 4) / (4 * 16 + 2), 0.01);
 }
 
+TEST(PlanJob, OnGpusEveryPassReducesGradientsThatZeroSharesOut) {
+  ClusterProfile cluster = OneGpu(Gpu("NVIDIA H100 80GB HBM3", "9.0", 79));
+  std::vector<DeviceSpec>& devices = cluster.workers.front().devices;
+  devices.push_back(devices.front());
+  for (int64_t index = 0; index < 2; ++index) {
+    devices[static_cast<size_t>(index)].index = index;
+    devices[static_cast<size_t>(index)].links = {{1 - index, "nvlink", true, 1e9}};
+  }
+  const auto exposed = [&](int64_t zero_stage, int64_t micro_batch) {
+    JobSpec job = Llama("bf16");
+    job.resources.ranks = 2;
+    job.resources.zero_stage = zero_stage;
+    job.resources.micro_batch = micro_batch;
+    const Result<PlanReport> report = PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok()
+               ? report->candidates.front().plan.prediction.time.exposed_communication_seconds
+               : 0;
+  };
+  // 8 sequences a rank in one pass, or in four.
+  EXPECT_NEAR(exposed(2, 8), exposed(1, 8), 1e-9);
+  EXPECT_NEAR(exposed(1, 2) / exposed(1, 8), 1, 0.3);
+  EXPECT_GT(exposed(2, 2), 2 * exposed(1, 2));
+}
+
 TEST(PlanJob, PricesFp8AsFp8AndRefusesItWhereItIsNot) {
   const DeviceSpec h100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", 79);
   const double gain = PlannedSeconds(Llama("bf16"), h100) / PlannedSeconds(Llama("fp8"), h100);

@@ -164,7 +164,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       return all_reduce(sharers, nodes_of(sharers), sent * bytes) +
              (shares_experts ? all_reduce(expert_replicas, expert_nodes, sent * of_experts) : 0);
     };
-    // Only the last pass reduces, and its last bucket has nothing to hide behind.
+    // Where gradients are shared out too, every pass reduces, else the last one alone; its last
+    // bucket has nothing to hide behind.
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Half of it are parameters that come back after a shared update, with nothing beside them.
     const bool shares = inputs.sharers > 1;
@@ -178,10 +179,15 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         ThroughDevice(inputs, device, parts,
                       all_reduce(inputs.Groups(), group_nodes, inputs.sent_gradients * parts));
     const double beside = inputs.offloads_optimizer ? 0 : between;
-    const double reducing = seconds(inputs.sent_gradients) / (shares ? 2 : 1) + beside;
-    const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
+    const double reducing = seconds(inputs.sent_gradients) / (shares ? 2 : 1);
+    const auto exposed = [&](double communicating) {
+      return std::max(
+          communicating - std::min(stack.overlap * communicating, pass.backward_gemm_seconds),
+          communicating / buckets);
+    };
+    const double earlier = inputs.zero_stage > 1 ? passes - 1 : 0;
     time.exposed_communication_seconds =
-        std::max(reducing - hidden, reducing / buckets) + (between - beside) + gathering;
+        earlier * exposed(reducing) + exposed(reducing + beside) + (between - beside) + gathering;
   }
   return time;
 }
