@@ -137,7 +137,7 @@ const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
 
 std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
   // Machines that are alike need to be told once, but for a pipeline of which others have a part.
-  if (pipeline_ == 1 || workers_.rates().size() == 1) return workers_.Placements(option);
+  if (pipeline_ == 1 || workers_.kind_count() == 1) return workers_.Placements(option);
   std::vector<std::pair<size_t, int64_t>> placements;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
@@ -149,7 +149,7 @@ std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& opt
 std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
     const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const {
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(pipeline_));
-  const bool alike = workers_.rates().size() == 1;
+  const bool alike = workers_.kind_count() == 1;
   const int64_t replicas = option.ranks / pipeline_;
   int64_t first = 0;
   for (const auto& [kind, count] : placements) {
@@ -187,7 +187,7 @@ const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
 
 bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
   option = OptionOf(candidate);
-  if (pipeline_ > 1 && workers_.rates().size() > 1) return JudgeMixed(option);
+  if (pipeline_ > 1 && workers_.kind_count() > 1) return JudgeMixed(option);
   return JudgeCut(Held(option), bound, option);
 }
 
@@ -244,7 +244,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   Accounts accounts;
   // Where nothing stands elsewhere, a rank without room is enough to know that it does not fit: of
   // a schedule that keeps most micro-batches on the first one, mostly that.
-  const bool alone = pipeline && workers_.rates().size() == 1 && !Offloads(job_.resources) &&
+  const bool alone = pipeline && workers_.kind_count() == 1 && !Offloads(job_.resources) &&
                      job_.resources.device_memory_bytes == 0;
   const auto lacks_room = [&] {
     if (!alone) return false;
@@ -335,7 +335,7 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
   option.memory = {};
   option.stage_bytes.clear();
   for (const MemoryBreakdown& rank : pipeline->Ranks(inputs)) {
-    if (workers_.rates().size() > 1) option.stage_bytes.push_back(TotalBytes(rank));
+    if (workers_.kind_count() > 1) option.stage_bytes.push_back(TotalBytes(rank));
     if (TotalBytes(rank) > TotalBytes(option.memory)) option.memory = rank;
   }
 }
@@ -367,7 +367,7 @@ bool MeshSearch::Fits(const Option& option) const {
 std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, MemoryInputs inputs,
                                                       const HeldSchedule& held,
                                                       PipelineMemory& pipeline) const {
-  const bool mixed = workers_.rates().size() > 1;
+  const bool mixed = workers_.kind_count() > 1;
   const std::vector<int64_t> room =
       mixed ? workers_.RoomByPlace(OptionOf(
                   {option.threads, option.ranks, option.ranks_per_worker, option.micro_batch}))
@@ -461,7 +461,7 @@ TimeBreakdown MeshSearch::SlowestOf(
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {
     inputs.ranks_on_worker = count;
-    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates()[kind]);
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates(kind));
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;
@@ -518,11 +518,10 @@ TimeBreakdown MeshSearch::SlowestRank(
 }
 
 RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
-  const RateModel& rates = workers_.rates().front();
-  const double copying = rates.MemoryBytesPerSecond(option.threads, 1);
-  const TimeCalibration& calibration = rates.calibration();
-  return {SecondsOfBlock(Pass(0, option), step_.shape, copying * calibration.memory_share),
-          1 / TierLink(step_.host_link_bytes_per_second, copying, rates)};
+  const StepRates& rates = workers_.rates(0);
+  const RankPlace alone{option.threads, 1};
+  return {SecondsOfBlock(Pass(0, option), step_.shape, rates.MemoryBytesPerSecond(alone)),
+          1 / rates.HostLinkBytesPerSecond(alone, step_.host_link_bytes_per_second)};
 }
 
 }  // namespace weft::planner

@@ -17,7 +17,7 @@
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/schedule_book.h"
-#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {

@@ -19,10 +19,10 @@
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/search.h"
-#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
 
@@ -286,8 +286,8 @@ std::vector<Found> FastestOf(const SearchResults& results, size_t of_each) {
 
 /// What the prediction of a step owes to runs with blocks of nearly the same shape.
 std::string NearRunsText(const SearchResult& result, const Option& option) {
-  const RateModel& rates = result.workers->rates().front();
-  if (rates.calibration().shapes.empty()) return "";
+  const StepRates& rates = result.workers->rates(0);
+  if (!rates.has_near_shapes()) return "";
   const NearShapes near = rates.Near(
       BlockOfPass(ShapeOfRank(result.job), option.micro_batch, SequenceLength(result.job),
                   PrecisionOf(result.job.train.precision).products, option.context));

@@ -8,6 +8,7 @@
 #include "common/model/memory_model.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
+#include "coordinator/planner/model_parallel_time.h"
 
 namespace weft::planner {
 
@@ -93,9 +94,9 @@ void RankShare::AddStagePasses() {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
-                         DropoutOf(job_.model), workers_.rates()[kind], threads,
+                         DropoutOf(job_.model), workers_.rates(kind), threads,
                          job_.resources.context_parallel));
-    if (workers_.rates().size() > 1 || !stages_->alike()) continue;
+    if (workers_.kind_count() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
   }
@@ -122,7 +123,7 @@ double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
   // copies.
   const Fp8Spec& fp8 = job_.train.fp8;
   const bool alike = stages_->alike() && fp8.bf16_first_blocks + fp8.bf16_last_blocks == 0;
-  if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !alike)) return 0;
+  if (mesh.pipeline_parallel > 1 && (workers_.kind_count() > 1 || !alike)) return 0;
   const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
@@ -153,16 +154,15 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   const int64_t length = SequenceLength(job_);
   const StepInputs alone = NearestRanks(threads, micro_batch);
   double least = std::numeric_limits<double>::infinity();
-  for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
-    const RateModel& rates = workers_.rates()[kind];
+  for (size_t kind = 0; kind < workers_.kind_count(); ++kind) {
+    const StepRates& rates = workers_.rates(kind);
     const PassCost pass = CostOfPass(
         shape_, micro_batch, length, precision_, Fp8Share(shape_.spec, precision_, job_.train.fp8),
         DropoutOf(job_.model), rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
-    double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
-    if (const DeviceModel* device = rates.device()) {
-      seconds += pass.memory_bytes / device->MemoryBytesPerSecond();
-    }
+    const double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) +
+                           ExpertSeconds(alone, rates) +
+                           rates.LeastMemorySeconds(pass.memory_bytes);
     least = std::min(least, seconds);
   }
   least_seconds_[{threads, micro_batch}] = least;

@@ -17,8 +17,9 @@
 #include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/pipeline_time.h"
-#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
