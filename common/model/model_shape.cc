@@ -179,4 +179,20 @@ ModelShape ShapeOf(const JobSpec& job) {
   return shape;
 }
 
+ModelShape ShapeOfRank(const JobSpec& job) {
+  const int64_t tensor = job.resources.tensor_parallel;
+  ModelShape shape = ShapeOf(job);
+  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
+    shape = ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
+    shape.context_ranks = job.resources.context_parallel;
+    return shape;
+  }
+  if (tensor == 1) return shape;
+  const double masked_share = shape.masked_share;
+  shape =
+      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
+  shape.masked_share = masked_share;
+  return shape;
+}
+
 }  // namespace weft

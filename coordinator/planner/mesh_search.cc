@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/pipeline_shape.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
@@ -18,10 +19,6 @@
 
 namespace weft::planner {
 namespace {
-
-bool OffloadsOptimizer(const JobSpec& job) {
-  return job.resources.offload_optimizer != "none";
-}
 
 /// Accounts of memory under way: choosing what to recompute asks for some twice.
 class Accounts {
@@ -61,42 +58,19 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
       workers_(workers),
       share_(share),
       book_(book),
-      sequence_length_(SequenceLength(job)),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
-      context_{job.resources.context_parallel, job.resources.context_method == "ulysses"},
-      precision_(PrecisionOf(job.train.precision)),
+      memory_(MemoryInputsOfMesh(job, share.shape(),
+                                 {workers.products(), workers.product_workspace_bytes()})),
       step_(StepInputsOf(job, share)),
       cut_(std::move(cut)) {
-  const ResourceSpec& resources = job.resources;
-  memory_.shape = share.shape();
-  memory_.sequence_length = OwnLength();
-  memory_.context = context_;
-  memory_.zero_stage = resources.zero_stage;
-  memory_.zero_shard_ranks = resources.zero_shard_ranks;
-  memory_.local_steps = job.train.local_steps > 1;
-  memory_.bf16_reductions = resources.gradient_reduction == "bf16";
   memory_.bucket_bytes = share.bucket_bytes();
-  memory_.precision = &precision_;
-  memory_.products = workers.products();
-  memory_.product_workspace_bytes = workers.product_workspace_bytes();
-  memory_.fp8 = job.train.fp8;
   memory_.optimizer = share.optimizer();
-  const std::vector<int64_t>& kept = resources.device_updated_units;
-  if (!kept.empty()) {
-    memory_.open_gradients = share.OpenGradientsBut(kept);
-    memory_.kept = share.Kept(kept);
-  } else if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
-    memory_.open_gradients = share.OpenGradients();
+  const std::vector<int64_t>& kept = job.resources.device_updated_units;
+  if (memory_.HasOpenGradients()) {
+    memory_.open_gradients = kept.empty() ? share.OpenGradients() : share.OpenGradientsBut(kept);
   }
-  memory_.offload_optimizer = OffloadsOptimizer(job);
-  memory_.offload_activations = resources.offload_activations != "none";
-  memory_.offload_parameters = resources.offload_parameters != "none";
-  memory_.resident_units = resources.resident_units;
-  memory_.parameters_in_file = resources.offload_parameters == "nvme";
-  memory_.delayed_update = resources.delayed_update;
-  memory_.recompute_segment = resources.recompute_segment;
-  memory_.activation_bits = resources.activation_bits;
+  if (!kept.empty()) memory_.kept = share.Kept(kept);
   // Of ranks that have whole parameters it depends on nothing else.
   SetLinkBytes(memory_, step_);
 }
@@ -108,7 +82,7 @@ Option MeshSearch::OptionOf(const Candidate& candidate) const {
   option.ranks = candidate.ranks;
   option.tensor = tensor_;
   option.pipeline = pipeline_;
-  option.context = context_.ranks;
+  option.context = memory_.context.ranks;
   option.experts = step_.shape.expert_ranks;
   option.ranks_per_worker = candidate.ranks_per_worker;
   option.micro_batch = candidate.micro_batch;
@@ -314,7 +288,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
       option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule);
   inputs.threads = option.threads;
   inputs.ranks = option.gradient_ranks();
-  inputs.tokens = option.micro_batch * OwnLength();
+  inputs.tokens = option.micro_batch * memory_.sequence_length;
   inputs.sharded = Sharded(option);
   inputs.sharers = Sharers(option);
   SetFiles(job_.resources, inputs);

@@ -168,22 +168,6 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   least_seconds_[{threads, micro_batch}] = least;
 }
 
-ModelShape ShapeOfRank(const JobSpec& job) {
-  const int64_t tensor = job.resources.tensor_parallel;
-  ModelShape shape = ShapeOf(job);
-  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    shape = ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
-    shape.context_ranks = job.resources.context_parallel;
-    return shape;
-  }
-  if (tensor == 1) return shape;
-  const double masked_share = shape.masked_share;
-  shape =
-      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
-  shape.masked_share = masked_share;
-  return shape;
-}
-
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
   if (job.resources.offload_optimizer == "none") return kBucketBytes;
   return std::min(kBucketBytes, BlockGradientBytes(model));

@@ -139,7 +139,4 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 /// no more than a block, so that few are there at a time.
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
 
-/// What a rank of `job` has of its model, of each stage as if it were alone.
-ModelShape ShapeOfRank(const JobSpec& job);
-
 }  // namespace weft::planner
