@@ -180,18 +180,17 @@ ModelShape ShapeOf(const JobSpec& job) {
 }
 
 ModelShape ShapeOfRank(const JobSpec& job) {
-  const int64_t tensor = job.resources.tensor_parallel;
-  ModelShape shape = ShapeOf(job);
-  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    shape = ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
-    shape.context_ranks = job.resources.context_parallel;
-    return shape;
+  const ResourceSpec& mesh = job.resources;
+  const ModelShape whole = ShapeOf(job);
+  ModelShape shape = whole;
+  if (mesh.expert_parallel > 1) {
+    shape = ModelShape::OfExpertRank(whole.spec, mesh.expert_parallel, mesh.tensor_parallel,
+                                     mesh.sequence_parallel);
+  } else if (mesh.tensor_parallel > 1) {
+    shape = ModelShape(whole.spec, mesh.tensor_parallel, mesh.sequence_parallel, mesh.tensor_rows);
   }
-  if (tensor == 1) return shape;
-  const double masked_share = shape.masked_share;
-  shape =
-      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
-  shape.masked_share = masked_share;
+  shape.masked_share = whole.masked_share;
+  shape.context_ranks = mesh.context_parallel;
   return shape;
 }
 
