@@ -53,6 +53,7 @@ class DeviceRates final : public StepRates {
   /// Bytes go down to the host or come up from it while others are exchanged.
   double StagedSeconds(double seconds, double bytes) const override;
   double HiddenSeconds(const RankPlace& place, double seconds, double multiplying) const override;
+  double Overlap(const RankPlace& /*place*/) const override { return model_.stack().overlap; }
 
   /// DeviceModel::Source.
   std::string Source() const override { return model_.Source(); }

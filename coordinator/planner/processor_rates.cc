@@ -15,6 +15,8 @@ constexpr double kThreadScaling = 0.9;
 // Operations up to which a product is small, and from which on it is large.
 constexpr int64_t kSmallProduct = int64_t{1} << 20;
 constexpr int64_t kLargeProduct = int64_t{1} << 32;
+// Share of the products that can hide messages, which take cores from them.
+constexpr double kOverlap = 0.5;
 // What each thread adds to an operation at the barrier of its parallel loop.
 constexpr double kSecondsPerOperationAndThread = 0.3e-6;
 
@@ -216,6 +218,17 @@ double ProcessorRates::StagedSeconds(double seconds, double /*bytes*/) const {
 double ProcessorRates::HiddenSeconds(const RankPlace& place, double /*seconds*/,
                                      double multiplying) const {
   return Overlap(place) * multiplying;
+}
+
+// Where ranks take turns on processors, products of others are computed meanwhile.
+double ProcessorRates::Overlap(const RankPlace& place) const {
+  return kOverlap / RanksPerProcessor(place);
+}
+
+double ProcessorRates::RanksPerProcessor(const RankPlace& place) const {
+  if (worker_.processors == 0) return 1;
+  return std::max(1.0, D(place.ranks_on_worker * std::min(place.threads, worker_.processors)) /
+                           D(worker_.processors));
 }
 
 std::string ProcessorRates::Source() const {

@@ -60,6 +60,7 @@ class ProcessorRates final : public StepRates {
   /// Ranks compute on the host: nothing is staged.
   double StagedSeconds(double seconds, double bytes) const override;
   double HiddenSeconds(const RankPlace& place, double seconds, double multiplying) const override;
+  double Overlap(const RankPlace& place) const override;
 
   /// By how many runs the rates were calibrated, where they were.
   std::string Source() const override;
@@ -68,6 +69,9 @@ class ProcessorRates final : public StepRates {
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
+  /// How many ranks take turns on each processor of the worker; at least 1.
+  double RanksPerProcessor(const RankPlace& place) const;
+
   std::vector<WeighedShape> shapes_;  ///< Of the calibration.
 };
 

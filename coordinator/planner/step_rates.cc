@@ -14,8 +14,6 @@ constexpr double kBytesPerSecondPerCore = 16e9;
 constexpr double kDefaultCopyBytesPerSecond = 10e9;
 constexpr double kDefaultLoopbackBytesPerSecond = 1.5e9;
 constexpr double kDefaultFileBytesPerSecond = 1e9;
-// Share of the products that can hide messages: on a CPU they take cores from compute.
-constexpr double kOverlap = 0.5;
 
 }  // namespace
 
@@ -29,17 +27,6 @@ double StepRates::FileBytesPerSecond(const RankPlace& place) const {
   const double all = worker_.disk_write_bytes_per_second > 0 ? worker_.disk_write_bytes_per_second
                                                              : kDefaultFileBytesPerSecond;
   return all / D(std::max<int64_t>(place.ranks_on_worker, 1));
-}
-
-double StepRates::RanksPerProcessor(const RankPlace& place) const {
-  if (worker_.processors == 0) return 1;
-  return std::max(1.0, D(place.ranks_on_worker * std::min(place.threads, worker_.processors)) /
-                           D(worker_.processors));
-}
-
-// Where ranks take turns on processors, products of others are computed meanwhile.
-double StepRates::Overlap(const RankPlace& place) const {
-  return kOverlap / RanksPerProcessor(place);
 }
 
 double StepRates::LoopbackBytesPerSecond() const {

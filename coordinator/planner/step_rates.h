@@ -168,8 +168,8 @@ class StepRates {
   /// Of `seconds` of collectives, those that overlap with products that take `multiplying`.
   virtual double HiddenSeconds(const RankPlace& place, double seconds,
                                double multiplying) const = 0;
-  /// Share of the products beside them that can hide messages of a ring attention.
-  double Overlap(const RankPlace& place) const;
+  /// Share of the products that messages of a ring attention can overlap with.
+  virtual double Overlap(const RankPlace& place) const = 0;
 
   /// Where times come from when they are not the plain measurements of the worker; else empty.
   virtual std::string Source() const = 0;
@@ -180,8 +180,6 @@ class StepRates {
   /// `worker` outlives it. `products`: type of the operands.
   StepRates(const WorkerProfile& worker, DType products) : worker_(worker), products_(products) {}
 
-  /// How many ranks take turns on each processor of the worker; at least 1.
-  double RanksPerProcessor(const RankPlace& place) const;
   /// Bytes per second of the worker's loopback.
   double LoopbackBytesPerSecond() const;
 

@@ -23,6 +23,14 @@ TEST(StepRates, OfAGpuDoesNotCountThreads) {
   EXPECT_GT(rates->GemmFlopsPerSecond(DType::kF32, 4096, 4096, 4096, 1), 1e12);
 }
 
+TEST(StepRates, RanksTakeTurnsOnProcessorsAndNotOnGpus) {
+  WorkerProfile worker = GpuWorker("g", 4, kGiB);
+  worker.processors = 8;
+  const RankPlace place{.threads = 8, .ranks_on_worker = 4};
+  EXPECT_DOUBLE_EQ(MakeStepRates(worker, DType::kBF16, false)->Overlap(place), 0.5 / 4);
+  EXPECT_DOUBLE_EQ(MakeStepRates(worker, DType::kBF16, true)->Overlap(place), 0.5);
+}
+
 TEST(StepRates, TakesTheNetworkForWhatLiesBetweenMachines) {
   WorkerProfile worker = Worker("w", 4, kGiB);
   worker.network_bytes_per_second = 0.125e9;
