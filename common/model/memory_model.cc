@@ -290,48 +290,6 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   return ElementBytes(inputs.precision->products) * DensePacked(inputs) + KernelScratch(inputs);
 }
 
-MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
-                              std::string_view compute_capability) {
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = plan.micro_batch;
-  inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
-  inputs.sequence_length = SequenceLength(job) / inputs.context.ranks;
-  inputs.accumulation_steps = plan.accumulation_steps;
-  inputs.ranks = GradientRanks(plan.mesh);
-  inputs.zero_stage = plan.zero_stage;
-  inputs.zero_shard_ranks = plan.zero_shard_ranks;
-  inputs.local_steps = job.train.local_steps > 1;
-  inputs.bf16_reductions = plan.gradient_reduction == "bf16";
-  inputs.threads = plan.threads_per_rank;
-  inputs.bucket_bytes = plan.bucket_bytes;
-  inputs.precision = &PrecisionOf(plan.precision);
-  inputs.products = ProductKind::kStored;
-  inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
-  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
-  const int64_t experts = plan.mesh.expert;
-  inputs.optimizer =
-      OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products, 1, 1, experts);
-  inputs.offload_optimizer = plan.offload_optimizer != "none";
-  inputs.offload_activations = plan.offload_activations != "none";
-  inputs.offload_parameters = plan.offload_parameters != "none";
-  inputs.resident_units = plan.resident_units;
-  inputs.delayed_update = plan.delayed_update;
-  if (plan.zero_stage > 2) {
-    inputs.sharded =
-        ShardParameters(inputs.shape.spec, *inputs.precision, inputs.Sharers(), 1, 1, experts);
-  } else if (plan.zero_stage == 2 || inputs.offload_optimizer) {
-    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes, 1, 1, experts);
-  }
-  inputs.activation_bits = plan.activation_bits;
-  inputs.recomputed_blocks =
-      std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
-  // Stages of a pipeline have parts of it. A plan that the engine refuses takes no memory.
-  if (plan.mesh.pipeline > 1) return inputs;
-  if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
-  return inputs;
-}
-
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention) {
   std::vector<std::string> policies(static_cast<size_t>(layers), "keep");
   std::fill_n(policies.begin(), recomputed, "recompute");

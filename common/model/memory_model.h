@@ -73,7 +73,7 @@ inline bool WidensOperands(ProductKind kind) {
 /// cuBLASLt is allowed, the library's own recommendation.
 int64_t ProductWorkspaceBytes(std::string_view compute_capability);
 
-/// The inputs of a rank's memory.
+/// What the memory of a rank depends on; MemoryInputsOf (memory_inputs.h) fills it.
 struct MemoryInputs {
   ModelShape shape;
   int64_t micro_batch = 1;
@@ -110,6 +110,8 @@ struct MemoryInputs {
   bool OnCuda() const { return products == ProductKind::kStored; }
   /// Of the products with the weights of blocks, or null.
   const ProductFormat* format() const { return precision->block_products; }
+  /// Gradients are open, besides the rank's own sums, until they are reduced or sent.
+  bool HasOpenGradients() const { return zero_stage == 2 || offload_optimizer; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
 
   /// Number of ranks over which zero_stage shards.
@@ -167,10 +169,6 @@ int64_t OffloadedActivationBytes(const MemoryInputs& inputs);
 /// The part of PredictMemory on a CUDA device that kernels allocate themselves, outside the arena
 /// of the engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.
 int64_t BytesOutsideArena(const MemoryInputs& inputs);
-
-/// The inputs of the memory of a rank of `plan`, on a CUDA device of this compute capability.
-MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
-                              std::string_view compute_capability);
 
 /// The policy list of a plan: the first `recomputed` of `layers` blocks recompute, the next
 /// `attention` ones their attention. Their replay comes last in the backward pass, when the blocks

@@ -180,4 +180,19 @@ ModelShape ShapeOf(const JobSpec& job) {
   return shape;
 }
 
+ModelShape ShapeOfRank(const JobSpec& job) {
+  const ResourceSpec& mesh = job.resources;
+  const ModelShape whole = ShapeOf(job);
+  ModelShape shape = whole;
+  if (mesh.expert_parallel > 1) {
+    shape = ModelShape::OfExpertRank(whole.spec, mesh.expert_parallel, mesh.tensor_parallel,
+                                     mesh.sequence_parallel);
+  } else if (mesh.tensor_parallel > 1) {
+    shape = ModelShape(whole.spec, mesh.tensor_parallel, mesh.sequence_parallel, mesh.tensor_rows);
+  }
+  shape.masked_share = whole.masked_share;
+  shape.context_ranks = mesh.context_parallel;
+  return shape;
+}
+
 }  // namespace weft

@@ -151,4 +151,8 @@ int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_lengt
 /// before.
 ModelShape ShapeOf(const JobSpec& job);
 
+/// The share of it that a rank of the mesh has that job.resources ask for: parts of matrices with
+/// tensor parallelism, its experts with expert parallelism, all blocks of a pipeline.
+ModelShape ShapeOfRank(const JobSpec& job);
+
 }  // namespace weft

@@ -29,16 +29,17 @@ std::vector<int64_t> RowsOf(const std::vector<TensorGrid>& grids) {
 // Of a block of width h and inner width 4 h, a rank of a grid R x C sends, each way, of each token
 // 4 h / R (C - 1) / C and 12 h / C (R - 1) / R numbers.
 TEST(TensorTraffic, GridsAreRankedByWhatARankSends) {
-  EXPECT_EQ(RowsOf(RankTensorGrids(InputsOf(2))), (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(InputsOf(4))), (std::vector<int64_t>{1, 2, 4}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(InputsOf(8))), (std::vector<int64_t>{2, 1, 4, 8}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(InputsOf(16))), (std::vector<int64_t>{2, 4, 1, 8, 16}));
+  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(2)))), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(4)))), (std::vector<int64_t>{1, 2, 4}));
+  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(8)))), (std::vector<int64_t>{2, 1, 4, 8}));
+  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(16)))),
+            (std::vector<int64_t>{2, 4, 1, 8, 16}));
 }
 
 TEST(TensorTraffic, GridsOnWhichTheModelCannotBeComputedAreLeftOut) {
   MemoryInputs inputs = InputsOf(8);
   inputs.shape.spec.heads = 4;
-  EXPECT_EQ(RowsOf(RankTensorGrids(inputs)), (std::vector<int64_t>{2, 4, 8}));
+  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(inputs))), (std::vector<int64_t>{2, 4, 8}));
 }
 
 TEST(TensorTraffic, ABlockSendsWhatTheFormulaSays) {
@@ -48,10 +49,12 @@ TEST(TensorTraffic, ABlockSendsWhatTheFormulaSays) {
   deeper.shape.spec.layers += 1;
   deeper.shape.first_trained_layer = inputs.shape.first_trained_layer;
   const int64_t numbers = 1024 * 2048;  // of the residual stream, in bf16
-  EXPECT_EQ(TrafficOfRow(deeper).summed - TrafficOfRow(inputs).summed, 2 * 4 * numbers / 4);
+  EXPECT_EQ(TrafficOfRow(TensorPassOf(deeper)).summed - TrafficOfRow(TensorPassOf(inputs)).summed,
+            2 * 4 * numbers / 4);
   // And two statistics of two norms, in f32.
-  EXPECT_EQ(TrafficOfColumn(deeper).summed - TrafficOfColumn(inputs).summed,
-            2 * 12 * numbers / 4 + 2 * 2 * 4 * 1024);
+  EXPECT_EQ(
+      TrafficOfColumn(TensorPassOf(deeper)).summed - TrafficOfColumn(TensorPassOf(inputs)).summed,
+      2 * 12 * numbers / 4 + 2 * 2 * 4 * 1024);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/model/streamed_units.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
+#include "coordinator/planner/step_time.h"
 
 namespace weft::planner {
 namespace {
@@ -190,11 +191,11 @@ double MeshGroup::LeastSeconds(const Candidate& candidate) {
 double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   const RankShare& share = context_.share;
   const int64_t ranks = job_.resources.pipeline_parallel;
-  const std::vector<RateModel>& rates = context_.workers.rates();
   const int64_t passes = PassesOf(job_, candidate.ranks, candidate.micro_batch);
-  if (!context_.workers.on_devices() || rates.size() > 1 || Offloads(job_.resources)) {
+  if (!context_.workers.on_devices() || context_.workers.kind_count() > 1 ||
+      Offloads(job_.resources)) {
     double least = kInfinity;
-    for (size_t kind = 0; kind < rates.size(); ++kind) {
+    for (size_t kind = 0; kind < context_.workers.kind_count(); ++kind) {
       const PassCost& pass = share.Pass(kind, candidate.threads, candidate.micro_batch);
       least = std::min(
           least, pass.gemm_seconds * static_cast<double>(passes) / static_cast<double>(ranks));
@@ -248,11 +249,11 @@ double MeshGroup::LeastOfWorkers(const StepInputs& inputs, const Candidate& cand
   const WorkerGroups& workers = context_.workers;
   const bool whole_step = candidate.ranks == 1 || !Offloads(job_.resources);
   double least = kInfinity;
-  for (size_t kind = 0; kind < workers.rates().size(); ++kind) {
+  for (size_t kind = 0; kind < workers.kind_count(); ++kind) {
     const PassCost& pass = context_.share.Pass(kind, candidate.threads, candidate.micro_batch);
     double seconds = pass.gemm_seconds * static_cast<double>(inputs.accumulation_steps);
     if (whole_step) {
-      const TimeBreakdown time = PredictStep(inputs, pass, workers.rates()[kind]);
+      const TimeBreakdown time = PredictStep(inputs, pass, workers.rates(kind));
       seconds = with_update ? StepSeconds(time) : SecondsWithoutUpdate(time);
     }
     least = std::min(least, seconds);

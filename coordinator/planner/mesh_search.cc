@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/pipeline_shape.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
@@ -18,10 +19,6 @@
 
 namespace weft::planner {
 namespace {
-
-bool OffloadsOptimizer(const JobSpec& job) {
-  return job.resources.offload_optimizer != "none";
-}
 
 /// Accounts of memory under way: choosing what to recompute asks for some twice.
 class Accounts {
@@ -61,42 +58,19 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
       workers_(workers),
       share_(share),
       book_(book),
-      sequence_length_(SequenceLength(job)),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
-      context_{job.resources.context_parallel, job.resources.context_method == "ulysses"},
-      precision_(PrecisionOf(job.train.precision)),
+      memory_(MemoryInputsOfMesh(job, share.shape(),
+                                 {workers.products(), workers.product_workspace_bytes()})),
       step_(StepInputsOf(job, share)),
       cut_(std::move(cut)) {
-  const ResourceSpec& resources = job.resources;
-  memory_.shape = share.shape();
-  memory_.sequence_length = OwnLength();
-  memory_.context = context_;
-  memory_.zero_stage = resources.zero_stage;
-  memory_.zero_shard_ranks = resources.zero_shard_ranks;
-  memory_.local_steps = job.train.local_steps > 1;
-  memory_.bf16_reductions = resources.gradient_reduction == "bf16";
   memory_.bucket_bytes = share.bucket_bytes();
-  memory_.precision = &precision_;
-  memory_.products = workers.products();
-  memory_.product_workspace_bytes = workers.product_workspace_bytes();
-  memory_.format_blocks = FormatBlocksOf(precision_, job.train);
   memory_.optimizer = share.optimizer();
-  const std::vector<int64_t>& kept = resources.device_updated_units;
-  if (!kept.empty()) {
-    memory_.open_gradients = share.OpenGradientsBut(kept);
-    memory_.kept = share.Kept(kept);
-  } else if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
-    memory_.open_gradients = share.OpenGradients();
+  const std::vector<int64_t>& kept = job.resources.device_updated_units;
+  if (memory_.HasOpenGradients()) {
+    memory_.open_gradients = kept.empty() ? share.OpenGradients() : share.OpenGradientsBut(kept);
   }
-  memory_.offload_optimizer = OffloadsOptimizer(job);
-  memory_.offload_activations = resources.offload_activations != "none";
-  memory_.offload_parameters = resources.offload_parameters != "none";
-  memory_.resident_units = resources.resident_units;
-  memory_.parameters_in_file = resources.offload_parameters == "nvme";
-  memory_.delayed_update = resources.delayed_update;
-  memory_.recompute_segment = resources.recompute_segment;
-  memory_.activation_bits = resources.activation_bits;
+  if (!kept.empty()) memory_.kept = share.Kept(kept);
   // Of ranks that have whole parameters it depends on nothing else.
   SetLinkBytes(memory_, step_);
 }
@@ -108,7 +82,7 @@ Option MeshSearch::OptionOf(const Candidate& candidate) const {
   option.ranks = candidate.ranks;
   option.tensor = tensor_;
   option.pipeline = pipeline_;
-  option.context = context_.ranks;
+  option.context = memory_.context.ranks;
   option.experts = step_.shape.expert_ranks;
   option.ranks_per_worker = candidate.ranks_per_worker;
   option.micro_batch = candidate.micro_batch;
@@ -137,7 +111,7 @@ const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
 
 std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
   // Machines that are alike need to be told once, but for a pipeline of which others have a part.
-  if (pipeline_ == 1 || workers_.rates().size() == 1) return workers_.Placements(option);
+  if (pipeline_ == 1 || workers_.kind_count() == 1) return workers_.Placements(option);
   std::vector<std::pair<size_t, int64_t>> placements;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
@@ -149,7 +123,7 @@ std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& opt
 std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
     const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const {
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(pipeline_));
-  const bool alike = workers_.rates().size() == 1;
+  const bool alike = workers_.kind_count() == 1;
   const int64_t replicas = option.ranks / pipeline_;
   int64_t first = 0;
   for (const auto& [kind, count] : placements) {
@@ -187,7 +161,7 @@ const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
 
 bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
   option = OptionOf(candidate);
-  if (pipeline_ > 1 && workers_.rates().size() > 1) return JudgeMixed(option);
+  if (pipeline_ > 1 && workers_.kind_count() > 1) return JudgeMixed(option);
   return JudgeCut(Held(option), bound, option);
 }
 
@@ -244,7 +218,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   Accounts accounts;
   // Where nothing stands elsewhere, a rank without room is enough to know that it does not fit: of
   // a schedule that keeps most micro-batches on the first one, mostly that.
-  const bool alone = pipeline && workers_.rates().size() == 1 && !Offloads(job_.resources) &&
+  const bool alone = pipeline && workers_.kind_count() == 1 && !Offloads(job_.resources) &&
                      job_.resources.device_memory_bytes == 0;
   const auto lacks_room = [&] {
     if (!alone) return false;
@@ -314,7 +288,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
       option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule);
   inputs.threads = option.threads;
   inputs.ranks = option.gradient_ranks();
-  inputs.tokens = option.micro_batch * OwnLength();
+  inputs.tokens = option.micro_batch * memory_.sequence_length;
   inputs.sharded = Sharded(option);
   inputs.sharers = Sharers(option);
   SetFiles(job_.resources, inputs);
@@ -335,7 +309,7 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
   option.memory = {};
   option.stage_bytes.clear();
   for (const MemoryBreakdown& rank : pipeline->Ranks(inputs)) {
-    if (workers_.rates().size() > 1) option.stage_bytes.push_back(TotalBytes(rank));
+    if (workers_.kind_count() > 1) option.stage_bytes.push_back(TotalBytes(rank));
     if (TotalBytes(rank) > TotalBytes(option.memory)) option.memory = rank;
   }
 }
@@ -367,7 +341,7 @@ bool MeshSearch::Fits(const Option& option) const {
 std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, MemoryInputs inputs,
                                                       const HeldSchedule& held,
                                                       PipelineMemory& pipeline) const {
-  const bool mixed = workers_.rates().size() > 1;
+  const bool mixed = workers_.kind_count() > 1;
   const std::vector<int64_t> room =
       mixed ? workers_.RoomByPlace(OptionOf(
                   {option.threads, option.ranks, option.ranks_per_worker, option.micro_batch}))
@@ -461,7 +435,7 @@ TimeBreakdown MeshSearch::SlowestOf(
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {
     inputs.ranks_on_worker = count;
-    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates()[kind]);
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates(kind));
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;
@@ -518,11 +492,10 @@ TimeBreakdown MeshSearch::SlowestRank(
 }
 
 RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
-  const RateModel& rates = workers_.rates().front();
-  const double copying = rates.MemoryBytesPerSecond(option.threads, 1);
-  const TimeCalibration& calibration = rates.calibration();
-  return {SecondsOfBlock(Pass(0, option), step_.shape, copying * calibration.memory_share),
-          1 / TierLink(step_.host_link_bytes_per_second, copying, rates)};
+  const StepRates& rates = workers_.rates(0);
+  const RankPlace alone{option.threads, 1};
+  return {SecondsOfBlock(Pass(0, option), step_.shape, rates.MemoryBytesPerSecond(alone)),
+          1 / rates.HostLinkBytesPerSecond(alone, step_.host_link_bytes_per_second)};
 }
 
 }  // namespace weft::planner

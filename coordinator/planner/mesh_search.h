@@ -17,7 +17,7 @@
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/schedule_book.h"
-#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -55,8 +55,6 @@ class MeshSearch {
   Option FewCores(const Candidate& candidate);
 
  private:
-  int64_t OwnLength() const { return sequence_length_ / context_.ranks; }
-
   Option OptionOf(const Candidate& candidate) const;
   /// Of a pipeline, else none.
   std::optional<ScheduleName> NameOf(const Option& option) const;
@@ -119,11 +117,8 @@ class MeshSearch {
   const WorkerGroups& workers_;
   const RankShare& share_;
   ScheduleBook& book_;
-  const int64_t sequence_length_;
   const int64_t tensor_;
   const int64_t pipeline_;
-  const ContextSharing context_;
-  const PrecisionRecipe& precision_;
   MemoryInputs memory_;       ///< What of them is the same in all options ...
   StepInputs step_;           ///< ... and of these.
   std::vector<int64_t> cut_;  ///< Blocks of each stage, on machines of one kind.

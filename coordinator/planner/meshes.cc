@@ -338,7 +338,7 @@ bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
   if (job.resources.pipeline_parallel > 1) return true;
   if (!WantsDevices(job, cluster)) return std::ssize(cluster.workers) <= kMostMachines;
   if (MostRanks(job, cluster, true) <= kMostGpus) return true;
-  return WorkerGroups(cluster, PrecisionOf(job.train.precision), true).rates().size() == 1;
+  return WorkerGroups(cluster, PrecisionOf(job.train.precision), true).kind_count() == 1;
 }
 
 std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/check.h"
+#include "coordinator/planner/model_parallel_time.h"
+#include "coordinator/planner/step_time.h"
 
 namespace weft::planner {
 namespace {
@@ -22,12 +24,6 @@ void Add(const TimeBreakdown& part, double times, TimeBreakdown& sum) {
   sum.overhead_seconds += times * part.overhead_seconds;
   sum.optimizer_seconds += part.optimizer_seconds;
   sum.exposed_communication_seconds += part.exposed_communication_seconds;
-}
-
-// Of a step, whatever passes it has.
-double OnceSeconds(const RateModel& rates) {
-  return rates.device() != nullptr ? rates.device()->stack().step_seconds
-                                   : rates.calibration().step_seconds;
 }
 
 // Of a pass through all its stages.
@@ -83,7 +79,7 @@ StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plai
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
                          const PrecisionRecipe& precision, const FormatBlocks& format_blocks,
-                         double dropout, const RateModel& rates, int64_t threads, int64_t sharers)
+                         double dropout, const StepRates& rates, int64_t threads, int64_t sharers)
     : shapes_(shapes),
       rates_(rates),
       cost_of_([=, &precision, &rates,
@@ -113,14 +109,11 @@ StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
   struct Seconds {
     double pass, forward;
   };
-  const DeviceModel* device = rates_.device();
   const auto seconds_of = [&](const StageShape& stage) -> Seconds {
     inputs.shape = shapes_.Of(stage);
     const PassCost pass = Of(inputs.shape);
-    double plain = pass.gemm_seconds;
-    if (device != nullptr) {
-      plain += (pass.memory_bytes + pass.weight_gradient_bytes) / device->MemoryBytesPerSecond();
-    }
+    const double plain = pass.gemm_seconds +
+                         rates_.LeastMemorySeconds(pass.memory_bytes + pass.weight_gradient_bytes);
     const double within = TensorSeconds(inputs, rates_) + ExpertSeconds(inputs, rates_);
     return {plain + within, plain / 3 + within / 2};
   };
@@ -135,8 +128,8 @@ StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
 
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes) {
-  const RateModel& rates = passes.rates();
-  const double once = OnceSeconds(rates);
+  const StepRates& rates = passes.rates();
+  const double once = rates.step_seconds();
   const auto last = std::ssize(cut) - 1;
   std::vector<StageForecast> stages;
   stages.reserve(cut.size());
@@ -299,12 +292,12 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
       own.ranks_on_worker = place.ranks_on_worker;
       auto [at, added] = known.try_emplace(place);
       if (added) {
-        const RateModel& rates = place.passes->rates();
+        const StepRates& rates = place.passes->rates();
         at->second.stages = PredictStages(own, pipeline.cut, *place.passes);
         for (const StageForecast& stage : at->second.stages) at->second.costs.push_back(stage.cost);
-        const Wire wire = WireOf(own, rates, pipeline.within_worker);
+        const Wire wire = rates.PointToPoint(own.place(), pipeline.within_worker);
         costs.hop = std::max(costs.hop, wire.message_seconds + bytes / wire.bytes_per_second);
-        forecast.once_seconds = std::max(forecast.once_seconds, OnceSeconds(rates));
+        forecast.once_seconds = std::max(forecast.once_seconds, rates.step_seconds());
       }
       const double seconds = SecondsOfRank(at->second.costs, rank, ranks);
       if (seconds <= slowest) continue;

@@ -7,7 +7,9 @@
 
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/simulate.h"
-#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/pass_cost.h"
+#include "coordinator/planner/step_inputs.h"
+#include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
 
@@ -26,10 +28,10 @@ class StagePasses {
   /// its share of them. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
-              const RateModel& rates, int64_t threads, int64_t sharers = 1);
+              const StepRates& rates, int64_t threads, int64_t sharers = 1);
 
   const StageShapes& shapes() const { return shapes_; }
-  const RateModel& rates() const { return rates_; }
+  const StepRates& rates() const { return rates_; }
   /// Of a stage that is `shape`.
   PassCost Of(const ModelShape& shape) const;
 
@@ -45,7 +47,7 @@ class StagePasses {
 
  private:
   const StageShapes& shapes_;
-  const RateModel& rates_;
+  const StepRates& rates_;
   std::function<PassCost(const ModelShape&)> cost_of_;
   PassCost inner_, first_, last_;  ///< Of one block, where all are alike,
   PassCost next_;                  ///< and what each more adds.

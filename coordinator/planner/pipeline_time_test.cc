@@ -107,7 +107,9 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
   mixture.model.experts = 8;
   mixture.model.experts_per_token = 2;
   for (const bool on_devices : {false, true}) {
-    const RateModel rates(worker, DType::kBF16, on_devices);
+    const std::unique_ptr<const StepRates> made_rates =
+        MakeStepRates(worker, DType::kBF16, on_devices);
+    const StepRates& rates = *made_rates;
     std::vector<ModelShape> wholes;
     for (const int64_t tensor : {1, 2}) wholes.emplace_back(ShapeOf(job).spec, tensor);
     wholes.push_back(ModelShape(ShapeOf(job).spec, 4, false, 2));

@@ -19,10 +19,10 @@
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/search.h"
-#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
 
@@ -34,14 +34,13 @@ constexpr size_t kMisfittingShown = 10;
 
 /// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
 std::string GridText(const JobSpec& job, const Option& option) {
-  MemoryInputs pass;
-  pass.shape = ShapeOfRank(job);
-  pass.micro_batch = option.micro_batch;
-  pass.sequence_length = SequenceLength(job);
-  pass.precision = &PrecisionOf(job.train.precision);
-  pass.recomputed_blocks = option.recomputed_blocks;
-  pass.attention_blocks = option.attention_blocks;
-  const std::vector<TensorGrid> grids = RankTensorGrids(pass);
+  const ModelShape shape = ShapeOfRank(job);
+  const std::vector<TensorGrid> grids =
+      RankTensorGrids({.shape = shape,
+                       .tokens = option.micro_batch * SequenceLength(job),
+                       .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
+                       .recomputed_blocks = option.recomputed_blocks,
+                       .recomputed_attentions = option.attention_blocks});
   const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorGrid& grid) {
     return grid.rows == job.resources.tensor_rows;
   });
@@ -287,8 +286,8 @@ std::vector<Found> FastestOf(const SearchResults& results, size_t of_each) {
 
 /// What the prediction of a step owes to runs with blocks of nearly the same shape.
 std::string NearRunsText(const SearchResult& result, const Option& option) {
-  const RateModel& rates = result.workers->rates().front();
-  if (rates.calibration().shapes.empty()) return "";
+  const StepRates& rates = result.workers->rates(0);
+  if (!rates.has_near_shapes()) return "";
   const NearShapes near = rates.Near(
       BlockOfPass(ShapeOfRank(result.job), option.micro_batch, SequenceLength(result.job),
                   PrecisionOf(result.job.train.precision).products, option.context));

@@ -8,6 +8,7 @@
 #include "common/model/memory_model.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
+#include "coordinator/planner/model_parallel_time.h"
 
 namespace weft::planner {
 
@@ -94,8 +95,8 @@ void RankShare::AddStagePasses() {
     const auto made = stage_passes_.emplace(
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
                          FormatBlocksOf(precision_, job_.train), DropoutOf(job_.model),
-                         workers_.rates()[kind], threads, job_.resources.context_parallel));
-    if (workers_.rates().size() > 1 || !stages_->alike()) continue;
+                         workers_.rates(kind), threads, job_.resources.context_parallel));
+    if (workers_.kind_count() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
   }
@@ -118,11 +119,11 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
 double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
                              int64_t gradient_ranks) const {
   if (Offloads(mesh) || mesh.zero_stage > 1) return 0;
-  // Machines that are not alike have other cuts, and weights of dense blocks beside those in a
+  // Machines that are not alike have other cuts, and weights of dense blocks next to those in a
   // format other copies.
   const FormatBlocks format = FormatBlocksOf(precision_, job_.train);
   const bool alike = stages_->alike() && format.dense_first + format.dense_last == 0;
-  if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !alike)) return 0;
+  if (mesh.pipeline_parallel > 1 && (workers_.kind_count() > 1 || !alike)) return 0;
   const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
@@ -153,36 +154,19 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   const int64_t length = SequenceLength(job_);
   const StepInputs alone = NearestRanks(threads, micro_batch);
   double least = std::numeric_limits<double>::infinity();
-  for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
-    const RateModel& rates = workers_.rates()[kind];
+  for (size_t kind = 0; kind < workers_.kind_count(); ++kind) {
+    const StepRates& rates = workers_.rates(kind);
     const PassCost pass =
         CostOfPass(shape_, micro_batch, length, precision_,
                    FormatShare(shape_.spec, precision_, FormatBlocksOf(precision_, job_.train)),
                    DropoutOf(job_.model), rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
-    double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
-    if (const DeviceModel* device = rates.device()) {
-      seconds += pass.memory_bytes / device->MemoryBytesPerSecond();
-    }
+    const double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) +
+                           ExpertSeconds(alone, rates) +
+                           rates.LeastMemorySeconds(pass.memory_bytes);
     least = std::min(least, seconds);
   }
   least_seconds_[{threads, micro_batch}] = least;
-}
-
-ModelShape ShapeOfRank(const JobSpec& job) {
-  const int64_t tensor = job.resources.tensor_parallel;
-  ModelShape shape = ShapeOf(job);
-  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    shape = ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
-    shape.context_ranks = job.resources.context_parallel;
-    return shape;
-  }
-  if (tensor == 1) return shape;
-  const double masked_share = shape.masked_share;
-  shape =
-      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
-  shape.masked_share = masked_share;
-  return shape;
 }
 
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {

@@ -17,8 +17,9 @@
 #include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/pipeline_time.h"
-#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -137,8 +138,5 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 /// Bucket of gradients of `job`, with the sizes of `model`. Where gradients leave the device it has
 /// no more than a block, so that few are there at a time.
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
-
-/// What a rank of `job` has of its model, of each stage as if it were alone.
-ModelShape ShapeOfRank(const JobSpec& job);
 
 }  // namespace weft::planner

@@ -42,16 +42,10 @@ void SortHead(std::vector<Option>& options, size_t count, Before before) {
   options.erase(head, options.end());
 }
 
-/// What runs have taught of the first kind of machine of which they have.
-std::string CalibrationText(const WorkerGroups& workers) {
-  for (const RateModel& rates : workers.rates()) {
-    const TimeCalibration& calibration = rates.calibration();
-    if (calibration.runs == 0) continue;
-    char text[96];
-    std::snprintf(text, sizeof(text),
-                  "measured rates calibrated by %lld runs (median error %.1f %%)",
-                  static_cast<long long>(calibration.runs), 100 * calibration.error_ratio);
-    return text;
+/// Where times come from, for the first kind of machine that does not just have its measurements.
+std::string TimesFrom(const WorkerGroups& workers) {
+  for (size_t kind = 0; kind < workers.kind_count(); ++kind) {
+    if (std::string source = workers.rates(kind).Source(); !source.empty()) return source;
   }
   return "";
 }
@@ -138,11 +132,7 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
       option.misfit = MemoryReason(result.job.resources, *result.workers, option);
     }
     result.cluster = search.Cluster(mesh);
-    if (const DeviceModel* device = result.workers->rates().front().device()) {
-      result.times_from = device->Source();
-    } else {
-      result.times_from = CalibrationText(*result.workers);
-    }
+    result.times_from = TimesFrom(*result.workers);
     results.found.push_back(std::move(result));
   }
   results.too_slow = results.considered - results.fit - misfits - results.without_room;

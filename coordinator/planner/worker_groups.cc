@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/model/device_order.h"
+#include "coordinator/planner/processor_rates.h"
 
 namespace weft::planner {
 namespace {
@@ -91,9 +92,9 @@ void WorkerGroups::AddKind(const WorkerProfile& worker, const PrecisionRecipe& p
     product_workspace_ =
         std::max(product_workspace_, ProductWorkspaceBytes(device.compute_capability));
   }
-  rates_.emplace_back(worker, precision.products, on_devices_);
+  rates_.push_back(MakeStepRates(worker, precision.products, on_devices_));
   const ProductKind products =
-      on_devices_ ? ProductKind::kStored : RateModel::ProductsOf(worker, precision.products);
+      on_devices_ ? ProductKind::kStored : ProcessorRates::ProductsOf(worker, precision.products);
   products_ = rates_.size() == 1 ? products : Fuller(products_, products);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/option.h"
-#include "coordinator/planner/rate_model.h"
+#include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
 
@@ -22,9 +23,10 @@ class WorkerGroups {
   WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision, bool on_devices);
 
   const std::vector<const WorkerProfile*>& workers() const { return workers_; }
-  /// By worker: equal where all but names is equal, and an index into rates().
+  /// By worker: equal where all but names is equal, and below kind_count().
   const std::vector<size_t>& kinds() const { return kinds_; }
-  const std::vector<RateModel>& rates() const { return rates_; }
+  size_t kind_count() const { return rates_.size(); }
+  const StepRates& rates(size_t kind) const { return *rates_[kind]; }
   bool on_devices() const { return on_devices_; }
 
   /// That takes at least the memory of any worker's.
@@ -78,7 +80,7 @@ class WorkerGroups {
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kinds_;
   std::vector<Group> groups_;
-  std::vector<RateModel> rates_;
+  std::vector<std::unique_ptr<const StepRates>> rates_;
   ProductKind products_ = ProductKind::kUnpacked;
   int64_t product_workspace_ = 0;
 };

@@ -25,9 +25,8 @@
 #include <CLI/CLI.hpp>
 
 #include "common/json.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
-#include "common/model/streamed_units.h"
 #include "kernels/cpu/aligned_memory.h"
 #include "tests/bench/timed_training.h"
 #include "worker/engine/tensor/async_file.h"
@@ -118,27 +117,7 @@ Plan PlanOf(const Options& options, const Policy& policy, const JobSpec& job) {
 }
 
 MemoryInputs InputsOf(const JobSpec& job, const Plan& plan) {
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = plan.micro_batch;
-  inputs.sequence_length = job.model.context;
-  inputs.accumulation_steps = plan.accumulation_steps;
-  inputs.precision = &PrecisionOf(plan.precision);
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products);
-  inputs.offload_optimizer = plan.offload_optimizer != "none";
-  inputs.offload_activations = plan.offload_activations != "none";
-  inputs.offload_parameters = plan.offload_parameters != "none";
-  inputs.resident_units = plan.resident_units;
-  inputs.parameters_in_file = plan.offload_parameters == "nvme";
-  inputs.bucket_bytes = plan.bucket_bytes;
-  if (inputs.offload_optimizer) {
-    inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes, 1, 1, 1,
-                                              inputs.parameters_in_file, plan.device_updated_units);
-    inputs.kept = SumOfUnits(StreamedUnits(job.model), plan.device_updated_units);
-  }
-  inputs.recomputed_blocks = plan.block_memory_policy.empty() ? 0 : job.model.layers;
-  return inputs;
+  return MemoryInputsOf(job, plan, {ProductsOf(PrecisionOf(plan.precision).products)});
 }
 
 int64_t Predicted(const JobSpec& job, const Plan& plan) {

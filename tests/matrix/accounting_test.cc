@@ -290,10 +290,8 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  others * static_cast<double>(traffic.exchanged));
     }
     if (way.rows > 1) {
-      MemoryInputs pass;
-      pass.shape = ModelShape(job_.model, way.tensor, false, way.rows);
-      pass.sequence_length = SequenceLength(job_);
-      pass.precision = &PrecisionOf("fp32");
+      const ModelShape shape(job_.model, way.tensor, false, way.rows);
+      const TensorPass pass{.shape = shape, .tokens = SequenceLength(job_), .element_bytes = 4};
       const TensorTraffic row = TrafficOfRow(pass), column = TrafficOfColumn(pass);
       ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"),
                  passes_ * static_cast<double>(row.summed + column.summed));

@@ -12,11 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
-#include "common/model/sharded_parameters.h"
-#include "common/model/streamed_units.h"
 #include "common/pipeline/named_schedule.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
@@ -267,37 +265,8 @@ struct Predicted {
 };
 
 Predicted Predict(const JobSpec& job, const Plan& plan) {
-  const ResourceSpec& resources = job.resources;
-  const int64_t tensor = resources.tensor_parallel;
-  MemoryInputs inputs;
-  const int64_t experts = resources.expert_parallel;
-  inputs.shape =
-      experts > 1
-          ? ModelShape::OfExpertRank(job.model, experts, tensor, resources.sequence_parallel)
-          : ModelShape(job.model, tensor, resources.sequence_parallel, resources.tensor_rows);
-  inputs.precision = &PrecisionOf(job.train.precision);
-  inputs.products = engine::ProductsOf(inputs.precision->products);
-  inputs.micro_batch = plan.micro_batch;
-  inputs.accumulation_steps = plan.accumulation_steps;
-  inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
-  inputs.sequence_length = SequenceLength(job) / plan.mesh.context;
-  inputs.ranks = GradientRanks(plan.mesh);
-  inputs.zero_stage = plan.zero_stage;
-  inputs.bucket_bytes = plan.bucket_bytes;
-  inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products, tensor,
-                                      resources.tensor_rows, experts);
-  inputs.offload_optimizer = resources.offload_optimizer != "none";
-  inputs.offload_parameters = resources.offload_parameters != "none";
-  inputs.resident_units = resources.resident_units;
-  inputs.offload_activations = resources.offload_activations != "none";
-  inputs.parameters_in_file = resources.offload_parameters == "nvme";
-  inputs.open_gradients =
-      OpenGradientBytes(job.model, plan.bucket_bytes, tensor, resources.tensor_rows, experts,
-                        inputs.parameters_in_file, resources.device_updated_units);
-  inputs.kept = SumOfUnits(StreamedUnits(job.model, tensor, resources.tensor_rows, experts),
-                           resources.device_updated_units);
-  inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor,
-                                   resources.tensor_rows, experts);
+  const DType products = PrecisionOf(plan.precision).products;
+  const MemoryInputs inputs = MemoryInputsOf(job, plan, {engine::ProductsOf(products)});
   if (plan.mesh.pipeline == 1) return {{PredictMemory(inputs)}, {PredictDeviceTier(inputs)}};
   const auto schedule = NamedSchedule(plan.pipeline_schedule, plan.mesh.pipeline,
                                       plan.pipeline_chunks, plan.accumulation_steps);

@@ -6,6 +6,7 @@
 
 #include "common/formats/tokenizer_files.h"
 #include "common/formats/usage_files.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/pipeline_shape.h"
@@ -19,20 +20,6 @@
 
 namespace weft::trainer {
 namespace {
-
-/// What a rank has of the model.
-ModelShape ShapeHere(const ModelShape& whole, const Plan& plan, int64_t rank) {
-  const Mesh& mesh = plan.mesh;
-  ModelShape shape = whole;
-  if (mesh.expert > 1) {
-    shape = ModelShape::OfExpertRank(whole.spec, mesh.expert, mesh.tensor, plan.sequence_parallel);
-  } else if (mesh.tensor > 1) {
-    shape = ModelShape(whole.spec, mesh.tensor, plan.sequence_parallel, plan.tensor_rows);
-  }
-  if (mesh.pipeline == 1) return shape;
-  return ShapeOfStages(shape, plan.stage_blocks, mesh.pipeline,
-                       engine::MeshLayout(mesh).CoordinateOf(rank, engine::MeshAxis::kPipeline));
-}
 
 constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
 constexpr engine::AxisSet kPipelineAxis = {engine::MeshAxis::kPipeline};
@@ -129,8 +116,12 @@ Status Attempt::OpenDevice() {
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
     // A little more than needed where the device is newer; nothing where the plan predicts nothing.
-    MemoryInputs inputs = CudaMemoryInputs(spec_.job, spec_.plan, "8.0");
-    inputs.shape = ShapeHere(inputs.shape, spec_.plan, spec_.rank);
+    MemoryInputs inputs = MemoryInputsOf(spec_.job, spec_.plan, CudaMachine("8.0"));
+    if (const Mesh& mesh = spec_.plan.mesh; mesh.pipeline > 1) {
+      inputs.shape = ShapeOfStages(
+          inputs.shape, spec_.plan.stage_blocks, mesh.pipeline,
+          engine::MeshLayout(mesh).CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline));
+    }
     options.expected_bytes =
         std::max<int64_t>(BytesOfRank(spec_.plan, spec_.rank) - BytesOutsideArena(inputs), 0);
   }

@@ -7,7 +7,6 @@
 
 #include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/cluster/robust_fit.h"
-#include "coordinator/planner/rate_model.h"
 
 namespace weft::planner {
 namespace {

@@ -12,10 +12,10 @@
 #include "common/model/remat_schedule.h"
 #include "common/spec/planned_job.h"
 #include "coordinator/planner/mesh_search.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/measure.h"
-#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {

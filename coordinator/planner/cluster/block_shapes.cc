@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "coordinator/planner/cluster/cholesky.h"
@@ -31,6 +32,11 @@ BlockShape::BlockShape(int64_t width, int64_t tensor, int64_t tokens, int64_t se
                        std::string own_kind)
     : logs({Log2(width), Log2(tensor), Log2(tokens), Log2(sequence_length)}),
       kind(std::move(own_kind)) {}
+
+BlockShape ToBlockShape(const MeasuredShape& block) {
+  return {block.width, block.tensor, block.tokens, block.sequence_length,
+          block.products + " " + std::to_string(block.experts)};
+}
 
 double ShapeCovariance(const BlockShape& a, const BlockShape& b) {
   if (a.kind != b.kind) return 0;

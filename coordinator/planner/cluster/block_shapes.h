@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/spec/time_calibration.h"
+
 namespace weft::planner {
 
 /// What a block computes, as far as its kernels depend on it.
@@ -17,6 +19,9 @@ struct BlockShape {
              std::string kind);
   bool operator==(const BlockShape&) const = default;
 };
+
+/// What a calibration says of a block, as a BlockShape.
+BlockShape ToBlockShape(const MeasuredShape& block);
 
 /// Of the logarithms of measured over predicted seconds of blocks of these shapes.
 double ShapeCovariance(const BlockShape& a, const BlockShape& b);

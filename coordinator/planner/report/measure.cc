@@ -9,13 +9,13 @@
 
 #include "common/model/precision.h"
 #include "common/spec/planned_job.h"
+#include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/cluster/runs_to_measure.h"
+#include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/rank_share.h"
-#include "coordinator/planner/rate_model.h"
 #include "coordinator/planner/report/devices.h"
-#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 
 namespace weft::planner {

@@ -9,7 +9,8 @@
 #include "common/model/precision.h"
 #include "common/spec/planned_job.h"
 #include "coordinator/planner/cluster/step_model.h"
-#include "coordinator/planner/rate_model.h"
+#include "coordinator/planner/device_model.h"
+#include "coordinator/planner/processor_rates.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/search.h"
 
@@ -32,10 +33,9 @@ class ExplicitRates {
     WorkerProfile measured = worker;
     // It stays, and counts for what is written down.
     measured.calibration = {};
-    const RateModel rates(measured, products_, on_devices_);
+    const ProcessorRates rates(measured, products_);
     if (worker.loopback_bytes_per_second <= 0) {
-      worker.loopback_bytes_per_second =
-          RateModel(measured, products_, false).LinkBytesPerSecond(true);
+      worker.loopback_bytes_per_second = rates.LinkBytesPerSecond(true);
     }
     if (on_devices_) {
       for (DeviceSpec& device : worker.devices) {
@@ -45,12 +45,11 @@ class ExplicitRates {
     }
     // So many threads are never short of what all cores draw.
     constexpr int64_t kAllCores = 1 << 16;
-    worker.copy_bytes_per_second = rates.MemoryBytesPerSecond(kAllCores, 1);
+    worker.copy_bytes_per_second = rates.MemoryBytesPerSecond({kAllCores, 1});
     if (worker.gemm.empty()) {
       for (const DType type : {DType::kF32, products_}) {
-        const RateModel own = rates.With(type);
         Add(worker.gemm, std::string(GemmRateName(type)), [&](int64_t m, int64_t n, int64_t k) {
-          return own.GemmFlopsPerSecond(m, n, k, plan_.threads_per_rank);
+          return rates.GemmFlopsPerSecond(type, m, n, k, plan_.threads_per_rank);
         });
         if (type == products_) break;
       }

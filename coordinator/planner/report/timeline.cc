@@ -18,6 +18,8 @@
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/search.h"
+#include "coordinator/planner/step_inputs.h"
+#include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
 namespace {
@@ -54,15 +56,15 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
   const StepInputs inputs = InputsOf(planned, plan, machines.front().ranks);
   const StageShapes shapes(inputs.shape);
   struct Kind {
-    RateModel rates;
+    std::unique_ptr<const StepRates> rates;
     StagePasses passes;
 
     Kind(const JobSpec& job, const Plan& own, const WorkerProfile& worker,
          const StageShapes& stages)
-        : rates(worker, PrecisionOf(own.precision).products, own.device != "cpu"),
+        : rates(MakeStepRates(worker, PrecisionOf(own.precision).products, own.device != "cpu")),
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
-                 FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model), rates,
-                 own.threads_per_rank) {}
+                 FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model),
+                 *rates, own.threads_per_rank) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/failpoint.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "tests/gpu/host/device_memory.h"
@@ -128,7 +129,7 @@ void CheckPrediction(const ModelSpec& model, const std::string& precision, int64
   plan.offload_optimizer = job.resources.offload_optimizer = outside.optimizer;
   plan.offload_parameters = outside.parameters;
   plan.offload_activations = outside.activations;
-  MemoryInputs inputs = CudaMemoryInputs(job, plan, "9.0");
+  MemoryInputs inputs = MemoryInputsOf(job, plan, CudaMachine("9.0"));
   // The products of the host execution want hardly any.
   inputs.product_workspace_bytes = 0;
   const MemoryBreakdown predicted = PredictMemory(inputs), on_device = PredictDeviceTier(inputs);

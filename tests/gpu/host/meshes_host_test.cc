@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "common/model/pipeline_shape.h"
@@ -52,7 +53,7 @@ MeshCase Case(int64_t layers, const std::string& precision, const std::string& p
 }
 
 MemoryInputs InputsOf(const MeshCase& c) {
-  MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
+  MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, CudaMachine("9.0"));
   // The products of the host execution want hardly any.
   inputs.product_workspace_bytes = 0;
   return inputs;
@@ -130,11 +131,7 @@ TEST(MemoryOfMeshesOnCuda, OfSharedSequencesAndMoreIsWhatIsPredicted) {
   ExpectNear(PredictMemory(InputsOf(sharded)), Fullest(sharded), 0.02);
   MeshCase heads = c;
   heads.plan.mesh.tensor = 2;
-  MemoryInputs inputs = InputsOf(heads);
-  inputs.shape = ModelShape(heads.job.model, 2);
-  // AdamW's two f32 numbers.
-  inputs.optimizer.state = 2 * 4 * inputs.shape.stored_trained;
-  ExpectNear(PredictMemory(inputs), Fullest(heads), 0.02);
+  ExpectNear(PredictMemory(InputsOf(heads)), Fullest(heads), 0.02);
 }
 
 TEST(MemoryOfMeshesOnCuda, OfGridsIsWhatIsPredicted) {
@@ -144,11 +141,7 @@ TEST(MemoryOfMeshesOnCuda, OfGridsIsWhatIsPredicted) {
   c.plan.tensor_rows = 2;
   c.plan.micro_batch = 4;
   c.plan.accumulation_steps = 2;
-  MemoryInputs inputs = InputsOf(c);
-  inputs.shape = ModelShape(c.job.model, 4, false, 2);
-  // AdamW's two f32 numbers.
-  inputs.optimizer.state = 2 * 4 * inputs.shape.stored_trained;
-  ExpectNear(PredictMemory(inputs), Fullest(c), 0.02);
+  ExpectNear(PredictMemory(InputsOf(c)), Fullest(c), 0.02);
 }
 
 // How many rows each expert has is known only once the work is done, so these are small.
@@ -164,11 +157,7 @@ TEST(MemoryOfMeshesOnCuda, OfExpertsInPartsIsWhatIsPredicted) {
   model.experts = 4;
   c.plan.mesh.tensor = 2;
   c.plan.accumulation_steps = c.job.train.global_batch = 2;
-  MemoryInputs inputs = InputsOf(c);
-  inputs.shape = ModelShape(model, 2);
-  inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products, 2);
-  inputs.ranks = 1;
-  EXPECT_NEAR(Ratio(PredictMemory(inputs), Fullest(c)), 1, 0.01);
+  EXPECT_NEAR(Ratio(PredictMemory(InputsOf(c)), Fullest(c)), 1, 0.01);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "tests/gpu/host/device_memory.h"
@@ -130,7 +131,7 @@ TEST(OffloadOfRanksOnHostExecution, TakesOfEachTierWhatIsPredicted) {
           c.plan.offload_optimizer = c.job.resources.offload_optimizer = "host";
           if (all || zero_stage > 2) c.plan.offload_parameters = "host";
           if (all) c.plan.offload_activations = "host";
-          MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
+          MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, CudaMachine("9.0"));
           // The products of the host execution want hardly any.
           inputs.product_workspace_bytes = 0;
           const MemoryBreakdown device = PredictDeviceTier(inputs);

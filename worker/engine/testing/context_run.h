@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
 #include "worker/engine/testing/many_steps.h"
@@ -114,42 +114,9 @@ inline std::string NameOf(const MeshCase& c) {
 
 /// What the memory of one of its ranks depends on, as if it had all blocks.
 inline MemoryInputs InputsOf(const MeshCase& c) {
-  const Mesh& mesh = c.plan.mesh;
-  const ModelSpec& model = c.job.model;
-  MemoryInputs inputs;
-  inputs.shape = ModelShape(model, mesh.tensor, c.plan.sequence_parallel);
-  inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
-  inputs.micro_batch = c.plan.micro_batch;
-  inputs.sequence_length = c.length() / mesh.context;
-  inputs.accumulation_steps = c.plan.accumulation_steps;
-  inputs.ranks = GradientRanks(mesh);
-  inputs.zero_stage = c.plan.zero_stage;
-  inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
-  inputs.local_steps = c.job.train.local_steps > 1;
-  inputs.bucket_bytes = c.plan.bucket_bytes;
-  inputs.precision = &PrecisionOf(c.plan.precision);
-  inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products);
-  inputs.optimizer.state = static_cast<int64_t>(static_cast<double>(inputs.optimizer.state) *
-                                                static_cast<double>(inputs.shape.Updated()) /
-                                                static_cast<double>(ModelShape(model).Updated()));
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.format_blocks = FormatBlocksOf(*inputs.precision, c.job.train);
-  inputs.activation_bits = c.plan.activation_bits;
-  if (c.plan.zero_stage == 2) {
-    inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor);
-  } else if (c.plan.zero_stage > 2) {
-    inputs.sharded = ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor);
-  }
-  if (mesh.pipeline == 1 || !c.plan.recompute_schedule.empty()) {
-    inputs.remat = RematOf(c.plan, model.layers).value();
-  } else if (c.plan.block_memory_policy.front() == "recompute") {
-    inputs.recomputed_blocks = model.layers;
-    inputs.recompute_segment = c.plan.recompute_segment;
-  } else if (c.plan.block_memory_policy.front() == "attention") {
-    inputs.attention_blocks = model.layers;
-  }
-  inputs.activation_bits = c.plan.activation_bits;
-  return inputs;
+  Plan plan = c.plan;
+  plan.context_method = c.job.resources.context_method;
+  return MemoryInputsOf(c.job, plan, {ProductsOf(PrecisionOf(plan.precision).products)});
 }
 
 /// PredictMemory as the allocator counts it, where operands that are widened for one product are

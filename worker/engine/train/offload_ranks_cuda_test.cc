@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/techniques/offload/mesh_testing.h"
 
@@ -306,7 +307,7 @@ TEST_F(OffloadedRanksOnCuda, SendOverTheirLinksWhatIsCounted) {
       MeshCase c = Updating(CaseOf("fp32", 2, zero_stage, passes));
       c.job.model.vocab_size = 64;  // as many as its table has rows
       const Offloaded rank = TrainOffloaded(c, DeviceType::kCuda).front();
-      const MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
+      const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, CudaMachine("9.0"));
       const int64_t sharers = inputs.Sharers();
       const GradientLinkBytes gradients = GradientsOverLink(inputs.shape, zero_stage, sharers);
       const StreamedBytes weights = StreamedWeightBytes(inputs);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/techniques/offload/mesh_testing.h"
 #include "worker/engine/testing/product_kind.h"
@@ -66,24 +67,9 @@ MeshCase LinkCase(const Sharing& way) {
 }
 
 MemoryInputs LinkInputs(const MeshCase& c) {
-  const Mesh& mesh = c.plan.mesh;
-  const ModelSpec& model = c.job.model;
-  MemoryInputs inputs;
-  inputs.shape = mesh.expert > 1
-                     ? ModelShape::OfExpertRank(model, mesh.expert)
-                     : ModelShape(model, mesh.tensor, c.plan.sequence_parallel, c.plan.tensor_rows);
-  inputs.shape.context_ranks = mesh.context;
-  inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
-  inputs.micro_batch = c.plan.micro_batch;
-  inputs.sequence_length = c.length() / mesh.context;
-  inputs.accumulation_steps = c.plan.accumulation_steps;
-  inputs.ranks = GradientRanks(mesh);
-  inputs.zero_stage = c.plan.zero_stage;
-  inputs.precision = &PrecisionOf(c.plan.precision);
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.sharded = ShardParameters(model, *inputs.precision, inputs.ranks, mesh.tensor,
-                                   c.plan.tensor_rows, mesh.expert);
-  return inputs;
+  Plan plan = c.plan;
+  plan.context_method = c.job.resources.context_method;
+  return MemoryInputsOf(c.job, plan, {ProductsOf(PrecisionOf(plan.precision).products)});
 }
 
 class LinkOfRanks : public ::testing::TestWithParam<Sharing> {
@@ -97,10 +83,7 @@ class LinkOfRanks : public ::testing::TestWithParam<Sharing> {
     c.plan.offload_optimizer = optimizer;
     c.plan.offload_parameters = parameters;
     c.plan.offload_activations = activations;
-    MemoryInputs inputs = LinkInputs(c);
-    inputs.offload_optimizer = optimizer != "none";
-    inputs.offload_parameters = parameters != "none";
-    inputs.offload_activations = activations != "none";
+    const MemoryInputs inputs = LinkInputs(c);
     const int64_t passes = c.plan.accumulation_steps;
     int64_t down = passes * (inputs.offload_activations ? OffloadedActivationBytes(inputs) : 0);
     int64_t up = down;

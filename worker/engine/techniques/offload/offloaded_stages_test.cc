@@ -58,10 +58,6 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
   const std::vector<MeshOutcome> plain = TrainOnMesh(resident);
 
   MemoryInputs inputs = InputsOf(c);
-  inputs.offload_optimizer = c.plan.offload_optimizer != "none";
-  inputs.offload_parameters = c.plan.offload_parameters != "none";
-  inputs.offload_activations = c.plan.offload_activations != "none";
-  inputs.parameters_in_file = c.plan.offload_parameters == "nvme";
   const auto schedule = NamedSchedule(c.plan.pipeline_schedule, c.plan.mesh.pipeline,
                                       c.plan.pipeline_chunks, c.plan.accumulation_steps);
   ASSERT_TRUE(schedule.ok());

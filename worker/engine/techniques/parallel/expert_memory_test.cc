@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
@@ -17,39 +17,9 @@ namespace {
 
 /// Of one of the ranks of `c`, with all blocks.
 MemoryInputs InputsOf(const MeshCase& c) {
-  const Mesh& mesh = c.plan.mesh;
-  const ModelSpec& model = c.job.model;
-  MemoryInputs inputs;
-  inputs.shape =
-      ModelShape::OfExpertRank(model, mesh.expert, mesh.tensor, c.plan.sequence_parallel);
-  inputs.shape.context_ranks = mesh.context;
-  inputs.micro_batch = c.plan.micro_batch;
-  inputs.sequence_length = c.length() / mesh.context;
-  inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
-  inputs.accumulation_steps = c.plan.accumulation_steps;
-  inputs.ranks = c.ranks() / (mesh.pipeline * mesh.tensor);
-  inputs.zero_stage = c.plan.zero_stage;
-  inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
-  inputs.bucket_bytes = c.plan.bucket_bytes;
-  inputs.precision = &PrecisionOf(c.plan.precision);
-  inputs.format_blocks = FormatBlocksOf(*inputs.precision, c.job.train);
-  inputs.optimizer =
-      OptimizerBytesOf(model, c.job, inputs.precision->products, mesh.tensor, 1, mesh.expert);
-  if (inputs.zero_stage == 2) {
-    inputs.open_gradients =
-        OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor, 1, mesh.expert);
-  } else if (inputs.zero_stage > 2) {
-    inputs.sharded =
-        ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor, 1, mesh.expert);
-  }
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.activation_bits = c.plan.activation_bits;
-  if (mesh.pipeline == 1) {
-    inputs.remat = RematOf(c.plan, model.layers).value();
-  } else if (c.plan.block_memory_policy.front() == "recompute") {
-    inputs.recomputed_blocks = model.layers;
-  }
-  return inputs;
+  Plan plan = c.plan;
+  plan.context_method = c.job.resources.context_method;
+  return MemoryInputsOf(c.job, plan, {ProductsOf(PrecisionOf(plan.precision).products)});
 }
 
 MemoryBreakdown PredictedFor(MemoryInputs inputs) {

@@ -284,10 +284,10 @@ TEST(TensorParallel, AGridSendsWhatTheTrafficModelSays) {
       inputs.recomputed_blocks = c.policy == "recompute" ? c.model.layers : 0;
       inputs.attention_blocks = c.policy == "attention" ? c.model.layers : 0;
       if (Collective* row = ranks.tensor->along_row()) {
-        ExpectTraffic(row->account(), TrafficOfRow(inputs));
+        ExpectTraffic(row->account(), TrafficOfRow(TensorPassOf(inputs)));
       }
       if (Collective* column = ranks.tensor->along_column()) {
-        ExpectTraffic(column->account(), TrafficOfColumn(inputs));
+        ExpectTraffic(column->account(), TrafficOfColumn(TensorPassOf(inputs)));
       }
     });
   }

@@ -1,44 +1,54 @@
+#include "coordinator/planner/step_rates.h"
+
 #include <gtest/gtest.h>
 
-#include "coordinator/planner/rate_model.h"
+#include "coordinator/planner/processor_rates.h"
 #include "coordinator/planner/testing.h"
 
 namespace weft::planner {
 namespace {
 
-TEST(RateModel, OfAGpuDoesNotCountThreads) {
+TEST(StepRates, OfAGpuDoesNotCountThreads) {
   WorkerProfile worker = GpuWorker("g", 2, kGiB);
   worker.devices[0].unusable = "lost";
   worker.devices[1].links[0].bytes_per_second = 250e9;
-  RateModel rates(worker, DType::kBF16, true);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
   for (const GemmRate& rate : worker.devices[1].gemm) {
-    EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, 8), rate.flops_per_second,
+    EXPECT_NEAR(rates->GemmFlopsPerSecond(rate.m, rate.n, rate.k, 8), rate.flops_per_second,
                 0.01 * rate.flops_per_second);
   }
-  EXPECT_NEAR(rates.MemoryBytesPerSecond(8, 2), 0.9 * 3e12, 1);
-  EXPECT_EQ(rates.LinkBytesPerSecond(true), 250e9);
-  EXPECT_EQ(rates.LinkBytesPerSecond(false), worker.loopback_bytes_per_second);
-  EXPECT_GT(rates.With(DType::kF32).GemmFlopsPerSecond(4096, 4096, 4096, 1), 1e12);
+  EXPECT_NEAR(rates->MemoryBytesPerSecond({8, 2}), 0.9 * 3e12, 1);
+  EXPECT_EQ(rates->LinkBytesPerSecond(true), 250e9);
+  EXPECT_EQ(rates->LinkBytesPerSecond(false), worker.loopback_bytes_per_second);
+  EXPECT_GT(rates->GemmFlopsPerSecond(DType::kF32, 4096, 4096, 4096, 1), 1e12);
 }
 
-TEST(RateModel, TakesTheNetworkForWhatLiesBetweenMachines) {
+TEST(StepRates, RanksTakeTurnsOnProcessorsAndNotOnGpus) {
+  WorkerProfile worker = GpuWorker("g", 4, kGiB);
+  worker.processors = 8;
+  const RankPlace place{.threads = 8, .ranks_on_worker = 4};
+  EXPECT_DOUBLE_EQ(MakeStepRates(worker, DType::kBF16, false)->Overlap(place), 0.5 / 4);
+  EXPECT_DOUBLE_EQ(MakeStepRates(worker, DType::kBF16, true)->Overlap(place), 0.5);
+}
+
+TEST(StepRates, TakesTheNetworkForWhatLiesBetweenMachines) {
   WorkerProfile worker = Worker("w", 4, kGiB);
   worker.network_bytes_per_second = 0.125e9;
-  const RateModel processor(worker, DType::kF32);
+  const ProcessorRates processor(worker, DType::kF32);
   EXPECT_EQ(processor.LinkBytesPerSecond(true), worker.loopback_bytes_per_second);
   EXPECT_EQ(processor.LinkBytesPerSecond(false), 0.125e9);
   // Ranks on processors send no faster than they do to themselves, GPUs do.
   worker.network_bytes_per_second = 50e9;
-  EXPECT_EQ(RateModel(worker, DType::kF32).LinkBytesPerSecond(false),
+  EXPECT_EQ(ProcessorRates(worker, DType::kF32).LinkBytesPerSecond(false),
             worker.loopback_bytes_per_second);
   WorkerProfile gpus = GpuWorker("g", 2, kGiB);
   gpus.network_bytes_per_second = 50e9;
-  EXPECT_EQ(RateModel(gpus, DType::kBF16, true).LinkBytesPerSecond(false), 25e9);
+  EXPECT_EQ(MakeStepRates(gpus, DType::kBF16, true)->LinkBytesPerSecond(false), 25e9);
 }
 
-TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
+TEST(StepRates, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   WorkerProfile worker = Worker("w", 4, kGiB);
-  RateModel rates(worker, DType::kBF16);
+  const ProcessorRates rates(worker, DType::kBF16);
   for (const GemmRate& rate : worker.gemm) {
     if (rate.precision != "bf16") continue;
     EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, rate.threads),
@@ -52,17 +62,18 @@ TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   EXPECT_GT(rates.GemmFlopsPerSecond(256, 768, 768, 4), high * 2);
 }
 
-TEST(RateModel, FallsBackToTheInstructionSet) {
+TEST(StepRates, FallsBackToTheInstructionSet) {
   WorkerProfile worker;
   double previous = 0;
   for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
     worker.isa = isa;
-    const double rate = RateModel(worker, DType::kBF16).GemmFlopsPerSecond(1024, 1024, 1024, 2);
+    const double rate =
+        ProcessorRates(worker, DType::kBF16).GemmFlopsPerSecond(1024, 1024, 1024, 2);
     EXPECT_GT(rate, previous) << isa;
     previous = rate;
   }
-  EXPECT_GT(RateModel(worker, DType::kF32).MemoryBytesPerSecond(1, 1), 0);
-  EXPECT_GT(RateModel(worker, DType::kF32).LinkBytesPerSecond(true), 0);
+  EXPECT_GT(ProcessorRates(worker, DType::kF32).MemoryBytesPerSecond({1, 1}), 0);
+  EXPECT_GT(ProcessorRates(worker, DType::kF32).LinkBytesPerSecond(true), 0);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+#include "common/model/memory_inputs.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/model/model_sizes.h"
+#include "common/spec/planned_job.h"
+
+namespace weft {
+
+MemoryMachine CudaMachine(std::string_view compute_capability) {
+  return {ProductKind::kStored, ProductWorkspaceBytes(compute_capability)};
+}
+
+MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
+                                const MemoryMachine& machine) {
+  const ResourceSpec& resources = planned.resources;
+  MemoryInputs inputs;
+  inputs.shape = shape;
+  inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
+  inputs.sequence_length = SequenceLength(planned) / inputs.context.ranks;
+  inputs.zero_stage = resources.zero_stage;
+  inputs.zero_shard_ranks = resources.zero_shard_ranks;
+  inputs.local_steps = planned.train.local_steps > 1;
+  inputs.bf16_reductions = resources.gradient_reduction == "bf16";
+  inputs.precision = &PrecisionOf(planned.train.precision);
+  inputs.products = machine.products;
+  inputs.product_workspace_bytes = machine.product_workspace_bytes;
+  inputs.format_blocks = FormatBlocksOf(*inputs.precision, planned.train);
+  inputs.offload_optimizer = resources.offload_optimizer != "none";
+  inputs.offload_activations = resources.offload_activations != "none";
+  inputs.offload_parameters = resources.offload_parameters != "none";
+  inputs.resident_units = resources.resident_units;
+  inputs.parameters_in_file = resources.offload_parameters == "nvme";
+  inputs.delayed_update = resources.delayed_update;
+  inputs.recompute_segment = resources.recompute_segment;
+  inputs.activation_bits = resources.activation_bits;
+  return inputs;
+}
+
+MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMachine& machine) {
+  JobSpec planned = JobAsPlanned(job, plan);
+  planned.resources.zero_stage = plan.zero_stage;
+  planned.resources.zero_shard_ranks = plan.zero_shard_ranks;
+  MemoryInputs inputs = MemoryInputsOfMesh(planned, ShapeOfRank(planned), machine);
+  inputs.micro_batch = plan.micro_batch;
+  inputs.accumulation_steps = plan.accumulation_steps;
+  inputs.ranks = GradientRanks(plan.mesh);
+  inputs.threads = plan.threads_per_rank;
+  inputs.bucket_bytes = plan.bucket_bytes;
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tensor = plan.mesh.tensor, rows = plan.tensor_rows, experts = plan.mesh.expert;
+  inputs.optimizer =
+      OptimizerBytesOf(model, planned, inputs.precision->products, tensor, rows, experts);
+  if (inputs.HasOpenGradients()) {
+    inputs.open_gradients = OpenGradientBytes(model, plan.bucket_bytes, tensor, rows, experts,
+                                              inputs.parameters_in_file, plan.device_updated_units);
+  }
+  if (!plan.device_updated_units.empty()) {
+    inputs.kept =
+        SumOfUnits(StreamedUnits(model, tensor, rows, experts), plan.device_updated_units);
+  }
+  if (inputs.SharesParameters()) {
+    inputs.sharded =
+        ShardParameters(model, *inputs.precision, inputs.Sharers(), tensor, rows, experts);
+  }
+  const auto blocks_that = [&](const char* policy) {
+    return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);
+  };
+  inputs.recomputed_blocks = blocks_that("recompute");
+  inputs.attention_blocks = blocks_that("attention");
+  if (plan.mesh.pipeline > 1 && plan.recompute_schedule.empty()) return inputs;
+  if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
+  return inputs;
+}
+
+}  // namespace weft

@@ -1,0 +1,134 @@
+#include "coordinator/planner/device_rates.h"
+
+#include <algorithm>
+
+#include "common/model/device_order.h"
+#include "common/number.h"
+
+namespace weft::planner {
+namespace {
+
+constexpr double kDefaultPeerBytesPerSecond = 20e9;
+// A device does nothing until the host, which has waited for how many rows the experts have, has
+// launched something.
+constexpr double kSecondsPerExpertWait = 20e-6;
+
+}  // namespace
+
+DeviceRates::DeviceRates(const WorkerProfile& worker, const DeviceSpec& device, DType products)
+    : StepRates(worker, products), model_(device) {
+  double slowest = 0;
+  for (const DeviceLink& link : device.links) {
+    if (link.bytes_per_second <= 0) continue;
+    slowest = slowest > 0 ? std::min(slowest, link.bytes_per_second) : link.bytes_per_second;
+  }
+  link_bytes_per_second_ = slowest > 0 ? slowest : kDefaultPeerBytesPerSecond;
+  // GPUs have a share of the network each and send past the processor.
+  const double network = worker.network_bytes_per_second;
+  network_bytes_per_second_ =
+      network > 0 ? network / D(UsableDevices(worker.devices)) : LoopbackBytesPerSecond();
+}
+
+double DeviceRates::GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
+                                       int64_t /*threads*/) const {
+  const double seconds = model_.ProductSeconds(GemmRateName(products), D(m), D(n), D(k));
+  return 2 * D(m) * D(n) * D(k) / seconds;
+}
+
+double DeviceRates::AttentionFlopsPerSecond(int64_t /*threads*/) const {
+  return model_.AttentionFlopsPerSecond(GemmRateName(products_));
+}
+
+double DeviceRates::FormatProductSeconds(const ProductFormat& format, int64_t m, int64_t n,
+                                         int64_t k) const {
+  return model_.ProductSeconds(format.rate_name, D(m), D(n), D(k));
+}
+
+double DeviceRates::MemoryBytesPerSecond(const RankPlace& /*place*/) const {
+  return model_.MemoryBytesPerSecond();
+}
+
+double DeviceRates::UpdateBytesPerSecond(const RankPlace& place, bool on_host) const {
+  return on_host ? HostBytesPerSecond(place) : model_.MemoryBytesPerSecond();
+}
+
+double DeviceRates::LeastMemorySeconds(double bytes) const {
+  return bytes / model_.MemoryBytesPerSecond();
+}
+
+// Matrices are copied where products read another type, and read once more where products read
+// FP8 codes. Those that ranks gather from the host are converted in their passes, and so are codes
+// of those that the host updates; both count nothing.
+OperandCopies DeviceRates::CopiesOf(const PrecisionRecipe& precision, double format_share,
+                                    bool gathers, bool on_host) const {
+  const double stored = D(ElementBytes(precision.matrices));
+  const bool copied = precision.matrices != precision.products && !(on_host && gathers);
+  const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
+  return {.update = copies + (on_host ? 0 : format_share * stored)};
+}
+
+double DeviceRates::HostLinkBytesPerSecond(const RankPlace& /*place*/, int64_t /*wanted*/) const {
+  return model_.HostLinkBytesPerSecond();
+}
+
+const OperationCounts& DeviceRates::operations() const {
+  static constexpr OperationCounts kCounts = {.forward = 10,
+                                              .backward = 18,
+                                              .pass = 40,
+                                              .forward_routing = 8,
+                                              .backward_routing = 6,
+                                              .forward_expert = 3,
+                                              .backward_expert = 5};
+  return kCounts;
+}
+
+OperationCosts DeviceRates::CostsOfOperations(const RankPlace& /*place*/) const {
+  return {.launch_seconds = model_.stack().host_seconds,
+          .expert_wait_seconds = kSecondsPerExpertWait};
+}
+
+double DeviceRates::LinkBytesPerSecond(bool within_worker) const {
+  return within_worker ? link_bytes_per_second_ : network_bytes_per_second_;
+}
+
+Wire DeviceRates::PointToPoint(const RankPlace& /*place*/, bool within_worker) const {
+  return {LinkBytesPerSecond(within_worker), model_.stack().latency_seconds};
+}
+
+// An all-gather or a reduce-scatter takes half of what an all-reduce takes.
+double DeviceRates::CollectiveSeconds(const RankPlace& /*place*/, const RankGroup& group,
+                                      const CollectiveLoad& load) const {
+  if (group.ranks == 1) return 0;
+  const auto all_reduces = [&](double count, double bytes) {
+    if (count == 0) return 0.0;
+    return count * model_.AllReduceSeconds(group.ranks, group.machines, network_bytes_per_second_,
+                                           bytes / count);
+  };
+  return all_reduces(load.all_reduces, load.reduced_bytes) +
+         all_reduces(load.gathers, load.gathered_bytes) / 2;
+}
+
+double DeviceRates::AllToAllSeconds(const RankPlace& /*place*/, const RankGroup& group,
+                                    double bytes, double /*messages*/) const {
+  return model_.AllToAllSeconds(group.ranks, group.on_machine, network_bytes_per_second_, bytes);
+}
+
+double DeviceRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,
+                                         double times, double bytes) const {
+  return times * AllToAllSeconds(place, group, bytes, 0);
+}
+
+double DeviceRates::LinksOf(int64_t ranks) const {
+  return D(ranks);
+}
+
+double DeviceRates::StagedSeconds(double seconds, double bytes) const {
+  return seconds == 0 ? 0 : std::max(seconds, bytes / model_.HostLinkBytesPerSecond());
+}
+
+double DeviceRates::HiddenSeconds(const RankPlace& /*place*/, double seconds,
+                                  double multiplying) const {
+  return std::min(model_.stack().overlap * seconds, multiplying);
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,175 @@
+#include "coordinator/planner/gradient_exchange.h"
+
+#include <algorithm>
+
+#include "common/model/model_counts.h"
+#include "common/number.h"
+
+namespace weft::planner {
+namespace {
+
+constexpr double kGradientBytes = 4;  // f32
+
+/// Groups of data-parallel ranks, of which a worker has so many replicas as tensor-parallel ranks,
+/// which are neighbours, leave.
+class DataGroups {
+ public:
+  explicit DataGroups(const StepInputs& inputs)
+      : inputs_(inputs), on_worker_(inputs.ranks_on_worker / inputs.shape.tensor) {}
+
+  /// The first `ranks` ranks.
+  RankGroup Successive(int64_t ranks) const {
+    return {.ranks = ranks, .machines = MachinesOf(ranks), .within_worker = ranks <= on_worker_};
+  }
+  /// A shard group, or all ranks where they share nothing.
+  RankGroup Shards() const {
+    RankGroup group = Successive(inputs_.sharers > 1 ? inputs_.sharers : inputs_.ranks);
+    if (inputs_.Groups() > 1) {
+      group.within_worker = on_worker_ > 0 && on_worker_ % inputs_.sharers == 0;
+    }
+    return group;
+  }
+  /// Ranks of these that have the same experts.
+  RankGroup ExpertReplicas() const { return Apart(inputs_.ExpertReplicas(), Shards()); }
+  /// Ranks that have the same shards.
+  RankGroup Replicas() const { return Apart(inputs_.Groups(), Successive(inputs_.ranks)); }
+  /// Workers of local steps.
+  RankGroup Workers() const { return Apart(inputs_.Workers(), Successive(inputs_.ranks)); }
+
+ private:
+  /// `ranks` of those that are `among`, as far apart as they can be.
+  static RankGroup Apart(int64_t ranks, RankGroup among) {
+    among.ranks = ranks;
+    among.machines = std::min(ranks, among.machines);
+    return among;
+  }
+  int64_t MachinesOf(int64_t ranks) const {
+    const int64_t on_worker = std::max<int64_t>(1, on_worker_);
+    return (ranks + on_worker - 1) / on_worker;
+  }
+
+  const StepInputs& inputs_;
+  const int64_t on_worker_;
+};
+
+/// What the exchanges of one step have in common.
+struct Exchange {
+  const StepInputs& inputs;
+  const PassCost& pass;
+  const StepRates& rates;
+  RankPlace place = inputs.place();
+  DataGroups groups = DataGroups(inputs);
+
+  /// Of collectives that take `seconds`, what products that take `multiplying` do not hide: at
+  /// least one part of `parts`, which has nothing to overlap with.
+  double Exposed(double seconds, double multiplying, double parts) const {
+    return std::max(seconds - rates.HiddenSeconds(place, seconds, multiplying), seconds / parts);
+  }
+  /// Of an exchange that takes `seconds` between ranks, where the host keeps `bytes` of it.
+  double Staged(double seconds, double bytes) const {
+    return inputs.offloads_optimizer ? rates.StagedSeconds(seconds, bytes) : seconds;
+  }
+  /// Sums over the replicas of a shard group of `parts` bytes on each rank, in so many collectives.
+  double BetweenGroups(double parts, double collectives) const {
+    return Staged(rates.AllReduceSeconds(place, groups.Replicas(), inputs.sent_gradients * parts,
+                                         rates.CollectivesOf(collectives)),
+                  parts);
+  }
+};
+
+/// Ranks have shards of the parameters: each unit is gathered during the one before it, and reduced
+/// during the one after it; the first has nothing to overlap with.
+double ParameterShardSeconds(const Exchange& exchange) {
+  const auto& [inputs, pass, rates, place, groups] = exchange;
+  const ShardedParameters& sharded = inputs.sharded;
+  const auto seconds = [&](int64_t ShardedTraffic::*payload, int64_t ShardedTraffic::*collectives,
+                           double sent = 1) {
+    const auto among = [&](const RankGroup& group, const ShardedTraffic& traffic) {
+      return rates.GatherSeconds(place, group, sent * D(traffic.*payload), D(traffic.*collectives));
+    };
+    return among(groups.Shards(), sharded) + among(groups.ExpertReplicas(), sharded.experts);
+  };
+  const double forward =
+      seconds(&ShardedTraffic::forward_payload, &ShardedTraffic::forward_gathers);
+  const double backward =
+      seconds(&ShardedTraffic::backward_payload, &ShardedTraffic::backward_gathers) +
+      seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions, inputs.sent_gradients);
+  // Once a step, after the reductions of the last pass. The host sums its parts once all are there.
+  const double between = exchange.BetweenGroups(D(sharded.gradients), D(sharded.reductions));
+  const double overlapped = inputs.offloads_optimizer ? 0 : between;
+  const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
+  const double passes = D(inputs.accumulation_steps);
+  const double multiplying = pass.backward_gemm_seconds;
+  return passes * exchange.Exposed(forward, pass.gemm_seconds - multiplying, units) +
+         (passes - 1) * exchange.Exposed(backward, multiplying, units) +
+         exchange.Exposed(backward + overlapped, multiplying, units) + (between - overlapped);
+}
+
+/// Each worker makes steps of its own, in which context-parallel ranks alone reduce gradients. In
+/// an outer step, with nothing to overlap with, workers sum what they learned, of which
+/// context-parallel ranks each have a part, and these gather all.
+double LocalStepSeconds(const Exchange& exchange) {
+  const auto& [inputs, pass, rates, place, groups] = exchange;
+  const double bytes = kGradientBytes * D(inputs.shape.trained);
+  const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+  const double collectives = rates.CollectivesOf(buckets);
+  const int64_t context = inputs.context.ranks;
+  const RankGroup worker = groups.Successive(context);
+  const double reducing =
+      rates.AllReduceSeconds(place, worker, inputs.sent_gradients * bytes, collectives);
+  const double outer =
+      rates.AllReduceSeconds(place, groups.Workers(), bytes / rates.LinksOf(context), collectives) +
+      rates.GatherSeconds(place, worker, bytes, collectives);
+  return exchange.Exposed(reducing, pass.backward_gemm_seconds, buckets) +
+         outer / D(inputs.local_steps);
+}
+
+/// Ranks reduce gradients, all or with a shard group's optimizer each its shard, and then gather
+/// the updated parameters with nothing to overlap with. Where gradients are sharded too, every pass
+/// reduces, else the last one alone; its last bucket has nothing to overlap with.
+double DataParallelSeconds(const Exchange& exchange) {
+  const auto& [inputs, pass, rates, place, groups] = exchange;
+  const ModelShape& shape = inputs.shape;
+  // Gradients of expert-parallel ranks' experts are reduced among fewer ranks.
+  const bool own_experts = shape.expert_ranks > 1;
+  const double of_experts = own_experts ? kGradientBytes * D(shape.stored_trained_experts) : 0;
+  const double bytes = kGradientBytes * D(shape.trained) - of_experts;
+  const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+  const bool sharded = inputs.sharers > 1;
+  // A reduce-scatter or an all-gather of all.
+  const auto half = [&](double sent) {
+    RankGroup replicas = groups.ExpertReplicas();
+    replicas.within_worker = groups.Successive(inputs.ranks).within_worker;
+    const double collectives =
+        own_experts ? rates.CollectivesOf(of_experts / D(inputs.bucket_bytes)) : 0;
+    return rates.GatherSeconds(place, groups.Shards(), sent * bytes, rates.CollectivesOf(buckets)) +
+           rates.GatherSeconds(place, replicas, sent * of_experts, collectives);
+  };
+  const double reducing = (sharded ? 1 : 2) * half(inputs.sent_gradients);
+  const double stored = D(ElementBytes(inputs.precision->matrices));
+  const double others = D(inputs.sharers - 1) / D(inputs.sharers);
+  const double gathering =
+      sharded ? exchange.Staged(half(1), stored * D(shape.trained) * others) : 0;
+  const double parts = (bytes + of_experts * D(shape.expert_ranks)) / D(inputs.sharers);
+  // The host sums its parts once all are there.
+  const double between = exchange.BetweenGroups(parts, buckets);
+  const double overlapped = inputs.offloads_optimizer ? 0 : between;
+  const auto exposed = [&](double seconds) {
+    return exchange.Exposed(seconds, pass.backward_gemm_seconds, buckets);
+  };
+  const double earlier = inputs.zero_stage > 1 ? D(inputs.accumulation_steps - 1) : 0;
+  const double last = exposed(reducing + overlapped) + (between - overlapped);
+  return earlier * exposed(reducing) + last + gathering;
+}
+
+}  // namespace
+
+double GradientExchangeSeconds(const StepInputs& inputs, const PassCost& pass,
+                               const StepRates& rates) {
+  const Exchange exchange{inputs, pass, rates};
+  if (inputs.SharesParameters()) return ParameterShardSeconds(exchange);
+  if (inputs.local_steps > 1) return LocalStepSeconds(exchange);
+  return inputs.ranks > 1 ? DataParallelSeconds(exchange) : 0;
+}
+
+}  // namespace weft::planner

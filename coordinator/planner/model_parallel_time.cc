@@ -1,0 +1,104 @@
+#include "coordinator/planner/model_parallel_time.h"
+
+#include <algorithm>
+
+#include "common/model/tensor_traffic.h"
+#include "common/number.h"
+
+namespace weft::planner {
+namespace {
+
+/// A group of `ranks` model-parallel ranks, the first and the last of which are less than `span`
+/// ranks apart. A worker's ranks are neighbours.
+RankGroup GroupAmong(const StepInputs& inputs, int64_t ranks, int64_t span) {
+  const int64_t on_worker = inputs.ranks_on_worker;
+  return {.ranks = ranks,
+          .machines = std::min(ranks, (span + on_worker - 1) / on_worker),
+          .within_worker = span <= on_worker};
+}
+
+}  // namespace
+
+double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
+  const ModelShape& shape = inputs.shape;
+  if (shape.tensor == 1) return 0;
+  const TensorPass pass{.shape = shape,
+                        .tokens = inputs.tokens,
+                        .element_bytes = ElementBytes(inputs.precision->activations),
+                        .recomputed_blocks = inputs.recomputed_blocks,
+                        .recomputed_attentions = inputs.recomputed_attentions};
+  const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
+    return rates.CollectiveSeconds(inputs.place(), GroupAmong(inputs, ranks, span),
+                                   {.all_reduces = D(traffic.sums),
+                                    .reduced_bytes = D(traffic.summed),
+                                    .gathers = D(traffic.gathers),
+                                    .gathered_bytes = D(traffic.gathered)});
+  };
+  // The ranks of a row are successive ones.
+  return seconds(TrafficOfRow(pass), shape.TensorColumns(), shape.TensorColumns()) +
+         seconds(TrafficOfColumn(pass), shape.tensor_rows, shape.tensor);
+}
+
+double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {
+  if (inputs.context.ranks == 1) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  const RankPlace place = inputs.place();
+  const int64_t element = ElementBytes(inputs.precision->activations);
+  const double product = rates.Slowdown(place) * pass.attention_product_seconds;
+  // Tensor-parallel ranks are between them.
+  const int64_t span = inputs.context.ranks * inputs.shape.tensor;
+  const Wire wire = rates.PointToPoint(place, span <= inputs.ranks_on_worker);
+  const auto exposed = [&](const ContextTraffic& traffic, double products) {
+    const double seconds =
+        D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
+    if (inputs.context.ulysses) return seconds;
+    const double hidden = rates.Overlap(place) * products * product;
+    return std::max(seconds - hidden, seconds / D(traffic.messages));
+  };
+  const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
+  const double backward = D(model.layers - inputs.shape.first_trained_layer);
+  // Which experts were chosen how often, where load is balanced.
+  const bool balances = model.experts > 0 && RouterAuxLossOf(model) > 0;
+  const double counts =
+      balances ? D(model.layers * (inputs.context.ranks - 1)) * wire.message_seconds : 0;
+  return counts +
+         forward *
+             exposed(ForwardTraffic(inputs.shape, inputs.context, inputs.tokens, element), 2) +
+         backward *
+             exposed(BackwardTraffic(inputs.shape, inputs.context, inputs.tokens, element), 5);
+}
+
+double ExpertSeconds(const StepInputs& inputs, const StepRates& rates) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t ranks = inputs.shape.expert_ranks;
+  if (ranks == 1) return 0;
+  const RankPlace place = inputs.place();
+  // Tensor-parallel and context-parallel ranks are between them.
+  const int64_t apart = inputs.shape.tensor * inputs.context.ranks;
+  RankGroup group = GroupAmong(inputs, ranks, ranks * apart);
+  group.on_machine = std::min(ranks, std::max<int64_t>(inputs.ranks_on_worker / apart, 1));
+  const double rows = D(inputs.tokens * model.experts_per_token * model.width *
+                        ElementBytes(inputs.precision->activations));
+  // A message for each expert of another rank.
+  const double messages = D(ranks - 1) * D(model.experts / ranks);
+  const double forward = D(model.layers + inputs.recomputed_blocks);
+  return 2 * (forward + D(model.layers)) * rates.AllToAllSeconds(place, group, rows, messages) +
+         rates.CountExchangeSeconds(place, group, forward, 4 * D(model.experts));
+}
+
+double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates) {
+  const ModelShape& shape = inputs.shape;
+  if (shape.summands == 0) return 0;
+  return rates.AllReduceSeconds(inputs.place(), GroupAmong(inputs, shape.tensor, shape.tensor),
+                                4 * D(shape.summands), 1);
+}
+
+double ModelParallelSeconds(const StepInputs& inputs, const PassCost& pass,
+                            const StepRates& rates) {
+  return D(inputs.accumulation_steps) *
+             (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates) +
+              ContextSeconds(inputs, pass, rates)) +
+         PartialSumSeconds(inputs, rates);
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,195 @@
+#include "coordinator/planner/pass_cost.h"
+
+#include <cmath>
+#include <string>
+
+#include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
+
+namespace weft::planner {
+namespace {
+
+bool IsInBlocks(const Gemm& gemm) {
+  return gemm.name == "qkv" || gemm.name == "attention output" || gemm.name == "mlp up" ||
+         gemm.name == "mlp down";
+}
+
+/// Adds the products with weights.
+void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
+                       const PrecisionRecipe& precision, const StepRates& rates, int64_t threads,
+                       PassCost& cost) {
+  const int64_t element = ElementBytes(precision.activations);
+  for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
+    double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+    if (cost.format_share > 0 && IsInBlocks(gemm)) {
+      const double in_format = D(gemm.count) * rates.FormatProductSeconds(*precision.block_products,
+                                                                          gemm.m, gemm.n, gemm.k);
+      seconds += cost.format_share * (in_format - seconds);
+    }
+    // The classifier's columns are already those of a rank; each has the whole router.
+    const bool whole = gemm.name == "classifier" || gemm.name == "router";
+    seconds /= D(whole ? shape.tensor_rows : shape.tensor);
+    seconds *= ComputedShare(shape, gemm.name);
+    cost.gemm_seconds += seconds;
+    if (gemm.pass != GemmPass::kForward) {
+      cost.backward_gemm_seconds += seconds;
+    } else if (gemm.name != "classifier") {
+      cost.block_forward_gemm_seconds += seconds / D(shape.spec.layers);
+      if (gemm.name == "qkv") {
+        cost.attention_forward_gemm_seconds += seconds / D(shape.spec.layers);
+      }
+    }
+  }
+}
+
+/// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
+/// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
+double SecondsOfDraws(const ModelSpec& model, double product_flops, const StepRates& rates,
+                      int64_t threads) {
+  if (AttentionDropoutOf(model) == 0) return 0;
+  constexpr double kFlopsOfDraw = 50;
+  constexpr int64_t kLarge = 1024;
+  const double weights = product_flops / (2 * D(HeadWidth(model)));
+  return weights * kFlopsOfDraw /
+         rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads);
+}
+
+/// Layers that have a backward pass.
+double BackwardLayers(const ModelShape& shape) {
+  return D(shape.spec.layers - shape.first_trained_layer);
+}
+
+/// Adds attention: 2 products forward, 5 backward (flash attention computes the scores again). Its
+/// dropout is drawn again in the backward pass.
+void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
+                  const StepRates& rates, int64_t threads, PassCost& cost) {
+  const ModelSpec& model = shape.spec;
+  const double product_flops =
+      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
+  const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
+  const double draw = SecondsOfDraws(model, product_flops, rates, threads);
+  const double computed = shape.computed.attention;
+  const double forward_layer = computed * (2 * product + draw);
+  const double backward_layer = computed * (5 * product + rates.backward_dropout_draws() * draw);
+  const double backward_layers = BackwardLayers(shape);
+  cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
+  cost.backward_gemm_seconds += backward_layers * backward_layer;
+  cost.block_forward_gemm_seconds += forward_layer;
+  cost.attention_forward_gemm_seconds += forward_layer;
+  cost.attention_product_seconds = product;
+}
+
+/// Sets the bytes that the rest of the pass moves, in elements of a token's width c and of its MLP
+/// f. Forward, a norm reads two and writes two, an activation reads its one or two inputs and
+/// writes one; backward, a norm moves four and an activation twice as much, and the bias gradients
+/// read what the products read.
+void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
+                    const PrecisionRecipe& precision, double dropout, PassCost& cost) {
+  const ModelSpec& model = shape.spec;
+  const int64_t element = ElementBytes(precision.activations);
+  const double c = D(model.width) * D(element) / D(shape.tensor_rows);
+  const double f = D(MlpWidth(model)) * D(element) / D(shape.TensorColumns());
+  const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
+  const double activation = D(MlpInputs(model) + 1) * f * rows;
+  const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
+  double block_forward = 2 * 4 * c + activation + mask;
+  const double biases = model.family == "llama" ? 0 : 5 * c + f;
+  double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  if (model.experts > 0) {
+    // Rows are copied for their experts, and the results read and added up; backward the results
+    // are read and written once more.
+    block_forward += (3 * rows + 1) * c;
+    block_backward += (5 * rows + 1) * c;
+  }
+  // Casts to a format read a number and write one: inputs before the product, once more by columns
+  // for the weights' gradients, gradients both ways at once.
+  const double width = D(model.width), columns = D(shape.TensorColumns());
+  const double part = width / columns, inner = D(MlpWidth(model)) / columns;
+  const double inputs = cost.format_share * (width + part + rows * (width + inner));
+  const double outputs = cost.format_share * (width + part + 2 * D(KvWidth(model)) / columns +
+                                              rows * (width + D(MlpInputs(model)) * inner));
+  const double code =
+      precision.block_products != nullptr ? D(precision.block_products->element_bytes) : 0;
+  block_forward += (D(element) + code) * inputs;
+  block_backward += (D(element) + code) * inputs + (D(element) + 2 * code) * outputs;
+  block_forward *= shape.computed.Mean();
+  block_backward *= shape.computed.Mean();
+  const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
+  const double classifier = !shape.has_head ? 0
+                                            : D(HeadRows(shape, tokens, sequence_length)) *
+                                                  (3 * D(shape.PaddedClasses()) * D(element));
+  cost.block_forward_memory_bytes = D(tokens) * block_forward;
+  cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
+                                   BackwardLayers(shape) * block_backward + 2 * embedding + 8 * c) +
+                      classifier;
+  cost.weight_gradient_bytes = WeightGradientBytes(shape);
+}
+
+/// Adds what techniques compute once a step.
+void AddStepWork(const ModelShape& shape, const StepRates& rates, int64_t threads, PassCost& cost) {
+  const StepWork work = StepWorkOf(shape);
+  cost.step_f32_numbers = work.f32_numbers;
+  cost.step_parameter_numbers = work.parameter_numbers;
+  for (const Gemm& gemm : work.products) {
+    cost.step_product_seconds +=
+        gemm.Flops() / rates.GemmFlopsPerSecond(DType::kF32, gemm.m, gemm.n, gemm.k, threads);
+  }
+}
+
+}  // namespace
+
+MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                          DType products, int64_t sharers) {
+  return {.products = std::string(GemmRateName(products)),
+          .experts = shape.spec.experts,
+          .width = shape.spec.width / shape.tensor_rows,
+          .tensor = shape.TensorColumns(),
+          .tokens = micro_batch * sequence_length / sharers,
+          .sequence_length = sequence_length};
+}
+
+double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
+                   const FormatBlocks& format_blocks) {
+  if (precision.block_products == nullptr) return 0;
+  const int64_t blocks = DistinctBlocks(model);
+  return D(format_blocks.Of(blocks)) / D(blocks);
+}
+
+PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                    const PrecisionRecipe& precision, double format_share, double dropout,
+                    const StepRates& rates, int64_t threads, int64_t sharers) {
+  const int64_t tokens = micro_batch * sequence_length / sharers;
+  PassCost cost;
+  const ProductFormat* const format = precision.block_products;
+  cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
+  AddWeightProducts(shape, tokens, sequence_length, precision, rates, threads, cost);
+  AddAttention(shape, tokens, sequence_length, rates, threads, cost);
+  if (rates.has_near_shapes()) {
+    const MeasuredShape block =
+        BlockOfPass(shape, micro_batch, sequence_length, precision.products, sharers);
+    cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
+  }
+  SetMemoryBytes(shape, tokens, sequence_length, precision, dropout, cost);
+  AddStepWork(shape, rates, threads, cost);
+  return cost;
+}
+
+PassCost SlowedBy(PassCost pass, double times) {
+  pass.gemm_seconds *= times;
+  pass.backward_gemm_seconds *= times;
+  pass.block_forward_gemm_seconds *= times;
+  pass.attention_forward_gemm_seconds *= times;
+  pass.attention_product_seconds *= times;
+  pass.step_product_seconds *= times;
+  return pass;
+}
+
+BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth) {
+  const double forward_memory = pass.block_forward_memory_bytes / bandwidth;
+  const double backward =
+      (pass.backward_gemm_seconds + pass.memory_bytes / bandwidth) / D(shape.spec.layers);
+  return {pass.block_forward_gemm_seconds + forward_memory, pass.attention_forward_gemm_seconds,
+          backward - forward_memory};
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/context_attention.h"
+#include "common/model/memory_model.h"
+#include "common/model/model_shape.h"
+#include "common/model/precision.h"
+#include "common/model/remat_memory.h"
+#include "common/model/remat_schedule.h"
+#include "common/model/sharded_parameters.h"
+#include "common/number.h"
+#include "coordinator/planner/step_rates.h"
+
+namespace weft::planner {
+
+/// How a rank takes its steps: what the step-time formula (step_time.h) asks besides the cost of a
+/// pass and the rates.
+struct StepInputs {
+  ModelShape shape;
+  int64_t accumulation_steps = 1;
+  int64_t recomputed_blocks = 0;
+  int64_t threads = 1;
+  int64_t ranks = 1;  ///< Ranks that see different tokens, each of shape.tensor ranks.
+  int64_t ranks_on_worker = 1;
+  int64_t bucket_bytes = 1;
+  const PrecisionRecipe* precision = &kBf16Precision;
+  int64_t zero_stage = 0;
+  int64_t tokens = 0;                      ///< Of a micro-batch, on one rank.
+  ShardedParameters sharded = {};          ///< With zero_stage 3.
+  int64_t host_link_bytes_per_second = 0;  ///< What the job says; 0: nothing.
+  int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
+  int64_t recomputed_attentions = 0;       ///< Blocks that recompute attention alone.
+  StreamedBytes streamed = {};             ///< Weights that are uploaded in every pass.
+  int64_t resident_weight_bytes = 0;       ///< Weights that are uploaded once a step.
+  /// `streamed` of a pipeline stage with one block: between the ends of the network, with the
+  /// embeddings, or with the head.
+  struct StreamedStage {
+    StreamedBytes inner = {};
+    StreamedBytes first = {};
+    StreamedBytes last = {};
+  } streamed_stage = {};
+  int64_t activation_bytes = 0;  ///< Of a micro-batch, sent to the host and fetched again.
+  /// CodedActivationBytes in each direction.
+  int64_t coded_bytes = 0;
+  /// CodedActivationBytes of one block of a pipeline, by what the block keeps: all, all except the
+  /// inside of attention, or its input alone.
+  struct CodedBlock {
+    int64_t all = 0;
+    int64_t but_attention = 0;
+    int64_t input = 0;
+  } coded_block = {};
+  bool offloads_optimizer = false;  ///< Gradients go to the host in every pass.
+  /// With offloads_optimizer, units that reside on the device and are updated there.
+  struct KeptUnits {
+    int64_t trained = 0;       ///< Their trained numbers.
+    int64_t first_blocks = 0;  ///< Kept blocks right after the embeddings.
+    int64_t last_blocks = 0;   ///< Kept blocks right before the head.
+  } kept = {};
+  int64_t file_bytes = 0;          ///< State in a file that an update reads and writes.
+  StreamedBytes file_pass = {};    ///< Read and written in the passes of a micro-batch.
+  StreamedStage filed_stage = {};  ///< FiledWeightBytes, as streamed_stage.
+  ContextSharing context = {};     ///< Context-parallel ranks, which are among `ranks`.
+  int64_t sharers = 1;             ///< Ranks of a shard group (ShardRanks), among `ranks`.
+  int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
+  double sent_gradients = 1;       ///< Share of the bytes of gradients that ranks send.
+  RematPlan schedule = {};         ///< What is recomputed and sent, where a schedule says it.
+  BlockBytes block = {};           ///< With a schedule: what a block keeps.
+
+  RankPlace place() const { return {threads, ranks_on_worker}; }
+  /// With local_steps the context-parallel ranks are one worker.
+  int64_t Workers() const { return ranks / context.ranks; }
+  /// Shard groups.
+  int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
+  /// Ranks with the same experts, of a shard group or of all `ranks`.
+  int64_t ExpertReplicas() const { return (sharers > 1 ? sharers : ranks) / shape.expert_ranks; }
+  /// Numbers that a rank updates.
+  double Updated() const {
+    const bool shards_experts = shape.expert_ranks > 1 && sharers > 1;
+    const double experts = D(shards_experts ? shape.stored_trained_experts : 0);
+    return (D(shape.Updated()) - experts) / D(sharers) + experts / D(ExpertReplicas());
+  }
+  /// Each rank holds a shard of the parameters and gathers whole ones in every pass.
+  bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
+};
+
+}  // namespace weft::planner
