@@ -35,7 +35,7 @@ constexpr uint64_t kFirstRound = uint64_t{64} << 10;
 constexpr uint64_t kLargestRound = uint64_t{16} << 20;
 constexpr double kLongRound = 0.02;
 constexpr double kLongRoundTrips = 4;
-/// Then so many more follow, unless they take too long.
+/// So many of them are made, unless they take too long.
 constexpr int kRounds = 5;
 constexpr double kEnoughSeconds = 0.5;
 constexpr int kEchoes = 20;
@@ -252,11 +252,14 @@ class Meter {
     std::vector<LinkRound> rounds;
     const auto begin = steady_clock::now();
     uint64_t bytes = kFirstRound;
-    for (int full = 0; full < kRounds && (full == 0 || SecondsSince(begin) < kEnoughSeconds);) {
+    // A short round shows that longer ones before it were held up.
+    for (int full = 0;
+         full < kRounds && (rounds.empty() || SecondsSince(begin) < kEnoughSeconds);) {
       WEFT_ASSIGN_OR_RETURN(const double seconds, Round(operation, bytes));
       rounds.push_back({static_cast<double>(bytes), seconds});
-      if (full == 0 && seconds - round_trip < long_round && bytes < kLargestRound) {
+      if (seconds - round_trip < long_round && bytes < kLargestRound) {
         bytes *= 2;
+        full = 0;
       } else {
         ++full;
       }

@@ -86,7 +86,7 @@ TEST_F(Link, ThatIsSlowIsMeasuredInTime) {
   server.join();
   ASSERT_TRUE(rate.ok()) << rate.status().message();
   EXPECT_LT(rate->send_bytes_per_second, 30e6);
-  EXPECT_GT(rate->send_bytes_per_second, 5e6);
+  EXPECT_GT(rate->send_bytes_per_second, 1e6);
   EXPECT_LT(rate->receive_bytes_per_second, 30e6);
 }
 
