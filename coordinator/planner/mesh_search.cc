@@ -15,6 +15,7 @@
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/stage_cuts.h"
 #include "coordinator/planner/stage_schedules.h"
+#include "coordinator/planner/step_time.h"
 #include "coordinator/planner/units.h"
 
 namespace weft::planner {
