@@ -56,9 +56,9 @@ struct ColumnPart {
 };
 
 /// Keeps tensors for the backward pass in another form than they have, or elsewhere.
-class TensorKeeper {
+class SavedTensorPolicy {
  public:
-  virtual ~TensorKeeper() = default;
+  virtual ~SavedTensorPolicy() = default;
   /// An approximation will do.
   virtual Result<SavedTensor> Keep(Context& context, const Tensor& tensor,
                                    const ColumnPart& part) = 0;
@@ -115,9 +115,9 @@ class Tape {
 
   /// Keeps `tensor` as it is.
   SavedTensor Save(Tensor tensor) const {
-    return keeper_ == nullptr ? AsItIs(std::move(tensor)) : keeper_->KeepExactly(std::move(tensor));
+    return policy_ == nullptr ? AsItIs(std::move(tensor)) : policy_->KeepExactly(std::move(tensor));
   }
-  /// The same without a keeper.
+  /// The same without a policy.
   static SavedTensor AsItIs(Tensor tensor) { return SavedTensor(std::move(tensor)); }
   /// Keeps `kept`, of which the content is made again when it is wanted.
   static SavedTensor Save(Tensor kept, SavedTensor::Remake remake) {
@@ -125,13 +125,13 @@ class Tape {
   }
 
   /// What keeps tensors from now on, or none: they stay as they are. Outlives its use.
-  void SetKeeper(TensorKeeper* keeper) { keeper_ = keeper; }
-  TensorKeeper* keeper() const { return keeper_; }
+  void SetSavedTensorPolicy(SavedTensorPolicy* policy) { policy_ = policy; }
+  SavedTensorPolicy* saved_tensor_policy() const { return policy_; }
   /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
   Result<SavedTensor> Keep(Context& context, const Tensor& tensor,
                            const ColumnPart& part = {}) const {
-    return keeper_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
-                              : keeper_->Keep(context, tensor, part);
+    return policy_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
+                              : policy_->Keep(context, tensor, part);
   }
 
   /// What operations in the midst of the network that have a loss of their own, a mean over the
@@ -208,7 +208,7 @@ class Tape {
   ParameterGradients* parameters_;
   Mode mode_;
   float auxiliary_scale_;
-  TensorKeeper* keeper_ = nullptr;
+  SavedTensorPolicy* policy_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Tensor> gradients_;  ///< By node.
   bool defers_ = false;
@@ -217,7 +217,7 @@ class Tape {
   std::deque<Entry> beside_;
 };
 
-inline SavedTensor TensorKeeper::KeepExactly(Tensor tensor) {
+inline SavedTensor SavedTensorPolicy::KeepExactly(Tensor tensor) {
   return Tape::AsItIs(std::move(tensor));
 }
 
@@ -227,8 +227,8 @@ using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape&
 
 /// Runs `segment` keeping only its inputs; the backward pass runs it again to get what it needs
 /// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly
-/// where the tape's keeper gives back the same bits; otherwise those at what it gives back. What
-/// the second run keeps does not pass that keeper.
+/// where the tape's policy gives back the same bits; otherwise those at what it gives back. What
+/// the second run keeps does not pass that policy.
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
                                      const std::vector<Value>& inputs);
 

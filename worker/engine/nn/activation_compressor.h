@@ -16,16 +16,16 @@ namespace weft::engine {
 /// tensors it has saved before, and the place in the global batch, so that a repeated step has the
 /// same bits. A rank's part of a tensor has the bits that it has in the whole if it consists of
 /// whole groups: rows of a multiple of 128 columns, or chunks of a multiple of 128 elements.
-/// Replicated tensors have the same bits on each rank. Another keeper keeps the quantised tensors,
+/// Replicated tensors have the same bits on each rank. Another policy keeps the quantised tensors,
 /// and those that must be restored exactly.
-class ActivationCompressor : public TensorKeeper {
+class ActivationCompressor : public SavedTensorPolicy {
  public:
   struct Options {
     int64_t bits = 8;
     int64_t layer = 0;
     const TensorParallel* tensor = nullptr;    ///< Tensor-parallel ranks, or none.
     const ContextParallel* context = nullptr;  ///< Context-parallel ranks, or none.
-    TensorKeeper* below = nullptr;             ///< Or none.
+    SavedTensorPolicy* below = nullptr;        ///< Or none.
   };
   /// For one pass of a layer over a batch; all outlive this.
   ActivationCompressor(const Options& options, const TokenBatch& batch)

@@ -16,7 +16,7 @@ namespace weft::engine {
 /// They take memory again and begin to come up with the backward pass of step `fetched`, so that
 /// memory does not depend on the rate of the link. Each direction carries the steps one after the
 /// other. A tensor that several operations save is sent once. Not thread-safe.
-class ActivationOffload : public TensorKeeper {
+class ActivationOffload : public SavedTensorPolicy {
  public:
   /// For one forward pass and its backward pass. `host` and `plan` outlive it.
   ActivationOffload(HostTier* host, const RematPlan& plan)

@@ -11,11 +11,11 @@ namespace {
 template <class Run>
 auto InBits(Tape& tape, ActivationCompressor::Options options, const TokenBatch& batch, Run&& run) {
   if (options.bits == 0 || !tape.recording()) return run();
-  TensorKeeper* const below = options.below = tape.keeper();
+  SavedTensorPolicy* const below = options.below = tape.saved_tensor_policy();
   ActivationCompressor compressor(options, batch);
-  tape.SetKeeper(&compressor);
+  tape.SetSavedTensorPolicy(&compressor);
   auto result = run();
-  tape.SetKeeper(below);
+  tape.SetSavedTensorPolicy(below);
   return result;
 }
 
@@ -84,9 +84,9 @@ Result<Residual> BlockStack::RunBesideTransfers(
     Context& context, Tape& tape, size_t index, Residual x, const Pass& pass,
     const std::shared_ptr<ActivationOffload>& offload) const {
   const RematStep& step = remat_[index];
-  if (step.travels()) tape.SetKeeper(offload.get());
+  if (step.travels()) tape.SetSavedTensorPolicy(offload.get());
   Result<Residual> y = RunStep(context, tape, step, std::move(x), pass);
-  tape.SetKeeper(nullptr);
+  tape.SetSavedTensorPolicy(nullptr);
   WEFT_RETURN_IF_ERROR(y.status());
   WEFT_RETURN_IF_ERROR(offload->EndForward(context, index));
   for (const RematStep& other : remat_) {
