@@ -112,7 +112,7 @@ struct MemoryInputs {
   const ProductFormat* format() const { return precision->block_products; }
   /// Gradients are open, besides the rank's own sums, until they are reduced or sent.
   bool HasOpenGradients() const { return zero_stage == 2 || offload_optimizer; }
-  bool HasHostTier() const { return offload_optimizer || offload_activations; }
+  bool HasHostMemoryPool() const { return offload_optimizer || offload_activations; }
 
   /// Number of ranks over which zero_stage shards.
   int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }

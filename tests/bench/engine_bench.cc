@@ -27,7 +27,7 @@
 #include "kernels/linear/linear.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/tensor/compute_device.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/train/trainer.h"
@@ -111,7 +111,7 @@ Status WaitFor(const Context& context) {
 
 // What went over the link in a step, and how long that takes at its rate, one way after the other:
 // weights go up when the last gradients have come down.
-Json LinkUse(HostTier& host, const Plan& plan, const LinkTotals& down, const LinkTotals& up,
+Json LinkUse(HostMemoryPool& host, const Plan& plan, const LinkTotals& down, const LinkTotals& up,
              double steps) {
   const auto bytes_down = static_cast<double>(host.down().totals().bytes - down.bytes) / steps;
   const auto bytes_up = static_cast<double>(host.up().totals().bytes - up.bytes) / steps;
@@ -235,10 +235,10 @@ Result<Json> RunBench(BenchOptions options) {
 
   const int64_t memory_before_bytes = MemoryBytes("VmRSS");
   WEFT_ASSIGN_OR_RETURN(const Device where, DeviceOf(options.device));
-  WEFT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ComputeDevice> device,
-      ComputeDevice::Open(
-          {.device = where, .host = HostTierOf(plan), .limit_bytes = plan.device_memory_bytes}));
+  WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeDevice> device,
+                        ComputeDevice::Open({.device = where,
+                                             .host = HostMemoryPoolOf(plan),
+                                             .limit_bytes = plan.device_memory_bytes}));
   Profiler profiler;
   Context context = device->NewContext();
   if (options.by_operation) context.profiler = &profiler;

@@ -33,7 +33,7 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
   WEFT_ASSIGN_OR_RETURN(
       const std::unique_ptr<ComputeDevice> device,
       ComputeDevice::Open(
-          {.device = {}, .host = HostTierOf(plan), .limit_bytes = plan.device_memory_bytes}));
+          {.device = {}, .host = HostMemoryPoolOf(plan), .limit_bytes = plan.device_memory_bytes}));
   Context context = device->NewContext();
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                         NewModel(context, job.model, ModelOptionsOf(plan, job.train)));

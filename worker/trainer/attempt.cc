@@ -112,7 +112,7 @@ Status Attempt::OpenDevice() {
   engine::ComputeDevice::Options options;
   options.limit_bytes = spec_.job.resources.memory_per_rank_bytes;
   if (spec_.plan.device_memory_bytes > 0) options.limit_bytes = spec_.plan.device_memory_bytes;
-  options.host = engine::HostTierOf(spec_.plan, spec_.job.resources.memory_per_rank_bytes);
+  options.host = engine::HostMemoryPoolOf(spec_.plan, spec_.job.resources.memory_per_rank_bytes);
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
     // A little more than needed where the device is newer; nothing where the plan predicts nothing.

@@ -85,7 +85,7 @@ Measured Train(const JobSpec& job, const Plan& plan, int64_t arena_bytes) {
   RandomTokens data(job.model.vocab_size, job.model.context);
   const int64_t before = HeldOnDevice();
   auto device = ComputeDevice::Open({.device = kCuda,
-                                     .host = HostTierOf(plan),
+                                     .host = HostMemoryPoolOf(plan),
                                      .expected_bytes = arena_bytes,
                                      .chunk_bytes = size_t{1} << 20});
   WEFT_CHECK(device.ok(), device.status().message());
@@ -141,7 +141,7 @@ void CheckPrediction(const ModelSpec& model, const std::string& precision, int64
         << name << ": predicted " << promised << ", measured " << taken;
   };
   expect_near("device", TotalBytes(on_device), measured.held);
-  if (inputs.HasHostTier()) {
+  if (inputs.HasHostMemoryPool()) {
     expect_near("peaks on the device", TotalBytes(on_device) - on_device.runtime_bytes,
                 TotalBytes(measured.device));
   }

@@ -72,9 +72,9 @@ TEST(OffloadOnHostExecution, TheHostWaitsForGradientsOnceAStepAndInNoPass) {
 
 TEST(OffloadOnHostExecution, AHostWithoutMemoryToLockIsToldSo) {
   host_cuda::LimitPinnedMemory(0);
-  auto device = ComputeDevice::Open({.device = kCuda, .host = HostTier::Options()});
+  auto device = ComputeDevice::Open({.device = kCuda, .host = HostMemoryPool::Options()});
   ASSERT_TRUE(device.ok()) << device.status().message();
-  Context below = InHostTier((*device)->NewContext());
+  Context below = InHostMemoryPool((*device)->NewContext());
   const auto tensor = Tensor::New(below, Component::kOptimizer, DType::kF32, {int64_t{1} << 24});
   host_cuda::LimitPinnedMemory(SIZE_MAX);
   ASSERT_EQ(tensor.status().code(), StatusCode::kExhausted);

@@ -42,12 +42,12 @@ struct ModelOptions {
   bool place_gradients = false;  ///< They have no memory of their own.
   bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
   int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
-  bool offload = false;          ///< Parameters stand in the host tier (ParameterSet::Offload).
+  bool offload = false;  ///< Parameters stand in the host memory pool (ParameterSet::Offload).
   std::vector<int64_t> device_updated_units = {};  ///< But for these (ParameterSet::KeepOnDevice).
   bool stream_parameters =
       false;  ///< And come to the device unit by unit (ParameterSet::StreamValues).
   bool parameters_in_file = false;   ///< And stand in a file (ParameterSet::KeepInFile).
-  bool offload_activations = false;  ///< What blocks keep waits in the host tier.
+  bool offload_activations = false;  ///< What blocks keep waits in the host memory pool.
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;

@@ -66,7 +66,7 @@ Status ActivationOffload::StartBackward(Context& context, size_t step) {
 // Memory is taken and given back by whoever computes, not by the lanes, so that what is held at a
 // time does not depend on the link.
 Status ActivationOffload::Leave(Context& context, Step& step) {
-  Context below = InHostTier(context);
+  Context below = InHostMemoryPool(context);
   for (const std::shared_ptr<Place>& place : step.places) {
     const Tensor& from = place->device;
     WEFT_ASSIGN_OR_RETURN(place->host,

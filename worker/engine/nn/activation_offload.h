@@ -7,19 +7,19 @@
 
 #include "common/model/remat_schedule.h"
 #include "worker/engine/autograd/tape.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 
-/// Offloads tensors that steps of a forward pass save to the host tier, as a plan says (RematStep).
-/// They begin to go down when the step is over, and free their memory at the end of step `sent`.
-/// They take memory again and begin to come up with the backward pass of step `fetched`, so that
-/// memory does not depend on the rate of the link. Each direction carries the steps one after the
-/// other. A tensor that several operations save is sent once. Not thread-safe.
+/// Offloads tensors that steps of a forward pass save to the host memory pool, as a plan says
+/// (RematStep). They begin to go down when the step is over, and free their memory at the end of
+/// step `sent`. They take memory again and begin to come up with the backward pass of step
+/// `fetched`, so that memory does not depend on the rate of the link. Each direction carries the
+/// steps one after the other. A tensor that several operations save is sent once. Not thread-safe.
 class ActivationOffload : public SavedTensorPolicy {
  public:
   /// For one forward pass and its backward pass. `host` and `plan` outlive it.
-  ActivationOffload(HostTier* host, const RematPlan& plan)
+  ActivationOffload(HostMemoryPool* host, const RematPlan& plan)
       : host_(host), plan_(plan), steps_(plan.size()) {}
 
   Result<SavedTensor> Keep(Context&, const Tensor& tensor, const ColumnPart&) override {
@@ -49,7 +49,7 @@ class ActivationOffload : public SavedTensorPolicy {
   Status Leave(Context& context, Step& step);
   Status Return(Context& context, Step& step);
 
-  HostTier* host_;
+  HostMemoryPool* host_;
   const RematPlan& plan_;
   std::vector<std::weak_ptr<Place>> saved_;  ///< By the step under way, as far as it is wanted.
   std::vector<Step> steps_;

@@ -22,7 +22,7 @@ struct BlockStackOptions {
   /// Options of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
   /// What each layer does with its saved tensors; it has all layers. Offloaded tensors wait in the
-  /// host tier (activation_offload.h).
+  /// host memory pool (activation_offload.h).
   RematPlan remat;
   /// Bits of each saved value of a layer or a segment, except queries, keys and values; 0: not
   /// quantised. A single layer that is recomputed does not quantise, since its backward pass

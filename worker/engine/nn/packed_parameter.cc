@@ -1,6 +1,6 @@
 #include "worker/engine/nn/packed_parameter.h"
 
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {
@@ -62,7 +62,7 @@ Status PackedParameter::Copies::Make(Context& context) {
 }
 
 Status PackedParameter::Copies::MakeOffloaded(Context& context, const TensorView& master) {
-  HostTier& host = *context.host;
+  HostMemoryPool& host = *context.host;
   kernels::PackedWeight& weight = *packed.weight;
   for (int64_t i = index; i < index + count; ++i) parameters->AwaitUpdated(host, i);
   if (!weight.reads_master()) {

@@ -41,7 +41,7 @@ Result<std::unique_ptr<ParameterFile>> ParameterFile::New(const Context& context
 }
 
 ParameterFile::ParameterFile(const Context& context, ParameterSet* parameters)
-    : below_(InHostTier(context)),
+    : below_(InHostMemoryPool(context)),
       parameters_(parameters),
       feed_(std::make_unique<ParameterFeed>(this)) {}
 

@@ -9,20 +9,20 @@
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/piecewise_norm.h"
 #include "worker/engine/tensor/file_images.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
 
 class ParameterFeed;
 
-/// Values and gradients of a ParameterSet in files below the host tier (Rajbhandari et al. 2021,
-/// "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time: the next
-/// ones for computation, or for the update (parameter_walk.h).
+/// Values and gradients of a ParameterSet in files below the host memory pool (Rajbhandari et al.
+/// 2021, "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time: the
+/// next ones for computation, or for the update (parameter_walk.h).
 class ParameterFile {
  public:
-  /// `context` has a host tier with a directory. `parameters`, whose values take the given bytes by
-  /// unit, is being allocated and outlives this.
+  /// `context` has a host memory pool with a directory. `parameters`, whose values take the given
+  /// bytes by unit, is being allocated and outlives this.
   static Result<std::unique_ptr<ParameterFile>> New(const Context& context,
                                                     ParameterSet* parameters,
                                                     const std::vector<int64_t>& unit_bytes);

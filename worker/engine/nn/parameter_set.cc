@@ -13,7 +13,7 @@
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_walk.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -266,8 +266,8 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   gradient_data_.assign(parameters_.size(), nullptr);
   Context below = context;
   if (offloaded_) {
-    WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host tier");
-    below = InHostTier(context);
+    WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host memory pool");
+    below = InHostMemoryPool(context);
   }
   if (values_sharded()) {
     WEFT_CHECK(place_gradients_ && !has_derived_, "gradients of sharded values are placed");
@@ -357,7 +357,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
   return Clear(stream_, operands_);
 }
 
-void ParameterSet::AwaitUpdated(HostTier& host, int64_t index) const {
+void ParameterSet::AwaitUpdated(HostMemoryPool& host, int64_t index) const {
   if (parameters_[index].trainable()) host.updated().WaitFor(index);
 }
 

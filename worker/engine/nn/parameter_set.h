@@ -262,9 +262,9 @@ class ParameterSet {
   /// Says that operations read this matrix unpacked, like vectors; they read others packed.
   void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
 
-  /// Puts values and gradients in the host tier of the context; PlaceGradients gives gradients
-  /// temporary places on the device. The device has a copy of the values that operations read
-  /// directly: operand(). Before Allocate.
+  /// Puts values and gradients in the host memory pool of the context; PlaceGradients gives
+  /// gradients temporary places on the device. The device has a copy of the values that operations
+  /// read directly: operand(). Before Allocate.
   void Offload() { offloaded_ = true; }
   bool offloaded() const { return offloaded_; }
 
@@ -272,7 +272,7 @@ class ParameterSet {
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !kept_units_.empty(); }
-  /// Whether `index` resides in the host tier.
+  /// Whether `index` resides in the host memory pool.
   bool on_host(int64_t index) const {
     return offloaded_ && !IsKept(static_cast<size_t>(parameters_[index].unit));
   }
@@ -339,8 +339,8 @@ class ParameterSet {
   TensorView stacked_operand(int64_t first, int64_t count) const {
     return OperandView(first, count, false);
   }
-  /// Returns once a running update in the host tier is done with `index`.
-  void AwaitUpdated(HostTier& host, int64_t index) const;
+  /// Returns once a running update in the host memory pool is done with `index`.
+  void AwaitUpdated(HostMemoryPool& host, int64_t index) const;
   /// Renews the copies of offloaded values of `unit` that are not streamed, each as soon as a
   /// running update is done with it.
   void UploadOperands(Context& context, int64_t unit) const;
@@ -362,7 +362,7 @@ class ParameterSet {
   /// See ShareAmong.
   bool places_gradients() const { return place_gradients_; }
   /// The whole buffer of gradients, [GradientCount()] f32; empty where they are placed, or in a
-  /// file. Where some units are kept on the device, only those in the host tier.
+  /// file. Where some units are kept on the device, only those in the host memory pool.
   const Tensor& gradients() const { return gradients_; }
   /// Moves offloaded gradients to `memory`, which is as large and zero; returns their previous
   /// memory.

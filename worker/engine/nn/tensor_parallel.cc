@@ -248,7 +248,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
         sum, [&](LinkLane& lane, std::byte* above) { copy_all(lane, above, false); }));
     return passage.Finish();
   }
-  Context state = parameters.offloaded() ? InHostTier(context) : context;
+  Context state = parameters.offloaded() ? InHostMemoryPool(context) : context;
   WEFT_ASSIGN_OR_RETURN(Tensor all,
                         Tensor::New(state, Component::kCommunication, DType::kF32, {count}));
   const auto for_each = [&](auto&& copy) -> Status {

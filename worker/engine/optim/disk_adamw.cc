@@ -6,7 +6,7 @@
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/optim/fused_optimizer.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

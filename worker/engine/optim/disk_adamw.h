@@ -23,7 +23,7 @@ namespace weft::engine {
 /// one is read and the one before is written. The bits are those of the fused rule.
 class DiskAdamW : public Optimizer {
  public:
-  /// `context`: of the host tier, which has a directory.
+  /// `context`: of the host memory pool, which has a directory.
   static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet& parameters,
                                                 const std::vector<ParameterRule>& rules,

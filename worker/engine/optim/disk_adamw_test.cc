@@ -16,7 +16,7 @@
 
 #include "common/check.h"
 #include "worker/engine/optim/fused_optimizer.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/testing/parameter_values.h"
 
 namespace weft::engine {
@@ -27,14 +27,14 @@ using ::testing::HasSubstr;
 /// Offloaded parameters of several tiles, one of them longer than a tile, with two optimizers.
 struct Fixture {
   Allocator device;
-  std::unique_ptr<HostTier> host;
+  std::unique_ptr<HostMemoryPool> host;
   Context context;
   ParameterSet parameters;
   OptimizerSpec spec;
   std::vector<ParameterRule> rules;
 
   Fixture() {
-    auto tier = HostTier::New({.directory = ::testing::TempDir()}, {});
+    auto tier = HostMemoryPool::New({.directory = ::testing::TempDir()}, {});
     WEFT_CHECK(tier.ok(), tier.status().message());
     host = *std::move(tier);
     context.allocator = &device;
@@ -50,7 +50,7 @@ struct Fixture {
   }
 
   std::unique_ptr<DiskAdamW> OnDisk(AsyncFile::Queue queue) {
-    Context below = InHostTier(context);
+    Context below = InHostMemoryPool(context);
     auto made = DiskAdamW::New(below, spec, parameters, rules, TrainedParts(parameters), queue);
     WEFT_CHECK(made.ok(), made.status().message());
     return std::unique_ptr<DiskAdamW>(static_cast<DiskAdamW*>(made->release()));

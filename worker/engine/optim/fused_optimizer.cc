@@ -6,7 +6,7 @@
 #include "common/rng.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_walk.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {
@@ -144,7 +144,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
   const auto update = context.Number(args.update, &StepNumbers::update);
-  if (!IsInHostTier(context)) return rule_.run(context.stream, spec_, inputs, update);
+  if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, update);
   std::optional<ParameterWalk> own;
   UnitWalk* walk = args.walk;
   if (walk == nullptr && set_.file() != nullptr) walk = &own.emplace(set_.file(), kUpdateWalk);

@@ -51,8 +51,8 @@ class FusedOptimizer : public Optimizer {
                                                 const std::vector<ParameterRule>& rules,
                                                 std::span<const ParameterPart> parts);
 
-  /// In the host tier it runs tile by tile, in the order of the parameters, and tells of each
-  /// (UpdateProgress): the bits are the same.
+  /// In the host memory pool it runs tile by tile, in the order of the parameters, and tells of
+  /// each (UpdateProgress): the bits are the same.
   Status Update(Context& context, const UpdateArgs& args) override;
   bool repeats() const override { return true; }
   std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }

@@ -5,7 +5,7 @@
 #include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/optim/muon.h"
 #include "worker/engine/optim/schedule_free.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const Optimize
   const std::vector<ParameterPart> whole =
       parts.empty() ? TrainedParts(*parameters) : std::vector<ParameterPart>();
   if (parts.empty()) parts = whole;
-  if (IsInHostTier(context) && context.host->optimizer_in_file()) {
+  if (IsInHostMemoryPool(context) && context.host->optimizer_in_file()) {
     return DiskAdamW::New(context, spec, *parameters, rules, parts);
   }
   if (const FusedRule* rule = FindFusedRule(spec); rule != nullptr) {

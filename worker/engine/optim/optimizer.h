@@ -23,7 +23,7 @@ struct UpdateArgs {
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
-  /// Read by what runs in the host tier.
+  /// Read by what runs in the host memory pool.
   const float* gradients = nullptr;
   bool beside = false;  ///< It runs in a thread beside the rank's, which does not wait for it.
   /// Of parameters in a file: goes through them where somebody else has them read and written.

@@ -19,7 +19,7 @@
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/tensor/context.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
@@ -37,7 +37,7 @@ struct TechniqueInputs {
 
 /// Parameters that one optimizer updates, and where.
 struct UpdatedParameters {
-  bool in_host_tier = false;              ///< Else in the memory of the device.
+  bool in_host_memory_pool = false;       ///< Else in the memory of the device.
   std::vector<ParameterPart> parts = {};  ///< Those of this rank; empty: all that is trained.
 };
 
@@ -58,7 +58,7 @@ struct TrainingParts {
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
-    return of.in_host_tier ? InHostTier(*context) : *context;
+    return of.in_host_memory_pool ? InHostMemoryPool(*context) : *context;
   }
 };
 

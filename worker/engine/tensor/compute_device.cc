@@ -13,7 +13,7 @@ Result<std::unique_ptr<ComputeDevice>> ComputeDevice::Open(const Options& option
   if (options.device.type == DeviceType::kCpu) {
     device->allocator_ = std::make_unique<Allocator>(options.limit_bytes);
     if (options.host) {
-      WEFT_ASSIGN_OR_RETURN(device->host_, HostTier::New(*options.host, options.device));
+      WEFT_ASSIGN_OR_RETURN(device->host_, HostMemoryPool::New(*options.host, options.device));
     }
     return device;
   }
@@ -29,7 +29,7 @@ Result<std::unique_ptr<ComputeDevice>> ComputeDevice::Open(const Options& option
                                           .chunk_bytes = options.chunk_bytes}));
   device->allocator_ = std::make_unique<Allocator>(std::move(arena), options.limit_bytes);
   if (options.host) {
-    WEFT_ASSIGN_OR_RETURN(device->host_, HostTier::New(*options.host, options.device));
+    WEFT_ASSIGN_OR_RETURN(device->host_, HostMemoryPool::New(*options.host, options.device));
   }
   return device;
 }

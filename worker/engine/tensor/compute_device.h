@@ -8,7 +8,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/engine/tensor/allocator.h"
 #include "worker/engine/tensor/context.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 
@@ -19,7 +19,7 @@ class ComputeDevice {
   struct Options {
     Device device;
     /// Memory of the host as a tier of its own below the device's; none without offload.
-    std::optional<HostTier::Options> host = std::nullopt;
+    std::optional<HostMemoryPool::Options> host = std::nullopt;
     int64_t limit_bytes = 0;     ///< Most that the allocator holds; 0: no limit.
     int64_t expected_bytes = 0;  ///< Of a CUDA device, taken at once; 0: as they are needed.
     size_t chunk_bytes = size_t{256} << 20;  ///< Of a CUDA device, when they are.
@@ -31,7 +31,7 @@ class ComputeDevice {
 
   Allocator& allocator() { return *allocator_; }
   /// None without offload.
-  HostTier* host() { return host_.get(); }
+  HostMemoryPool* host() { return host_.get(); }
   Stream stream() { return stream_ == nullptr ? Stream() : stream_->stream(); }
 
   /// The seed is the caller's.
@@ -46,7 +46,8 @@ class ComputeDevice {
   ComputeDevice() = default;
 
   std::unique_ptr<Allocator> allocator_;
-  std::unique_ptr<HostTier> host_;  ///< Or none; its jobs end before the device's memory goes.
+  std::unique_ptr<HostMemoryPool>
+      host_;  ///< Or none; its jobs end before the device's memory goes.
   std::unique_ptr<kernels::cuda::StreamState> stream_;  ///< None on a CPU.
 };
 

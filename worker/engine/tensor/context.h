@@ -10,13 +10,13 @@
 
 namespace weft::engine {
 
-class HostTier;
+class HostMemoryPool;
 
 /// All that code of the engine needs besides its arguments. One per rank; not thread-safe.
 struct Context {
   Stream stream;
   Allocator* allocator = nullptr;
-  HostTier* host = nullptr;              ///< Where offloaded state stands; none without offload.
+  HostMemoryPool* host = nullptr;        ///< Where offloaded state stands; none without offload.
   Profiler* profiler = nullptr;          ///< May be null.
   uint64_t seed = 0;                     ///< Of the job: initial weights, dropout.
   int64_t step = 0;                      ///< Optimizer step under way; part of every dropout key.

@@ -36,7 +36,7 @@ class CopyStream {
   /// Enqueues a copy; the host's memory is pinned.
   Status Copy(void* to, const void* from, size_t bytes);
 
-  /// Takes the memory that Convert needs, once, of the host tier's.
+  /// Takes the memory that Convert needs, once, of the host memory pool's.
   Status ReserveStaging(Allocator& host);
   /// The same upwards into elements of another float type, which the calling thread converts to
   /// piece by piece: while one goes up it makes the next. Both contiguous, of the same size.

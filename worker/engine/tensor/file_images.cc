@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {

@@ -23,13 +23,13 @@ struct FileLanes {
   LinkLane writes{0};
 };
 
-/// Numbers in a file of which a few at a time are in the memory of the host tier: images, each as
-/// it stands in memory, that are asked for by their number. Memory is taken and given back by the
-/// one thread that calls this, so that what is held does not depend on the disk.
+/// Numbers in a file of which a few at a time are in the memory of the host memory pool: images,
+/// each as it stands in memory, that are asked for by their number. Memory is taken and given back
+/// by the one thread that calls this, so that what is held does not depend on the disk.
 class FileImages {
  public:
-  /// `below`: of the host tier, where images are counted as `component`. They have so many bytes,
-  /// and are zero. Tier and lanes outlive this.
+  /// `below`: of the host memory pool, where images are counted as `component`. They have so many
+  /// bytes, and are zero. Tier and lanes outlive this.
   static Result<std::unique_ptr<FileImages>> New(const Context& below, Component component,
                                                  FileLanes* lanes,
                                                  const std::vector<int64_t>& bytes);

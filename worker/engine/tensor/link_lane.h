@@ -64,7 +64,7 @@ class LinkLane {
   /// The same upwards of elements, which become those of `to`'s type. On a device ReserveStaging
   /// was called before elements are converted.
   void Copy(const TensorView& to, const TensorView& from);
-  /// Before what is copied up is converted: takes memory of the host tier's.
+  /// Before what is copied up is converted: takes memory of the host memory pool's.
   Status ReserveStaging(Allocator& host);
 
   /// Where jobs enqueue their copies, to have them wait for something else; of a CPU, where none

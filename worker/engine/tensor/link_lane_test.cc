@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {

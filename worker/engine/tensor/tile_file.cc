@@ -25,7 +25,7 @@ Result<Tensor> NewTileMemory(Context& context, Component component, int64_t byte
                          bytes);
 }
 
-TileFile::TileFile(HostTier* host, const std::vector<int64_t>& tile_bytes) : host_(host) {
+TileFile::TileFile(HostMemoryPool* host, const std::vector<int64_t>& tile_bytes) : host_(host) {
   for (const int64_t bytes : tile_bytes) {
     WEFT_CHECK(bytes % static_cast<int64_t>(AsyncFile::kAlignment) == 0, "tiles are whole blocks");
     tiles_.push_back(
@@ -35,7 +35,7 @@ TileFile::TileFile(HostTier* host, const std::vector<int64_t>& tile_bytes) : hos
   bytes_ = std::max(bytes_, static_cast<int64_t>(AsyncFile::kAlignment));
 }
 
-Result<std::unique_ptr<TileFile>> TileFile::New(HostTier* host,
+Result<std::unique_ptr<TileFile>> TileFile::New(HostMemoryPool* host,
                                                 const std::vector<int64_t>& tile_bytes,
                                                 AsyncFile::Queue queue) {
   std::unique_ptr<TileFile> made(new TileFile(host, tile_bytes));

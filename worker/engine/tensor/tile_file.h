@@ -10,7 +10,7 @@
 
 #include "common/status.h"
 #include "worker/engine/tensor/async_file.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/tensor.h"
 
 namespace weft::engine {
@@ -18,15 +18,15 @@ namespace weft::engine {
 /// Memory of `context` for tiles of a file: `bytes` of it, beginning at a block of the file system.
 Result<Tensor> NewTileMemory(Context& context, Component component, int64_t bytes);
 
-/// A scratch file below the host tier (async_file.h), read and written in tiles of fixed sizes, of
-/// which each that is read is compared with the XXH3 of what was written. A tile that was never
-/// written is zero. Reads may run in one thread and writes in another, where no tile is read before
-/// who reads it has heard of the end of its last write.
+/// A scratch file below the host memory pool (async_file.h), read and written in tiles of fixed
+/// sizes, of which each that is read is compared with the XXH3 of what was written. A tile that was
+/// never written is zero. Reads may run in one thread and writes in another, where no tile is read
+/// before who reads it has heard of the end of its last write.
 class TileFile {
  public:
   /// In the directory of `host`, which outlives it, with tiles of so many bytes (multiples of
   /// AsyncFile::kAlignment). kExhausted when the disk has no room for them.
-  static Result<std::unique_ptr<TileFile>> New(HostTier* host,
+  static Result<std::unique_ptr<TileFile>> New(HostMemoryPool* host,
                                                const std::vector<int64_t>& tile_bytes,
                                                AsyncFile::Queue queue = AsyncFile::Queue::kBest);
   /// Waits for what is under way.
@@ -60,10 +60,10 @@ class TileFile {
     int64_t pending = 0;                          ///< Number of what is under way.
   };
 
-  TileFile(HostTier* host, const std::vector<int64_t>& tile_bytes);
+  TileFile(HostMemoryPool* host, const std::vector<int64_t>& tile_bytes);
   Status Load(Tensor& cache, size_t tile);
 
-  HostTier* host_;
+  HostMemoryPool* host_;
   std::vector<Tile> tiles_;
   int64_t bytes_ = 0;
   bool counted_ = false;

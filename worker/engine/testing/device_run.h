@@ -53,7 +53,7 @@ struct DeviceRun {
             const DeviceRunOptions& options = {}) {
     kernels::cpu::SetThreads(1);
     auto opened = ComputeDevice::Open(
-        {.device = where, .host = HostTierOf(plan), .chunk_bytes = size_t{1} << 20});
+        {.device = where, .host = HostMemoryPoolOf(plan), .chunk_bytes = size_t{1} << 20});
     WEFT_CHECK(opened.ok(), opened.status().message());
     device = *std::move(opened);
     context = device->NewContext();

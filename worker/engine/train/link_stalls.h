@@ -1,15 +1,16 @@
 #pragma once
 
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/step_report.h"
 
 namespace weft::engine {
 
-/// Tells apart, in the time of phases, how long the rank stood still for the link to the host tier.
+/// Tells apart, in the time of phases, how long the rank stood still for the link to the host
+/// memory pool.
 class LinkStalls {
  public:
   /// Counts from now on, of `host`, or nothing where there is none.
-  LinkStalls(HostTier* host, PhaseSeconds* seconds)
+  LinkStalls(HostMemoryPool* host, PhaseSeconds* seconds)
       : host_(host), seconds_(seconds), before_(Waited()) {}
 
   /// What was waited since the last call was in `phase`, and belongs to exposed communication.
@@ -26,7 +27,7 @@ class LinkStalls {
     return host_->down().totals().waited_seconds + host_->up().totals().waited_seconds;
   }
 
-  HostTier* host_;
+  HostMemoryPool* host_;
   PhaseSeconds* seconds_;
   double before_;
 };

@@ -1,5 +1,5 @@
-// Ranks on a CUDA device each, over NCCL, with state in host tiers: against the same ranks on CPUs,
-// which have it outside, too, and against the devices alone.
+// Ranks on a CUDA device each, over NCCL, with state in host memory pools: against the same ranks
+// on CPUs, which have it outside, too, and against the devices alone.
 
 #include <cmath>
 #include <span>

@@ -95,7 +95,7 @@ class PipelineRun {
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
-  /// What was done since the last call was of `phase`, but for waits for the host tier.
+  /// What was done since the last call was of `phase`, but for waits for the host memory pool.
   Status Mark(std::string_view name, double PhaseSeconds::*phase);
   void WaitForAll();
 

@@ -42,11 +42,12 @@ struct StepReport {
   bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
   std::map<std::string, double> technique_metrics;  ///< By TechniqueMetric::name.
   PhaseSeconds seconds;
-  MemoryBreakdown peak_memory;    ///< Since the trainer started.
-  MemoryBreakdown step_memory;    ///< Peak since the step before.
-  MemoryBreakdown device_memory;  ///< Of peak_memory what is not in the host tier; with offload.
-  std::vector<GroupNorm> norms;   ///< Every log_every_steps; empty in between and when skipped.
-  TierUse tiers;                  ///< Since the step before.
+  MemoryBreakdown peak_memory;  ///< Since the trainer started.
+  MemoryBreakdown step_memory;  ///< Peak since the step before.
+  MemoryBreakdown
+      device_memory;  ///< Of peak_memory what is not in the host memory pool; with offload.
+  std::vector<GroupNorm> norms;  ///< Every log_every_steps; empty in between and when skipped.
+  TierUse tiers;                 ///< Since the step before.
 
   double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
   double perplexity() const { return std::exp(loss); }

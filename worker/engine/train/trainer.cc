@@ -12,7 +12,7 @@
 #include "kernels/step_totals/step_totals.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/optim/schedule.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/guard.h"
 #include "worker/engine/train/link_stalls.h"
 #include "worker/engine/train/pipeline_run.h"
@@ -479,7 +479,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
 
 Context Trainer::StateContext() const {
   const Context& context = *parts_.context;
-  return parts_.model->parameters().offloaded() ? InHostTier(context) : context;
+  return parts_.model->parameters().offloaded() ? InHostMemoryPool(context) : context;
 }
 
 Trainer::StepTotals* Trainer::TotalsOfUpdate() const {

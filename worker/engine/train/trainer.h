@@ -218,9 +218,9 @@ class Trainer {
   bool Delays() const;
   /// Likewise: it runs beside the next step.
   bool RunsBeside() const;
-  /// Where the parameters are in the host tier.
+  /// Where the parameters are in the host memory pool.
   Status UpdateOffloaded(StepReport& report);
-  /// Adds what the host tier holds to the report.
+  /// Adds what the host memory pool holds to the report.
   void ReportTiers(StepReport& report);
   /// Waits for what was measured, and draws the conclusions.
   Status FinishUpdate(StepReport& report);

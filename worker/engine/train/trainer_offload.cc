@@ -8,7 +8,7 @@
 #include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_residence.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
@@ -32,7 +32,7 @@ Status Trainer::UploadWeights(Context& context) {
 // that have come. Of ranks that share the update they go up once they are gathered.
 Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
-  HostTier& host = *context.host;
+  HostMemoryPool& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
   WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
@@ -165,7 +165,7 @@ Status Trainer::FinishUpdates() {
 
 void Trainer::ReportTiers(StepReport& report) {
   report.tiers.device_bytes = TotalBytes(report.step_memory);
-  HostTier* tier = parts_.context->host;
+  HostMemoryPool* tier = parts_.context->host;
   if (tier == nullptr) return;
   Allocator& host = tier->allocator();
   report.device_memory = report.peak_memory;

@@ -13,7 +13,7 @@
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/techniques/registry.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {
@@ -72,7 +72,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   }
   if (plan.offload_activations != "none" && parts.context->host == nullptr) {
     return InvalidError("plan.offload_activations " + plan.offload_activations +
-                        ", but there is no host tier");
+                        ", but there is no host memory pool");
   }
   const ParameterSet& parameters = parts.model->parameters();
   const bool come_from_host =

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 

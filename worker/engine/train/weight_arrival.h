@@ -9,17 +9,17 @@
 
 namespace weft::engine {
 
-/// Brings weights that stand in the host tier, and stay on the device as well, there after an
-/// update: unit by unit, each as soon as the update is done with it, while the next forward pass
+/// Brings weights that stand in the host memory pool, and stay on the device as well, there after
+/// an update: unit by unit, each as soon as the update is done with it, while the next forward pass
 /// computes with those that have come. Units that are kept on the device are not its affair.
 class WeightArrival : public ParameterResidence {
  public:
   /// `parameters`, offloaded ones that are not streamed, outlive this, which is their residence for
-  /// as long as it lives; so does the host tier of `context`.
+  /// as long as it lives; so does the host memory pool of `context`.
   WeightArrival(Context& context, ParameterSet* parameters);
   ~WeightArrival() override;
 
-  /// An update has begun (HostTier::updated): what it changes will come.
+  /// An update has begun (HostMemoryPool::updated): what it changes will come.
   void Start(const Context& context);
 
   /// Waits until all has come. Before values change that were under way.
@@ -32,7 +32,7 @@ class WeightArrival : public ParameterResidence {
   bool drops() const override { return false; }
 
  private:
-  HostTier* host_;
+  HostMemoryPool* host_;
   ParameterSet* parameters_;
   std::vector<std::vector<DerivedCopies*>> copies_;  ///< By unit, of what is trained.
   std::vector<int64_t> jobs_;                        ///< Of the lane up, by unit.

@@ -1,5 +1,5 @@
-// Saved tensors that wait in the host tier against saved tensors that stay: the same bits, and as
-// many bytes in each tier and over the link as the planner says.
+// Saved tensors that wait in the host memory pool against saved tensors that stay: the same bits,
+// and as many bytes in each tier and over the link as the planner says.
 #include <string>
 #include <vector>
 
@@ -167,7 +167,7 @@ struct Measured {
 Measured Train(const JobSpec& job, const Plan& plan) {
   Training training(job, plan, true);
   EXPECT_TRUE(training.trainer->Step().ok());
-  HostTier& host = *training.context.host;
+  HostMemoryPool& host = *training.context.host;
   EXPECT_TRUE(host.up().WaitForAll().ok());
   const LinkTotals down = host.down().totals(), up = host.up().totals();
   const auto report = training.trainer->Step();

@@ -1,6 +1,6 @@
-// Training with the state of some units in the host tier, of the others on the device, against
-// plain training and against all in the host tier: the same bits, with what the planner predicts on
-// either side and over the link.
+// Training with the state of some units in the host memory pool, of the others on the device,
+// against plain training and against all in the host memory pool: the same bits, with what the
+// planner predicts on either side and over the link.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -123,7 +123,7 @@ TEST(KeptUnits, SendNothingOverTheLink) {
     Training training(TinyJob(6), Keeping({0, 2}, TinyPlan("fp32", 6 / accumulation, accumulation)),
                       true);
     ASSERT_TRUE(training.trainer->Step().ok());  // packs twice
-    HostTier& host = *training.context.host;
+    HostMemoryPool& host = *training.context.host;
     ASSERT_TRUE(host.up().WaitForAll().ok());
     const LinkTotals down = host.down().totals(), up = host.up().totals();
     ASSERT_TRUE(training.trainer->Step().ok());

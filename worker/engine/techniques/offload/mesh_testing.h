@@ -10,7 +10,7 @@
 
 namespace weft::engine {
 
-/// What a rank with something in its host tier came to.
+/// What a rank with something in its host memory pool came to.
 struct Offloaded {
   std::vector<StepReport> reports;
   MemoryBreakdown device, host;  ///< Peaks of the tiers in training steps.
@@ -28,7 +28,7 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
   Offloaded outcome;
   MeshRanks ranks(c, world);
   auto opened = ComputeDevice::Open(
-      {.device = world.device(), .host = HostTierOf(c.plan), .chunk_bytes = size_t{1} << 20});
+      {.device = world.device(), .host = HostMemoryPoolOf(c.plan), .chunk_bytes = size_t{1} << 20});
   WEFT_CHECK(opened.ok(), opened.status().message());
   ComputeDevice& device = **opened;
   Context context = device.NewContext();
@@ -59,7 +59,7 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
                                .experts = ranks.options.experts,
                                .pipeline = ranks.pipeline.get()});
   WEFT_CHECK(trainer.ok(), trainer.status().message());
-  HostTier& host = *device.host();
+  HostMemoryPool& host = *device.host();
   while (!(*trainer)->finished()) {
     const int64_t up = host.up().totals().bytes, down = host.down().totals().bytes;
     const int64_t moved = host.files().moved_bytes;

@@ -1,4 +1,4 @@
-// Training with state in the host tier against plain training: the same bits.
+// Training with state in the host memory pool against plain training: the same bits.
 #include <limits>
 #include <string>
 #include <vector>
@@ -86,7 +86,7 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
   for (const int64_t accumulation : {1, 3}) {
     Training training(TinyJob(6), TinyPlan("bf16", 6 / accumulation, accumulation), true);
     ASSERT_TRUE(training.trainer->Step().ok());  // packs twice
-    HostTier& host = *training.context.host;
+    HostMemoryPool& host = *training.context.host;
     ASSERT_TRUE(host.up().WaitForAll().ok());
     const LinkTotals down = host.down().totals(), up = host.up().totals();
     ASSERT_TRUE(training.trainer->Step().ok());
@@ -274,7 +274,7 @@ TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
   near(all.optimizer_bytes, host.optimizer_bytes);
 }
 
-TEST(OffloadTest, AModelWhoseStateIsTooLargeForTheDeviceTrainsWhereItStandsInTheHostTier) {
+TEST(OffloadTest, AModelWhoseStateIsTooLargeForTheDeviceTrainsWhereItStandsInTheHostMemoryPool) {
   JobSpec job = TinyJob(1);
   job.model.width = 128;
   job.model.layers = 6;

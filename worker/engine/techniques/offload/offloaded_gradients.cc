@@ -6,7 +6,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/optim/gradient_norm.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 namespace {
@@ -37,8 +37,8 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
     if (bucket < 0) continue;
     kept_[static_cast<size_t>(bucket)] = !parameters->on_host(i);
     const Parameter& parameter = (*parameters)[i];
-    // Without padding, which is zero in the host tier and undefined on the device. Stacked ones are
-    // one piece.
+    // Without padding, which is zero in the host memory pool and undefined on the device. Stacked
+    // ones are one piece.
     const ParameterSet::Range range = {parameter.gradient_offset,
                                        parameter.gradient_offset + parameter.shape.Elements()};
     if (!pieces_.empty() && pieces_.back().range.end == range.begin &&
@@ -137,7 +137,7 @@ Status OffloadedGradients::ForEachRun(int64_t bucket, float* memory, const Slice
 }
 
 Status OffloadedGradients::Open(int64_t bucket) {
-  HostTier& host = *context_->host;
+  HostMemoryPool& host = *context_->host;
   const auto b = static_cast<size_t>(bucket);
   const GradientBucket& all = layout_.buckets[b];
   if (kept_[b]) {
@@ -243,7 +243,7 @@ Result<int64_t> OffloadedGradients::BringSums(int64_t bucket, const Slice& slice
 // With what padding holds, which goes nowhere.
 Status OffloadedGradients::AddSums(int64_t bucket, float* memory, const Slice& slice, int64_t job,
                                    const TensorView& sums) {
-  HostTier& host = *context_->host;
+  HostMemoryPool& host = *context_->host;
   WEFT_RETURN_IF_ERROR(host.down().Follow(host.up(), job));
   const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
   const TensorView arriving(memory + (slice.range.begin - all.begin), DType::kF32,

@@ -13,11 +13,11 @@
 
 namespace weft::engine {
 
-/// Gradients that stand in the host tier (Ren et al. 2021, "ZeRO-Offload", arXiv 2101.06840). A
-/// bucket of them has memory on the device from the first gradient in it until its last one is
-/// complete; then it goes down while the backward pass goes on. What earlier micro-batches of the
-/// step left comes up again when its bucket is opened, so that gradients are added where they
-/// always are, in the same order, with the same bits.
+/// Gradients that stand in the host memory pool (Ren et al. 2021, "ZeRO-Offload", arXiv
+/// 2101.06840). A bucket of them has memory on the device from the first gradient in it until its
+/// last one is complete; then it goes down while the backward pass goes on. What earlier
+/// micro-batches of the step left comes up again when its bucket is opened, so that gradients are
+/// added where they always are, in the same order, with the same bits.
 ///
 /// Of several ranks a complete bucket is first reduced where it stands, and of it goes down what
 /// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
@@ -28,11 +28,12 @@ namespace weft::engine {
 /// there throughout; of several ranks they are reduced in it.
 ///
 /// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
-/// share gradients out this one's parts, and the host tier has two buckets of them meanwhile.
+/// share gradients out this one's parts, and the host memory pool has two buckets of them
+/// meanwhile.
 class OffloadedGradients : public GradientReducer {
  public:
-  /// `context`, with a host tier, `parameters`, which are offloaded, and `ranks`, made with the
-  /// same parameters and `bucket_bytes`, outlive this; no ranks: there is one.
+  /// `context`, with a host memory pool, `parameters`, which are offloaded, and `ranks`, made with
+  /// the same parameters and `bucket_bytes`, outlive this; no ranks: there is one.
   OffloadedGradients(Context& context, ParameterSet* parameters, int64_t bucket_bytes,
                      BucketReducer* ranks = nullptr);
   /// Waits for what is under way.
@@ -45,7 +46,8 @@ class OffloadedGradients : public GradientReducer {
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
-  /// All gradients are in the host tier, where the parameters, or parts(), have them, or in a file.
+  /// All gradients are in the host memory pool, where the parameters, or parts(), have them, or in
+  /// a file.
   Status Finish() override;
   std::span<const ParameterPart> parts() const override;
   Status GradientsMoved() override;
@@ -107,7 +109,7 @@ class OffloadedGradients : public GradientReducer {
   std::vector<Tensor> memory_;         ///< By bucket.
   std::vector<int64_t> missing_;       ///< By bucket: parameters that are not complete yet.
   std::vector<int64_t> on_way_;        ///< By bucket: the number of its last copy down.
-  std::vector<bool> sums_below_;       ///< By bucket: the host tier has sums of this step.
+  std::vector<bool> sums_below_;       ///< By bucket: the host memory pool has sums of this step.
   std::vector<bool> kept_;             ///< By bucket: it is of units that are kept on the device.
   std::vector<Work> kept_reductions_;  ///< Of these, under way.
   std::deque<InFlight> in_flight_;

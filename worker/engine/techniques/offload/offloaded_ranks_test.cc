@@ -1,4 +1,5 @@
-// Data-parallel ranks with state in their host tiers against the same ranks without: the same bits.
+// Data-parallel ranks with state in their host memory pools against the same ranks without: the
+// same bits.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -74,7 +75,7 @@ Outcome Train(const JobSpec& job, const Way& way, bool offloads, int steps,
         run.Make(job, PlanOf(job, way), offloads, nullptr, way.ranks > 1 ? &group : nullptr);
     ASSERT_TRUE(made.ok()) << made.message();
     if (start) start(run, group);
-    HostTier* const host = run.context.host;
+    HostMemoryPool* const host = run.context.host;
     LinkTotals down, up;
     const auto on_link = [&] {
       if (host == nullptr) return;

@@ -1,5 +1,5 @@
-// Ranks of a pipeline with something in their host tiers against the same ranks without: the same
-// bits, and on the device, on the host and over the link the bytes of the planner.
+// Ranks of a pipeline with something in their host memory pools against the same ranks without: the
+// same bits, and on the device, on the host and over the link the bytes of the planner.
 #include <string>
 #include <utility>
 #include <vector>

@@ -2,12 +2,12 @@
 
 namespace weft::engine {
 
-std::optional<HostTier::Options> HostTierOf(const Plan& plan, int64_t limit_bytes) {
+std::optional<HostMemoryPool::Options> HostMemoryPoolOf(const Plan& plan, int64_t limit_bytes) {
   if (plan.offload_optimizer == "none" && plan.offload_activations == "none") return std::nullopt;
-  return HostTier::Options{.limit_bytes = limit_bytes,
-                           .link_bytes_per_second = plan.host_link_bytes_per_second,
-                           .directory = plan.offload_directory,
-                           .optimizer_in_file = plan.offload_optimizer == "nvme"};
+  return HostMemoryPool::Options{.limit_bytes = limit_bytes,
+                                 .link_bytes_per_second = plan.host_link_bytes_per_second,
+                                 .directory = plan.offload_directory,
+                                 .optimizer_in_file = plan.offload_optimizer == "nvme"};
 }
 
 PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterSet* parameters,

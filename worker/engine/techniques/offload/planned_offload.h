@@ -7,13 +7,13 @@
 #include "common/spec/plan.h"
 #include "worker/engine/techniques/offload/offloaded_gradients.h"
 #include "worker/engine/techniques/offload/streamed_parameters.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 
 /// The tier below the device that the plan wants, of at most so many bytes (0: no limit); none
 /// where nothing is offloaded.
-std::optional<HostTier::Options> HostTierOf(const Plan& plan, int64_t limit_bytes = 0);
+std::optional<HostMemoryPool::Options> HostMemoryPoolOf(const Plan& plan, int64_t limit_bytes = 0);
 
 /// What moves gradients and parameters between the tiers as the plan says; made before a Trainer,
 /// which it outlives.

@@ -5,7 +5,7 @@
 
 #include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
 

@@ -147,7 +147,7 @@ TEST(StreamedParametersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner)
         plan.bucket_bytes = BlockGradientBytes(job.model);
         Training training(job, plan, true);
         ASSERT_TRUE(training.trainer->Step().ok());
-        HostTier& host = *training.context.host;
+        HostMemoryPool& host = *training.context.host;
         const int64_t down = host.down().totals().bytes, up = host.up().totals().bytes;
         const auto report = training.trainer->Step();
         ASSERT_TRUE(report.ok()) << report.status().message();

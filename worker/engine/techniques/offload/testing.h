@@ -18,7 +18,7 @@ namespace weft::engine {
 
 inline constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
 
-/// A model and its trainer on a device with a host tier below it, or without.
+/// A model and its trainer on a device with a host memory pool below it, or without.
 /// A schedule of which nothing leaves the device.
 inline std::vector<std::string> WithoutTransfers(std::vector<std::string> operations) {
   std::erase_if(operations, [](const std::string& operation) {
@@ -66,7 +66,7 @@ struct Training {
     if (in_file && plan.offload_directory.empty()) plan.offload_directory = ::testing::TempDir();
     ComputeDevice::Options options;
     options.limit_bytes = plan.device_memory_bytes;
-    options.host = HostTierOf(plan);
+    options.host = HostMemoryPoolOf(plan);
     WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
     context = device->NewContext();
     ModelOptions model_options = ModelOptionsOf(plan, job.train);

@@ -5,7 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

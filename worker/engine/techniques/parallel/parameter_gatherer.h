@@ -18,7 +18,7 @@ namespace weft::engine {
 /// and the copies for products. What one rank alone has stands where it is held, or in that
 /// type beside it. All ranks go through the same passes.
 ///
-/// Where the parts stand in the host tier (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
+/// Where the parts stand in the host memory pool (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
 /// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered;
 /// from a file (nn/parameter_file.h), of which the unit behind that one is read meanwhile.
 class ParameterGatherer : public ParameterResidence {
@@ -36,7 +36,7 @@ class ParameterGatherer : public ParameterResidence {
 
  private:
   struct Gathered {
-    Tensor part;      ///< This rank's, from the host tier; none: not on the device.
+    Tensor part;      ///< This rank's, from the host memory pool; none: not on the device.
     int64_t job = 0;  ///< Of the lane up, that brings it.
     Tensor values;    ///< None: not in memory.
     Work work;
@@ -55,7 +55,8 @@ class ParameterGatherer : public ParameterResidence {
   Status StartReading(int64_t unit, Pass pass);
   /// One less wants what the file has of `unit` in memory.
   void LeaveImage(int64_t unit);
-  /// Begins to bring the parts of a unit from the host tier, those that are not on the device.
+  /// Begins to bring the parts of a unit from the host memory pool, those that are not on the
+  /// device.
   Status BringParts(Context& context, int64_t unit, Pass pass);
   Status Start(Context& context, size_t region, DType dtype);
   Status Place(Context& context, size_t region, int64_t unit);
@@ -64,7 +65,7 @@ class ParameterGatherer : public ParameterResidence {
   Collective* group_;
   Collective* same_experts_;
   ParameterSet* parameters_;
-  HostTier* const host_;  ///< Where the parts stand; none: on the device.
+  HostMemoryPool* const host_;  ///< Where the parts stand; none: on the device.
   const DType products_;
   const Stream stream_;
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.

@@ -8,7 +8,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_walk.h"
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -49,7 +49,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     return InvalidError("rank " + std::to_string(shards.rank()) + " has the parameters of rank " +
                         std::to_string(parameters->shard_rank()));
   }
-  Context state = parameters->offloaded() ? InHostTier(context) : context;
+  Context state = parameters->offloaded() ? InHostMemoryPool(context) : context;
   if (parameters->places_gradients() && parameters->file() == nullptr) {
     int64_t count = 0;
     for (int64_t b = 0; b < made->bucket_count(); ++b) {

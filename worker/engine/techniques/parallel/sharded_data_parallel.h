@@ -30,11 +30,12 @@ namespace weft::engine {
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
-/// brings them, and nothing is gathered after an update. Of parameters in the host tier, sums and
-/// what updates are gathered through stand there, too, and OffloadedGradients places gradients; of
-/// that below a CUDA device all that ranks exchange passes through the device (DevicePassage). Of
-/// those in a file (nn/parameter_file.h) the sums stand there as well, which OffloadedGradients
-/// cuts, and are in memory while a bucket is added up; values are gathered unit by unit.
+/// brings them, and nothing is gathered after an update. Of parameters in the host memory pool,
+/// sums and what updates are gathered through stand there, too, and OffloadedGradients places
+/// gradients; of that below a CUDA device all that ranks exchange passes through the device
+/// (DevicePassage). Of those in a file (nn/parameter_file.h) the sums stand there as well, which
+/// OffloadedGradients cuts, and are in memory while a bucket is added up; values are gathered unit
+/// by unit.
 class ShardedDataParallel : public BucketReducer {
  public:
   /// `context`, `group` and `parameters`, on the device of the group and shared among `shard_ranks`
@@ -118,7 +119,7 @@ class ShardedDataParallel : public BucketReducer {
   Status GatherStaged(int64_t bucket);
   /// The same of a bucket in whose place all ranks have theirs.
   Work GatherInPlace(int64_t bucket);
-  /// The same of values in the host tier of a CUDA device.
+  /// The same of values in the host memory pool of a CUDA device.
   Status GatherThrough(DevicePassage& passage, int64_t bucket);
   /// Of values in a file.
   Status GatherInFile();
@@ -149,7 +150,7 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<Work> gathers_;                    ///< By bucket.
   std::vector<int64_t> way_bytes_;               ///< By bucket: of the part of one rank, at most.
   Tensor staging_;                               ///< The most that one is for all, or none.
-  const bool through_device_;                    ///< What ranks exchange of the host tier.
+  const bool through_device_;                    ///< What ranks exchange of the host memory pool.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.
 };
 

@@ -1,4 +1,4 @@
-#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 
 #include <utility>
 
@@ -26,11 +26,11 @@ void UpdateProgress::WaitFor(int64_t index) {
   changed_.wait(lock, [&] { return index < done_; });
 }
 
-Result<std::unique_ptr<HostTier>> HostTier::New(const Options& options, Device device) {
+Result<std::unique_ptr<HostMemoryPool>> HostMemoryPool::New(const Options& options, Device device) {
   const bool pins = device.type == DeviceType::kCuda;
   std::unique_ptr<MemorySource> memory = std::make_unique<HostMemory>();
   if (pins) memory = std::make_unique<PinnedHostMemory>();
-  std::unique_ptr<HostTier> tier(new HostTier(options, std::move(memory)));
+  std::unique_ptr<HostMemoryPool> tier(new HostMemoryPool(options, std::move(memory)));
   if (!pins) {
     tier->down_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
     tier->up_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
@@ -41,14 +41,14 @@ Result<std::unique_ptr<HostTier>> HostTier::New(const Options& options, Device d
   return tier;
 }
 
-Context InHostTier(Context context) {
+Context InHostMemoryPool(Context context) {
   context.stream = Stream();
   context.allocator = &context.host->allocator();
   context.numbers = nullptr;
   return context;
 }
 
-bool IsInHostTier(const Context& context) {
+bool IsInHostMemoryPool(const Context& context) {
   return context.host != nullptr && context.allocator == &context.host->allocator();
 }
 

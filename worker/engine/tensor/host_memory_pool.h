@@ -33,7 +33,7 @@ class UpdateProgress {
   int64_t done_ = INT64_MAX;
 };
 
-/// Files below the host tier, as whoever has them keeps count. Thread-safe.
+/// Files below the host memory pool, as whoever has them keeps count. Thread-safe.
 struct FileTier {
   std::atomic<int64_t> bytes = 0;
   std::atomic<int64_t> moved_bytes = 0;    ///< Read and written since the start.
@@ -42,7 +42,7 @@ struct FileTier {
 
 /// The memory of the host as a tier below that of the device, with the link between them: where
 /// what is offloaded stands (docs/techniques/offload.md). Outlives all tensors in it.
-class HostTier {
+class HostMemoryPool {
  public:
   struct Options {
     int64_t limit_bytes = 0;            ///< Most that it holds; 0: no limit.
@@ -51,7 +51,7 @@ class HostTier {
     bool optimizer_in_file = true;      ///< The optimizer keeps its state in one, where they go.
   };
   /// Below `device`: to that of a CPU the link is emulated, below a CUDA device memory is pinned.
-  static Result<std::unique_ptr<HostTier>> New(const Options& options, Device device);
+  static Result<std::unique_ptr<HostMemoryPool>> New(const Options& options, Device device);
 
   const std::string& directory() const { return directory_; }
   bool optimizer_in_file() const { return optimizer_in_file_ && !directory_.empty(); }
@@ -67,7 +67,7 @@ class HostTier {
   }
 
  private:
-  HostTier(const Options& options, std::unique_ptr<MemorySource> memory)
+  HostMemoryPool(const Options& options, std::unique_ptr<MemorySource> memory)
       : directory_(options.directory),
         optimizer_in_file_(options.optimizer_in_file),
         allocator_(std::move(memory), options.limit_bytes) {}
@@ -82,9 +82,9 @@ class HostTier {
 };
 
 /// `context` for what the host does with its tier: memory of that, computed with by processors.
-Context InHostTier(Context context);
+Context InHostMemoryPool(Context context);
 
 /// Whether `context` is one of those.
-bool IsInHostTier(const Context& context);
+bool IsInHostMemoryPool(const Context& context);
 
 }  // namespace weft::engine
