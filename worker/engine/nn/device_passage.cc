@@ -15,7 +15,7 @@ Status DevicePassage::Pass(DType dtype, int64_t count, Move bring, const Operate
                            Move take) {
   constexpr size_t kMostPieces = 2;
   const Stream& stream = context_->stream;
-  LinkLane &up = context_->host->up(), &down = context_->host->down();
+  TransferQueue &up = context_->host->up(), &down = context_->host->down();
   while (pieces_.size() >= kMostPieces) {
     WEFT_RETURN_IF_ERROR(down.Await(stream, pieces_.front().job));
     pieces_.pop_front();
@@ -44,8 +44,8 @@ Status DevicePassage::Pass(const TensorView& values, const Operate& operate) {
   const size_t bytes = values.Bytes();
   return Pass(
       values.dtype, values.shape.Elements(),
-      [=](LinkLane& lane, std::byte* above) { lane.Copy(above, values.data, bytes); }, operate,
-      [=](LinkLane& lane, std::byte* above) { lane.Copy(values.data, above, bytes); });
+      [=](TransferQueue& lane, std::byte* above) { lane.Copy(above, values.data, bytes); }, operate,
+      [=](TransferQueue& lane, std::byte* above) { lane.Copy(values.data, above, bytes); });
 }
 
 Status DevicePassage::Finish() {

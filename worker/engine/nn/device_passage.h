@@ -21,7 +21,7 @@ class DevicePassage {
  public:
   /// Copies between the host memory pool and the piece at `above` on the device, in a job of
   /// `lane`.
-  using Move = std::function<void(LinkLane& lane, std::byte* above)>;
+  using Move = std::function<void(TransferQueue& lane, std::byte* above)>;
   /// Starts the operation on a piece.
   using Operate = std::function<Work(const TensorView& piece)>;
 

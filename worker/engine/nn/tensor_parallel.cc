@@ -234,7 +234,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
     return ranks.group().AllReduce(context.stream, all, Reduction::kSum, "gradients by rows");
   };
   if (parameters.offloaded() && DevicePassage::IsWayOf(context)) {
-    const auto copy_all = [&partial](LinkLane& lane, std::byte* above, bool up) {
+    const auto copy_all = [&partial](TransferQueue& lane, std::byte* above, bool up) {
       for (const ParameterPart& part : partial) {
         const size_t bytes = part.gradient.Bytes();
         up ? lane.Copy(above, part.gradient.data, bytes)
@@ -244,8 +244,9 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
     };
     DevicePassage passage(context);
     WEFT_RETURN_IF_ERROR(passage.Pass(
-        DType::kF32, count, [&](LinkLane& lane, std::byte* above) { copy_all(lane, above, true); },
-        sum, [&](LinkLane& lane, std::byte* above) { copy_all(lane, above, false); }));
+        DType::kF32, count,
+        [&](TransferQueue& lane, std::byte* above) { copy_all(lane, above, true); }, sum,
+        [&](TransferQueue& lane, std::byte* above) { copy_all(lane, above, false); }));
     return passage.Finish();
   }
   Context state = parameters.offloaded() ? InHostMemoryPool(context) : context;

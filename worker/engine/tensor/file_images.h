@@ -11,16 +11,16 @@
 
 #include "common/status.h"
 #include "worker/engine/tensor/context.h"
-#include "worker/engine/tensor/link_lane.h"
 #include "worker/engine/tensor/tensor.h"
 #include "worker/engine/tensor/tile_file.h"
+#include "worker/engine/tensor/transfer_queue.h"
 
 namespace weft::engine {
 
 /// The threads that read and write files beside whoever computes.
 struct FileLanes {
-  LinkLane reads{0};
-  LinkLane writes{0};
+  TransferQueue reads{0};
+  TransferQueue writes{0};
 };
 
 /// Numbers in a file of which a few at a time are in the memory of the host memory pool: images,

@@ -32,12 +32,12 @@ Result<std::unique_ptr<HostMemoryPool>> HostMemoryPool::New(const Options& optio
   if (pins) memory = std::make_unique<PinnedHostMemory>();
   std::unique_ptr<HostMemoryPool> tier(new HostMemoryPool(options, std::move(memory)));
   if (!pins) {
-    tier->down_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
-    tier->up_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
+    tier->down_ = std::make_unique<TransferQueue>(options.link_bytes_per_second);
+    tier->up_ = std::make_unique<TransferQueue>(options.link_bytes_per_second);
     return tier;
   }
-  WEFT_ASSIGN_OR_RETURN(tier->down_, LinkLane::New(device.index, LinkDirection::kDown));
-  WEFT_ASSIGN_OR_RETURN(tier->up_, LinkLane::New(device.index, LinkDirection::kUp));
+  WEFT_ASSIGN_OR_RETURN(tier->down_, TransferQueue::New(device.index, LinkDirection::kDown));
+  WEFT_ASSIGN_OR_RETURN(tier->up_, TransferQueue::New(device.index, LinkDirection::kUp));
   return tier;
 }
 

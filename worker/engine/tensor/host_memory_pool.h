@@ -10,7 +10,7 @@
 #include "common/status.h"
 #include "worker/engine/tensor/allocator.h"
 #include "worker/engine/tensor/context.h"
-#include "worker/engine/tensor/link_lane.h"
+#include "worker/engine/tensor/transfer_queue.h"
 
 namespace weft::engine {
 
@@ -56,8 +56,8 @@ class HostMemoryPool {
   const std::string& directory() const { return directory_; }
   bool optimizer_in_file() const { return optimizer_in_file_ && !directory_.empty(); }
   Allocator& allocator() { return allocator_; }
-  LinkLane& down() { return *down_; }  ///< From the device.
-  LinkLane& up() { return *up_; }      ///< To the device.
+  TransferQueue& down() { return *down_; }  ///< From the device.
+  TransferQueue& up() { return *up_; }      ///< To the device.
   UpdateProgress& updated() { return updated_; }
   FileTier& files() { return files_; }
 
@@ -76,8 +76,8 @@ class HostMemoryPool {
   const bool optimizer_in_file_;
   Allocator allocator_;
   UpdateProgress updated_;
-  std::unique_ptr<LinkLane> down_;
-  std::unique_ptr<LinkLane> up_;
+  std::unique_ptr<TransferQueue> down_;
+  std::unique_ptr<TransferQueue> up_;
   FileTier files_;
 };
 

@@ -19,7 +19,7 @@ Status Trainer::UploadWeights(Context& context) {
   WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (arrival_ == nullptr) return parts_.model->Pack(context, what);
   WEFT_RETURN_IF_ERROR(arrival_->Finish());
-  LinkLane& up = context.host->up();
+  TransferQueue& up = context.host->up();
   WEFT_RETURN_IF_ERROR(up.Follow(context.stream));
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
     parameters.UploadOperands(context, unit);

@@ -114,7 +114,7 @@ TEST(OffloadTest, WeightsArriveBesideTheNextForwardPass) {
   plan.host_link_bytes_per_second = 200'000;
   Training training(TinyJob(4), plan, true);
   ASSERT_TRUE(training.trainer->Step().ok());
-  LinkLane& up = training.context.host->up();
+  TransferQueue& up = training.context.host->up();
   ASSERT_TRUE(up.WaitForAll().ok());
   const int64_t before = up.totals().bytes;
   ASSERT_TRUE(training.trainer->Step().ok());

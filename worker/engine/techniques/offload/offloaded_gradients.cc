@@ -227,7 +227,7 @@ Result<int64_t> OffloadedGradients::BringSums(int64_t bucket, const Slice& slice
   const int64_t below = on_way_[static_cast<size_t>(bucket)];
   const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
   float* const memory = sums.As<float>() - (slice.range.begin - all.begin);
-  LinkLane& up = context_->host->up();
+  TransferQueue& up = context_->host->up();
   return up.Enqueue(
       [this, &up, bucket, slice, below, memory]() -> Status {
         WEFT_RETURN_IF_ERROR(up.Follow(context_->host->down(), below));
@@ -254,7 +254,7 @@ Status OffloadedGradients::AddSums(int64_t bucket, float* memory, const Slice& s
 Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds,
                                     const Work& work) {
   const auto b = static_cast<size_t>(bucket);
-  LinkLane& down = context_->host->down();
+  TransferQueue& down = context_->host->down();
   const bool adds_above = adds && context_->stream.device.type == DeviceType::kCuda;
   Tensor sums;
   int64_t sums_job = 0;
@@ -294,7 +294,7 @@ Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& 
 // Padding counts as zeros below.
 void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
   const auto b = static_cast<size_t>(bucket);
-  LinkLane& down = context_->host->down();
+  TransferQueue& down = context_->host->down();
   file_->WriteGradients(b, [this, &down, bucket, slice, job = on_way_[b]]() -> Status {
     WEFT_RETURN_IF_ERROR(down.WaitUncounted(job));
     float* at = slice.below;

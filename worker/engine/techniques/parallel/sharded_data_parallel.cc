@@ -429,14 +429,14 @@ Status ShardedDataParallel::GatherThrough(DevicePassage& passage, int64_t bucket
   }
   return passage.Pass(
       DType::kU8, sharers->size() * bytes,
-      [packed = PackedOf(bucket, own)](LinkLane& lane, std::byte* above) {
+      [packed = PackedOf(bucket, own)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : packed) lane.Copy(above + at, values.data, values.Bytes());
       },
       [&](const TensorView& all) {
         const TensorView part(all.As<uint8_t>() + own * bytes, all.dtype, {bytes}, all.device);
         return sharers->AllGather(stream(), part, all, "all-gather parameters");
       },
-      [others = std::move(others)](LinkLane& lane, std::byte* above) {
+      [others = std::move(others)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : others) lane.Copy(values.data, above + at, values.Bytes());
       });
 }

@@ -1,4 +1,4 @@
-#include "worker/engine/tensor/link_lane.h"
+#include "worker/engine/tensor/transfer_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,14 +16,14 @@ constexpr std::chrono::microseconds kShortestSleep(100);
 
 }  // namespace
 
-LinkLane::LinkLane(int64_t bytes_per_second)
+TransferQueue::TransferQueue(int64_t bytes_per_second)
     : seconds_per_byte_(bytes_per_second > 0 ? 1.0 / static_cast<double>(bytes_per_second) : 0),
       free_at_(Clock::now()),
       // One core is enough for it; the others compute.
       thread_([this] { Run(1); }) {}
 
-Result<std::unique_ptr<LinkLane>> LinkLane::New(int device, LinkDirection direction) {
-  std::unique_ptr<LinkLane> lane(new LinkLane);
+Result<std::unique_ptr<TransferQueue>> TransferQueue::New(int device, LinkDirection direction) {
+  std::unique_ptr<TransferQueue> lane(new TransferQueue);
   std::promise<Status> opened;
   std::future<Status> open = opened.get_future();
   // Weights are converted while others are updated, which moves five times as many bytes.
@@ -40,7 +40,7 @@ Result<std::unique_ptr<LinkLane>> LinkLane::New(int device, LinkDirection direct
   return lane;
 }
 
-LinkLane::~LinkLane() {
+TransferQueue::~TransferQueue() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -49,7 +49,7 @@ LinkLane::~LinkLane() {
   thread_.join();
 }
 
-int64_t LinkLane::Enqueue(Job job, const Stream& after) {
+int64_t TransferQueue::Enqueue(Job job, const Stream& after) {
   if (copies_ != nullptr && after.cuda != nullptr) {
     auto point = CopyStream::PointOf(after);
     if (!point.ok()) {
@@ -68,21 +68,21 @@ int64_t LinkLane::Enqueue(Job job, const Stream& after) {
   return ++enqueued_;
 }
 
-Status LinkLane::WaitFor(int64_t number) {
+Status TransferQueue::WaitFor(int64_t number) {
   const Clock::time_point begin = Clock::now();
   Status status = WaitUncounted(number);
   CountWaited(begin);
   return status;
 }
 
-Status LinkLane::WaitUncounted(int64_t number) {
+Status TransferQueue::WaitUncounted(int64_t number) {
   WEFT_ASSIGN_OR_RETURN(const Arrival arrival, Done(number));
   if (arrival != nullptr) WEFT_RETURN_IF_ERROR(arrival->Wait());
   std::lock_guard lock(mutex_);
   return status_;
 }
 
-Status LinkLane::Await(const Stream& stream, int64_t number) {
+Status TransferQueue::Await(const Stream& stream, int64_t number) {
   if (copies_ == nullptr) return WaitFor(number);
   const Clock::time_point begin = Clock::now();
   WEFT_ASSIGN_OR_RETURN(const Arrival arrival, Done(number));
@@ -90,7 +90,7 @@ Status LinkLane::Await(const Stream& stream, int64_t number) {
   return arrival != nullptr ? arrival->Block(stream) : OkStatus();
 }
 
-Result<LinkLane::Arrival> LinkLane::Done(int64_t number) {
+Result<TransferQueue::Arrival> TransferQueue::Done(int64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return finished_ >= number; });
   WEFT_RETURN_IF_ERROR(status_);
@@ -98,12 +98,12 @@ Result<LinkLane::Arrival> LinkLane::Done(int64_t number) {
   return found != arrivals_.end() ? found->second : nullptr;
 }
 
-void LinkLane::CountWaited(Clock::time_point since) {
+void TransferQueue::CountWaited(Clock::time_point since) {
   std::lock_guard lock(mutex_);
   totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-Status LinkLane::WaitForAll() {
+Status TransferQueue::WaitForAll() {
   int64_t last = 0;
   {
     std::lock_guard lock(mutex_);
@@ -112,17 +112,17 @@ Status LinkLane::WaitForAll() {
   return WaitFor(last);
 }
 
-void LinkLane::Note(const Status& status) {
+void TransferQueue::Note(const Status& status) {
   std::lock_guard lock(mutex_);
   if (status_.ok()) status_ = status;
 }
 
-void LinkLane::Count(size_t bytes) {
+void TransferQueue::Count(size_t bytes) {
   std::lock_guard lock(mutex_);
   totals_.bytes += static_cast<int64_t>(bytes);
 }
 
-void LinkLane::Copy(void* to, const void* from, size_t bytes) {
+void TransferQueue::Copy(void* to, const void* from, size_t bytes) {
   if (copies_ != nullptr) {
     Note(copies_->Copy(to, from, bytes));
     return Count(bytes);
@@ -133,7 +133,7 @@ void LinkLane::Copy(void* to, const void* from, size_t bytes) {
   });
 }
 
-void LinkLane::Copy(const TensorView& to, const TensorView& from) {
+void TransferQueue::Copy(const TensorView& to, const TensorView& from) {
   if (to.dtype == from.dtype) return Copy(to.data, from.data, from.Bytes());
   if (copies_ == nullptr) {
     return Note(Move(to.Bytes(), [&] { return kernels::Cast(Stream(), {from, to}); }));
@@ -142,28 +142,28 @@ void LinkLane::Copy(const TensorView& to, const TensorView& from) {
   Count(to.Bytes());
 }
 
-Status LinkLane::ReserveStaging(Allocator& host) {
+Status TransferQueue::ReserveStaging(Allocator& host) {
   return copies_ != nullptr ? copies_->ReserveStaging(host) : OkStatus();
 }
 
-Status LinkLane::Follow(const Stream& stream) {
+Status TransferQueue::Follow(const Stream& stream) {
   if (copies_ == nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const kernels::cuda::Event point, CopyStream::PointOf(stream));
   return copies_->Follow(point);
 }
 
-Status LinkLane::Follow(LinkLane& other, int64_t number) {
+Status TransferQueue::Follow(TransferQueue& other, int64_t number) {
   WEFT_ASSIGN_OR_RETURN(const Arrival arrival, other.Done(number));
   return arrival != nullptr ? copies_->Follow(*arrival) : OkStatus();
 }
 
-Status LinkLane::Precede(const Stream& stream) {
+Status TransferQueue::Precede(const Stream& stream) {
   if (copies_ == nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const kernels::cuda::Event point, copies_->Point());
   return point.Block(stream);
 }
 
-Status LinkLane::Move(size_t bytes, const Job& move) {
+Status TransferQueue::Move(size_t bytes, const Job& move) {
   const Clock::time_point begin = Clock::now();
   Status status = move();
   const std::chrono::duration<double> on_link(static_cast<double>(bytes) * seconds_per_byte_);
@@ -180,12 +180,12 @@ Status LinkLane::Move(size_t bytes, const Job& move) {
   return status;
 }
 
-LinkTotals LinkLane::totals() const {
+LinkTotals TransferQueue::totals() const {
   std::lock_guard lock(mutex_);
   return totals_;
 }
 
-Status LinkLane::MarkArrival(int64_t number) {
+Status TransferQueue::MarkArrival(int64_t number) {
   if (copies_ == nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(kernels::cuda::Event point, copies_->Point());
   std::lock_guard lock(mutex_);
@@ -198,7 +198,7 @@ Status LinkLane::MarkArrival(int64_t number) {
   return OkStatus();
 }
 
-void LinkLane::Run(int threads) {
+void TransferQueue::Run(int threads) {
   kernels::cpu::SetThreads(threads);
   std::unique_lock lock(mutex_);
   for (;;) {

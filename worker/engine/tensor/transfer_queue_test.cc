@@ -1,4 +1,4 @@
-#include "worker/engine/tensor/link_lane.h"
+#include "worker/engine/tensor/transfer_queue.h"
 
 #include <atomic>
 #include <chrono>
@@ -19,9 +19,9 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-TEST(LinkLaneTest, JobsRunInTheirOrderAndTheFirstFailureIsToldToAllWhoWait) {
+TEST(TransferQueueTest, JobsRunInTheirOrderAndTheFirstFailureIsToldToAllWhoWait) {
   std::string order;
-  LinkLane lane(0);
+  TransferQueue lane(0);
   const int64_t first = lane.Enqueue([&] {
     order += "a";
     return OkStatus();
@@ -40,12 +40,12 @@ TEST(LinkLaneTest, JobsRunInTheirOrderAndTheFirstFailureIsToldToAllWhoWait) {
   EXPECT_EQ(order, "abc");
 }
 
-TEST(LinkLaneTest, BytesTakeTheTimeOfTheEmulatedLinkWhateverTheSizeOfCopies) {
+TEST(TransferQueueTest, BytesTakeTheTimeOfTheEmulatedLinkWhateverTheSizeOfCopies) {
   constexpr int64_t kRate = 100 << 20;
   constexpr size_t kBytes = 5 << 20;
   for (const size_t piece : {kBytes, size_t{10} << 10}) {
     std::vector<char> from(kBytes, 'x'), to(kBytes);
-    LinkLane lane(kRate);
+    TransferQueue lane(kRate);
     const double seconds = SecondsOf([&] {
       lane.Enqueue([&] {
         for (size_t at = 0; at < kBytes; at += piece) {
@@ -63,8 +63,8 @@ TEST(LinkLaneTest, BytesTakeTheTimeOfTheEmulatedLinkWhateverTheSizeOfCopies) {
   }
 }
 
-TEST(LinkLaneTest, WaitingForWhichNobodyWaitsIsNotCounted) {
-  LinkLane lane(0);
+TEST(TransferQueueTest, WaitingForWhichNobodyWaitsIsNotCounted) {
+  TransferQueue lane(0);
   const int64_t job = lane.Enqueue([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return OkStatus();
@@ -73,10 +73,10 @@ TEST(LinkLaneTest, WaitingForWhichNobodyWaitsIsNotCounted) {
   EXPECT_EQ(lane.totals().waited_seconds, 0);
 }
 
-TEST(LinkLaneTest, TheEndOfALaneFinishesItsJobs) {
+TEST(TransferQueueTest, TheEndOfALaneFinishesItsJobs) {
   std::atomic<int> done = 0;
   {
-    LinkLane lane(0);
+    TransferQueue lane(0);
     for (int i = 0; i < 20; ++i) {
       lane.Enqueue([&] {
         ++done;

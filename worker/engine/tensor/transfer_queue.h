@@ -29,18 +29,18 @@ struct LinkTotals {
 /// CUDA device copies are enqueued on a stream of the lane's own (CopyStream), which waits for the
 /// stream that computes, as that does for it (Await): a job is done, for who calls Await, when it
 /// has enqueued its copies, and memory of the device that they use is held until then. Thread-safe.
-class LinkLane {
+class TransferQueue {
  public:
   using Job = std::function<Status()>;
 
   /// `bytes_per_second`; 0: as fast as it goes.
-  explicit LinkLane(int64_t bytes_per_second);
+  explicit TransferQueue(int64_t bytes_per_second);
   /// Between CUDA device `device` and pinned memory.
-  static Result<std::unique_ptr<LinkLane>> New(int device, LinkDirection direction);
+  static Result<std::unique_ptr<TransferQueue>> New(int device, LinkDirection direction);
   /// Finishes what is enqueued.
-  ~LinkLane();
-  LinkLane(const LinkLane&) = delete;
-  LinkLane& operator=(const LinkLane&) = delete;
+  ~TransferQueue();
+  TransferQueue(const TransferQueue&) = delete;
+  TransferQueue& operator=(const TransferQueue&) = delete;
 
   /// Enqueues a job, which may call Copy and Move, and returns its number, counted from 1. On a
   /// device its copies come after what is enqueued on `after` so far.
@@ -72,7 +72,7 @@ class LinkLane {
   Stream stream() const { return copies_ != nullptr ? copies_->stream() : Stream(); }
   /// In a job: what it copies from now on comes after job `number` of `other`, which was enqueued
   /// before it.
-  Status Follow(LinkLane& other, int64_t number);
+  Status Follow(TransferQueue& other, int64_t number);
 
   /// Copies from now on come after what is enqueued on `stream` so far. No job is under way.
   Status Follow(const Stream& stream);
@@ -90,7 +90,7 @@ class LinkLane {
   using Arrival = std::shared_ptr<const kernels::cuda::Event>;
 
   /// Without a thread yet.
-  LinkLane() : seconds_per_byte_(0) {}
+  TransferQueue() : seconds_per_byte_(0) {}
   /// Runs jobs until the end, with so many threads.
   void Run(int threads);
   /// The first failure stays.
