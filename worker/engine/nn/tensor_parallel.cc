@@ -5,7 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
-#include "worker/engine/nn/device_passage.h"
+#include "worker/engine/nn/device_staging.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -233,7 +233,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
   const auto sum = [&](const TensorView& all) {
     return ranks.group().AllReduce(context.stream, all, Reduction::kSum, "gradients by rows");
   };
-  if (parameters.offloaded() && DevicePassage::IsWayOf(context)) {
+  if (parameters.offloaded() && DeviceStaging::IsWayOf(context)) {
     const auto copy_all = [&partial](TransferQueue& lane, std::byte* above, bool up) {
       for (const ParameterPart& part : partial) {
         const size_t bytes = part.gradient.Bytes();
@@ -242,7 +242,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
         above += bytes;
       }
     };
-    DevicePassage passage(context);
+    DeviceStaging passage(context);
     WEFT_RETURN_IF_ERROR(passage.Pass(
         DType::kF32, count,
         [&](TransferQueue& lane, std::byte* above) { copy_all(lane, above, true); }, sum,

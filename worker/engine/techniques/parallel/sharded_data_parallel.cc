@@ -36,7 +36,7 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       sums_of_groups_(static_cast<size_t>(bucket_count())),
       copies_for_groups_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())),
-      through_device_(parameters->offloaded() && DevicePassage::IsWayOf(context)) {}
+      through_device_(parameters->offloaded() && DeviceStaging::IsWayOf(context)) {}
 
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
@@ -308,12 +308,12 @@ Status ShardedDataParallel::SumOverGroups() {
   ParameterFile* const file = parameters_->file();
   if (replicas_ == nullptr) return OkStatus();
   if (through_device_) {
-    DevicePassage passage(*context_);
+    DeviceStaging staging(*context_);
     for (int64_t b = 0; b < bucket_count(); ++b) {
       WEFT_RETURN_IF_ERROR(
-          passage.Pass(Sums(b), [&](const TensorView& sums) { return SumOfGroups(sums); }));
+          staging.Pass(Sums(b), [&](const TensorView& sums) { return SumOfGroups(sums); }));
     }
-    return passage.Finish();
+    return staging.Finish();
   }
   for (int64_t b = 0; b < bucket_count(); ++b) {
     const auto image = static_cast<size_t>(b);
@@ -417,7 +417,7 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   return OkStatus();
 }
 
-Status ShardedDataParallel::GatherThrough(DevicePassage& passage, int64_t bucket) {
+Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket) {
   Collective* const sharers = SharersOf(bucket);
   if (sharers == nullptr) return OkStatus();
   const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
@@ -427,7 +427,7 @@ Status ShardedDataParallel::GatherThrough(DevicePassage& passage, int64_t bucket
     if (rank == own) continue;
     for (const Packed& packed : PackedOf(bucket, rank)) others.push_back(packed);
   }
-  return passage.Pass(
+  return staging.Pass(
       DType::kU8, sharers->size() * bytes,
       [packed = PackedOf(bucket, own)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : packed) lane.Copy(above + at, values.data, values.Bytes());
@@ -468,11 +468,11 @@ Status ShardedDataParallel::GatherParameters() {
   if (gatherer_) return OkStatus();
   if (parameters_->file() != nullptr) return GatherInFile();
   if (through_device_) {
-    DevicePassage passage(*context_);
+    DeviceStaging staging(*context_);
     for (int64_t b = 0; b < bucket_count(); ++b) {
-      WEFT_RETURN_IF_ERROR(GatherThrough(passage, b));
+      WEFT_RETURN_IF_ERROR(GatherThrough(staging, b));
     }
-    return passage.Finish();
+    return staging.Finish();
   }
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (staging_) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "worker/engine/nn/device_passage.h"
+#include "worker/engine/nn/device_staging.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/parameter_gatherer.h"
 #include "worker/engine/tensor/context.h"
@@ -33,7 +33,7 @@ namespace weft::engine {
 /// brings them, and nothing is gathered after an update. Of parameters in the host memory pool,
 /// sums and what updates are gathered through stand there, too, and OffloadedGradients places
 /// gradients; of that below a CUDA device all that ranks exchange passes through the device
-/// (DevicePassage). Of those in a file (nn/parameter_file.h) the sums stand there as well, which
+/// (DeviceStaging). Of those in a file (nn/parameter_file.h) the sums stand there as well, which
 /// OffloadedGradients cuts, and are in memory while a bucket is added up; values are gathered unit
 /// by unit.
 class ShardedDataParallel : public BucketReducer {
@@ -120,7 +120,7 @@ class ShardedDataParallel : public BucketReducer {
   /// The same of a bucket in whose place all ranks have theirs.
   Work GatherInPlace(int64_t bucket);
   /// The same of values in the host memory pool of a CUDA device.
-  Status GatherThrough(DevicePassage& passage, int64_t bucket);
+  Status GatherThrough(DeviceStaging& staging, int64_t bucket);
   /// Of values in a file.
   Status GatherInFile();
 

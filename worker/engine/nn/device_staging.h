@@ -17,7 +17,7 @@ namespace weft::engine {
 /// write device memory only, so the tensors pass through it piece by piece: up, the operation, down
 /// again. While ranks operate on a piece the next one goes up and the previous one down; the host
 /// waits in Finish alone. Not thread-safe.
-class DevicePassage {
+class DeviceStaging {
  public:
   /// Copies between the host memory pool and the piece at `above` on the device, in a job of
   /// `lane`.
@@ -26,11 +26,11 @@ class DevicePassage {
   using Operate = std::function<Work(const TensorView& piece)>;
 
   /// `context`, of a CUDA device with a host memory pool, outlives this.
-  explicit DevicePassage(Context& context) : context_(&context) {}
+  explicit DeviceStaging(Context& context) : context_(&context) {}
   /// Waits for what is under way.
-  ~DevicePassage();
-  DevicePassage(const DevicePassage&) = delete;
-  DevicePassage& operator=(const DevicePassage&) = delete;
+  ~DeviceStaging();
+  DeviceStaging(const DeviceStaging&) = delete;
+  DeviceStaging& operator=(const DeviceStaging&) = delete;
 
   /// Whether collectives on the host memory pool of `context` need this.
   static bool IsWayOf(const Context& context) {

@@ -1,17 +1,17 @@
-#include "worker/engine/nn/device_passage.h"
+#include "worker/engine/nn/device_staging.h"
 
 #include <utility>
 
 namespace weft::engine {
 
-DevicePassage::~DevicePassage() {
+DeviceStaging::~DeviceStaging() {
   (void)context_->host->up().WaitForAll();
   (void)context_->host->down().WaitForAll();
 }
 
 // The passes are over, and with them what gradients had on the device: the pieces, of the size of
 // their buckets, count as these.
-Status DevicePassage::Pass(DType dtype, int64_t count, Move bring, const Operate& operate,
+Status DeviceStaging::Pass(DType dtype, int64_t count, Move bring, const Operate& operate,
                            Move take) {
   constexpr size_t kMostPieces = 2;
   const Stream& stream = context_->stream;
@@ -40,7 +40,7 @@ Status DevicePassage::Pass(DType dtype, int64_t count, Move bring, const Operate
   return OkStatus();
 }
 
-Status DevicePassage::Pass(const TensorView& values, const Operate& operate) {
+Status DeviceStaging::Pass(const TensorView& values, const Operate& operate) {
   const size_t bytes = values.Bytes();
   return Pass(
       values.dtype, values.shape.Elements(),
@@ -48,7 +48,7 @@ Status DevicePassage::Pass(const TensorView& values, const Operate& operate) {
       [=](TransferQueue& lane, std::byte* above) { lane.Copy(values.data, above, bytes); });
 }
 
-Status DevicePassage::Finish() {
+Status DeviceStaging::Finish() {
   WEFT_RETURN_IF_ERROR(context_->host->down().WaitForAll());
   pieces_.clear();
   return OkStatus();
