@@ -40,7 +40,7 @@ struct FiledValues {
   int64_t file = 0;
 };
 
-/// Units ahead of the one that an update in files has left (worker/engine/nn/parameter_feed.h).
+/// Units ahead of the one that an update in files has left (worker/engine/nn/update_pipeline.h).
 /// Where the update overlaps with a forward pass they are in transfer to the device, updated and
 /// read; with a sharded optimizer updated and read.
 inline int64_t FiledUnitsAhead(bool shares) {

@@ -145,8 +145,9 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
 Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const RematStep& step,
                                         const Residual& x, const Pass& pass) const {
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
-  const ParameterResidence* residence = parameters_->residence();
-  if (residence != nullptr && residence->drops() && step.first / uses != (step.end() - 1) / uses) {
+  const ParameterPrefetcher* prefetcher = parameters_->prefetcher();
+  if (prefetcher != nullptr && prefetcher->drops() &&
+      step.first / uses != (step.end() - 1) / uses) {
     return InvalidError("blocks " + std::to_string(step.first) + " to " +
                         std::to_string(step.end() - 1) +
                         " are recomputed at once, and parameters of one block at a time are in "

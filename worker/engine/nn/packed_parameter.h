@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "worker/engine/nn/packed_copies.h"
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/nn/parameter_set.h"
 
 namespace weft::engine {
@@ -17,7 +17,7 @@ class PackedParameter {
   PackedParameter(ParameterSet* parameters, int64_t index, DType compute, int64_t count = 1);
 
   /// Renews the copy from the master, padded rows included, where it may have changed. Where values
-  /// are streamed their residence does that.
+  /// are streamed their prefetcher does that.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return copies_->index; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/engine/nn/parameter_feed.h"
+#include "worker/engine/nn/update_pipeline.h"
 
 namespace weft::engine {
 
@@ -43,7 +43,7 @@ Result<std::unique_ptr<ParameterFile>> ParameterFile::New(const Context& context
 ParameterFile::ParameterFile(const Context& context, ParameterSet* parameters)
     : below_(InHostMemoryPool(context)),
       parameters_(parameters),
-      feed_(std::make_unique<ParameterFeed>(this)) {}
+      update_pipeline_(std::make_unique<UpdatePipeline>(this)) {}
 
 ParameterFile::~ParameterFile() = default;
 

@@ -14,11 +14,11 @@
 
 namespace weft::engine {
 
-class ParameterFeed;
+class UpdatePipeline;
 
 /// Values and gradients of a ParameterSet in files below the host memory pool (Rajbhandari et al.
 /// 2021, "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time: the
-/// next ones for computation, or for the update (parameter_walk.h).
+/// next ones for computation, or for the update (parameter_file_iterator.h).
 class ParameterFile {
  public:
   /// `context` has a host memory pool with a directory. `parameters`, whose values take the given
@@ -43,7 +43,7 @@ class ParameterFile {
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
   /// The feed of an update that overlaps with a pass.
-  ParameterFeed& feed() { return *feed_; }
+  UpdatePipeline& update_pipeline() { return *update_pipeline_; }
 
   /// Elements of gradients that are written and read together, of one unit.
   struct Bucket {
@@ -93,7 +93,7 @@ class ParameterFile {
 
   Context below_;
   ParameterSet* const parameters_;
-  std::unique_ptr<ParameterFeed> feed_;  ///< What is written waits for it.
+  std::unique_ptr<UpdatePipeline> update_pipeline_;  ///< What is written waits for it.
   std::unique_ptr<FileLanes> lanes_ = std::make_unique<FileLanes>();
   std::unique_ptr<FileImages> values_;
   std::unique_ptr<FileImages> gradients_;

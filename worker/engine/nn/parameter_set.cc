@@ -12,7 +12,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -371,9 +371,9 @@ void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
 }
 
 Status ParameterSet::Initialize(uint64_t seed) {
-  std::optional<ParameterWalk> walk;
+  std::optional<ParameterFileIterator> walk;
   if (file_ != nullptr) {
-    walk.emplace(file_.get(), ParameterWalk::What{
+    walk.emplace(file_.get(), ParameterFileIterator::What{
                                   .values = true, .reads_values = false, .changes_values = true});
   }
   for (int64_t i = 0; i < size(); ++i) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "worker/engine/nn/packed_copies.h"
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
@@ -249,8 +249,8 @@ class ParameterSet {
   bool LastUnitUsesFirst() const { return used_last_ >= 0; }
 
   /// With ShareAmong: rank `rank` holds only its part of each value; of experts part
-  /// `part_of_experts`, with a part for each rank that holds the same ones. A residence
-  /// (parameter_residence.h) gathers whole values, unit by unit, and says where they are; until
+  /// `part_of_experts`, with a part for each rank that holds the same ones. A prefetcher
+  /// (parameter_prefetcher.h) gathers whole values, unit by unit, and says where they are; until
   /// then they have no value(). Before Allocate.
   void ShardValues(int64_t rank, int64_t part_of_experts) {
     shard_rank_ = rank;
@@ -277,7 +277,7 @@ class ParameterSet {
     return offloaded_ && !IsKept(static_cast<size_t>(parameters_[index].unit));
   }
 
-  /// Offloaded values have copies on the device only while a residence (parameter_residence.h)
+  /// Offloaded values have copies on the device only while a prefetcher (parameter_prefetcher.h)
   /// brings them, unit by unit. Before Allocate.
   void StreamValues() { streamed_ = true; }
   bool streamed() const { return streamed_; }
@@ -442,9 +442,9 @@ class ParameterSet {
   /// null.
   void PlaceRegion(const Region& region, const TensorView& values);
 
-  /// The residence that brings sharded values; none where all values are here.
-  void SetResidence(ParameterResidence* residence) { residence_ = residence; }
-  ParameterResidence* residence() const { return residence_; }
+  /// The prefetcher that brings sharded values; none where all values are here.
+  void SetPrefetcher(ParameterPrefetcher* prefetcher) { prefetcher_ = prefetcher; }
+  ParameterPrefetcher* prefetcher() const { return prefetcher_; }
 
   /// `copies` are made of parameters `first` on: made anew whenever these have been placed.
   void AddCopies(int64_t first, std::shared_ptr<DerivedCopies> copies) {
@@ -518,7 +518,7 @@ class ParameterSet {
   std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region.
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
-  ParameterResidence* residence_ = nullptr;
+  ParameterPrefetcher* prefetcher_ = nullptr;
   bool of_stage_ = false;
   int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
   int64_t expert_ranks_ = 1;

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
@@ -180,10 +180,10 @@ Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {
 
 // The buffer of tile i + 1 is that of tile i - 2.
 Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
-  std::optional<ParameterWalk> own;
-  UnitWalk* walk = args.walk;
+  std::optional<ParameterFileIterator> own;
+  UnitIterator* walk = args.walk;
   if (walk == nullptr && parameters_.file() != nullptr) {
-    walk = &own.emplace(parameters_.file(), kUpdateWalk);
+    walk = &own.emplace(parameters_.file(), kUpdateIteration);
   }
   const size_t count = tiles_.size();
   if (count > 0) WEFT_RETURN_IF_ERROR(StartRead(0));

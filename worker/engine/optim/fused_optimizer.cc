@@ -5,7 +5,7 @@
 
 #include "common/rng.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
@@ -145,9 +145,9 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
   const auto update = context.Number(args.update, &StepNumbers::update);
   if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, update);
-  std::optional<ParameterWalk> own;
-  UnitWalk* walk = args.walk;
-  if (walk == nullptr && set_.file() != nullptr) walk = &own.emplace(set_.file(), kUpdateWalk);
+  std::optional<ParameterFileIterator> own;
+  UnitIterator* walk = args.walk;
+  if (walk == nullptr && set_.file() != nullptr) walk = &own.emplace(set_.file(), kUpdateIteration);
   const auto unit_of = [this](size_t i) { return set_[parts_[i].index].unit; };
   const std::span<const kernels::UpdateTensor> all = inputs.tensors;
   for (size_t begin = 0; begin < all.size();) {

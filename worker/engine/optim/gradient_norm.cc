@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 
 namespace weft::engine {
 namespace {
@@ -18,7 +18,7 @@ Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, No
   }
   PiecewiseNorm norm(CountedGradients(file->parameters(), parts));
   norm.Start();
-  ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
+  ParameterFileIterator walk(file, {.gradients = true, .trained_alone = true});
   for (int64_t unit = 0; unit < file->parameters().units(); ++unit) {
     for (const size_t b : file->BucketsOf(unit)) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));

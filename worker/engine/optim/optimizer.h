@@ -8,8 +8,8 @@
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/nn/parameter_part.h"
-#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/optim/averaged_parameter.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -27,7 +27,7 @@ struct UpdateArgs {
   const float* gradients = nullptr;
   bool beside = false;  ///< It runs in a thread beside the rank's, which does not wait for it.
   /// Of parameters in a file: goes through them where somebody else has them read and written.
-  UnitWalk* walk = nullptr;
+  UnitIterator* walk = nullptr;
 };
 
 /// A rule that moves the parameters of one ParameterSet by their gradients. All it remembers

@@ -18,7 +18,7 @@ struct StepArgs {
   kernels::UpdateGate gate = {};     ///< Clipping and loss scale as one factor; whether it is made.
   const float* gradients = nullptr;  ///< As UpdateArgs has it, and the others.
   bool beside = false;
-  UnitWalk* walk = nullptr;
+  UnitIterator* walk = nullptr;
 };
 
 /// What happens to the parameters once the gradients of a step are known: clipping of values and

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 
 namespace weft::engine {
 namespace {
@@ -51,7 +51,7 @@ bool CountsValue(const ParameterSet& parameters, int64_t index) {
 Status MeasureFile(ParameterFile* file, GroupSums* sums, std::span<const ParameterPart> parts) {
   const ParameterSet& parameters = file->parameters();
   std::array<NormStream, kParameterGroups> gradients, values;
-  ParameterWalk walk(file, {.values = true, .gradients = true});
+  ParameterFileIterator walk(file, {.values = true, .gradients = true});
   const auto add = [](const TensorView& view, NormStream& stream) -> Status {
     WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(view)));
     return stream.EndTensor();

@@ -15,7 +15,7 @@
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/models/model.h"
-#include "worker/engine/nn/parameter_feed.h"
+#include "worker/engine/nn/update_pipeline.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
@@ -26,10 +26,10 @@
 #include "worker/engine/train/copy_stage.h"
 #include "worker/engine/train/gradient_reducer.h"
 #include "worker/engine/train/group_norms.h"
+#include "worker/engine/train/parameter_uploader.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_graphs.h"
 #include "worker/engine/train/step_report.h"
-#include "worker/engine/train/weight_arrival.h"
 
 namespace weft::engine {
 
@@ -197,7 +197,7 @@ class Trainer {
     float factor = 0;
     int32_t made = 1;
     bool late = false;
-    ParameterFeed* feed = nullptr;  ///< Of parameters in a file.
+    UpdatePipeline* update_pipeline = nullptr;  ///< Of parameters in a file.
     std::future<Status> running;
 
     /// Gives up what waits for memory.
@@ -279,10 +279,10 @@ class Trainer {
   std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
-  Tensor other_gradients_;                     ///< Those of a late update, or room for the next.
-  double waited_for_tiers_ = 0;                ///< Seconds, up to the last report.
-  std::unique_ptr<WeightArrival> arrival_;     ///< Of offloaded parameters that are not streamed.
-  std::unique_ptr<UpdateUnderWay> under_way_;  ///< Or none; ends before the parameters do.
+  Tensor other_gradients_;                       ///< Those of a late update, or room for the next.
+  double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.
+  std::unique_ptr<ParameterUploader> uploader_;  ///< Of offloaded parameters that are not streamed.
+  std::unique_ptr<UpdateUnderWay> under_way_;    ///< Or none; ends before the parameters do.
   Status update_status_;  ///< Of the last one that was under way: after a failure nothing goes on.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
@@ -115,7 +115,7 @@ Result<bool> Trainer::WeightsAreFinite() {
   NormSums measured;
   if (parameters.file() != nullptr) {
     NormStream stream;
-    ParameterWalk walk(parameters.file(), {.values = true});
+    ParameterFileIterator walk(parameters.file(), {.values = true});
     for (int64_t i = 0; i < parameters.size(); ++i) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
       WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.held_value(i).view)));

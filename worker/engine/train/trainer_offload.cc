@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
+#include "worker/engine/nn/update_pipeline.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/trainer.h"
 
@@ -17,8 +17,8 @@ Status Trainer::UploadWeights(Context& context) {
   const ParameterSet& parameters = parts_.model->parameters();
   const Repack what = stale_.value_or(Repack::kTrained);
   WEFT_RETURN_IF_ERROR(ForgetWeights());
-  if (arrival_ == nullptr) return parts_.model->Pack(context, what);
-  WEFT_RETURN_IF_ERROR(arrival_->Finish());
+  if (uploader_ == nullptr) return parts_.model->Pack(context, what);
+  WEFT_RETURN_IF_ERROR(uploader_->Finish());
   TransferQueue& up = context.host->up();
   WEFT_RETURN_IF_ERROR(up.Follow(context.stream));
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
@@ -37,11 +37,11 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
   // What a late update has made may still be on its way.
-  if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
+  if (uploader_ != nullptr) WEFT_RETURN_IF_ERROR(uploader_->Finish());
   const bool shares = !parts().empty();
   if (!shares) {
     host.updated().Start();
-    if (arrival_ != nullptr) arrival_->Start(context);
+    if (uploader_ != nullptr) uploader_->Start(context);
   }
   const Status updated = UpdateParameters(report);
   host.updated().Finish();
@@ -50,13 +50,13 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   if (!shares) return OkStatus();
   WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
-  if (arrival_ != nullptr) arrival_->Start(context);
+  if (uploader_ != nullptr) uploader_->Start(context);
   return clock_.Start(context);
 }
 
 Status Trainer::ForgetWeights() {
-  ParameterResidence* const residence = parts_.model->parameters().residence();
-  return residence != nullptr ? residence->Forget() : OkStatus();
+  ParameterPrefetcher* const prefetcher = parts_.model->parameters().prefetcher();
+  return prefetcher != nullptr ? prefetcher->Forget() : OkStatus();
 }
 
 // Beside the way of the others' weights, which come later in the next forward pass.
@@ -94,33 +94,35 @@ bool Trainer::RunsBeside() const {
 }
 
 Trainer::UpdateUnderWay::~UpdateUnderWay() {
-  if (feed != nullptr && running.valid()) feed->Fail(AbortedError("the update was given up"));
+  if (update_pipeline != nullptr && running.valid())
+    update_pipeline->Fail(AbortedError("the update was given up"));
 }
 
 Status Trainer::StartUpdate(const StepReport& report, bool late) {
   ParameterSet& parameters = parts_.model->parameters();
-  ParameterFeed* const feed = parameters.file() != nullptr ? &parameters.file()->feed() : nullptr;
+  UpdatePipeline* const update_pipeline =
+      parameters.file() != nullptr ? &parameters.file()->update_pipeline() : nullptr;
   under_way_ = std::make_unique<UpdateUnderWay>();
   UpdateUnderWay& update = *under_way_;
   update.late = late;
   update.context = StateContext();
   update.context.profiler = nullptr;  // another thread's
   update.factor = totals_.host()->factor;
-  update.feed = feed;
+  update.update_pipeline = update_pipeline;
   update.args = {.learning_rate = report.learning_rate,
                  .update = counters_.updates + 1,
                  .gate = {.factor = &update.factor, .made = &update.made},
                  .gradients = parameters.gradients().As<float>(),
                  .beside = true,
-                 .walk = feed};
+                 .walk = update_pipeline};
   if (late) {
     other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
     WEFT_RETURN_IF_ERROR(parts_.reducer->GradientsMoved());
   } else {
-    if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
+    if (uploader_ != nullptr) WEFT_RETURN_IF_ERROR(uploader_->Finish());
     parts_.context->host->updated().Start();
-    if (arrival_ != nullptr) arrival_->Start(*parts_.context);
-    if (feed != nullptr) WEFT_RETURN_IF_ERROR(feed->Open());
+    if (uploader_ != nullptr) uploader_->Start(*parts_.context);
+    if (update_pipeline != nullptr) WEFT_RETURN_IF_ERROR(update_pipeline->Open());
   }
   update.running =
       std::async(std::launch::async, [this, &update, threads = kernels::cpu::Threads()] {
@@ -132,20 +134,21 @@ Status Trainer::StartUpdate(const StepReport& report, bool late) {
 
 Status Trainer::RunUpdate(UpdateUnderWay& update) {
   // What the update before a late one has made is still on its way to the device.
-  if (arrival_ != nullptr && update.late) WEFT_RETURN_IF_ERROR(arrival_->FinishBeside());
+  if (uploader_ != nullptr && update.late) WEFT_RETURN_IF_ERROR(uploader_->FinishBeside());
   Status updated = updater_->Update(update.context, update.args);
-  if (!updated.ok() && update.feed != nullptr) update.feed->Fail(updated);
+  if (!updated.ok() && update.update_pipeline != nullptr) update.update_pipeline->Fail(updated);
   if (!update.late) update.context.host->updated().Finish();
   return updated;
 }
 
 Status Trainer::FinishUpdates() {
-  if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
+  if (uploader_ != nullptr) WEFT_RETURN_IF_ERROR(uploader_->Finish());
   if (under_way_ == nullptr) return update_status_;
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  const Status passed = under_way_->feed != nullptr ? under_way_->feed->Close() : OkStatus();
-  if (!passed.ok()) under_way_->feed->Fail(passed);
+  const Status passed =
+      under_way_->update_pipeline != nullptr ? under_way_->update_pipeline->Close() : OkStatus();
+  if (!passed.ok()) under_way_->update_pipeline->Fail(passed);
   const Status updated = under_way_->running.get();
   const bool late = under_way_->late;
   under_way_.reset();
@@ -154,8 +157,8 @@ Status Trainer::FinishUpdates() {
   WEFT_RETURN_IF_ERROR(update_status_);
   if (!late) return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
   if (!parts().empty()) WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
-  if (arrival_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
-    arrival_->Start(context);
+  if (uploader_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
+    uploader_->Start(context);
   } else {
     WEFT_RETURN_IF_ERROR(UploadWeights(context));
   }

@@ -77,7 +77,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   const ParameterSet& parameters = parts.model->parameters();
   const bool come_from_host =
       parameters.streamed() || (parameters.offloaded() && parameters.values_sharded());
-  if (come_from_host != (plan.offload_parameters != "none" && parameters.residence() != nullptr)) {
+  if (come_from_host != (plan.offload_parameters != "none" && parameters.prefetcher() != nullptr)) {
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
@@ -185,7 +185,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
   ParameterSet& parameters = parts.model->parameters();
   if (parameters.offloaded() && !parameters.streamed() && !parameters.values_sharded()) {
-    trainer->arrival_ = std::make_unique<WeightArrival>(context, &parameters);
+    trainer->uploader_ = std::make_unique<ParameterUploader>(context, &parameters);
   }
   if (plan.delayed_update) {
     WEFT_ASSIGN_OR_RETURN(trainer->other_gradients_,

@@ -58,7 +58,7 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const
 
 std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   // They may be written to. A failure is told again by the next step.
-  if (arrival_ != nullptr) (void)arrival_->Finish();
+  if (uploader_ != nullptr) (void)uploader_->Finish();
   if (under_way_ != nullptr && !under_way_->late) (void)FinishUpdates();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   if (outer_ != nullptr) {

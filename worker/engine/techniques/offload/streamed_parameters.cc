@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/update_pipeline.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
@@ -32,7 +32,7 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
   for (const int64_t unit : stay) {
     if (unit >= 0 && unit < std::ssize(units_)) units_[static_cast<size_t>(unit)].stays = true;
   }
-  parameters->SetResidence(this);
+  parameters->SetPrefetcher(this);
 }
 
 StreamedParameters::~StreamedParameters() {
@@ -41,7 +41,7 @@ StreamedParameters::~StreamedParameters() {
     DropRead(unit);
     Drop(unit);
   }
-  parameters_->SetResidence(nullptr);
+  parameters_->SetPrefetcher(nullptr);
 }
 
 // A table that classifies is of unit 0, too.
@@ -51,7 +51,7 @@ Status StreamedParameters::StartReading(int64_t unit, Pass pass) {
   if (file == nullptr || starting.job > 0 || !starting.read.empty()) return OkStatus();
   const bool tables = unit > 0 || pass == Pass::kForward;
   if (starting.copies.empty() && !parameters_->ReadsOperands(unit, tables)) return OkStatus();
-  if (!file->feed().Brings(unit)) starting.read.push_back(unit);
+  if (!file->update_pipeline().Brings(unit)) starting.read.push_back(unit);
   if (unit > 0 && unit + 1 == parameters_->units() && parameters_->LastUnitUsesFirst()) {
     starting.read.push_back(0);
   }
@@ -76,7 +76,7 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
   for (DerivedCopies* copies : starting.copies) WEFT_RETURN_IF_ERROR(copies->Reserve(context));
   WEFT_RETURN_IF_ERROR(StartReading(unit, pass));
   std::vector<int64_t> needed = starting.read;
-  if (parameters_->file() != nullptr && parameters_->file()->feed().Brings(unit)) {
+  if (parameters_->file() != nullptr && parameters_->file()->update_pipeline().Brings(unit)) {
     needed.push_back(unit);
   }
   Context below = context;
@@ -100,11 +100,12 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
 // and by those that are shared.
 Status StreamedParameters::FollowUpdate(int64_t unit, Pass pass) {
   ParameterFile* const file = parameters_->file();
-  if (file == nullptr || !file->feed().open()) return OkStatus();
-  if (pass == Pass::kForward && unit >= file->feed().next()) return file->feed().Pass(unit - 1);
+  if (file == nullptr || !file->update_pipeline().open()) return OkStatus();
+  if (pass == Pass::kForward && unit >= file->update_pipeline().next())
+    return file->update_pipeline().Pass(unit - 1);
   // What has been started comes first.
   WEFT_RETURN_IF_ERROR(host_->up().WaitForAll());
-  return file->feed().Close();
+  return file->update_pipeline().Close();
 }
 
 Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
@@ -120,8 +121,8 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   ProfileScope scope(context.profiler, "wait for weights");
   WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
   DropRead(unit);
-  if (parameters_->file() != nullptr && parameters_->file()->feed().open()) {
-    WEFT_RETURN_IF_ERROR(parameters_->file()->feed().Pass(unit));
+  if (parameters_->file() != nullptr && parameters_->file()->update_pipeline().open()) {
+    WEFT_RETURN_IF_ERROR(parameters_->file()->update_pipeline().Pass(unit));
   }
   const int64_t after = unit + 2 * step;
   if (!follows(after) || !units_[static_cast<size_t>(unit + step)].comes) return OkStatus();

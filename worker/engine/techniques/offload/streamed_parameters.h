@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 
@@ -16,13 +16,13 @@ namespace weft::engine {
 /// given back by whoever computes, so that what is held at a time does not depend on the link. Of
 /// values in a file (nn/parameter_file.h) the host memory pool has those of two units meanwhile: of
 /// the one that is under way, and of the one behind it, which is being read; while an update is
-/// under way the forward pass has them from that (nn/parameter_feed.h), and waits for it. A rank of
-/// a pipeline has stages with a unit without parameters between them: a pass through one brings
+/// under way the forward pass has them from that (nn/update_pipeline.h), and waits for it. A rank
+/// of a pipeline has stages with a unit without parameters between them: a pass through one brings
 /// nothing of others. Units that stay come once a step, in its first forward pass, and stay until
 /// the update: those between them come and go as the others do.
-class StreamedParameters : public ParameterResidence {
+class StreamedParameters : public ParameterPrefetcher {
  public:
-  /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
+  /// Both outlive this, which is the prefetcher of `parameters` (ParameterSet::StreamValues) for as
   /// long as it lives. `context` has a host memory pool. `stay`: units, of values that stand in
   /// memory.
   StreamedParameters(Context& context, ParameterSet* parameters,

@@ -34,7 +34,7 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
     }
     region_of_copies_.push_back(at);
   }
-  parameters->SetResidence(this);
+  parameters->SetPrefetcher(this);
 }
 
 ParameterGatherer::~ParameterGatherer() {
@@ -44,7 +44,7 @@ ParameterGatherer::~ParameterGatherer() {
     (void)parameters_->file()->AwaitBeside(static_cast<int64_t>(unit));
     parameters_->file()->Drop(static_cast<int64_t>(unit));
   }
-  parameters_->SetResidence(nullptr);
+  parameters_->SetPrefetcher(nullptr);
 }
 
 std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
@@ -21,9 +21,9 @@ namespace weft::engine {
 /// Where the parts stand in the host memory pool (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
 /// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered;
 /// from a file (nn/parameter_file.h), of which the unit behind that one is read meanwhile.
-class ParameterGatherer : public ParameterResidence {
+class ParameterGatherer : public ParameterPrefetcher {
  public:
-  /// All outlive this, which is the residence of `parameters` for as long as it lives. `products`:
+  /// All outlive this, which is the prefetcher of `parameters` for as long as it lives. `products`:
   /// the type of operands of products; `same_experts`: as BucketReducer has it.
   ParameterGatherer(Context& context, Collective* group, Collective* same_experts,
                     ParameterSet* parameters, DType products);

@@ -7,7 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/parameter_file.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -453,7 +453,7 @@ Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
 // Images of gradients are the buckets.
 Status ShardedDataParallel::GatherInFile() {
   ParameterFile* const file = parameters_->file();
-  ParameterWalk walk(file, {.values = true, .trained_alone = true, .changes_values = true});
+  ParameterFileIterator walk(file, {.values = true, .trained_alone = true, .changes_values = true});
   for (int64_t unit = 0; unit < parameters_->units(); ++unit) {
     for (const size_t b : file->BucketsOf(unit)) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));

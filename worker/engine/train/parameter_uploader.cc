@@ -1,4 +1,4 @@
-#include "worker/engine/train/weight_arrival.h"
+#include "worker/engine/train/parameter_uploader.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace weft::engine {
 
-WeightArrival::WeightArrival(Context& context, ParameterSet* parameters)
+ParameterUploader::ParameterUploader(Context& context, ParameterSet* parameters)
     : host_(context.host),
       parameters_(parameters),
       copies_(static_cast<size_t>(parameters->units())),
@@ -15,15 +15,15 @@ WeightArrival::WeightArrival(Context& context, ParameterSet* parameters)
     if (!of.copies->trained() || !parameters->on_host(of.first)) continue;
     copies_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].push_back(of.copies.get());
   }
-  parameters->SetResidence(this);
+  parameters->SetPrefetcher(this);
 }
 
-WeightArrival::~WeightArrival() {
+ParameterUploader::~ParameterUploader() {
   (void)Finish();
-  if (parameters_->residence() == this) parameters_->SetResidence(nullptr);
+  if (parameters_->prefetcher() == this) parameters_->SetPrefetcher(nullptr);
 }
 
-void WeightArrival::Start(const Context& context) {
+void ParameterUploader::Start(const Context& context) {
   Context below = context;
   below.profiler = nullptr;  // another thread's
   for (size_t unit = 0; unit < jobs_.size(); ++unit) {
@@ -37,15 +37,15 @@ void WeightArrival::Start(const Context& context) {
   }
 }
 
-Status WeightArrival::Finish() {
+Status ParameterUploader::Finish() {
   return host_->up().WaitFor(jobs_.empty() ? 0 : jobs_.back());
 }
 
-Status WeightArrival::FinishBeside() {
+Status ParameterUploader::FinishBeside() {
   return host_->up().WaitUncounted(jobs_.empty() ? 0 : jobs_.back());
 }
 
-Status WeightArrival::Fetch(Context& context, int64_t unit, Pass pass) {
+Status ParameterUploader::Fetch(Context& context, int64_t unit, Pass pass) {
   if (pass == Pass::kBackward) return OkStatus();
   ProfileScope scope(context.profiler, "wait for weights");
   return host_->up().Await(context.stream, jobs_[static_cast<size_t>(unit)]);

@@ -1,19 +1,19 @@
-#include "worker/engine/nn/parameter_feed.h"
+#include "worker/engine/nn/update_pipeline.h"
 
 #include <algorithm>
 
 namespace weft::engine {
 
-size_t ParameterFeed::PlaceOf(int64_t unit) const {
+size_t UpdatePipeline::PlaceOf(int64_t unit) const {
   return static_cast<size_t>(std::lower_bound(units_.begin(), units_.end(), unit) - units_.begin());
 }
 
-bool ParameterFeed::Brings(int64_t unit) const {
+bool UpdatePipeline::Brings(int64_t unit) const {
   const size_t at = PlaceOf(unit);
   return open_ && at >= passed_ && at < units_.size() && units_[at] == unit;
 }
 
-Status ParameterFeed::Open() {
+Status UpdatePipeline::Open() {
   WEFT_CHECK(!open_, "one update at a time");
   units_.clear();
   for (int64_t unit = 0; unit < file_->parameters().units(); ++unit) {
@@ -26,7 +26,7 @@ Status ParameterFeed::Open() {
 }
 
 // Its values are written as soon as they have been updated, which frozen ones are not.
-Status ParameterFeed::Start() {
+Status UpdatePipeline::Start() {
   if (started_ == units_.size()) return OkStatus();
   const size_t at = started_;
   const int64_t unit = units_[at];
@@ -43,7 +43,7 @@ Status ParameterFeed::Start() {
   return OkStatus();
 }
 
-Status ParameterFeed::Pass(int64_t unit) {
+Status UpdatePipeline::Pass(int64_t unit) {
   for (; passed_ < units_.size() && units_[passed_] <= unit; ++passed_) {
     WEFT_RETURN_IF_ERROR(AwaitUpdated(passed_));
     const int64_t passed = units_[passed_];
@@ -56,7 +56,7 @@ Status ParameterFeed::Pass(int64_t unit) {
   return OkStatus();
 }
 
-Status ParameterFeed::Close() {
+Status UpdatePipeline::Close() {
   if (!open_) return OkStatus();
   WEFT_RETURN_IF_ERROR(Pass(file_->parameters().units()));
   WEFT_RETURN_IF_ERROR(file_->values().FinishWrites());
@@ -64,13 +64,13 @@ Status ParameterFeed::Close() {
   return OkStatus();
 }
 
-Status ParameterFeed::AwaitUpdated(size_t at) {
+Status UpdatePipeline::AwaitUpdated(size_t at) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return at < updated_ || !failed_.ok(); });
   return at < updated_ ? OkStatus() : failed_;
 }
 
-Status ParameterFeed::MoveTo(int64_t unit) {
+Status UpdatePipeline::MoveTo(int64_t unit) {
   const size_t at = PlaceOf(unit);
   {
     std::unique_lock lock(mutex_);
@@ -86,14 +86,14 @@ Status ParameterFeed::MoveTo(int64_t unit) {
   return OkStatus();
 }
 
-Status ParameterFeed::Finish() {
+Status UpdatePipeline::Finish() {
   std::lock_guard lock(mutex_);
   updated_ = units_.size();
   changed_.notify_all();
   return OkStatus();
 }
 
-void ParameterFeed::Fail(const Status& status) {
+void UpdatePipeline::Fail(const Status& status) {
   std::lock_guard lock(mutex_);
   if (failed_.ok()) failed_ = status;
   changed_.notify_all();

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 
@@ -12,12 +12,12 @@ namespace weft::engine {
 /// Brings weights that stand in the host memory pool, and stay on the device as well, there after
 /// an update: unit by unit, each as soon as the update is done with it, while the next forward pass
 /// computes with those that have come. Units that are kept on the device are not its affair.
-class WeightArrival : public ParameterResidence {
+class ParameterUploader : public ParameterPrefetcher {
  public:
-  /// `parameters`, offloaded ones that are not streamed, outlive this, which is their residence for
-  /// as long as it lives; so does the host memory pool of `context`.
-  WeightArrival(Context& context, ParameterSet* parameters);
-  ~WeightArrival() override;
+  /// `parameters`, offloaded ones that are not streamed, outlive this, which is their prefetcher
+  /// for as long as it lives; so does the host memory pool of `context`.
+  ParameterUploader(Context& context, ParameterSet* parameters);
+  ~ParameterUploader() override;
 
   /// An update has begun (HostMemoryPool::updated): what it changes will come.
   void Start(const Context& context);

@@ -29,9 +29,9 @@ enum class Pass : uint8_t { kForward, kBackward };
 /// Fetches the parameters of a model, where not all are in memory at all times, before a part of
 /// the network computes with them. Units are those of ParameterSet::StartUnit. Passes go through
 /// the units in rising order, then, when they differentiate, in falling order.
-class ParameterResidence {
+class ParameterPrefetcher {
  public:
-  virtual ~ParameterResidence() = default;
+  virtual ~ParameterPrefetcher() = default;
 
   /// Returns once the values of `unit`, and all copies of them, are in memory. Those of the next
   /// unit may be in transfer.

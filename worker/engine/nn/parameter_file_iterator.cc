@@ -1,14 +1,15 @@
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 
 namespace weft::engine {
 
-ParameterWalk::ParameterWalk(ParameterFile* file, const What& what) : file_(file), what_(what) {
+ParameterFileIterator::ParameterFileIterator(ParameterFile* file, const What& what)
+    : file_(file), what_(what) {
   for (int64_t unit = 0; unit < file->parameters().units(); ++unit) {
     if (!what.trained_alone || !file->BucketsOf(unit).empty()) units_.push_back(unit);
   }
 }
 
-ParameterWalk::~ParameterWalk() {
+ParameterFileIterator::~ParameterFileIterator() {
   for (size_t at = at_; at < units_.size() && at < at_ + 2; ++at) {
     const int64_t unit = units_[at];
     if (what_.values) {
@@ -23,7 +24,7 @@ ParameterWalk::~ParameterWalk() {
   }
 }
 
-Status ParameterWalk::Start(size_t at) {
+Status ParameterFileIterator::Start(size_t at) {
   if (at >= units_.size()) return OkStatus();
   if (what_.values) WEFT_RETURN_IF_ERROR(file_->Start(units_[at], what_.reads_values));
   if (!what_.gradients) return OkStatus();
@@ -34,7 +35,7 @@ Status ParameterWalk::Start(size_t at) {
 }
 
 // One unit is written while this one is looked at and the next one is read.
-Status ParameterWalk::Enter(size_t at) {
+Status ParameterFileIterator::Enter(size_t at) {
   entered_ = true;
   WEFT_RETURN_IF_ERROR(Start(at));
   if (what_.changes_values) WEFT_RETURN_IF_ERROR(file_->values().FinishWrites(1));
@@ -51,7 +52,7 @@ Status ParameterWalk::Enter(size_t at) {
   return OkStatus();
 }
 
-Status ParameterWalk::Leave(size_t at) {
+Status ParameterFileIterator::Leave(size_t at) {
   const int64_t unit = units_[at];
   entered_ = false;
   if (what_.values && what_.changes_values) file_->WriteBehind(unit);
@@ -63,13 +64,13 @@ Status ParameterWalk::Leave(size_t at) {
   return OkStatus();
 }
 
-Status ParameterWalk::Next() {
+Status ParameterFileIterator::Next() {
   if (!entered_) return Enter(at_);
   WEFT_RETURN_IF_ERROR(Leave(at_++));
   return at_ < units_.size() ? Enter(at_) : OkStatus();
 }
 
-Status ParameterWalk::MoveTo(int64_t unit) {
+Status ParameterFileIterator::MoveTo(int64_t unit) {
   while (!entered_ || units_[at_] < unit) {
     if (at_ == units_.size()) break;
     WEFT_RETURN_IF_ERROR(Next());
@@ -78,7 +79,7 @@ Status ParameterWalk::MoveTo(int64_t unit) {
   return OkStatus();
 }
 
-Status ParameterWalk::Finish() {
+Status ParameterFileIterator::Finish() {
   while (at_ < units_.size()) WEFT_RETURN_IF_ERROR(Next());
   return what_.changes_values ? file_->values().FinishWrites() : OkStatus();
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/status.h"
-#include "worker/engine/nn/parameter_walk.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
 
 namespace weft::engine {
 
@@ -16,12 +16,12 @@ namespace weft::engine {
 /// and frees memory, so that memory does not depend on the disk. Units ahead of the pass are read
 /// or updated, and the last one behind it is written. An updated unit is not read again for this
 /// pass.
-class ParameterFeed : public UnitWalk {
+class UpdatePipeline : public UnitIterator {
  public:
   /// Units ahead of the pass: one goes to the device, one is updated, one is read.
   static constexpr size_t kAhead = 3;
 
-  explicit ParameterFeed(ParameterFile* file) : file_(file) {}
+  explicit UpdatePipeline(ParameterFile* file) : file_(file) {}
 
   /// Begins an update, once the previous one has been closed.
   Status Open();

@@ -10,9 +10,9 @@ namespace weft::engine {
 
 /// Iterates over the parameters of a file, unit by unit in their order. Each unit is in memory
 /// while it is read or changed.
-class UnitWalk {
+class UnitIterator {
  public:
-  virtual ~UnitWalk() = default;
+  virtual ~UnitIterator() = default;
   /// Returns once the parameters of `unit`, not before that of the last call, have their value()
   /// and gradients (ParameterFile::InMemory) in memory.
   virtual Status MoveTo(int64_t unit) = 0;
@@ -22,7 +22,7 @@ class UnitWalk {
 
 /// Iterates over the parameters of a file in their order, unit by unit: the next unit is read
 /// meanwhile, and changed units are written behind. No pass through the network is running.
-class ParameterWalk : public UnitWalk {
+class ParameterFileIterator : public UnitIterator {
  public:
   struct What {
     bool values = false;
@@ -31,11 +31,11 @@ class ParameterWalk : public UnitWalk {
     bool reads_values = true;     ///< Or they begin as zeros.
     bool changes_values = false;  ///< They are written.
   };
-  ParameterWalk(ParameterFile* file, const What& what);
+  ParameterFileIterator(ParameterFile* file, const What& what);
   /// Abandons what is in memory.
-  ~ParameterWalk() override;
-  ParameterWalk(const ParameterWalk&) = delete;
-  ParameterWalk& operator=(const ParameterWalk&) = delete;
+  ~ParameterFileIterator() override;
+  ParameterFileIterator(const ParameterFileIterator&) = delete;
+  ParameterFileIterator& operator=(const ParameterFileIterator&) = delete;
 
   /// Those of other units are not in memory then.
   Status MoveTo(int64_t unit) override;
@@ -58,7 +58,7 @@ class ParameterWalk : public UnitWalk {
 };
 
 /// That of an update.
-inline constexpr ParameterWalk::What kUpdateWalk = {
+inline constexpr ParameterFileIterator::What kUpdateIteration = {
     .values = true, .gradients = true, .trained_alone = true, .changes_values = true};
 
 }  // namespace weft::engine
