@@ -189,7 +189,7 @@ Status Decoder::Pack(Context& context, Repack what) {
 Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
-  WEFT_ASSIGN_OR_RETURN(x, LeaveShards(context, tape, tensor_, std::move(x)));
+  WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
@@ -216,7 +216,8 @@ Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual st
   if (output_scale_ != 1) {
     WEFT_ASSIGN_OR_RETURN(hidden, Scale(context, tape, std::move(hidden), output_scale_));
   }
-  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, std::move(hidden)));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in,
+                        CopyToTensorParallelRegion(context, tape, tensor_, std::move(hidden)));
   return std::move(in.value);
 }
 

@@ -304,12 +304,12 @@ Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, bool rec
 
 Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Value& x,
                                         const TokenBatch& batch) const {
-  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value logits,
                         router_.Forward(context, tape, in.value, std::move(in.saved)));
   WEFT_ASSIGN_OR_RETURN(Value out,
                         Mix(context, tape, std::move(in.value), std::move(logits), batch));
-  return LeaveShards(context, tape, tensor_, std::move(out));
+  return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));
 }
 
 Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value logits,

@@ -53,11 +53,11 @@ class MixtureOfExperts {
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same; with tensor parallelism between EnterShards and LeaveShards. Saves
-  /// x, the experts' inputs, their values before the activation and their results, which may all be
-  /// approximated, and the choices. In training an expert takes its first tokens, up to its
-  /// capacity; in evaluation all. Expert-parallel ranks call it together, each with its own rows;
-  /// capacity and balance count these.
+  /// [count, width] -> the same; with tensor parallelism between CopyToTensorParallelRegion and
+  /// ReduceFromTensorParallelRegion. Saves x, the experts' inputs, their values before the
+  /// activation and their results, which may all be approximated, and the choices. In training an
+  /// expert takes its first tokens, up to its capacity; in evaluation all. Expert-parallel ranks
+  /// call it together, each with its own rows; capacity and balance count these.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x,
                         const TokenBatch& batch) const;
 

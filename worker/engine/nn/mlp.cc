@@ -56,7 +56,7 @@ Status Mlp::Pack(Context& context, Repack what) {
 }
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
-  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   GeluValue gelu{FormOf(activation_)};
   // Of a summand there is no GELU.
   const bool summand = tensor_ != nullptr && tensor_->rows() > 1;
@@ -65,7 +65,7 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   in = {};
   WEFT_ASSIGN_OR_RETURN(inner, LeaveFeatures(context, tape, tensor_, std::move(inner)));
   WEFT_ASSIGN_OR_RETURN(Value out, Project(context, tape, inner, std::move(gelu.value)));
-  return LeaveShards(context, tape, tensor_, std::move(out));
+  return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {

@@ -166,12 +166,12 @@ Result<Value> SelfAttention::Output(Context& context, Tape& tape, Value attended
                                     SavedTensor saved) const {
   const Value in = EnterFeatures(tape, tensor_, std::move(attended));
   WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, in, std::move(saved)));
-  return LeaveShards(context, tape, tensor_, std::move(out));
+  return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));
 }
 
 Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch) const {
-  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
   WEFT_ASSIGN_OR_RETURN(qkv, LeaveFeatures(context, tape, tensor_, std::move(qkv)));
   WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));

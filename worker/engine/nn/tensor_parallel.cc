@@ -149,8 +149,8 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
   return engine::SumScalars(*group_, values);
 }
 
-Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
-                                Value x) {
+Result<ShardsInput> CopyToTensorParallelRegion(Context& context, Tape& tape,
+                                               const TensorParallel* ranks, Value x) {
   Collective* row = ranks == nullptr ? nullptr : ranks->along_row();
   SavedTensor saved = Tape::AsItIs(x.tensor);
   if (tape.recording()) {
@@ -179,7 +179,8 @@ Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParall
   return ShardsInput{std::move(y), std::move(saved)};
 }
 
-Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {
+Result<Value> ReduceFromTensorParallelRegion(Context& context, Tape& tape,
+                                             const TensorParallel* ranks, Value x) {
   Collective* row = ranks == nullptr ? nullptr : ranks->along_row();
   if (row == nullptr) return x;
   if (!ranks->sequence()) return SumValue(context, tape, *row, std::move(x));

@@ -101,11 +101,13 @@ struct ShardsInput {
 /// Takes `x`, which all ranks of a row have, as the input of such a product: its gradient is the
 /// sum over the row. With sequence() gathers the rows of all ranks, and scatters gradients to their
 /// own rows. Does nothing when `ranks` is null or has one column, as below.
-Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
+Result<ShardsInput> CopyToTensorParallelRegion(Context& context, Tape& tape,
+                                               const TensorParallel* ranks, Value x);
 
 /// Reduces the partial sums `x` over the row; with sequence() returns the rank's own rows. In place
 /// where that is possible.
-Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
+Result<Value> ReduceFromTensorParallelRegion(Context& context, Tape& tape,
+                                             const TensorParallel* ranks, Value x);
 
 /// The same for a product whose result is partitioned by features: its input, which all ranks of a
 /// column have. Does nothing when `ranks` is null or has one row, like the two below.
