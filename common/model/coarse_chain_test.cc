@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/model/held_chain.h"
+#include "common/model/in_flight_chain.h"
 #include "common/model/offloading_chain.h"
 #include "common/model/testing/chains.h"
 
@@ -118,7 +118,7 @@ TEST(CoarseChainTest, ARequestToStopEndsTheSearchForSchedules) {
   const std::stop_token stop = source.get_token();
   EXPECT_EQ(OptimalChain(chain, all, all, stop).Seconds(all), kInfinity);
   EXPECT_EQ(OptimalChain(chain, all, all, stop).Schedule(all), std::nullopt);
-  EXPECT_EQ(HeldChain(chain, all, 40, stop).Schedule(2 * all, 2), std::nullopt);
+  EXPECT_EQ(InFlightChain(chain, all, 40, stop).Schedule(2 * all, 2), std::nullopt);
   EXPECT_EQ(OffloadingChain(chain, all, 40, {0.1}, stop).Schedule(all), std::nullopt);
   EXPECT_NE(OffloadingChain(chain, all, 40, {0.1}).Schedule(all), std::nullopt);
 }

@@ -172,12 +172,12 @@ ModelShape StageShapes::Of(const StageShape& stage) const {
 }
 
 PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
-                               const PipelineHoldings& holdings)
+                               const InFlightActivations& in_flight)
     : shapes_(shapes),
       cut_(cut),
-      holdings_(holdings),
+      in_flight_(in_flight),
       before_{0},
-      saved_(static_cast<size_t>(holdings.chunks())),
+      saved_(static_cast<size_t>(in_flight.chunks())),
       workspace_(saved_),
       away_(saved_) {
   for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
@@ -193,7 +193,7 @@ std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inp
 
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, bool with_host) {
   std::vector<MemoryBreakdown> ranks;
-  for (int64_t rank = 0; rank < holdings_.ranks(); ++rank) {
+  for (int64_t rank = 0; rank < in_flight_.ranks(); ++rank) {
     ranks.push_back(Rank(inputs, rank, with_host));
   }
   return ranks;
@@ -224,7 +224,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
                                                    StageKind all, bool with_host) {
   // Beside codes there are holes.
   if (inputs.activation_bits == 0) all.recomputed = all.attention = 0, all.segment = 1;
-  const std::vector<int64_t> blocks = BlocksOfStages(cut_, holdings_.ranks(), rank);
+  const std::vector<int64_t> blocks = BlocksOfStages(cut_, in_flight_.ranks(), rank);
   std::vector<int64_t> which;
   if (!shapes_.alike()) which = blocks;
   const FormatBlocks format =
@@ -266,8 +266,8 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
 }
 
 MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, bool with_host) {
-  const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
-  if (!of_all_) of_all_.emplace(inputs, holdings_.defers());
+  const int64_t count = in_flight_.ranks(), chunks = in_flight_.chunks();
+  if (!of_all_) of_all_.emplace(inputs, in_flight_.defers());
   const int64_t message = of_all_->message, batch = of_all_->batch;
   // All that the rank has, as if it were one stage.
   StageKind all{.first = rank == 0, .last = rank + 1 == count};
@@ -293,15 +293,15 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
   // their way to the next rank.
   const bool frozen = all.untrained == all.blocks && !all.last;
   const int64_t on_device = frozen ? saved_.front().forward + 4 * message
-                                   : holdings_.Most(rank, saved_, {.output = message});
+                                   : in_flight_.Most(rank, saved_, {.output = message});
   const int64_t passes =
       frozen ? workspace_.front().forward + inputs.accumulation_steps * batch
-             : holdings_.Most(rank, workspace_, {.gradient = message, .batch = batch});
+             : in_flight_.Most(rank, workspace_, {.gradient = message, .batch = batch});
   memory.workspace_bytes =
       std::max({passes, of_all_->evaluation - on_device, rest.update}) + rest.scratch;
   memory.activations_bytes = on_device;
   if (with_host && inputs.offload_activations) {
-    memory.activations_bytes += holdings_.Most(rank, away_, {});
+    memory.activations_bytes += in_flight_.Most(rank, away_, {});
   }
   // Beside codes there are holes (PredictMemory).
   if (inputs.OnCuda() && inputs.activation_bits > 0) {
@@ -313,7 +313,8 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
                                                   const std::vector<int64_t>& cut,
                                                   const PipelineSchedule& schedule) {
-  return PipelineMemory(StageShapes(inputs.shape), cut, PipelineHoldings(schedule)).Ranks(inputs);
+  return PipelineMemory(StageShapes(inputs.shape), cut, InFlightActivations(schedule))
+      .Ranks(inputs);
 }
 
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,

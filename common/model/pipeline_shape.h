@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/in_flight_activations.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
 #include "common/model/pass_memory.h"
-#include "common/model/pipeline_holdings.h"
 #include "common/pipeline/cut_stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/status.h"
@@ -61,7 +61,7 @@ class PipelineMemory {
  public:
   /// `cut`: blocks of each stage. All outlive it.
   PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
-                 const PipelineHoldings& holdings);
+                 const InFlightActivations& in_flight);
 
   /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for
   /// several threads at once.
@@ -103,7 +103,7 @@ class PipelineMemory {
 
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
-  const PipelineHoldings& holdings_;
+  const InFlightActivations& in_flight_;
   std::vector<int64_t> before_;  ///< Blocks before each stage.
   std::optional<OfAll> of_all_;  ///< Since the first call.
   std::map<StageKind, StageMemory> stages_;

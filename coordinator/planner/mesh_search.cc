@@ -194,7 +194,7 @@ bool MeshSearch::JudgeMixed(Option& option) const {
   bool fits = false;
   const Option uncut = option;
   for (const std::vector<int64_t>& cut :
-       StageCuts(job_, ranks, memory, share_.stages(), held->holdings)) {
+       StageCuts(job_, ranks, memory, share_.stages(), held->in_flight)) {
     Option own = uncut;
     own.cut = cut;
     const bool own_fits = JudgeCut(held, none, own);
@@ -298,7 +298,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
 std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
                                                    const HeldSchedule* held) const {
   if (held == nullptr) return std::nullopt;
-  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->holdings);
+  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->in_flight);
 }
 
 void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
@@ -361,7 +361,7 @@ std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, Memo
     return mixed ? WithinLimits(alone) && alone.PlacedBytes() <= room[static_cast<size_t>(rank)]
                  : Fits(alone);
   };
-  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.holdings, rank_fits,
+  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.in_flight, rank_fits,
                               share_.stop());
 }
 

@@ -28,10 +28,10 @@ struct ScheduleName {
 
 /// A schedule, and what ranks hold by it.
 struct HeldSchedule {
-  explicit HeldSchedule(PipelineSchedule made) : schedule(std::move(made)), holdings(schedule) {}
+  explicit HeldSchedule(PipelineSchedule made) : schedule(std::move(made)), in_flight(schedule) {}
 
   PipelineSchedule schedule;
-  PipelineHoldings holdings;
+  InFlightActivations in_flight;
 };
 
 /// Schedules of pipelines, each made once: many plans of a search have the same ones.

@@ -22,6 +22,6 @@ struct StageRank {
 /// recomputes, `shapes` its stages.
 std::vector<std::vector<int64_t>> StageCuts(const JobSpec& job, const std::vector<StageRank>& ranks,
                                             const MemoryInputs& memory, const StageShapes& shapes,
-                                            const PipelineHoldings& holdings);
+                                            const InFlightActivations& in_flight);
 
 }  // namespace weft::planner

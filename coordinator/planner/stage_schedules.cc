@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/model/coarse_chain.h"
-#include "common/model/held_chain.h"
+#include "common/model/in_flight_chain.h"
 
 namespace weft::planner {
 namespace {
@@ -33,7 +33,7 @@ struct Blocks {
 struct Schedules {
   int64_t most_bytes = 0;  ///< Of a pass that keeps all.
   CoarseChain coarse;
-  HeldChain chain;
+  InFlightChain chain;
 };
 
 Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks& blocks,
@@ -51,7 +51,7 @@ Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks
   }
   // Each stage is rounded up.
   most = (most + passing) * (slots + std::ssize(coarse.stages) + 1) / slots;
-  HeldChain held(coarse.stages, most, slots, stop);
+  InFlightChain held(coarse.stages, most, slots, stop);
   return {most, std::move(coarse), std::move(held)};
 }
 
@@ -59,7 +59,7 @@ Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks
 
 std::optional<RematChoice> ChooseStageSchedules(
     const MemoryInputs& inputs, const RematCosts& costs, const std::vector<int64_t>& cut,
-    const PipelineHoldings& holdings,
+    const InFlightActivations& in_flight,
     const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits,
     const std::stop_token& stop) {
   std::map<Blocks, Schedules> known;
@@ -86,13 +86,13 @@ std::optional<RematChoice> ChooseStageSchedules(
   const auto again_seconds = [&](const std::vector<RematPlan>& plans, int64_t rank) {
     double seconds = 0;
     for (auto stage = static_cast<size_t>(rank); stage < plans.size();
-         stage += static_cast<size_t>(holdings.ranks())) {
+         stage += static_cast<size_t>(in_flight.ranks())) {
       seconds += static_cast<double>(ReplayedBlocks(plans[stage])) * costs.block.forward +
                  static_cast<double>(ReplayedAttentions(plans[stage])) * costs.block.attention;
     }
     return seconds;
   };
-  for (int64_t rank = 0; rank < holdings.ranks(); ++rank) {
+  for (int64_t rank = 0; rank < in_flight.ranks(); ++rank) {
     if (stop.stop_requested()) return std::nullopt;
     // Schedules take long to find.
     if (rank_fits(rank, choice_of(stages))) continue;
@@ -100,9 +100,9 @@ std::optional<RematChoice> ChooseStageSchedules(
     std::vector<RematPlan> best;
     const auto fits = [&](int64_t budget) {
       std::vector<RematPlan> plans = stages;
-      for (int64_t chunk = 0; chunk < holdings.chunks(); ++chunk) {
-        const auto stage = static_cast<size_t>(chunk * holdings.ranks() + rank);
-        const int64_t passes = std::max<int64_t>(holdings.UnderWay(rank, chunk), 1);
+      for (int64_t chunk = 0; chunk < in_flight.chunks(); ++chunk) {
+        const auto stage = static_cast<size_t>(chunk * in_flight.ranks() + rank);
+        const int64_t passes = std::max<int64_t>(in_flight.UnderWay(rank, chunk), 1);
         const Schedules& schedules = schedules_of(stage);
         auto plan =
             schedules.chain.Schedule(schedules.most_bytes * passes * budget / kBudgets, passes);
@@ -123,7 +123,7 @@ std::optional<RematChoice> ChooseStageSchedules(
     // fits exactly, that is not found.
     std::vector<RematPlan> once = stages;
     for (auto stage = static_cast<size_t>(rank); stage < cut.size();
-         stage += static_cast<size_t>(holdings.ranks())) {
+         stage += static_cast<size_t>(in_flight.ranks())) {
       const std::vector<std::string> all(static_cast<size_t>(cut[stage]), "recompute");
       once[stage] = RematOfPolicies(all, cut[stage], 1);
     }

@@ -272,7 +272,7 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
                                       plan.pipeline_chunks, plan.accumulation_steps);
   EXPECT_TRUE(schedule.ok());
   const StageShapes shapes(inputs.shape);
-  const PipelineHoldings holdings(*schedule);
+  const InFlightActivations holdings(*schedule);
   PipelineMemory memory(shapes, plan.stage_blocks, holdings);
   return {memory.Ranks(inputs), memory.DeviceTiers(inputs)};
 }

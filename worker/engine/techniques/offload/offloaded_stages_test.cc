@@ -62,7 +62,7 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
                                       c.plan.pipeline_chunks, c.plan.accumulation_steps);
   ASSERT_TRUE(schedule.ok());
   const StageShapes shapes(inputs.shape);
-  const PipelineHoldings holdings(*schedule);
+  const InFlightActivations holdings(*schedule);
   PipelineMemory memory(shapes, c.plan.stage_blocks, holdings);
   const auto all = memory.Ranks(inputs);
   auto device = memory.DeviceTiers(inputs);

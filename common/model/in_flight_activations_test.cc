@@ -1,4 +1,4 @@
-#include "common/model/pipeline_holdings.h"
+#include "common/model/in_flight_activations.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 /// The same step by step, of all micro-batches and messages one by one.
 int64_t MostStepByStep(const PipelineSchedule& schedule, int64_t rank,
                        const std::vector<PassBytes>& passes,
-                       const PipelineHoldings::Beside& beside) {
+                       const InFlightActivations::Beside& beside) {
   const int64_t next = (rank + 1) % schedule.ranks;
   const int64_t previous = (rank + schedule.ranks - 1) % schedule.ranks;
   const auto told_by_next = TakenBeforeSending(schedule, next, PipelineSide::kPrevious);
@@ -56,7 +56,7 @@ int64_t MostStepByStep(const PipelineSchedule& schedule, int64_t rank,
   return most;
 }
 
-TEST(PipelineHoldings, AreTheMostOfAllTimesWhateverAChunkTakes) {
+TEST(InFlightActivations, AreTheMostOfAllTimesWhateverAChunkTakes) {
   struct Named {
     const char* kind;
     int64_t ranks, chunks, micro_batches;
@@ -68,7 +68,7 @@ TEST(PipelineHoldings, AreTheMostOfAllTimesWhateverAChunkTakes) {
                              Named{"interleaved", 4, 5, 4}, Named{"interleaved", 2, 3, 16}}) {
     const PipelineSchedule schedule =
         NamedSchedule(named.kind, named.ranks, named.chunks, named.micro_batches).value();
-    const PipelineHoldings holdings(schedule);
+    const InFlightActivations in_flight(schedule);
     for (int trial = 0; trial < 20; ++trial) {
       std::vector<PassBytes> passes(static_cast<size_t>(named.chunks));
       for (PassBytes& bytes : passes) {
@@ -76,9 +76,9 @@ TEST(PipelineHoldings, AreTheMostOfAllTimesWhateverAChunkTakes) {
         bytes.forward = bytes.kept + below(50);
         bytes.backward = std::max(bytes.kept, bytes.waiting) + below(50);
       }
-      const PipelineHoldings::Beside beside{below(20), below(20), below(5)};
+      const InFlightActivations::Beside beside{below(20), below(20), below(5)};
       for (int64_t rank = 0; rank < named.ranks; ++rank) {
-        EXPECT_EQ(holdings.Most(rank, passes, beside),
+        EXPECT_EQ(in_flight.Most(rank, passes, beside),
                   MostStepByStep(schedule, rank, passes, beside))
             << named.kind << ", rank " << rank;
       }

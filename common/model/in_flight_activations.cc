@@ -1,4 +1,4 @@
-#include "common/model/pipeline_holdings.h"
+#include "common/model/in_flight_activations.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -139,7 +139,7 @@ class Rank {
 
 }  // namespace
 
-PipelineHoldings::PipelineHoldings(const PipelineSchedule& schedule)
+InFlightActivations::InFlightActivations(const PipelineSchedule& schedule)
     : chunks_(schedule.chunks), defers_(schedule.split_backward) {
   for (int64_t r = 0; r < schedule.ranks; ++r) {
     Rank rank(schedule, r);
@@ -153,7 +153,7 @@ PipelineHoldings::PipelineHoldings(const PipelineSchedule& schedule)
   }
 }
 
-int64_t PipelineHoldings::UnderWay(int64_t rank, int64_t chunk) const {
+int64_t InFlightActivations::UnderWay(int64_t rank, int64_t chunk) const {
   int64_t most = 0;
   for (const Moments& moments : moments_[static_cast<size_t>(rank)]) {
     const int64_t own = moments.chunk == chunk ? 1 : 0;
@@ -165,8 +165,8 @@ int64_t PipelineHoldings::UnderWay(int64_t rank, int64_t chunk) const {
   return most;
 }
 
-int64_t PipelineHoldings::Most(int64_t rank, const std::vector<PassBytes>& passes,
-                               const Beside& beside) const {
+int64_t InFlightActivations::Most(int64_t rank, const std::vector<PassBytes>& passes,
+                                  const Beside& beside) const {
   // Most of these are often nothing, in all moments.
   std::vector<std::pair<size_t, int64_t>> bytes;
   bytes.reserve(2 * passes.size() + 3);

@@ -9,9 +9,9 @@
 namespace weft {
 
 /// Micro-batches in flight on pipeline ranks by the schedule, however the network is cut.
-class PipelineHoldings {
+class InFlightActivations {
  public:
-  explicit PipelineHoldings(const PipelineSchedule& schedule);
+  explicit InFlightActivations(const PipelineSchedule& schedule);
 
   int64_t ranks() const { return static_cast<int64_t>(moments_.size()); }
   int64_t chunks() const { return chunks_; }

@@ -1,4 +1,4 @@
-#include "common/model/held_chain.h"
+#include "common/model/in_flight_chain.h"
 
 #include <algorithm>
 #include <limits>
@@ -39,7 +39,7 @@ TEST(HeldChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
     const int64_t last = std::ssize(chain) - 1;
     constexpr int64_t kMost = 48;  // enough for all of it
     const std::vector<RematPlan> all = AllSchedules(chain, 0, last);
-    const HeldChain held(chain, kMost, kMost);
+    const InFlightChain held(chain, kMost, kMost);
     for (const int64_t passes : {1, 2, 5}) {
       std::vector<double> fastest(static_cast<size_t>(passes * kMost + 1), kInfinity);
       const auto bytes_of = [&](const RematPlan& plan) {
@@ -66,7 +66,7 @@ TEST(HeldChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
 // What is kept counts once for each pass, and a replay once: of many passes less is kept.
 TEST(HeldChainTest, KeepsLessOfEachWhereMoreAreUnderWay) {
   const std::vector<ChainStage> chain(12, Stage(1, 2, 1, 4));
-  const HeldChain held(chain, 48, 48);
+  const InFlightChain held(chain, 48, 48);
   const auto kept = [&](int64_t bytes, int64_t passes) {
     return KeptBytes(chain, held.Schedule(bytes, passes).value());
   };
@@ -80,7 +80,7 @@ TEST(HeldChainTest, RoundsSizesUpSoThatCoarseMemoryStaysWithinTheBudget) {
   PhiloxStream random({15, 0, 0});
   for (int trial = 0; trial < 20; ++trial) {
     const std::vector<ChainStage> chain = RandomChain(random, 6, false);
-    const HeldChain exact(chain, 50, 50), coarse(chain, 50, 17);
+    const InFlightChain exact(chain, 50, 50), coarse(chain, 50, 17);
     for (int64_t bytes : {40, 80, 150}) {
       EXPECT_GE(coarse.Seconds(bytes, 3), exact.Seconds(bytes, 3));
       if (const auto schedule = coarse.Schedule(bytes, 3)) {

@@ -1,4 +1,4 @@
-#include "common/model/held_chain.h"
+#include "common/model/in_flight_chain.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,8 +11,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-HeldChain::HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
-                     const std::stop_token& stop)
+InFlightChain::InFlightChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+                             const std::stop_token& stop)
     : stages_(std::move(stages)),
       replays_(stages_, bytes, slots, stop),
       unit_(std::max<int64_t>((bytes + slots - 1) / slots, 1)),
@@ -29,12 +29,12 @@ HeldChain::HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slot
 }
 
 // More than one pass takes is of no use.
-size_t HeldChain::IndexOf(int64_t stage, const Room& room) const {
+size_t InFlightChain::IndexOf(int64_t stage, const Room& room) const {
   const int64_t beside = std::min(room.beside, slots_ - room.kept);
   return static_cast<size_t>((stage * (slots_ + 1) + room.kept) * (slots_ + 1) + beside);
 }
 
-HeldChain::Choice HeldChain::Best(int64_t stage, const Room& room) const {
+InFlightChain::Choice InFlightChain::Best(int64_t stage, const Room& room) const {
   const ChainStage& own = stages_[static_cast<size_t>(stage)];
   const auto last = std::ssize(stages_) - 1;
   const int64_t all = room.kept + room.beside;
@@ -65,7 +65,7 @@ HeldChain::Choice HeldChain::Best(int64_t stage, const Room& room) const {
   return best;
 }
 
-HeldChain::Room HeldChain::FastestRoom(int64_t bytes, int64_t passes) const {
+InFlightChain::Room InFlightChain::FastestRoom(int64_t bytes, int64_t passes) const {
   Room best{-1, 0};
   double least = kInfinity;
   for (int64_t kept = 0; kept <= slots_; ++kept) {
@@ -80,12 +80,12 @@ HeldChain::Room HeldChain::FastestRoom(int64_t bytes, int64_t passes) const {
   return best;
 }
 
-double HeldChain::Seconds(int64_t bytes, int64_t passes) const {
+double InFlightChain::Seconds(int64_t bytes, int64_t passes) const {
   const Room room = FastestRoom(bytes, passes);
   return room.kept < 0 ? kInfinity : table_[IndexOf(0, room)].seconds;
 }
 
-std::optional<RematPlan> HeldChain::Schedule(int64_t bytes, int64_t passes) const {
+std::optional<RematPlan> InFlightChain::Schedule(int64_t bytes, int64_t passes) const {
   Room room = FastestRoom(bytes, passes);
   if (room.kept < 0) return std::nullopt;
   RematPlan plan;

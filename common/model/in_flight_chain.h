@@ -16,12 +16,12 @@ namespace weft {
 /// Let a schedule save K bytes and peak at P in a single pass; n passes then take (n - 1) K + P.
 /// For each room P - K in addition to the saved bytes, dynamic programming over stages and what
 /// they save finds the fastest schedule; replays are parts of an OptimalChain.
-class HeldChain {
+class InFlightChain {
  public:
   /// With at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
   /// O(n^2 slots^2) for n stages, in addition to an OptimalChain. Stops as that does.
-  HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
-            const std::stop_token& stop = {});
+  InFlightChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+                const std::stop_token& stop = {});
 
   /// Seconds of a forward and backward pass with `passes` in flight within `bytes`; infinite when
   /// these are too few.
