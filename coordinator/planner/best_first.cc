@@ -96,7 +96,7 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
       first_(jobs.At(0)),
       wanted_(wanted),
       stop_(std::move(stop)),
-      team_(threads),
+      threads_(threads),
       families_(jobs.families().size()) {
   const bool on_devices = WantsDevices(first_, cluster);
   std::map<std::string_view, std::vector<const JobSpec*>> by_precision;
@@ -117,7 +117,7 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
   MakeShares();
   constexpr size_t kAtOnce = 256;
   std::vector<Counts> counts((families_.size() + kAtOnce - 1) / kAtOnce);
-  team_.Run(counts.size(), [&](size_t i) {
+  threads_.Run(counts.size(), [&](size_t i) {
     counts[i] = BoundFamilies(i * kAtOnce, std::min(families_.size(), (i + 1) * kAtOnce));
     return !stop_.stop_requested();
   });
@@ -182,7 +182,7 @@ void BestFirst::MakeShares() {
   }
   std::vector<Users*> all;
   for (auto& [key, own] : users) all.push_back(&own);
-  team_.Run(all.size(), [&](size_t i) {
+  threads_.Run(all.size(), [&](size_t i) {
     Users& own = *all[i];
     const Pool& pool = PoolAt(own.first);
     own.share =
@@ -352,7 +352,7 @@ std::vector<Judged> BestFirst::Run() {
 }
 
 void BestFirst::Open(double limit) {
-  const auto at_once = 32 * static_cast<size_t>(team_.threads());
+  const auto at_once = 32 * static_cast<size_t>(threads_.threads());
   std::vector<MeshGroup*> groups;
   for (; !left_.empty() && left_.begin()->first.first <= limit && groups.size() < at_once;
        left_.erase(left_.begin())) {
@@ -365,7 +365,7 @@ void BestFirst::Open(double limit) {
   }
   std::vector<std::vector<std::unique_ptr<MeshGroup>>> made(opened_ - first);
   std::vector<std::vector<Found>> found(groups.size() + made.size());
-  team_.Run(found.size(), [&](size_t i) {
+  threads_.Run(found.size(), [&](size_t i) {
     if (i < groups.size()) {
       found[i].push_back({groups[i], groups[i]->Take(limit)});
       return true;
@@ -394,7 +394,7 @@ bool BestFirst::TakeWaiting(double most) {
   // Of very many meshes few are asked for again: they would fill the memory.
   constexpr size_t kMostMeshes = 4096;
   if (meshes_.size() > kMostMeshes) meshes_.clear();
-  const auto at_once = 64 * static_cast<size_t>(team_.threads());
+  const auto at_once = 64 * static_cast<size_t>(threads_.threads());
   const size_t first = judged_.size();
   std::vector<Waiting> taken;
   std::vector<ScheduleName> schedules;
@@ -414,7 +414,7 @@ bool BestFirst::TakeWaiting(double most) {
     waiting_.pop();
   }
   std::vector<std::vector<MeshGroup::OfMesh>> found(taken.size());
-  team_.Run(taken.size(), [&](size_t i) {
+  threads_.Run(taken.size(), [&](size_t i) {
     found[i] = taken[i].group->OfMeshes(taken[i].candidate);
     return true;
   });
@@ -428,7 +428,7 @@ bool BestFirst::TakeWaiting(double most) {
     }
   }
   for (size_t i = first; i < judged_.size(); ++i) StateOf(judged_[i].mesh);
-  book_.Add(schedules, team_);
+  book_.Add(schedules, threads_);
   return count > 0;
 }
 
@@ -437,7 +437,7 @@ void BestFirst::JudgeUpTo(double least_seconds) {
     const size_t first = judged_.size();
     const double limit = Limit();
     if (stop_.stop_requested() || !TakeWaiting(std::min(least_seconds, limit))) return;
-    team_.Run(judged_.size() - first, [&](size_t i) {
+    threads_.Run(judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
       own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.option);
@@ -467,7 +467,7 @@ void BestFirst::JudgeWithoutRoom() {
       Judged own{.mesh = next->mesh,
                  .candidate = {choice.threads, choice.ranks, choice.spreads.front(), micro}};
       if (mesh.job->resources.pipeline_parallel > 1) {
-        book_.Add({ScheduleOf(*mesh.job, own.candidate)}, team_);
+        book_.Add({ScheduleOf(*mesh.job, own.candidate)}, threads_);
       }
       StepBound none;
       own.fits = search.Judge(own.candidate, none, own.option);

@@ -23,7 +23,7 @@
 #include "coordinator/planner/mesh_search.h"
 #include "coordinator/planner/option.h"
 #include "coordinator/planner/rank_share.h"
-#include "coordinator/planner/schedule_book.h"
+#include "coordinator/planner/schedule_cache.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -154,10 +154,10 @@ class BestFirst {
   const JobSpec first_;  ///< Of them.
   const size_t wanted_;
   const std::stop_token stop_;
-  Team team_;
+  ThreadPool threads_;
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;
-  ScheduleBook book_;
+  ScheduleCache book_;
   std::vector<FamilyState> families_;  ///< As those of jobs_.
   std::vector<LargeChoice> large_;     ///< As Counts::large, of all.
   int64_t considered_ = 0;

@@ -11,7 +11,7 @@
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/rank_share.h"
-#include "coordinator/planner/schedule_book.h"
+#include "coordinator/planner/schedule_cache.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {

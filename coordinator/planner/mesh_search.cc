@@ -54,7 +54,7 @@ class Accounts {
 }  // namespace
 
 MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-                       ScheduleBook& book, std::vector<int64_t> cut)
+                       ScheduleCache& book, std::vector<int64_t> cut)
     : job_(job),
       workers_(workers),
       share_(share),
@@ -105,7 +105,7 @@ const HeldSchedule* MeshSearch::Held(const Option& option) const {
 }
 
 const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
-  Team alone(1);
+  ThreadPool alone(1);
   if (const std::optional<ScheduleName> name = NameOf(option)) book_.Add({*name}, alone);
   return Held(option);
 }

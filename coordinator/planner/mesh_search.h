@@ -16,7 +16,7 @@
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
-#include "coordinator/planner/schedule_book.h"
+#include "coordinator/planner/schedule_cache.h"
 #include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/worker_groups.h"
 
@@ -38,7 +38,7 @@ class MeshSearch {
   /// All outlive it. `share` is of a mesh that shares matrices, sequences and experts
   /// alike; `book` has, or gets, the schedules of pipelines; `cut` is CutModel's.
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-             ScheduleBook& book, std::vector<int64_t> cut);
+             ScheduleCache& book, std::vector<int64_t> cut);
 
   /// With the cheapest recomputation that fits. The book has the schedule of a pipeline. Where none
   /// fits, with one that needs least and without a time; false. Above `bound.limit` it need not
@@ -116,7 +116,7 @@ class MeshSearch {
   const JobSpec& job_;
   const WorkerGroups& workers_;
   const RankShare& share_;
-  ScheduleBook& book_;
+  ScheduleCache& book_;
   const int64_t tensor_;
   const int64_t pipeline_;
   MemoryInputs memory_;       ///< What of them is the same in all options ...

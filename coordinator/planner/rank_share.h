@@ -16,7 +16,7 @@
 #include "common/model/sharded_parameters.h"
 #include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
-#include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/chain_cache.h"
 #include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/step_inputs.h"
@@ -62,7 +62,7 @@ class RankShare {
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
 
   /// Of what its blocks may compute again, or send to the host.
-  ChainBook& chains() const { return chains_; }
+  ChainCache& chains() const { return chains_; }
   const std::stop_token& stop() const { return chains_.stop(); }
 
   /// Of the whole network, on a kind of worker.
@@ -120,7 +120,7 @@ class RankShare {
   mutable std::optional<weft::OpenGradients> open_gradients_;
   mutable std::optional<ParameterRegions> regions_;
   mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
-  mutable ChainBook chains_;
+  mutable ChainCache chains_;
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
       passes_;      ///< Kind, threads, micro-batch.
   KeptBytes kept_;  ///< By the whole network.

@@ -45,7 +45,7 @@ RematPlan OfBlocks(RematPlan schedule) {
 /// The schedule of the largest budget with which the whole fits, of a chain that has one for every
 /// step of `unit` bytes, with `coarse` stages. Budgets are those of the chain; whether it fits is
 /// told by following the schedule exactly.
-std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit, const CoarseChain& coarse,
+std::optional<RematChoice> Largest(CachedChain& chain, int64_t unit, const CoarseChain& coarse,
                                    const std::function<bool(const RematChoice&)>& fits) {
   std::optional<RematChoice> found;
   int64_t low = 0, high = chain.name().slots + 1;
@@ -69,7 +69,7 @@ std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit, const Coars
 }
 
 std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts& costs,
-                                   ChainBook& chains,
+                                   ChainCache& chains,
                                    const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
   RematChoice keeps{0, 0, RematOfPolicies({}, layers, 1)};
@@ -123,7 +123,7 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
 }
 
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
-                 ChainBook& chains, const std::function<bool(const RematChoice&)>& fits) {
+                 ChainCache& chains, const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
   if (recompute == "none") return fits({});
   if (recompute == "block") return fits({layers, 0, {}});

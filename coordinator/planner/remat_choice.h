@@ -9,7 +9,7 @@
 #include "common/model/optimal_chain.h"
 #include "common/model/remat_schedule.h"
 #include "common/model/transfer_waits.h"
-#include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/chain_cache.h"
 
 namespace weft::planner {
 
@@ -30,7 +30,7 @@ struct RematCosts {
 /// "optimal" with offload_activations also chooses what waits on the host (OffloadingChain).
 /// Memory is that of `inputs` with other choices. Schedules are looked for, and found, in `chains`.
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
-                 ChainBook& chains, const std::function<bool(const RematChoice&)>& fits);
+                 ChainCache& chains, const std::function<bool(const RematChoice&)>& fits);
 
 /// The blocks of `inputs` and what stands above them as a chain.
 std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCosts& costs);

@@ -90,7 +90,7 @@ const std::vector<LibraryRule>& LibraryRules() {
 /// common that is found when one asks first.
 bool MayUseThreads(std::string_view file) {
   return file == "coordinator/planner/cluster/on_threads.h" ||
-         file == "coordinator/planner/rank_share.h" || file == "coordinator/planner/chain_book.h";
+         file == "coordinator/planner/rank_share.h" || file == "coordinator/planner/chain_cache.h";
 }
 
 /// Planner and scheduler are functions of their arguments: no clock, no files, no threads.

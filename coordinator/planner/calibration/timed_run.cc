@@ -128,7 +128,7 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
     option.ranks_per_worker = std::max(option.ranks_per_worker, found->second);
   }
   const RankShare share(planned_, groups, {option.threads}, {option.micro_batch});
-  ScheduleBook book;
+  ScheduleCache book;
   MeshSearch search(planned_, groups, share, book, CutModel(planned_).value());
   return search.Time(placements, option) ? option.time : TimeBreakdown{};
 }

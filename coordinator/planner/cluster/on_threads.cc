@@ -2,7 +2,7 @@
 
 namespace weft::planner {
 
-Team::~Team() {
+ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
@@ -11,7 +11,7 @@ Team::~Team() {
   for (std::thread& other : others_) other.join();
 }
 
-void Team::Together(Call call, const void* argument) {
+void ThreadPool::Together(Call call, const void* argument) {
   {
     const std::lock_guard lock(mutex_);
     call_ = call;
@@ -27,7 +27,7 @@ void Team::Together(Call call, const void* argument) {
   ended_.wait(lock, [this] { return busy_ == 0; });
 }
 
-void Team::Serve() {
+void ThreadPool::Serve() {
   std::unique_lock lock(mutex_);
   for (int64_t served = 0;;) {
     begun_.wait(lock, [&] { return over_ || calls_ > served; });

@@ -16,13 +16,13 @@ inline int ThreadsOfMachine() {
 }
 
 /// Threads that wait for work: starting some takes longer than many a piece of it.
-class Team {
+class ThreadPool {
  public:
   /// Of so many threads, the caller's among them.
-  explicit Team(int threads) : threads_(std::max(threads, 1)) {}
-  ~Team();
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
+  explicit ThreadPool(int threads) : threads_(std::max(threads, 1)) {}
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return threads_; }
 
@@ -61,7 +61,7 @@ class Team {
 /// The same on threads of its own.
 template <class Work>
 void OnThreads(int threads, size_t count, const Work& work) {
-  Team(std::min(threads, static_cast<int>(std::min<size_t>(count, 1024)))).Run(count, work);
+  ThreadPool(std::min(threads, static_cast<int>(std::min<size_t>(count, 1024)))).Run(count, work);
 }
 
 }  // namespace weft::planner

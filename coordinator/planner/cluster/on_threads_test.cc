@@ -9,26 +9,26 @@
 namespace weft::planner {
 namespace {
 
-TEST(Team, DoesEachPieceOfWorkOnce) {
+TEST(ThreadPool, DoesEachPieceOfWorkOnce) {
   for (const int threads : {1, 2, 5}) {
-    Team team(threads);
+    ThreadPool pool(threads);
     std::vector<std::atomic<int>> done(100);
     for (int turn = 1; turn <= 50; ++turn) {
-      team.Run(done.size(), [&](size_t i) {
+      pool.Run(done.size(), [&](size_t i) {
         ++done[i];
         return true;
       });
       // All of it is done when the call returns.
       for (const auto& each : done) ASSERT_EQ(each, turn) << threads;
     }
-    team.Run(0, [](size_t) {
+    pool.Run(0, [](size_t) {
       ADD_FAILURE() << "there is nothing to do";
       return true;
     });
   }
 }
 
-TEST(Team, StopsWhereOneSaysSo) {
+TEST(ThreadPool, StopsWhereOneSaysSo) {
   for (const int threads : {1, 3}) {
     std::atomic<int> done = 0;
     OnThreads(threads, 1'000'000, [&](size_t i) {

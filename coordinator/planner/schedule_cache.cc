@@ -1,4 +1,4 @@
-#include "coordinator/planner/schedule_book.h"
+#include "coordinator/planner/schedule_cache.h"
 
 #include <optional>
 #include <set>
@@ -8,14 +8,14 @@
 
 namespace weft::planner {
 
-void ScheduleBook::Add(const std::vector<ScheduleName>& names, Team& team) {
+void ScheduleCache::Add(const std::vector<ScheduleName>& names, ThreadPool& pool) {
   std::set<ScheduleName> wanted;
   for (const ScheduleName& name : names) {
     if (!made_.contains(name)) wanted.insert(name);
   }
   const std::vector<ScheduleName> missing(wanted.begin(), wanted.end());
   std::vector<std::optional<HeldSchedule>> made(missing.size());
-  team.Run(missing.size(), [&](size_t i) {
+  pool.Run(missing.size(), [&](size_t i) {
     const ScheduleName& name = missing[i];
     Result<PipelineSchedule> schedule =
         UncheckedSchedule(name.kind, name.ranks, name.chunks, name.micro_batches);

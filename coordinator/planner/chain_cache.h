@@ -30,9 +30,9 @@ struct ChainName {
 };
 
 /// The schedules of a chain, each found once. From several threads.
-class BookedChain {
+class CachedChain {
  public:
-  BookedChain(ChainName name, std::stop_token stop)
+  CachedChain(ChainName name, std::stop_token stop)
       : name_(std::move(name)), stop_(std::move(stop)) {}
 
   const ChainName& name() const { return name_; }
@@ -49,11 +49,11 @@ class BookedChain {
 
 /// Chains whose schedules were asked for last: they take long to find, and many plans of a search
 /// have the same ones. From several threads.
-class ChainBook {
+class ChainCache {
  public:
-  explicit ChainBook(std::stop_token stop = {}) : stop_(std::move(stop)) {}
+  explicit ChainCache(std::stop_token stop = {}) : stop_(std::move(stop)) {}
 
-  std::shared_ptr<BookedChain> At(ChainName name);
+  std::shared_ptr<CachedChain> At(ChainName name);
   /// Asks chains to look for no more.
   const std::stop_token& stop() const { return stop_; }
 
@@ -62,7 +62,7 @@ class ChainBook {
 
   const std::stop_token stop_;
   std::mutex mutex_;
-  std::list<std::shared_ptr<BookedChain>> chains_;  ///< The last one first.
+  std::list<std::shared_ptr<CachedChain>> chains_;  ///< The last one first.
 };
 
 }  // namespace weft::planner

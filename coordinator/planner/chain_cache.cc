@@ -1,10 +1,10 @@
-#include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/chain_cache.h"
 
 #include <algorithm>
 
 namespace weft::planner {
 
-std::optional<RematPlan> BookedChain::Schedule(int64_t bytes) {
+std::optional<RematPlan> CachedChain::Schedule(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto [found, added] = found_.try_emplace(bytes);
   if (!added) return found->second;
@@ -22,14 +22,14 @@ std::optional<RematPlan> BookedChain::Schedule(int64_t bytes) {
   return found->second;
 }
 
-std::shared_ptr<BookedChain> ChainBook::At(ChainName name) {
+std::shared_ptr<CachedChain> ChainCache::At(ChainName name) {
   const std::lock_guard lock(mutex_);
   const auto known = std::find_if(chains_.begin(), chains_.end(),
                                   [&](const auto& chain) { return chain->name() == name; });
   if (known != chains_.end()) {
     chains_.splice(chains_.begin(), chains_, known);
   } else {
-    chains_.push_front(std::make_shared<BookedChain>(std::move(name), stop_));
+    chains_.push_front(std::make_shared<CachedChain>(std::move(name), stop_));
     if (chains_.size() > kMost) chains_.pop_back();
   }
   return chains_.front();

@@ -1,4 +1,4 @@
-#include "coordinator/planner/chain_book.h"
+#include "coordinator/planner/chain_cache.h"
 
 #include <thread>
 
@@ -44,8 +44,8 @@ std::optional<RematPlan> ByItself(const ChainName& name, int64_t bytes) {
   return OffloadingChain(name.stages, name.bytes, name.slots, link).Schedule(bytes);
 }
 
-TEST(ChainBook, SchedulesAreThoseOfEachChainByItself) {
-  ChainBook book;
+TEST(ChainCache, SchedulesAreThoseOfEachChainByItself) {
+  ChainCache book;
   int schedules = 0;
   // More than it keeps, and each asked for again.
   for (int round = 0; round < 2; ++round) {
@@ -63,8 +63,8 @@ TEST(ChainBook, SchedulesAreThoseOfEachChainByItself) {
   EXPECT_GT(schedules, 100);
 }
 
-TEST(ChainBook, ChainsThatAreStillInUseOutliveTheBooksInterest) {
-  ChainBook book;
+TEST(ChainCache, ChainsThatAreStillInUseOutliveTheBooksInterest) {
+  ChainCache book;
   const ChainName name = NameOf(0, true);
   const auto chain = book.At(name);
   EXPECT_EQ(book.At(name), chain) << "found once";
@@ -73,8 +73,8 @@ TEST(ChainBook, ChainsThatAreStillInUseOutliveTheBooksInterest) {
   EXPECT_EQ(chain->Schedule(name.bytes), ByItself(name, name.bytes));
 }
 
-TEST(ChainBook, SeveralThreadsMayAskOnAnyNumberOfThreads) {
-  ChainBook book;
+TEST(ChainCache, SeveralThreadsMayAskOnAnyNumberOfThreads) {
+  ChainCache book;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&book, t] {

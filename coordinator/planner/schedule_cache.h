@@ -35,10 +35,10 @@ struct HeldSchedule {
 };
 
 /// Schedules of pipelines, each made once: many plans of a search have the same ones.
-class ScheduleBook {
+class ScheduleCache {
  public:
   /// Makes those of `names` that are not here yet. They must exist.
-  void Add(const std::vector<ScheduleName>& names, Team& team);
+  void Add(const std::vector<ScheduleName>& names, ThreadPool& pool);
 
   /// One that was added. From several threads, while none adds some.
   const HeldSchedule& At(const ScheduleName& name) const { return made_.at(name); }
