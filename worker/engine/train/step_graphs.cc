@@ -56,7 +56,7 @@ Status StepGraphs::Launch(Context& context, StepClock& clock, const Part& part) 
   return OkStatus();
 }
 
-StepGraphs::Offer StepGraphs::Next(const Context& context, Key key, size_t parts) {
+StepGraphs::Vote StepGraphs::Next(const Context& context, Key key, size_t parts) {
   if (refused_) return {};
   const auto known =
       std::find_if(steps_.begin(), steps_.end(), [&](const Step& step) { return step.key == key; });
@@ -70,15 +70,15 @@ StepGraphs::Offer StepGraphs::Next(const Context& context, Key key, size_t parts
   steps_.splice(steps_.begin(), steps_, known);
   const bool fits = std::all_of(known->parts.begin(), known->parts.end(),
                                 [&](const Part& part) { return Fits(context, part); });
-  return {fits ? Way::kLaunch : Way::kRecord, known->recording};
+  return {fits ? Mode::kLaunch : Mode::kRecord, known->recording};
 }
 
-Status StepGraphs::Run(Context& context, StepClock& clock, Way way, size_t part,
+Status StepGraphs::Run(Context& context, StepClock& clock, Mode mode, size_t part,
                        const std::function<Status()>& enqueue) {
   // The part before was not recorded.
   if (refused_) return enqueue();
   std::vector<Part>& parts = steps_.front().parts;
-  if (way == Way::kRecord) {
+  if (mode == Mode::kRecord) {
     if (part == 0) steps_.front().recording = ++recordings_;
     const Status recorded = Record(context, clock, enqueue, parts[part]);
     bool all = recorded.ok();

@@ -22,7 +22,7 @@ namespace weft::engine {
 /// scratch memory has moved. Where the host has a say in the middle of a step it is several parts,
 /// a graph each. Not thread-safe.
 ///
-/// Ranks whose graphs have collectives do each step in the same way, the least that all of them
+/// Ranks whose graphs have collectives do each step in the same mode, the least that all of them
 /// offer, and launch graphs that they have recorded together.
 class StepGraphs {
  public:
@@ -30,10 +30,10 @@ class StepGraphs {
   using Key = std::vector<int64_t>;
 
   /// How a step is done; each can be done as those before it, too.
-  enum class Way { kEnqueue, kRecord, kLaunch };
+  enum class Mode { kEnqueue, kRecord, kLaunch };
 
-  struct Offer {
-    Way way = Way::kEnqueue;
+  struct Vote {
+    Mode mode = Mode::kEnqueue;
     int64_t recording = 0;  ///< Which one launching it takes the graphs of, by all ranks' count.
   };
 
@@ -47,12 +47,12 @@ class StepGraphs {
       : groups_(std::move(groups)), agree_(std::move(agree)) {}
 
   /// The step that comes next, of `parts` parts: how it can be done here.
-  Offer Next(const Context& context, Key key, size_t parts);
+  Vote Next(const Context& context, Key key, size_t parts);
 
   /// Does a part of that step, not by kEnqueue: enqueues it as `enqueue` does, which is called
   /// where it is recorded. Where that fails the log says why, it is enqueued, and so is everything
   /// from then on.
-  Status Run(Context& context, StepClock& clock, Way way, size_t part,
+  Status Run(Context& context, StepClock& clock, Mode mode, size_t part,
              const std::function<Status()>& enqueue);
 
   /// Forgets all graphs: what the work depends on has changed.

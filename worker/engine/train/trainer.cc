@@ -183,17 +183,17 @@ Status Trainer::SendNumbers(const StepReport& report) {
                          .step = static_cast<uint32_t>(counters_.step)});
 }
 
-StepGraphs::Offer Trainer::OfferWay(const std::vector<MicroBatch>& batches, bool loss_fails) {
+StepGraphs::Vote Trainer::VoteForMode(const std::vector<MicroBatch>& batches, bool loss_fails) {
   const Context& context = *parts_.context;
   if (graphs_ == nullptr || context.profiler != nullptr || loss_fails) return {};
   return graphs_->Next(context, GraphKey(batches), SumsLosses() ? 2 : 1);
 }
 
-Result<StepGraphs::Way> Trainer::AgreeOnWay(StepGraphs::Offer own, std::span<double> counts,
-                                            PhaseSeconds& seconds) {
-  using enum StepGraphs::Way;
+Result<StepGraphs::Mode> Trainer::NegotiateMode(StepGraphs::Vote own, std::span<double> counts,
+                                                PhaseSeconds& seconds) {
+  using enum StepGraphs::Mode;
   const auto recording = static_cast<double>(own.recording);
-  std::vector<double> sums = {own.way >= kRecord ? 1.0 : 0.0, own.way >= kLaunch ? 1.0 : 0.0,
+  std::vector<double> sums = {own.mode >= kRecord ? 1.0 : 0.0, own.mode >= kLaunch ? 1.0 : 0.0,
                               recording, recording * recording};
   sums.insert(sums.end(), counts.begin(), counts.end());
   WEFT_RETURN_IF_ERROR(SumScalars(sums, seconds));
@@ -206,12 +206,12 @@ Result<StepGraphs::Way> Trainer::AgreeOnWay(StepGraphs::Offer own, std::span<dou
   return sums[1] == ranks && together ? kLaunch : sums[0] == ranks ? kRecord : kEnqueue;
 }
 
-Status Trainer::RunStep(std::vector<MicroBatch> batches, StepGraphs::Way way, bool loss_fails,
+Status Trainer::RunStep(std::vector<MicroBatch> batches, StepGraphs::Mode mode, bool loss_fails,
                         StepReport& report) {
   Context& context = *parts_.context;
-  const bool enqueues = way == StepGraphs::Way::kEnqueue;
+  const bool enqueues = mode == StepGraphs::Mode::kEnqueue;
   const auto run = [&](size_t part, const std::function<Status()>& enqueue) {
-    return enqueues ? enqueue() : graphs_->Run(context, clock_, way, part, enqueue);
+    return enqueues ? enqueue() : graphs_->Run(context, clock_, mode, part, enqueue);
   };
   const auto gradients = [&] {
     return EnqueueGradients(enqueues ? std::move(batches) : batches, report);
@@ -553,8 +553,8 @@ Result<StepReport> Trainer::Step() {
                                   static_cast<double>(batches.padding_tokens)};
   const bool loss_fails = !Failpoint("trainer.loss").ok();
   WEFT_ASSIGN_OR_RETURN(
-      const StepGraphs::Way way,
-      AgreeOnWay(OfferWay(batches.micro_batches, loss_fails), counts, report.seconds));
+      const StepGraphs::Mode mode,
+      NegotiateMode(VoteForMode(batches.micro_batches, loss_fails), counts, report.seconds));
   report.targets = static_cast<int64_t>(counts[0]);
   report.tokens = static_cast<int64_t>(counts[1]);
   report.padding_tokens = static_cast<int64_t>(counts[2]);
@@ -566,7 +566,7 @@ Result<StepReport> Trainer::Step() {
   const int64_t first_targets = batches.micro_batches.front().targets;
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = stage_ == nullptr ? nullptr : numbers_.device();
-  const Status enqueued = RunStep(std::move(batches.micro_batches), way, loss_fails, report);
+  const Status enqueued = RunStep(std::move(batches.micro_batches), mode, loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
   Prefetch();

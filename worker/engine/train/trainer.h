@@ -162,12 +162,12 @@ class Trainer {
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
   /// How the step can be done here. `loss_fails`: as RunStep has it.
-  StepGraphs::Offer OfferWay(const std::vector<MicroBatch>& batches, bool loss_fails);
+  StepGraphs::Vote VoteForMode(const std::vector<MicroBatch>& batches, bool loss_fails);
   /// In which way all ranks do the step, of which this one offers `own`. Sums `counts` beside that.
-  Result<StepGraphs::Way> AgreeOnWay(StepGraphs::Offer own, std::span<double> counts,
-                                     PhaseSeconds& seconds);
+  Result<StepGraphs::Mode> NegotiateMode(StepGraphs::Vote own, std::span<double> counts,
+                                         PhaseSeconds& seconds);
   /// Enqueues the step, or its graphs. `loss_fails`: the loss is to be infinite.
-  Status RunStep(std::vector<MicroBatch> batches, StepGraphs::Way way, bool loss_fails,
+  Status RunStep(std::vector<MicroBatch> batches, StepGraphs::Mode mode, bool loss_fails,
                  StepReport& report);
   /// Whether the host sums the losses before the update: other ranks have some.
   bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
