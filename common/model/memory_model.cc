@@ -227,7 +227,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;
   }
-  memory.communication_bytes += kF32 * shape.summands + ReducedCopyBytes(inputs);
+  memory.communication_bytes += kF32 * shape.partial_gradients + ReducedCopyBytes(inputs);
   if (inputs.OnCuda() && shape.tensor > 1) {
     memory.communication_bytes += 2 * ElementBytes(inputs.precision->activations) *
                                   inputs.micro_batch * inputs.sequence_length * shape.spec.width;

@@ -32,8 +32,8 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
   return counts.norms;
 }
 
-/// See ModelShape::summands.
-bool HasSummands(const ModelShape& shape, const ParameterInfo& parameter) {
+/// See ModelShape::partial_gradients.
+bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
   if (parameter.kind == ParameterKind::kRouter) return true;
   return shape.sequence_parallel &&
@@ -123,7 +123,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       stored_trained += in_memory;
       if (parameter.expert >= 0) stored_trained_experts += in_memory;
       if (parameter.matrix()) stored_trained_matrices += in_memory;
-      if (HasSummands(*this, parameter)) summands += elements;
+      if (HasPartialGradients(*this, parameter)) partial_gradients += elements;
     }
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);

@@ -94,7 +94,7 @@ struct ModelShape {
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
-  int64_t summands = 0;
+  int64_t partial_gradients = 0;
   int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
   int64_t packed_padding = 0;   ///< what fills up the copies of the others.

@@ -53,7 +53,7 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.stored_trained_experts,
           &shape.stored_matrices,
           &shape.stored_trained_matrices,
-          &shape.summands,
+          &shape.partial_gradients,
           &shape.packed,
           &shape.packed_in_tiles,
           &shape.packed_padding,

@@ -103,7 +103,7 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   const bool gathers = inputs.sharers > 1 && inputs.zero_stage < 3;
   const int64_t moves = gathers ? 4 : inputs.sharers > 1 ? 2 : 1;
   inputs.file_bytes += part_of(moves * stored * trained, 3) +
-                       part_of((inputs.shape.summands > 0 ? 2 : 1) * 4 * trained, 2);
+                       part_of((inputs.shape.partial_gradients > 0 ? 2 : 1) * 4 * trained, 2);
   const int64_t written = part_of(4 * trained, 2);
   if (resources.pipeline_parallel > 1) {
     // Once all passes have added to them; of values passes read what stages say (filed_stage).

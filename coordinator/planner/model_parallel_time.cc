@@ -88,9 +88,9 @@ double ExpertSeconds(const StepInputs& inputs, const StepRates& rates) {
 
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates) {
   const ModelShape& shape = inputs.shape;
-  if (shape.summands == 0) return 0;
+  if (shape.partial_gradients == 0) return 0;
   return rates.AllReduceSeconds(inputs.place(), GroupAmong(inputs, shape.tensor, shape.tensor),
-                                4 * D(shape.summands), 1);
+                                4 * D(shape.partial_gradients), 1);
 }
 
 double ModelParallelSeconds(const StepInputs& inputs, const PassCost& pass,

@@ -22,7 +22,7 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Step
 double ExpertSeconds(const StepInputs& inputs, const StepRates& rates);
 
 /// Seconds in a step in which tensor-parallel ranks sum the gradients of which each has a partial
-/// sum (ModelShape::summands).
+/// sum (ModelShape::partial_gradients).
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates);
 
 /// Seconds of all of these in a step.

@@ -306,7 +306,8 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
       // And once a step the gradients of what all have, of which each has a summand.
       const double summands =
-          4 * static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).summands);
+          4 *
+          static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).partial_gradients);
       if (way.sequence) {
         ExpectNear("reduce-scatter", Counted(rank, "tensor", "reduce-scatter"), sums);
         ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"), summands);

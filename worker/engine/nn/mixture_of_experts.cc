@@ -104,7 +104,7 @@ MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpe
       // Small differences of its results decide who gets a token.
       router_(parameters, Router(o), products.Dense()),
       inner_(tensor_ == nullptr ? o.inner : tensor_->Columns(o.inner).size()) {
-  if (tensor_ != nullptr) parameters->SetOfSummands(router_.weight_index());
+  if (tensor_ != nullptr) parameters->SetPartialGradient(router_.weight_index());
   const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
   for (int64_t e = first; e < first + here; ++e) {

@@ -67,7 +67,7 @@ struct Parameter {
   Shape shape;                 ///< Of the part here.
   Shard shard;                 ///< What of the logical tensor that is.
   bool sees_all_rows = false;  ///< See ParameterSet::Partial, as the next.
-  bool of_summands = false;
+  bool partial_gradient = false;
   bool shared_by_stages = false;
   bool of_shared_expert = false;  ///< See ParameterSet::SetExpertRank.
   bool counted = true;            ///< Not by another stage of a pipeline.
@@ -168,13 +168,13 @@ class ParameterSet {
   /// over the tensor-parallel ranks: each sees some rows of a batch only, or partial sums.
   bool Partial(int64_t index) const {
     const Parameter& parameter = parameters_[index];
-    if (parameter.of_summands) return true;
+    if (parameter.partial_gradient) return true;
     return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
   }
   /// Says that each rank computes the gradient of `index` over all rows.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
   /// Says that each tensor-parallel rank computes a partial gradient of `index`.
-  void SetOfSummands(int64_t index) { parameters_[index].of_summands = true; }
+  void SetPartialGradient(int64_t index) { parameters_[index].partial_gradient = true; }
 
   /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
   void SetStage() { of_stage_ = true; }
