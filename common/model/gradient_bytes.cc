@@ -76,8 +76,8 @@ OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, in
   return {throughout + most, std::max(most, last + throughout)};
 }
 
-FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes, int64_t sharers,
-                                  bool shares_gradients) {
+FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
+                                  int64_t shard_ranks, bool shares_gradients) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
   std::deque<int64_t> held;  // of the last units
@@ -91,12 +91,12 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
        CutBuckets(shape.spec, parameters, bucket_bytes, shape.expert_ranks, true)) {
     if (bucket.unit != unit) {
       held.push_back(0);
-      if (std::ssize(held) > FiledUnitsAhead(sharers > 1)) held.pop_front();
+      if (std::ssize(held) > FiledUnitsAhead(shard_ranks > 1)) held.pop_front();
       numbers = 0;
     }
     unit = bucket.unit;
     const int64_t ranks =
-        bucket.of_experts ? std::max<int64_t>(sharers / shape.expert_ranks, 1) : sharers;
+        bucket.of_experts ? std::max<int64_t>(shard_ranks / shape.expert_ranks, 1) : shard_ranks;
     const int64_t of_rank = (bucket.bytes + ranks - 1) / ranks;
     // Of parts the first ones have no padding.
     numbers += ranks > 1 ? of_rank / kF32 : bucket.numbers;
@@ -110,13 +110,15 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
   return bytes;
 }
 
-GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage, int64_t sharers) {
+GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage,
+                                    int64_t shard_ranks) {
   // Experts that ranks share are shared out among fewer.
   const int64_t experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
-  const int64_t alike = std::max<int64_t>(sharers / shape.expert_ranks, 1);
+  const int64_t alike = std::max<int64_t>(shard_ranks / shape.expert_ranks, 1);
   const int64_t all = kF32 * shape.trained;
-  const int64_t part = kF32 * ((shape.trained - experts) / sharers + experts / alike);
-  if (zero_stage > 1 && sharers > 1) return {.down = part, .earlier_down = part, .earlier_up = 0};
+  const int64_t part = kF32 * ((shape.trained - experts) / shard_ranks + experts / alike);
+  if (zero_stage > 1 && shard_ranks > 1)
+    return {.down = part, .earlier_down = part, .earlier_up = 0};
   return {.down = part, .earlier_down = all, .earlier_up = all};
 }
 

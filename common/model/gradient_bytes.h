@@ -30,10 +30,10 @@ struct FiledGradients {
   int64_t file = 0;
   int64_t numbers = 0;  ///< Of the largest one that a rank updates.
 };
-/// For a rank with `shape` in a shard group of `sharers`; `shares_gradients`: it has only its part
-/// of each bucket.
+/// For a rank with `shape` in a shard group of `shard_ranks`; `shares_gradients`: it has only its
+/// part of each bucket.
 FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
-                                  int64_t sharers = 1, bool shares_gradients = false);
+                                  int64_t shard_ranks = 1, bool shares_gradients = false);
 
 /// Bytes of gradients over the link of a rank, in a step that the host updates.
 struct GradientLinkBytes {
@@ -41,8 +41,9 @@ struct GradientLinkBytes {
   int64_t earlier_down = 0;  ///< With each one before it,
   int64_t earlier_up = 0;    ///< and of those, the sums that the next one adds to.
 };
-/// For a rank with `shape`, sharded by `zero_stage` over `sharers` ranks (ShardRanks).
-GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage, int64_t sharers);
+/// For a rank with `shape`, sharded by `zero_stage` over `shard_ranks` ranks (ShardRanks).
+GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage,
+                                    int64_t shard_ranks);
 
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved; for one
 /// of `tensor` tensor-parallel ranks, in a grid of `rows`.

@@ -63,7 +63,7 @@ MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMa
   }
   if (inputs.SharesParameters()) {
     inputs.sharded =
-        ShardParameters(model, *inputs.precision, inputs.Sharers(), tensor, rows, experts);
+        ShardParameters(model, *inputs.precision, inputs.ShardGroupSize(), tensor, rows, experts);
   }
   const auto blocks_that = [&](const char* policy) {
     return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);

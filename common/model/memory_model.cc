@@ -56,7 +56,7 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
   return FiledValueBytes(inputs.shape, ElementBytes(inputs.precision->matrices),
-                         inputs.Sharers() > 1);
+                         inputs.ShardGroupSize() > 1);
 }
 
 /// Of gradients in files.
@@ -65,7 +65,7 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
     const ShardedParameters::Filed& filed = inputs.sharded.filed;
     return {filed.gradients.host, filed.gradients.file, filed.numbers};
   }
-  return FiledGradientBytes(inputs.shape, inputs.bucket_bytes, inputs.Sharers(),
+  return FiledGradientBytes(inputs.shape, inputs.bucket_bytes, inputs.ShardGroupSize(),
                             inputs.zero_stage > 1);
 }
 
@@ -113,12 +113,12 @@ int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
 /// earlier sums: those, which come up for what is under way. With a table that classifies that is
 /// all there is, in the end.
 int64_t BroughtSumBytes(const MemoryInputs& inputs) {
-  const int64_t sharers = inputs.Sharers();
-  const bool adds = inputs.zero_stage > 1 && sharers > 1 && inputs.accumulation_steps > 1;
+  const int64_t shard_ranks = inputs.ShardGroupSize();
+  const bool adds = inputs.zero_stage > 1 && shard_ranks > 1 && inputs.accumulation_steps > 1;
   if (!inputs.OnCuda() || !inputs.offload_optimizer || !adds) return 0;
   const int64_t under_way = inputs.SharesParameters() ? inputs.sharded.open_gradients.travelling
                                                       : inputs.open_gradients.bytes;
-  return (under_way + sharers - 1) / sharers;
+  return (under_way + shard_ranks - 1) / shard_ranks;
 }
 
 /// What the device has of `memory`, which is of both tiers.
@@ -168,24 +168,24 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
-  if (const int64_t sharers = inputs.Sharers(); sharers > 1) {
+  if (const int64_t shard_ranks = inputs.ShardGroupSize(); shard_ranks > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
     // Experts that ranks share are shared out among fewer.
     const bool shares_experts = shape.expert_ranks > 1;
     const int64_t experts = shares_experts ? shape.stored_trained_experts : 0;
-    const int64_t expert_sharers = sharers / shape.expert_ranks;
+    const int64_t expert_shard_ranks = shard_ranks / shape.expert_ranks;
     // Equal parts of what is stored; the rank with most has no padding in its own.
     const double padded = static_cast<double>(shape.stored_trained - experts) /
                           static_cast<double>(std::max<int64_t>(shape.trained - experts, 1));
     const OptimizerBytes& optimizer = inputs.optimizer;
-    const int64_t part = part_of(optimizer.state - optimizer.state_of_experts, sharers);
+    const int64_t part = part_of(optimizer.state - optimizer.state_of_experts, shard_ranks);
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
-                             part_of(optimizer.state_of_experts, expert_sharers);
+                             part_of(optimizer.state_of_experts, expert_shard_ranks);
     if (inputs.SharesParameters()) {
       memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;
     } else if (inputs.zero_stage > 1) {
-      memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, sharers) +
-                               part_of(kF32 * experts, expert_sharers);
+      memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, shard_ranks) +
+                               part_of(kF32 * experts, expert_shard_ranks);
       if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients.bytes;
     }
   }
@@ -196,7 +196,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients.bytes;
   }
   if (inputs.optimizer.in_file > 0) {
-    int64_t numbers = inputs.optimizer.InFileAmong(inputs.Sharers(), shape.expert_ranks);
+    int64_t numbers = inputs.optimizer.InFileAmong(inputs.ShardGroupSize(), shape.expert_ranks);
     // Tiles then end with a unit.
     if (inputs.parameters_in_file) numbers = std::min(numbers, 2 * filed.numbers);
     memory.optimizer_bytes += FileBufferBytes(numbers);
@@ -268,7 +268,7 @@ StreamedBytes FiledWeightBytes(const MemoryInputs& inputs) {
 
 int64_t FileBytes(const MemoryInputs& inputs) {
   const int64_t moments =
-      kF32 * inputs.optimizer.InFileAmong(inputs.Sharers(), inputs.shape.expert_ranks);
+      kF32 * inputs.optimizer.InFileAmong(inputs.ShardGroupSize(), inputs.shape.expert_ranks);
   if (!inputs.parameters_in_file) return moments;
   return moments + FiledValuesOf(inputs).file + FiledGradientsOf(inputs).file;
 }

@@ -115,14 +115,14 @@ struct MemoryInputs {
   bool HasHostMemoryPool() const { return offload_optimizer || offload_activations; }
 
   /// Number of ranks over which zero_stage shards.
-  int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
+  int64_t ShardGroupSize() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
   /// Whether they hold parts of the parameters.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
   /// Groups of ranks that sum gradients, or parts of them, before these are summed over the groups
   /// or, with local_steps, what they have learned is.
   int64_t Groups() const {
     if (local_steps) return ranks / context.ranks;
-    return Sharers() > 1 ? ranks / Sharers() : 1;
+    return ShardGroupSize() > 1 ? ranks / ShardGroupSize() : 1;
   }
 };
 

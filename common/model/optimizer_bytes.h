@@ -17,9 +17,9 @@ struct OptimizerBytes {
 
   /// Of numbers in a file, those of a rank of so many that share updates, `expert_ranks` of which
   /// share the experts.
-  int64_t InFileAmong(int64_t sharers, int64_t expert_ranks) const {
-    const int64_t alike = sharers > expert_ranks ? sharers / expert_ranks : 1;
-    return (in_file - in_file_of_experts) / sharers + in_file_of_experts / alike;
+  int64_t InFileAmong(int64_t shard_ranks, int64_t expert_ranks) const {
+    const int64_t alike = shard_ranks > expert_ranks ? shard_ranks / expert_ranks : 1;
+    return (in_file - in_file_of_experts) / shard_ranks + in_file_of_experts / alike;
   }
 };
 

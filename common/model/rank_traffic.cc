@@ -39,14 +39,14 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
   const int64_t gradients = wire * shape.stored_trained;
-  const int64_t sharers = inputs.Sharers();
+  const int64_t shard_ranks = inputs.ShardGroupSize();
   // Of experts that ranks share.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
-  if (sharers > 1 && sharers < inputs.ranks) {
+  if (shard_ranks > 1 && shard_ranks < inputs.ranks) {
     traffic.between_groups =
         inputs.zero_stage > 2
             ? inputs.sharded.gradients / kF32 * wire
-            : (gradients + (shape.expert_ranks - 1) * wire * of_experts) / sharers;
+            : (gradients + (shape.expert_ranks - 1) * wire * of_experts) / shard_ranks;
   }
   if (shape.expert_ranks > 1) traffic.exchanged = ExchangedBytes(inputs);
   switch (inputs.zero_stage) {

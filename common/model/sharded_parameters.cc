@@ -75,14 +75,14 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
   result.packed_padding = packed_padding_;
   Sharing sharing;
   for (const Region& region : regions_) {
-    const int64_t sharers = region.of_experts ? ranks / expert_ranks_ : ranks;
-    const int64_t elements = RoundUp(region.elements, 16 * sharers);
-    sharing.ranks.push_back(sharers);
+    const int64_t shard_ranks = region.of_experts ? ranks / expert_ranks_ : ranks;
+    const int64_t elements = RoundUp(region.elements, 16 * shard_ranks);
+    sharing.ranks.push_back(shard_ranks);
     sharing.elements.push_back(elements);
-    result.held += elements / sharers * Held(region);
+    result.held += elements / shard_ranks * Held(region);
     if (!region.trained) continue;
-    result.gradients += kF32 * elements / sharers;
-    if (sharers == 1) continue;
+    result.gradients += kF32 * elements / shard_ranks;
+    if (shard_ranks == 1) continue;
     ShardedTraffic& traffic = region.of_experts ? result.experts : result;
     traffic.reduced_payload += kF32 * elements;
     ++traffic.reductions;

@@ -104,22 +104,22 @@ Status CheckRecompute(const ResourceSpec& resources) {
 
 // Groups of ranks that share among themselves.
 Status CheckShardRanks(const ResourceSpec& resources) {
-  const int64_t sharers = resources.zero_shard_ranks;
-  if (sharers == 0) return OkStatus();
-  const std::string field = "resources.zero_shard_ranks " + std::to_string(sharers);
+  const int64_t shard_ranks = resources.zero_shard_ranks;
+  if (shard_ranks == 0) return OkStatus();
+  const std::string field = "resources.zero_shard_ranks " + std::to_string(shard_ranks);
   if (resources.zero_stage == 0) {
     return InvalidError(field +
                         " says which ranks share what resources.zero_stage says, which is 0"
                         "; hint: resources.zero_stage 1");
   }
-  if (sharers == 1) {
+  if (shard_ranks == 1) {
     return InvalidError(field +
                         " shares nothing; hint: 2 or more, or resources.zero_stage 0 and leave it "
                         "out");
   }
   const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
   const int64_t ranks = resources.ranks / replica;
-  if (ranks % sharers == 0) return OkStatus();
+  if (ranks % shard_ranks == 0) return OkStatus();
   return InvalidError(
       field + " must divide the ranks that sum gradients, which are resources.ranks " +
       std::to_string(resources.ranks) +

@@ -328,11 +328,11 @@ TEST(ValidateJob, ReducesInBFloat16WhatStaysOnTheDevice) {
 }
 
 TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {
-  const auto shared = [](int64_t stage, int64_t sharers, int64_t ranks, int64_t tensor) {
+  const auto shared = [](int64_t stage, int64_t shard_ranks, int64_t ranks, int64_t tensor) {
     return [=](JobSpec& job) {
       job.train.global_batch = 12;
       job.resources.zero_stage = stage;
-      job.resources.zero_shard_ranks = sharers;
+      job.resources.zero_shard_ranks = shard_ranks;
       job.resources.ranks = ranks;
       job.resources.tensor_parallel = tensor;
     };

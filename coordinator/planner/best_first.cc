@@ -32,7 +32,7 @@ struct Having {
   int64_t count = 0;
   /// Of them, one whose ranks have whole parameters and gradients.
   struct Whole {
-    int64_t sharers;  ///< Of the optimizer's state.
+    int64_t shard_ranks;  ///< Of the optimizer's state.
     const SharingChoice* sharing;
   };
   std::vector<Whole> whole = {};
@@ -47,9 +47,9 @@ Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options,
     if (!options.Has(job.resources, asked, ranks)) continue;
     ++having.count;
     if (sharing.zero_stage > 1) continue;
-    const int64_t sharers =
+    const int64_t shard_ranks =
         ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, gradient_ranks);
-    having.whole.push_back({sharers, &sharing});
+    having.whole.push_back({shard_ranks, &sharing});
   }
   return having;
 }
@@ -245,9 +245,9 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
     for (const RankChoice& choice : choices) {
       most_ranks = std::max(most_ranks, GradientRanks(resources, choice.ranks));
     }
-    const auto bytes_of = [&](size_t sequence, int64_t sharers) {
+    const auto bytes_of = [&](size_t sequence, int64_t shard_ranks) {
       SharingChoice{1, 0, false}.Put(job.resources);
-      return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, sharers);
+      return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, shard_ranks);
     };
     // Of more ranks that share the optimizer's state each has less of it.
     std::array<int64_t, 2> few = {0, 0};
@@ -255,7 +255,7 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
     for (const size_t sequence : {0, 1}) {
       if (wanted_ == 0 || own.shares[sequence] == nullptr) continue;
       few[sequence] = LargestThat(
-          most_ranks, [&](int64_t sharers) { return bytes_of(sequence, sharers) > room; });
+          most_ranks, [&](int64_t shard_ranks) { return bytes_of(sequence, shard_ranks) > room; });
       if (few[sequence] > 0) {
         least_bytes = std::min(least_bytes, bytes_of(sequence, few[sequence]));
       }
@@ -276,11 +276,11 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
       int64_t large = 0;
       for (const Having::Whole& whole : having.whole) {
         const size_t sequence = whole.sharing->sequence_parallel ? 1 : 0;
-        if (whole.sharers > few[sequence]) continue;
+        if (whole.shard_ranks > few[sequence]) continue;
         ++large;
         if (counts.large.size() == wanted_ && least_bytes > counts.large.front().bytes) continue;
         const size_t number = family.first + static_cast<size_t>(whole.sharing - sharings.data());
-        AddToFirst(wanted_, {bytes_of(sequence, whole.sharers), number, &choice}, counts.large);
+        AddToFirst(wanted_, {bytes_of(sequence, whole.shard_ranks), number, &choice}, counts.large);
       }
       counts.without_room += large * count;
       if (large == having.count) continue;

@@ -23,9 +23,9 @@ class DataGroups {
   }
   /// A shard group, or all ranks where they share nothing.
   RankGroup Shards() const {
-    RankGroup group = Successive(inputs_.sharers > 1 ? inputs_.sharers : inputs_.ranks);
+    RankGroup group = Successive(inputs_.shard_ranks > 1 ? inputs_.shard_ranks : inputs_.ranks);
     if (inputs_.Groups() > 1) {
-      group.within_worker = on_worker_ > 0 && on_worker_ % inputs_.sharers == 0;
+      group.within_worker = on_worker_ > 0 && on_worker_ % inputs_.shard_ranks == 0;
     }
     return group;
   }
@@ -135,7 +135,7 @@ double DataParallelSeconds(const Exchange& exchange) {
   const double of_experts = own_experts ? kGradientBytes * D(shape.stored_trained_experts) : 0;
   const double bytes = kGradientBytes * D(shape.trained) - of_experts;
   const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-  const bool sharded = inputs.sharers > 1;
+  const bool sharded = inputs.shard_ranks > 1;
   // A reduce-scatter or an all-gather of all.
   const auto half = [&](double sent) {
     RankGroup replicas = groups.ExpertReplicas();
@@ -147,10 +147,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   };
   const double reducing = (sharded ? 1 : 2) * half(inputs.sent_gradients);
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  const double others = D(inputs.sharers - 1) / D(inputs.sharers);
+  const double others = D(inputs.shard_ranks - 1) / D(inputs.shard_ranks);
   const double gathering =
       sharded ? exchange.Staged(half(1), stored * D(shape.trained) * others) : 0;
-  const double parts = (bytes + of_experts * D(shape.expert_ranks)) / D(inputs.sharers);
+  const double parts = (bytes + of_experts * D(shape.expert_ranks)) / D(inputs.shard_ranks);
   // The host sums its parts once all are there.
   const double between = exchange.BetweenGroups(parts, buckets);
   const double overlapped = inputs.offloads_optimizer ? 0 : between;

@@ -52,7 +52,7 @@ double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
   const double link = HostLink(inputs, rates);
   const double passes = D(inputs.accumulation_steps);
   const GradientLinkBytes gradients =
-      GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.sharers);
+      GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.shard_ranks);
   const double trained = D(inputs.shape.trained - inputs.kept.trained);
   const double going_share = trained / std::max(1.0, D(inputs.shape.trained));
   // The backward pass of a block takes twice as long as its forward pass.
@@ -68,7 +68,7 @@ double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
   const double down = (passes - 1) * exposed(gradients.earlier_down) + exposed(gradients.down);
   const double sums = (passes - 1) * going_share * D(gradients.earlier_up) / link;
   const double forward = pass.gemm_seconds - pass.backward_gemm_seconds - of_last;
-  const double overlapped = forward + (inputs.sharers > 1 ? 0 : optimizer_seconds);
+  const double overlapped = forward + (inputs.shard_ranks > 1 ? 0 : optimizer_seconds);
   const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - overlapped);
   return down + sums + up;
 }
@@ -88,7 +88,7 @@ double UpdateSecondsWithFiles(const StepInputs& inputs, const PassCost& pass, do
                               const StepRates& rates) {
   const RankPlace place = inputs.place();
   const bool overlaps =
-      rates.overlaps_files_with_forward() && inputs.offloads_optimizer && inputs.sharers <= 1;
+      rates.overlaps_files_with_forward() && inputs.offloads_optimizer && inputs.shard_ranks <= 1;
   // The next forward pass of ranks that do not gather first runs meanwhile.
   const double overlapped =
       overlaps ? D(inputs.shape.spec.layers) *

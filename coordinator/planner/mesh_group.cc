@@ -100,8 +100,8 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   // both once more. Gradients are read; where these were summands, whose norm was not known as they
   // were written, for their norm as well.
   const int64_t stored = ElementBytes(inputs.precision->matrices);
-  const bool gathers = inputs.sharers > 1 && inputs.zero_stage < 3;
-  const int64_t moves = gathers ? 4 : inputs.sharers > 1 ? 2 : 1;
+  const bool gathers = inputs.shard_ranks > 1 && inputs.zero_stage < 3;
+  const int64_t moves = gathers ? 4 : inputs.shard_ranks > 1 ? 2 : 1;
   inputs.file_bytes += part_of(moves * stored * trained, 3) +
                        part_of((inputs.shape.partial_gradients > 0 ? 2 : 1) * 4 * trained, 2);
   const int64_t written = part_of(4 * trained, 2);
@@ -224,8 +224,8 @@ double MeshGroup::LeastSecondsOfMesh(const SharingChoice& sharing, const Candida
   const int64_t ranks = GradientRanks(job_.resources, candidate.ranks);
   inputs.zero_stage = sharing.zero_stage;
   inputs.ranks = ranks;
-  inputs.sharers = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
-  inputs.sharded = context_.share.Sharded(sharing.zero_stage, inputs.sharers);
+  inputs.shard_ranks = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
+  inputs.sharded = context_.share.Sharded(sharing.zero_stage, inputs.shard_ranks);
   SetFiles(job_.resources, inputs);
   return kRoundingOfBounds * LeastOfWorkers(inputs, candidate, true);
 }

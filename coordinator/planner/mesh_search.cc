@@ -151,13 +151,13 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   return option;
 }
 
-int64_t MeshSearch::Sharers(const Option& option) const {
+int64_t MeshSearch::ShardGroupSize(const Option& option) const {
   return ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks,
                     option.gradient_ranks());
 }
 
 const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
-  return share_.Sharded(job_.resources.zero_stage, Sharers(option));
+  return share_.Sharded(job_.resources.zero_stage, ShardGroupSize(option));
 }
 
 bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
@@ -291,7 +291,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
   inputs.ranks = option.gradient_ranks();
   inputs.tokens = option.micro_batch * memory_.sequence_length;
   inputs.sharded = Sharded(option);
-  inputs.sharers = Sharers(option);
+  inputs.shard_ranks = ShardGroupSize(option);
   SetFiles(job_.resources, inputs);
 }
 

@@ -111,7 +111,7 @@ class MeshSearch {
   }
   /// What ranks that see different tokens share of the parameters.
   const ShardedParameters& Sharded(const Option& option) const;
-  int64_t Sharers(const Option& option) const;
+  int64_t ShardGroupSize(const Option& option) const;
 
   const JobSpec& job_;
   const WorkerGroups& workers_;

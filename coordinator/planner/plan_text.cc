@@ -74,12 +74,12 @@ std::string SharedText(const Plan& plan) {
   std::string text = "the optimizer's state";
   if (plan.zero_stage > 1) text += plan.zero_stage > 2 ? ", gradients" : " and gradients";
   if (plan.zero_stage > 2) text += " and parameters";
-  const int64_t sharers = ShardRanks(plan);
-  text += " among " + std::to_string(sharers) + " ranks";
+  const int64_t shard_ranks = ShardRanks(plan);
+  text += " among " + std::to_string(shard_ranks) + " ranks";
   const int64_t ranks = GradientRanks(plan.mesh);
   if (plan.mesh.expert > 1)
     text += ", of experts among " + std::to_string(ranks / plan.mesh.expert);
-  const int64_t groups = ranks / sharers * plan.mesh.tensor * plan.mesh.pipeline;
+  const int64_t groups = ranks / shard_ranks * plan.mesh.tensor * plan.mesh.pipeline;
   return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
 }
 
@@ -123,8 +123,8 @@ std::string MeshText(const Plan& plan) {
   if (const std::string outside = OutsideText(plan); !outside.empty()) text += ", " + outside;
   if (plan.zero_stage == 0) return text;
   text += ", ZeRO " + std::to_string(plan.zero_stage);
-  if (const int64_t sharers = ShardRanks(plan); sharers < GradientRanks(plan.mesh)) {
-    text += " in groups of " + std::to_string(sharers);
+  if (const int64_t shard_ranks = ShardRanks(plan); shard_ranks < GradientRanks(plan.mesh)) {
+    text += " in groups of " + std::to_string(shard_ranks);
   }
   return text;
 }

@@ -64,16 +64,16 @@ StreamedUnit RankShare::Kept(const std::vector<int64_t>& units) const {
       StreamedUnits(shape_.spec, shape_.tensor, shape_.tensor_rows, shape_.expert_ranks), units);
 }
 
-const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t sharers) const {
+const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ranks) const {
   static const ShardedParameters kNone;
-  if (zero_stage < 3 || sharers == 1) return kNone;
+  if (zero_stage < 3 || shard_ranks == 1) return kNone;
   const std::lock_guard lock(mutex_);
   if (!regions_) {
     regions_.emplace(shape_.spec, precision_, shape_.tensor, shape_.tensor_rows,
                      shape_.expert_ranks);
   }
-  const auto [known, added] = sharded_.try_emplace(sharers);
-  if (added) known->second = regions_->Among(sharers);
+  const auto [known, added] = sharded_.try_emplace(shard_ranks);
+  if (added) known->second = regions_->Among(shard_ranks);
   return known->second;
 }
 
@@ -124,13 +124,13 @@ double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
   const FormatBlocks format = FormatBlocksOf(precision_, job_.train);
   const bool alike = stages_->alike() && format.dense_first + format.dense_last == 0;
   if (mesh.pipeline_parallel > 1 && (workers_.kind_count() > 1 || !alike)) return 0;
-  const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
+  const int64_t shard_ranks = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
-  if (mesh.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);
-  const double next = kept_next_.Among(sharers);
+  if (mesh.pipeline_parallel == 1) return kRounding * kept_.Among(shard_ranks);
+  const double next = kept_next_.Among(shard_ranks);
   const auto bytes = [&](const KeptBytes& one, int64_t own) {
-    return one.Among(sharers) + static_cast<double>(own - 1) * next;
+    return one.Among(shard_ranks) + static_cast<double>(own - 1) * next;
   };
   double most = std::max(bytes(kept_first_, blocks.first), bytes(kept_last_, blocks.last));
   if (blocks.inner > 0) most = std::max(most, bytes(kept_inner_, blocks.inner));

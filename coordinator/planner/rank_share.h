@@ -59,7 +59,7 @@ class RankShare {
   weft::OpenGradients OpenGradientsBut(const std::vector<int64_t>& kept) const;
   StreamedUnit Kept(const std::vector<int64_t>& units) const;
   /// Where so many ranks share out the parameters, as they do at that stage of ZeRO; else nothing.
-  const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
+  const ShardedParameters& Sharded(int64_t zero_stage, int64_t shard_ranks) const;
 
   /// Of what its blocks may compute again, or send to the host.
   ChainCache& chains() const { return chains_; }
@@ -100,7 +100,9 @@ class RankShare {
     double values = 0;  ///< Parameters and gradients.
     double state = 0;   ///< The optimizer's, which ranks may share.
 
-    double Among(int64_t sharers) const { return values + state / static_cast<double>(sharers); }
+    double Among(int64_t shard_ranks) const {
+      return values + state / static_cast<double>(shard_ranks);
+    }
   };
 
   void AddPasses(int64_t threads, int64_t micro_batch);

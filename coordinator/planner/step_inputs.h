@@ -61,7 +61,7 @@ struct StepInputs {
   StreamedBytes file_pass = {};    ///< Read and written in the passes of a micro-batch.
   StreamedStage filed_stage = {};  ///< FiledWeightBytes, as streamed_stage.
   ContextSharing context = {};     ///< Context-parallel ranks, which are among `ranks`.
-  int64_t sharers = 1;             ///< Ranks of a shard group (ShardRanks), among `ranks`.
+  int64_t shard_ranks = 1;         ///< Ranks of a shard group (ShardRanks), among `ranks`.
   int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
   double sent_gradients = 1;       ///< Share of the bytes of gradients that ranks send.
   RematPlan schedule = {};         ///< What is recomputed and sent, where a schedule says it.
@@ -71,17 +71,19 @@ struct StepInputs {
   /// With local_steps the context-parallel ranks are one worker.
   int64_t Workers() const { return ranks / context.ranks; }
   /// Shard groups.
-  int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
+  int64_t Groups() const { return shard_ranks > 1 ? ranks / shard_ranks : 1; }
   /// Ranks with the same experts, of a shard group or of all `ranks`.
-  int64_t ExpertReplicas() const { return (sharers > 1 ? sharers : ranks) / shape.expert_ranks; }
+  int64_t ExpertReplicas() const {
+    return (shard_ranks > 1 ? shard_ranks : ranks) / shape.expert_ranks;
+  }
   /// Numbers that a rank updates.
   double Updated() const {
-    const bool shards_experts = shape.expert_ranks > 1 && sharers > 1;
+    const bool shards_experts = shape.expert_ranks > 1 && shard_ranks > 1;
     const double experts = D(shards_experts ? shape.stored_trained_experts : 0);
-    return (D(shape.Updated()) - experts) / D(sharers) + experts / D(ExpertReplicas());
+    return (D(shape.Updated()) - experts) / D(shard_ranks) + experts / D(ExpertReplicas());
   }
   /// Each rank holds a shard of the parameters and gathers whole ones in every pass.
-  bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
+  bool SharesParameters() const { return zero_stage > 2 && shard_ranks > 1; }
 };
 
 }  // namespace weft::planner

@@ -200,16 +200,16 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
   const Way& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
-    const int64_t sharers = way.data * way.context;
-    if (sharers > 1 && way.pipeline == 1 && way.expert == 1) {
+    const int64_t shard_ranks = way.data * way.context;
+    if (shard_ranks > 1 && way.pipeline == 1 && way.expert == 1) {
       MemoryInputs inputs;
       inputs.shape = ModelShape(job_.model, way.tensor, way.sequence, way.rows);
       inputs.precision = &PrecisionOf("fp32");
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = sharers;
+      inputs.ranks = shard_ranks;
       inputs.zero_stage = way.zero_stage;
       inputs.sharded =
-          ShardParameters(job_.model, *inputs.precision, sharers, way.tensor, way.rows);
+          ShardParameters(job_.model, *inputs.precision, shard_ranks, way.tensor, way.rows);
       const RankTraffic traffic = TrafficOfStep(inputs);
       ExpectNear("all-reduce", Counted(rank, way.gradient_axis(), "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
@@ -217,7 +217,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  static_cast<double>(traffic.reduce_scattered));
       ExpectNear("all-gather", Counted(rank, way.gradient_axis(), "all-gather"),
                  static_cast<double>(traffic.gathered));
-      const double others = static_cast<double>(sharers - 1) / static_cast<double>(sharers);
+      const double others = static_cast<double>(shard_ranks - 1) / static_cast<double>(shard_ranks);
       ExpectNear("sent",
                  Counted(rank, way.gradient_axis(), "reduce-scatter", &CollectiveUse::sent_bytes),
                  others * static_cast<double>(traffic.reduce_scattered));
@@ -229,12 +229,12 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
         const auto cut = CutModel(job_);
         ASSERT_TRUE(cut.ok()) << cut.status().message();
         inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
-                                     static_cast<int64_t>(rank) / (sharers * way.tensor));
+                                     static_cast<int64_t>(rank) / (shard_ranks * way.tensor));
       }
       inputs.precision = &PrecisionOf("fp32");
       inputs.sequence_length = tokens_;
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = sharers;
+      inputs.ranks = shard_ranks;
       inputs.context = {way.context, way.method == "ulysses"};
       const RankTraffic traffic = TrafficOfStep(inputs);
       const char* exchange = inputs.context.ulysses ? "all-to-all" : "send and receive";
@@ -261,12 +261,12 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       inputs.zero_stage = way.zero_stage;
       inputs.zero_shard_ranks = way.shard_ranks;
       if (way.zero_stage > 2) {
-        inputs.sharded = ShardParameters(job_.model, *inputs.precision, inputs.Sharers(),
+        inputs.sharded = ShardParameters(job_.model, *inputs.precision, inputs.ShardGroupSize(),
                                          way.tensor, 1, way.expert);
       }
       const RankTraffic traffic = TrafficOfStep(inputs);
       // None alone has anything to tell of its experts.
-      const bool alone = inputs.Sharers() == way.expert || way.data == 1;
+      const bool alone = inputs.ShardGroupSize() == way.expert || way.data == 1;
       const auto of_experts = [&](int64_t bytes) { return alone ? 0 : static_cast<double>(bytes); };
       const auto expect = [&](const char* collective, int64_t of_all, double experts) {
         const std::string all = way.data > 1 ? "expert and data" : "expert";

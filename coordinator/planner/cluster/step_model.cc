@@ -267,18 +267,18 @@ class StepModel {
 
   // Norms, and the additions to the residual stream with their dropout.
   double ResidualBytes() const {
-    return NormBytes() + kHalf * tokens_ * width_ * 2 * 3 / StreamSharers();
+    return NormBytes() + kHalf * tokens_ * width_ * 2 * 3 / StreamShards();
   }
-  double NormBytes() const { return kHalf * tokens_ * width_ * 2 * 2 / StreamSharers(); }
-  double StreamSharers() const {
+  double NormBytes() const { return kHalf * tokens_ * width_ * 2 * 2 / StreamShards(); }
+  double StreamShards() const {
     return stack_.sequence_parallel && run_.tensor > 1 ? D(run_.tensor) : 1;
   }
   // Rows that are copied for their experts, and the tokens that they come from.
   double RoutingBytes(double passes) const {
     if (!model_.HasExperts()) return 0;
     if (PlainExperts()) passes += kOrderPasses;
-    const double sharers = stack_.sequence_parallel ? D(run_.ExpertTensor()) : 1;
-    return kHalf * width_ * (passes * rows_ / sharers + tokens_ / StreamSharers());
+    const double shard_ranks = stack_.sequence_parallel ? D(run_.ExpertTensor()) : 1;
+    return kHalf * width_ * (passes * rows_ / shard_ranks + tokens_ / StreamShards());
   }
   double ActivationBytes() const { return MlpActivationBytes() + kHalf * tokens_ * 2 * qkv_; }
   double MlpActivationBytes() const { return kHalf * rows_ * inner_ * ActivationPasses(); }
@@ -501,15 +501,15 @@ Status Check(const AcceleratorSpec& device, const SoftwareStack& stack, const Cl
                         " tensor-parallel ranks; hint: a divisor, or 0 for all of them");
   }
   // Where experts are divided in their own way, all ranks of a stage may share them.
-  const int64_t sharers =
+  const int64_t shard_ranks =
       run.expert_tensor > 0 ? run.tensor * run.context * run.data / run.expert_tensor : run.data;
   if (run.model.experts_per_token > run.model.experts || run.model.experts % run.expert != 0 ||
-      sharers % run.expert != 0) {
-    return InvalidError(std::to_string(run.model.experts) + " experts, " +
-                        std::to_string(run.model.experts_per_token) +
-                        " of them for each token, on " + std::to_string(run.expert) + " of " +
-                        std::to_string(sharers) + (run.expert_tensor > 0 ? "" : " data-parallel") +
-                        " ranks; hint: the ranks divide both");
+      shard_ranks % run.expert != 0) {
+    return InvalidError(
+        std::to_string(run.model.experts) + " experts, " +
+        std::to_string(run.model.experts_per_token) + " of them for each token, on " +
+        std::to_string(run.expert) + " of " + std::to_string(shard_ranks) +
+        (run.expert_tensor > 0 ? "" : " data-parallel") + " ranks; hint: the ranks divide both");
   }
   const int64_t tables = stack.tables_are_blocks && run.pipeline > 1 ? 2 : 0;
   if (run.pipeline * run.stages_per_rank > run.model.layers + tables) {

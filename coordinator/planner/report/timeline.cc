@@ -43,7 +43,7 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   inputs.zero_stage = plan.zero_stage;
   inputs.tokens = plan.micro_batch * SequenceLength(job) / plan.mesh.context;
   inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
-  inputs.sharers = ShardRanks(plan);
+  inputs.shard_ranks = ShardRanks(plan);
   inputs.local_steps = job.train.local_steps;
   return inputs;
 }

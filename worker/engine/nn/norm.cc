@@ -19,7 +19,7 @@ int64_t Register(ParameterSet* parameters, const NormOptions& options, const cha
 
 Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
-      sharers_(options.ranks == nullptr ? nullptr : options.ranks->along_column()),
+      column_group_(options.ranks == nullptr ? nullptr : options.ranks->along_column()),
       width_(options.width),
       weight_(Register(parameters, options, ".weight", ParameterRole::kNormWeight)),
       bias_(options.kind == NormKind::kLayer
@@ -29,7 +29,7 @@ Norm::Norm(ParameterSet* parameters, const NormOptions& options)
 
 Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
                        const Statistics& rows, const Tensor& y) const {
-  if (sharers_ != nullptr) return NormalizePart(context, x, sum, rows, y);
+  if (column_group_ != nullptr) return NormalizePart(context, x, sum, rows, y);
   const TensorView added = x.delta.tensor ? sum.view() : TensorView();
   if (layer()) {
     return kernels::LayerNormForward(context.stream, {.residual = x.stream.tensor,
@@ -53,7 +53,7 @@ Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
 
 Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                            const Statistics& rows, const Tensor& dsum, const Tensor& dx) const {
-  if (sharers_ != nullptr) return DifferentiatePart(context, tape, dy, sum, rows, dsum, dx);
+  if (column_group_ != nullptr) return DifferentiatePart(context, tape, dy, sum, rows, dsum, dx);
   ParameterGradients& gradients = tape.parameters();
   WEFT_ASSIGN_OR_RETURN(TensorView dweight, gradients.Add(context, weight_));
   if (!layer()) {
@@ -85,9 +85,10 @@ Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const
 Status Norm::NormalizePart(Context& context, const Residual& x, const Tensor& sum,
                            const Statistics& rows, const Tensor& y) const {
   const int64_t numbers = kernels::NormPartNumbers(layer());
-  WEFT_ASSIGN_OR_RETURN(Tensor all, Tensor::New(context, Component::kWorkspace, DType::kF32,
-                                                {sharers_->size() * numbers, sum.shape().Rows()}));
-  const Tensor own = all.Rows(sharers_->rank() * numbers, numbers);
+  WEFT_ASSIGN_OR_RETURN(Tensor all,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                    {column_group_->size() * numbers, sum.shape().Rows()}));
+  const Tensor own = all.Rows(column_group_->rank() * numbers, numbers);
   kernels::MeasureNormPartArgs measure{.residual = x.stream.tensor, .layer = layer(), .found = own};
   if (x.delta.tensor) {
     measure.delta = x.delta.tensor;
@@ -95,7 +96,7 @@ Status Norm::NormalizePart(Context& context, const Residual& x, const Tensor& su
   }
   WEFT_RETURN_IF_ERROR(kernels::MeasureNormPart(context.stream, measure));
   WEFT_RETURN_IF_ERROR(
-      sharers_->AllGather(context.stream, own, all, "norm of parts").Wait(context.stream));
+      column_group_->AllGather(context.stream, own, all, "norm of parts").Wait(context.stream));
   return kernels::NormOfParts(context.stream,
                               {.x = sum,
                                .weight = parameters_->operand(weight_),
@@ -128,7 +129,7 @@ Status Norm::DifferentiatePart(Context& context, Tape& tape, const Tensor& dy, c
                                                         .dbias = dbias,
                                                         .found = sums}));
   WEFT_RETURN_IF_ERROR(
-      sharers_->AllReduce(context.stream, sums, Reduction::kSum, "norm gradient of parts")
+      column_group_->AllReduce(context.stream, sums, Reduction::kSum, "norm gradient of parts")
           .Wait(context.stream));
   WEFT_RETURN_IF_ERROR(
       kernels::NormGradientOfParts(context.stream, {.dy = dy,

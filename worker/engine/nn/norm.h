@@ -60,8 +60,8 @@ class Norm {
   bool layer() const { return bias_ >= 0; }
 
   const ParameterSet* parameters_;
-  Collective* sharers_;  ///< Ranks that have the other columns, or none.
-  int64_t width_;        ///< Of all columns.
+  Collective* column_group_;  ///< Ranks that have the other columns, or none.
+  int64_t width_;             ///< Of all columns.
   int64_t weight_;
   int64_t bias_;  ///< -1: an RMS norm.
   float epsilon_;

@@ -115,9 +115,9 @@ struct MeshRank {
       if (status.ok()) status = run.model->Pack(run.context);
       WEFT_CHECK(status.ok(), status.message());
     }
-    if (const ContextParallel* sharers = ranks.options.context) {
-      tokens =
-          std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
+    if (const ContextParallel* context_ranks = ranks.options.context) {
+      tokens = std::make_unique<ContextChunks>(std::move(tokens), context_ranks->rank(),
+                                               context_ranks->degree());
     }
     const ReductionAxes axes = c.reduction_axes();
     Collective* const same_parameters = ranks.groups.Along(axes.gradients);

@@ -308,15 +308,15 @@ TEST_F(OffloadedRanksOnCuda, SendOverTheirLinksWhatIsCounted) {
       c.job.model.vocab_size = 64;  // as many as its table has rows
       const Offloaded rank = TrainOffloaded(c, DeviceType::kCuda).front();
       const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, CudaMachine("9.0"));
-      const int64_t sharers = inputs.Sharers();
-      const GradientLinkBytes gradients = GradientsOverLink(inputs.shape, zero_stage, sharers);
+      const int64_t shard_ranks = inputs.ShardGroupSize();
+      const GradientLinkBytes gradients = GradientsOverLink(inputs.shape, zero_stage, shard_ranks);
       const StreamedBytes weights = StreamedWeightBytes(inputs);
       // Sums that are added to on the device; after shared updates parts go up, others come down.
       const int64_t sums = zero_stage > 1 ? gradients.down : gradients.earlier_up;
       const int64_t values = zero_stage == 1 || zero_stage == 2 ? rank.gradient_bytes : 0;
-      const int64_t down =
-          gradients.down + (passes - 1) * gradients.earlier_down + values / sharers * (sharers - 1);
-      const int64_t up = (passes - 1) * sums + values / sharers + UploadedWeightBytes(inputs) +
+      const int64_t down = gradients.down + (passes - 1) * gradients.earlier_down +
+                           values / shard_ranks * (shard_ranks - 1);
+      const int64_t up = (passes - 1) * sums + values / shard_ranks + UploadedWeightBytes(inputs) +
                          passes * (weights.forward + weights.backward);
       // Ranks share padding, too.
       const double padding = 0.01 * static_cast<double>(passes * rank.gradient_bytes);

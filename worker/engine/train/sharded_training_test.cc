@@ -423,7 +423,7 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       inputs.zero_stage = stage;
       inputs.zero_shard_ranks = shard_ranks;
       inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
-      inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.Sharers());
+      inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ShardGroupSize());
       inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
       inputs.products = ProductsOf(inputs.precision->products);
 
@@ -432,11 +432,11 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
         const double part = static_cast<double>(of - 1) / static_cast<double>(of);
         return of > 1 ? totals.sent_bytes / kSteps / part : 0;
       };
-      const int64_t sharers = inputs.Sharers();
+      const int64_t shard_ranks = inputs.ShardGroupSize();
       expect_near("all-reduce", sent(shared.reduced, ranks) / 2, traffic.all_reduced);
-      expect_near("reduce-scatter", sent(shared.scattered, sharers), traffic.reduce_scattered);
-      expect_near("all-gather", sent(shared.gathered, sharers), traffic.gathered);
-      expect_near("all-reduce between groups", sent(shared.across, ranks / sharers) / 2,
+      expect_near("reduce-scatter", sent(shared.scattered, shard_ranks), traffic.reduce_scattered);
+      expect_near("all-gather", sent(shared.gathered, shard_ranks), traffic.gathered);
+      expect_near("all-reduce between groups", sent(shared.across, ranks / shard_ranks) / 2,
                   traffic.between_groups);
 
       const MemoryBreakdown predicted = PredictMemory(inputs);

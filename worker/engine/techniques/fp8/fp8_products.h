@@ -47,8 +47,8 @@ class Fp8Products : public WeightProducts {
 class Fp8ProductsFactory : public ProductsFactory {
  public:
   /// As Fp8Scaling has it.
-  Fp8ProductsFactory(const Fp8Spec& spec, bool with_gradients, Collective* sharers = nullptr)
-      : scaling_(spec, with_gradients, sharers) {}
+  Fp8ProductsFactory(const Fp8Spec& spec, bool with_gradients, Collective* tensor_group = nullptr)
+      : scaling_(spec, with_gradients, tensor_group) {}
 
   Fp8Scaling& scaling() { return scaling_; }
 

@@ -60,7 +60,7 @@ Status Fp8Scaling::Allocate(Context& context) {
   WEFT_ASSIGN_OR_RETURN(largest_code_, Filled(context, {tensors}, LargestFloat8(GradientType())));
   WEFT_RETURN_IF_ERROR(kernels::Fill(
       context.stream, {largest_code_.Elements(0, layers_), LargestFloat8(DType::kF8E4M3)}));
-  if (sharers_ != nullptr) {
+  if (tensor_group_ != nullptr) {
     const auto weights = static_cast<int64_t>(weights_.size());
     WEFT_ASSIGN_OR_RETURN(weight_amax_, Filled(context, {weights}, 0));
     WEFT_ASSIGN_OR_RETURN(weight_history_, Filled(context, {weights, 1}, 0));
@@ -83,8 +83,8 @@ Status Fp8Scaling::ScaleByOwn(Context& context, const TensorView& x, DType type,
   const bool e4m3 = type == DType::kF8E4M3;
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {scale, 1}));
   WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(context.stream, {.x = x, .amax = own_amax_}));
-  if (in_parts && sharers_ != nullptr) {
-    WEFT_RETURN_IF_ERROR(Largest(context, *sharers_, own_amax_));
+  if (in_parts && tensor_group_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(Largest(context, *tensor_group_, own_amax_));
   }
   return kernels::UpdateFp8Scales(context.stream,
                                   {.amax = own_amax_,
@@ -133,13 +133,13 @@ Result<Fp8Tensor> Fp8Scaling::QuantizeGradient(Context& context, int64_t layer, 
 }
 
 Status Fp8Scaling::AgreeOnWeights(Context& context) const {
-  if (sharers_ == nullptr || weights_.empty()) return OkStatus();
+  if (tensor_group_ == nullptr || weights_.empty()) return OkStatus();
   for (size_t i = 0; i < weights_.size(); ++i) {
     WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(
         context.stream,
         {.x = weights_[i](), .amax = weight_amax_.Elements(static_cast<int64_t>(i), 1)}));
   }
-  WEFT_RETURN_IF_ERROR(Largest(context, *sharers_, weight_amax_));
+  WEFT_RETURN_IF_ERROR(Largest(context, *tensor_group_, weight_amax_));
   // One of zeros has scale 1, whatever it was before.
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {weight_scale_, 1}));
   return kernels::UpdateFp8Scales(context.stream, {.amax = weight_amax_,
@@ -156,7 +156,7 @@ Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const Tensor
   WEFT_RETURN_IF_ERROR(Prepare(context, Component::kParameters, kType, weight.shape,
                                {.codes = true, .transposed = with_gradients_}, to));
   Tensor scale;
-  if (sharers_ != nullptr) {
+  if (tensor_group_ != nullptr) {
     scale = weight_scale_.Elements(number, 1);
     to.inverse_scale = weight_inverse_scale_.Elements(number, 1);
   } else {

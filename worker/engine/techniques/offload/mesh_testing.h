@@ -44,8 +44,9 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
   if (offload.gradients != nullptr) reducer = offload.gradients.get();
   std::unique_ptr<BatchSource> tokens =
       std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length());
-  if (const ContextParallel* sharers = ranks.options.context) {
-    tokens = std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
+  if (const ContextParallel* context_ranks = ranks.options.context) {
+    tokens = std::make_unique<ContextChunks>(std::move(tokens), context_ranks->rank(),
+                                             context_ranks->degree());
   }
   auto trainer = Trainer::New(c.job, c.plan,
                               {.context = &context,

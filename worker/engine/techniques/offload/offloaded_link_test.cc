@@ -89,7 +89,7 @@ class LinkOfRanks : public ::testing::TestWithParam<Sharing> {
     int64_t up = down;
     if (inputs.offload_optimizer) {
       const GradientLinkBytes gradients =
-          GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.Sharers());
+          GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.ShardGroupSize());
       down += (passes - 1) * gradients.earlier_down + gradients.down;
       up += (passes - 1) * gradients.earlier_up;
       const StreamedBytes streamed = StreamedWeightBytes(inputs);

@@ -119,7 +119,7 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
     stage.parameters_in_file = true;
     const StreamedBytes read = FiledWeightBytes(stage);
     const int64_t gradients_file =
-        FiledGradientBytes(stage.shape, c.plan.bucket_bytes, stage.Sharers()).file;
+        FiledGradientBytes(stage.shape, c.plan.bucket_bytes, stage.ShardGroupSize()).file;
     const int64_t values_file =
         FiledValueBytes(stage.shape, ElementBytes(stage.precision->matrices)).file;
     const int64_t moments = c.plan.offload_optimizer == "nvme" ? 2 * own.gradient_bytes : 0;

@@ -43,7 +43,7 @@ class ParameterGatherer : public ParameterPrefetcher {
     bool placed = false;
   };
 
-  Collective* SharersOf(const ParameterSet::Region& region) const {
+  Collective* ShardGroupOf(const ParameterSet::Region& region) const {
     return region.of_experts ? same_experts_ : group_;
   }
 

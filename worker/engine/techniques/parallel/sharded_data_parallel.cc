@@ -104,13 +104,13 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
 }
 
 int64_t ShardedDataParallel::SharerCount(int64_t bucket) const {
-  const Collective* const sharers = SharersOf(bucket);
-  return sharers == nullptr ? 1 : sharers->size();
+  const Collective* const shard_ranks = ShardGroupOf(bucket);
+  return shard_ranks == nullptr ? 1 : shard_ranks->size();
 }
 
 int64_t ShardedDataParallel::OwnPart(int64_t bucket) const {
-  const Collective* const sharers = SharersOf(bucket);
-  return sharers == nullptr ? 0 : sharers->rank();
+  const Collective* const shard_ranks = ShardGroupOf(bucket);
+  return shard_ranks == nullptr ? 0 : shard_ranks->rank();
 }
 
 Status ShardedDataParallel::SumOverParts(std::span<double> values) {
@@ -196,15 +196,15 @@ TensorView ShardedDataParallel::Sums(int64_t bucket) const {
 
 // In place: the sums may be those of earlier micro-batches.
 Work ShardedDataParallel::Scatter(int64_t bucket, const TensorView& values) {
-  Collective* const sharers = SharersOf(bucket);
-  if (sharers == nullptr) return Work();
+  Collective* const shard_ranks = ShardGroupOf(bucket);
+  if (shard_ranks == nullptr) return Work();
   const int64_t begin = this->bucket(bucket).begin;
   const ParameterSet::Range own = Kept(bucket);
   const TensorView part(static_cast<char*>(values.data) +
                             static_cast<size_t>(own.begin - begin) * DTypeSize(values.dtype),
                         values.dtype, {own.size()}, values.device);
-  return sharers->ReduceScatter(stream(), values, part, Reduction::kSum,
-                                "reduce-scatter gradients");
+  return shard_ranks->ReduceScatter(stream(), values, part, Reduction::kSum,
+                                    "reduce-scatter gradients");
 }
 
 Result<Work> ShardedDataParallel::ReduceAt(int64_t bucket, const Tensor& memory) {
@@ -230,7 +230,7 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
   } else {
     under_way_.push_back({bucket, last_micro_batch_});
   }
-  if (SharersOf(bucket) == nullptr) return Work();
+  if (ShardGroupOf(bucket) == nullptr) return Work();
   const GradientBucket& all = this->bucket(bucket);
   const Tensor gradients = places_gradients()
                                ? memory_[static_cast<size_t>(bucket)]
@@ -375,7 +375,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   const bool follow = parameters_->values_follow_gradients();
   int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    if (SharersOf(b) == nullptr) continue;
+    if (ShardGroupOf(b) == nullptr) continue;
     int64_t& bytes = way_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < SharerCount(b); ++rank) {
       const ParameterSet::Range part = PartOfBucket(b, rank);
@@ -392,8 +392,8 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
 }
 
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
-  Collective* const sharers = SharersOf(bucket);
-  if (sharers == nullptr) return OkStatus();
+  Collective* const shard_ranks = ShardGroupOf(bucket);
+  if (shard_ranks == nullptr) return OkStatus();
   const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
     for (const Packed& packed : PackedOf(bucket, rank)) {
@@ -404,37 +404,37 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
     }
     return OkStatus();
   };
-  const int own = sharers->rank();
+  const int own = shard_ranks->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
-  WEFT_RETURN_IF_ERROR(sharers
+  WEFT_RETURN_IF_ERROR(shard_ranks
                            ->AllGather(stream(), staging_.Elements(own * bytes, bytes),
-                                       staging_.Elements(0, sharers->size() * bytes),
+                                       staging_.Elements(0, shard_ranks->size() * bytes),
                                        "all-gather parameters")
                            .Wait(stream()));
-  for (int64_t rank = 0; rank < sharers->size(); ++rank) {
+  for (int64_t rank = 0; rank < shard_ranks->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));
   }
   return OkStatus();
 }
 
 Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket) {
-  Collective* const sharers = SharersOf(bucket);
-  if (sharers == nullptr) return OkStatus();
+  Collective* const shard_ranks = ShardGroupOf(bucket);
+  if (shard_ranks == nullptr) return OkStatus();
   const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
-  const int own = sharers->rank();
+  const int own = shard_ranks->rank();
   std::vector<Packed> others;
-  for (int64_t rank = 0; rank < sharers->size(); ++rank) {
+  for (int64_t rank = 0; rank < shard_ranks->size(); ++rank) {
     if (rank == own) continue;
     for (const Packed& packed : PackedOf(bucket, rank)) others.push_back(packed);
   }
   return staging.Pass(
-      DType::kU8, sharers->size() * bytes,
+      DType::kU8, shard_ranks->size() * bytes,
       [packed = PackedOf(bucket, own)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : packed) lane.Copy(above + at, values.data, values.Bytes());
       },
       [&](const TensorView& all) {
         const TensorView part(all.As<uint8_t>() + own * bytes, all.dtype, {bytes}, all.device);
-        return sharers->AllGather(stream(), part, all, "all-gather parameters");
+        return shard_ranks->AllGather(stream(), part, all, "all-gather parameters");
       },
       [others = std::move(others)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : others) lane.Copy(values.data, above + at, values.Bytes());
@@ -442,11 +442,11 @@ Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket
 }
 
 Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
-  Collective* const sharers = SharersOf(bucket);
-  if (sharers == nullptr) return {};
+  Collective* const shard_ranks = ShardGroupOf(bucket);
+  if (shard_ranks == nullptr) return {};
   const GradientBucket& all = this->bucket(bucket);
-  return sharers->AllGather(
-      stream(), parameters_->ValuesAlong(PartOfBucket(bucket, sharers->rank())),
+  return shard_ranks->AllGather(
+      stream(), parameters_->ValuesAlong(PartOfBucket(bucket, shard_ranks->rank())),
       parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
 }
 

@@ -81,7 +81,7 @@ class ShardedDataParallel : public BucketReducer {
 
   Status SplitGroup(int64_t shard_ranks);
   /// The ranks that have parts of a bucket; none where this one has all of it.
-  Collective* SharersOf(int64_t bucket) const {
+  Collective* ShardGroupOf(int64_t bucket) const {
     return this->bucket(bucket).of_experts ? expert_shards_ : shards_;
   }
   int64_t SharerCount(int64_t bucket) const;
