@@ -72,7 +72,7 @@ void Agent::Start() {
 void Agent::OnStart(const v1::StartAttempt& start) {
   Key key{start.job_id(), start.epoch()};
   // Delivered at least once, and perhaps late.
-  if (FindShare(key) != nullptr) return;
+  if (FindPlacement(key) != nullptr) return;
   int64_t& newest = newest_epoch_[start.job_id()];
   if (start.epoch() <= newest) {
     return SendStopped(start.job_id(), start.epoch(),
@@ -85,13 +85,13 @@ void Agent::OnStart(const v1::StartAttempt& start) {
   }
   newest = start.epoch();
   link_measurement_.Stop("a job started on the worker");
-  for (auto& [other, share] : shares_) {
-    if (other.first == start.job_id()) share->attempt.Stop(/*graceful=*/false);
+  for (auto& [other, placement] : placements_) {
+    if (other.first == start.job_id()) placement->attempt.Stop(/*graceful=*/false);
   }
-  auto share = std::make_unique<Share>(io_, clock_, settings_, start,
-                                       static_cast<AttemptListener&>(*this), metrics_);
-  Attempt& attempt = share->attempt;
-  shares_[key] = std::move(share);
+  auto placement = std::make_unique<Placement>(io_, clock_, settings_, start,
+                                               static_cast<AttemptListener&>(*this), metrics_);
+  Attempt& attempt = placement->attempt;
+  placements_[key] = std::move(placement);
   std::string broken = BrokenUnder(start);
   if (broken.empty()) {
     attempt.Start();
@@ -124,22 +124,22 @@ void Agent::OnDevice(const DeviceEvent& event) {
     }
     if (registered_) SendHeartbeat();
   }
-  for (auto& [key, share] : shares_) share->attempt.OnDevice(event);
+  for (auto& [key, placement] : placements_) placement->attempt.OnDevice(event);
 }
 
 void Agent::OnStop(const v1::StopAttempt& stop) {
   int64_t& newest = newest_epoch_[stop.job_id()];
   newest = std::max(newest, stop.epoch());
-  Share* share = FindShare({stop.job_id(), stop.epoch()});
-  if (share == nullptr) {
+  Placement* placement = FindPlacement({stop.job_id(), stop.epoch()});
+  if (placement == nullptr) {
     return SendStopped(stop.job_id(), stop.epoch(), "no rank of this attempt runs here");
   }
-  share->attempt.Stop(stop.graceful());
+  placement->attempt.Stop(stop.graceful());
 }
 
 void Agent::OnProfileRequest(const v1::ProfileAttempt& request) {
-  Share* share = FindShare({request.job_id(), request.epoch()});
-  if (share != nullptr) return share->attempt.Profile(request);
+  Placement* placement = FindPlacement({request.job_id(), request.epoch()});
+  if (placement != nullptr) return placement->attempt.Profile(request);
   v1::ProfileReply reply;
   reply.set_request_id(request.request_id());
   reply.set_error("no rank of this attempt runs on the worker");
@@ -147,7 +147,7 @@ void Agent::OnProfileRequest(const v1::ProfileAttempt& request) {
 }
 
 void Agent::OnMeasureLink(const v1::MeasureLink& request) {
-  const bool busy = std::any_of(shares_.begin(), shares_.end(),
+  const bool busy = std::any_of(placements_.begin(), placements_.end(),
                                 [](const auto& entry) { return !entry.second->attempt.over(); });
   if (!busy && !draining_) return link_measurement_.Start(request);
   v1::LinkReply reply;
@@ -165,22 +165,22 @@ void Agent::OnStoreReply(const v1::StoreReply& reply) {
 }
 
 void Agent::OnLogAck(const v1::LogAck& ack) {
-  Share* share = FindShare({ack.job_id(), ack.epoch()});
-  if (share == nullptr) return;
-  share->logs.Acknowledge(std::min(ack.sequence(), share->lines_sent));
-  Pump(*share);
+  Placement* placement = FindPlacement({ack.job_id(), ack.epoch()});
+  if (placement == nullptr) return;
+  placement->logs.Acknowledge(std::min(ack.sequence(), placement->lines_sent));
+  Pump(*placement);
   FinishDrainIfDone();
 }
 
 void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
   unsent_.Acknowledge(ack);
-  Share* share = FindShare({ack.job_id(), ack.epoch()});
-  if (share == nullptr) return;
+  Placement* placement = FindPlacement({ack.job_id(), ack.epoch()});
+  if (placement == nullptr) return;
   // Reports are sent in order, so this answers all up to the one it names.
-  while (share->reports_sent > 0) {
-    bool named = share->reports.front().state() == ack.state();
-    share->reports.pop_front();
-    --share->reports_sent;
+  while (placement->reports_sent > 0) {
+    bool named = placement->reports.front().state() == ack.state();
+    placement->reports.pop_front();
+    --placement->reports_sent;
     if (named) break;
   }
   FinishDrainIfDone();
@@ -189,10 +189,10 @@ void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
 // --------------------------------------------------------------------- what attempts tell
 
 void Agent::OnReport(v1::AttemptReport report) {
-  Share* share = FindShare({report.job_id(), report.epoch()});
-  if (share == nullptr) return;
+  Placement* placement = FindPlacement({report.job_id(), report.epoch()});
+  if (placement == nullptr) return;
   if (IsTerminal(report.state())) {
-    share->ended_at = clock_.Monotonic();
+    placement->ended_at = clock_.Monotonic();
     metrics_.CountAttemptEnd(report.state() == v1::ATTEMPT_FINISHED ? "finished"
                              : report.state() == v1::ATTEMPT_FAILED ? "failed"
                                                                     : "stopped");
@@ -202,32 +202,32 @@ void Agent::OnReport(v1::AttemptReport report) {
     });
   }
   bool terminal = IsTerminal(report.state());
-  share->reports.push_back(std::move(report));
+  placement->reports.push_back(std::move(report));
   // Reports carry no progress: its last state goes first.
   if (terminal && registered_) SendHeartbeat();
-  Pump(*share);
+  Pump(*placement);
   // This daemon may not live until the coordinator is back.
   if (terminal && draining_ && !registered_) KeepUnsent();
   FinishDrainIfDone();
 }
 
 void Agent::OnLogLine(Attempt& attempt, v1::LogLine line) {
-  Share* share = FindShare({attempt.job_id(), attempt.epoch()});
-  if (share == nullptr) return;
-  share->logs.Append(std::move(line));
+  Placement* placement = FindPlacement({attempt.job_id(), attempt.epoch()});
+  if (placement == nullptr) return;
+  placement->logs.Append(std::move(line));
   SchedulePump();
 }
 
 void Agent::OnCheckpoint(v1::CheckpointReport report) {
-  Share* share = FindShare({report.checkpoint().job_id(), report.checkpoint().epoch()});
-  if (share == nullptr) return;
+  Placement* placement = FindPlacement({report.checkpoint().job_id(), report.checkpoint().epoch()});
+  if (placement == nullptr) return;
   if (registered_) {
     v1::WorkerMessage message;
     *message.mutable_checkpoint() = report;
     connection_->Send(std::move(message));
   }
-  share->checkpoints.push_back(std::move(report));
-  if (share->checkpoints.size() > kKeptCheckpoints) share->checkpoints.pop_front();
+  placement->checkpoints.push_back(std::move(report));
+  if (placement->checkpoints.size() > kKeptCheckpoints) placement->checkpoints.pop_front();
 }
 
 void Agent::OnProfile(v1::ProfileReply reply) {
@@ -250,39 +250,39 @@ void Agent::OnStoreRequest(Attempt& /*attempt*/, v1::StoreRequest request, Store
 }
 
 void Agent::ReapChildren() {
-  for (auto& [key, share] : shares_) share->attempt.ReapChildren();
+  for (auto& [key, placement] : placements_) placement->attempt.ReapChildren();
 }
 
 // ---------------------------------------------------------------------------------- sending
 
-Agent::Share* Agent::FindShare(const Key& key) {
-  auto it = shares_.find(key);
-  return it == shares_.end() ? nullptr : it->second.get();
+Agent::Placement* Agent::FindPlacement(const Key& key) {
+  auto it = placements_.find(key);
+  return it == placements_.end() ? nullptr : it->second.get();
 }
 
-void Agent::Pump(Share& share) {
+void Agent::Pump(Placement& placement) {
   if (!registered_) return;
-  const Attempt& attempt = share.attempt;
-  while (share.lines_sent - share.logs.acknowledged() < kWindowLines) {
-    std::vector<v1::LogLine> lines = share.logs.Read(share.lines_sent, kBatchLines);
+  const Attempt& attempt = placement.attempt;
+  while (placement.lines_sent - placement.logs.acknowledged() < kWindowLines) {
+    std::vector<v1::LogLine> lines = placement.logs.Read(placement.lines_sent, kBatchLines);
     if (lines.empty()) break;
     v1::WorkerMessage message;
     v1::LogBatch& batch = *message.mutable_logs();
     batch.set_job_id(attempt.job_id());
     batch.set_epoch(attempt.epoch());
-    batch.set_first_sequence(share.lines_sent + 1);
-    share.lines_sent += static_cast<int64_t>(lines.size());
+    batch.set_first_sequence(placement.lines_sent + 1);
+    placement.lines_sent += static_cast<int64_t>(lines.size());
     for (v1::LogLine& line : lines) *batch.add_lines() = std::move(line);
     connection_->Send(std::move(message));
   }
-  while (share.reports_sent < share.reports.size()) {
-    const v1::AttemptReport& report = share.reports[share.reports_sent];
+  while (placement.reports_sent < placement.reports.size()) {
+    const v1::AttemptReport& report = placement.reports[placement.reports_sent];
     // A job's log is complete before its end is known.
-    if (IsTerminal(report.state()) && share.lines_sent < share.logs.last()) break;
+    if (IsTerminal(report.state()) && placement.lines_sent < placement.logs.last()) break;
     v1::WorkerMessage message;
     *message.mutable_attempt() = report;
     connection_->Send(std::move(message));
-    ++share.reports_sent;
+    ++placement.reports_sent;
   }
 }
 
@@ -303,11 +303,11 @@ void Agent::SendUnsent() {
 
 void Agent::KeepUnsent() {
   std::vector<UnsentAttempt> attempts;
-  for (const auto& [key, share] : shares_) {
-    if (!share->attempt.over() || share->reports.empty()) continue;
-    attempts.push_back({share->attempt.Running(),
-                        {share->checkpoints.begin(), share->checkpoints.end()},
-                        {share->reports.begin(), share->reports.end()}});
+  for (const auto& [key, placement] : placements_) {
+    if (!placement->attempt.over() || placement->reports.empty()) continue;
+    attempts.push_back({placement->attempt.Running(),
+                        {placement->checkpoints.begin(), placement->checkpoints.end()},
+                        {placement->reports.begin(), placement->reports.end()}});
   }
   unsent_.Keep(std::move(attempts));
 }
@@ -319,7 +319,7 @@ void Agent::SchedulePump() {
   pump_timer_.async_wait([this](const boost::system::error_code& error) {
     pump_scheduled_ = false;
     if (error) return;
-    for (auto& [key, share] : shares_) Pump(*share);
+    for (auto& [key, placement] : placements_) Pump(*placement);
   });
 }
 
@@ -341,10 +341,10 @@ void Agent::SendStopped(const std::string& job_id, int64_t epoch, const std::str
 }
 
 void Agent::ForgetOldShares() {
-  std::erase_if(shares_, [&](const auto& entry) {
-    const Share& share = *entry.second;
-    return share.Settled() ||
-           (share.attempt.over() && clock_.Monotonic() - share.ended_at > kKeepEnded);
+  std::erase_if(placements_, [&](const auto& entry) {
+    const Placement& placement = *entry.second;
+    return placement.Settled() ||
+           (placement.attempt.over() && clock_.Monotonic() - placement.ended_at > kKeepEnded);
   });
 }
 
@@ -354,21 +354,21 @@ void Agent::Drain(std::chrono::duration<double> limit) {
   link_measurement_.Stop("the worker is shutting down");
   WEFT_LOG_INFO << (first ? "draining: ranks save and stop" : "killing the ranks");
   if (registered_) SendHeartbeat();
-  for (auto& [key, share] : shares_) share->attempt.Stop(/*graceful=*/first);
+  for (auto& [key, placement] : placements_) placement->attempt.Stop(/*graceful=*/first);
   drain_timer_.expires_after(duration_cast<nanoseconds>(limit));
   drain_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     WEFT_LOG_WARNING << "ranks did not stop in time; killing them";
-    for (auto& [key, share] : shares_) share->attempt.Stop(/*graceful=*/false);
+    for (auto& [key, placement] : placements_) placement->attempt.Stop(/*graceful=*/false);
   });
   FinishDrainIfDone();
 }
 
 void Agent::FinishDrainIfDone() {
-  bool over = std::all_of(shares_.begin(), shares_.end(),
+  bool over = std::all_of(placements_.begin(), placements_.end(),
                           [](const auto& entry) { return entry.second->attempt.over(); });
   if (!draining_ || !over || leaving_) return;
-  bool settled = std::all_of(shares_.begin(), shares_.end(),
+  bool settled = std::all_of(placements_.begin(), placements_.end(),
                              [](const auto& entry) { return entry.second->Settled(); });
   if (settled) return Leave();
   if (std::exchange(farewell_, true)) return;

@@ -61,7 +61,7 @@ class Agent : private AttemptListener {
 
  private:
   using Key = std::pair<std::string, int64_t>;  // job id, epoch
-  struct Share;
+  struct Placement;
   struct StoreCall;
 
   // Life of the connection.
@@ -95,8 +95,8 @@ class Agent : private AttemptListener {
   void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) override;
 
   // Sending.
-  Share* FindShare(const Key& key);
-  void Pump(Share& share);
+  Placement* FindPlacement(const Key& key);
+  void Pump(Placement& placement);
   void SendUnsent();
   /// Leaves what the coordinator does not know for the next daemon on the data folder.
   void KeepUnsent();
@@ -133,7 +133,7 @@ class Agent : private AttemptListener {
   bool farewell_ = false;  // the ranks are gone, the last acknowledgements are awaited
   bool leaving_ = false;   // the stream is being ended from this side
 
-  std::map<Key, std::unique_ptr<Share>> shares_;
+  std::map<Key, std::unique_ptr<Placement>> placements_;
   UnsentReports unsent_;                         // of an earlier daemon
   std::map<std::string, int64_t> newest_epoch_;  // by job, of all commands seen
   std::map<int64_t, StoreCall> store_calls_;

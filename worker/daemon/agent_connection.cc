@@ -130,19 +130,19 @@ void Agent::OnRegistered(const v1::Registered& registered) {
   ScheduleLeaseCheck();
   ScheduleHeartbeat();
 
-  for (auto& [key, share] : shares_) {
+  for (auto& [key, placement] : placements_) {
     bool adopted = std::any_of(registered.adopted().begin(), registered.adopted().end(),
                                [&](const v1::AttemptKey& k) {
                                  return k.job_id() == key.first && k.epoch() == key.second;
                                });
-    if (!adopted && !share->attempt.over()) {
+    if (!adopted && !placement->attempt.over()) {
       WEFT_LOG_WARNING << "the coordinator does not know attempt " << key.second << " of "
                        << key.first << " any more; killing its ranks";
-      share->attempt.Stop(/*graceful=*/false);
+      placement->attempt.Stop(/*graceful=*/false);
     }
-    share->lines_sent = share->logs.acknowledged();
-    share->reports_sent = 0;
-    for (const v1::CheckpointReport& checkpoint : share->checkpoints) {
+    placement->lines_sent = placement->logs.acknowledged();
+    placement->reports_sent = 0;
+    for (const v1::CheckpointReport& checkpoint : placement->checkpoints) {
       v1::WorkerMessage message;
       *message.mutable_checkpoint() = checkpoint;
       connection_->Send(std::move(message));
@@ -154,19 +154,19 @@ void Agent::OnRegistered(const v1::Registered& registered) {
     *message.mutable_store() = call.request;
     connection_->Send(std::move(message));
   }
-  for (auto& [key, share] : shares_) Pump(*share);
+  for (auto& [key, placement] : placements_) Pump(*placement);
 }
 
 void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) {
-  for (const auto& [key, share] : shares_) {
-    if (!share->attempt.over()) *running->Add() = share->attempt.Running();
+  for (const auto& [key, placement] : placements_) {
+    if (!placement->attempt.over()) *running->Add() = placement->attempt.Running();
   }
   // What an earlier daemon has ended is not missing: its reports are on their way.
   for (const UnsentAttempt& attempt : unsent_.attempts()) *running->Add() = attempt.running;
 }
 
 void Agent::ScheduleHeartbeat() {
-  bool busy = std::any_of(shares_.begin(), shares_.end(),
+  bool busy = std::any_of(placements_.begin(), placements_.end(),
                           [](const auto& entry) { return !entry.second->attempt.over(); });
   heartbeat_timer_.expires_after(busy ? std::min<nanoseconds>(heartbeat_every_, kProgressEvery)
                                       : heartbeat_every_);
@@ -195,17 +195,17 @@ void Agent::SendHeartbeat() {
   }
   AddRunning(heartbeat.mutable_running());
   // Ended, but the rest of the log goes before that report: not missing.
-  for (const auto& [key, share] : shares_) {
-    if (share->attempt.over() && share->reports_sent < share->reports.size()) {
-      *heartbeat.add_running() = share->attempt.Running();
+  for (const auto& [key, placement] : placements_) {
+    if (placement->attempt.over() && placement->reports_sent < placement->reports.size()) {
+      *heartbeat.add_running() = placement->attempt.Running();
     }
   }
   heartbeats_sent_[heartbeat_] = clock_.Monotonic();
   connection_->Send(std::move(message));
   metrics_.SetRunningAttempts(heartbeat.running_size());
   int64_t waiting = 0;
-  for (const auto& [key, share] : shares_)
-    waiting += share->logs.last() - share->logs.acknowledged();
+  for (const auto& [key, placement] : placements_)
+    waiting += placement->logs.last() - placement->logs.acknowledged();
   metrics_.SetWaitingLogLines(waiting);
   metrics_.RemoveOldRuns();
   ForgetOldShares();
@@ -230,10 +230,10 @@ void Agent::ScheduleLeaseCheck() {
 
 void Agent::GiveUpWork() {
   bool any = false;
-  for (auto& [key, share] : shares_) {
-    if (share->attempt.over()) continue;
+  for (auto& [key, placement] : placements_) {
+    if (placement->attempt.over()) continue;
     any = true;
-    share->attempt.Abort(v1::WORKER_LOST, "the worker's lease ran out, so it killed its ranks");
+    placement->attempt.Abort(v1::WORKER_LOST, "the worker's lease ran out, so it killed its ranks");
   }
   if (!any) return;
   WEFT_LOG_ERROR << "the lease ran out without word from the coordinator; all ranks are killed";

@@ -11,7 +11,7 @@
 namespace weft::daemon {
 
 /// An attempt, and what of it the coordinator does not know yet.
-struct Agent::Share {
+struct Agent::Placement {
   Attempt attempt;
   LogBuffer logs;
   int64_t lines_sent = 0;                        // on this connection
@@ -20,8 +20,8 @@ struct Agent::Share {
   std::deque<v1::CheckpointReport> checkpoints;  // newest
   std::chrono::nanoseconds ended_at{0};
 
-  Share(boost::asio::io_context& io, const Clock& clock, const Settings& settings,
-        const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
+  Placement(boost::asio::io_context& io, const Clock& clock, const Settings& settings,
+            const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
       : attempt(io, clock, settings.attempt, start, listener, metrics),
         logs(Env::Posix(),
              JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch())),
