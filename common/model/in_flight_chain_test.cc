@@ -31,7 +31,7 @@ int64_t KeptBytes(const std::vector<ChainStage>& chain, const RematPlan& plan) {
   return bytes;
 }
 
-TEST(HeldChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
+TEST(InFlightChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
   PhiloxStream random({14, 0, 0});
   for (int trial = 0; trial < 40; ++trial) {
     const bool two_ways = trial % 2 == 1;
@@ -64,7 +64,7 @@ TEST(HeldChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
 }
 
 // What is kept counts once for each pass, and a replay once: of many passes less is kept.
-TEST(HeldChainTest, KeepsLessOfEachWhereMoreAreUnderWay) {
+TEST(InFlightChainTest, KeepsLessOfEachWhereMoreAreUnderWay) {
   const std::vector<ChainStage> chain(12, Stage(1, 2, 1, 4));
   const InFlightChain held(chain, 48, 48);
   const auto kept = [&](int64_t bytes, int64_t passes) {
@@ -76,7 +76,7 @@ TEST(HeldChainTest, KeepsLessOfEachWhereMoreAreUnderWay) {
   EXPECT_GT(held.Seconds(100, 8), held.Seconds(100, 4));
 }
 
-TEST(HeldChainTest, RoundsSizesUpSoThatCoarseMemoryStaysWithinTheBudget) {
+TEST(InFlightChainTest, RoundsSizesUpSoThatCoarseMemoryStaysWithinTheBudget) {
   PhiloxStream random({15, 0, 0});
   for (int trial = 0; trial < 20; ++trial) {
     const std::vector<ChainStage> chain = RandomChain(random, 6, false);

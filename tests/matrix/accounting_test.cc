@@ -305,20 +305,20 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
       // And once a step the gradients of what all have, of which each has a summand.
-      const double summands =
+      const double partial_sums =
           4 *
           static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).partial_gradients);
       if (way.sequence) {
         ExpectNear("reduce-scatter", Counted(rank, "tensor", "reduce-scatter"), sums);
-        ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"), summands);
+        ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"), partial_sums);
         ExpectNear("all-gather", Counted(rank, "tensor", "all-gather"),
                    passes_ * (6 * layers + 2) * stream_ + softmax);
       } else {
         const double reduced = Counted(rank, "tensor", "all-reduce");
         // Of gradients that are shared out some ranks have more of these, some none.
-        if (way.zero_stage == 0) ExpectNear("all-reduce", reduced, sums + summands);
+        if (way.zero_stage == 0) ExpectNear("all-reduce", reduced, sums + partial_sums);
         EXPECT_GE(reduced, sums);
-        EXPECT_LE(reduced, sums + summands);
+        EXPECT_LE(reduced, sums + partial_sums);
         ExpectNear("all-gather", Counted(rank, "tensor", "all-gather"), softmax);
       }
     }

@@ -69,7 +69,7 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
 /// whose tokens come from other ranks or micro-batches: what is kept in bits is rounded elsewhere,
 /// and gradients are the same on average alone. In FP8 a rank scales what it has of a micro-batch
 /// in the first step, or the sequences of it that a branch picks, and other parts have other
-/// roundings; so have the summands of ranks that share matrices, in bf16.
+/// roundings; so have the partial sums of tensor-parallel ranks, in bf16.
 double ToleranceOf(const Combination& combination) {
   const JobSpec job = JobOf(combination);
   const ResourceSpec& resources = job.resources;

@@ -272,8 +272,8 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
                                       plan.pipeline_chunks, plan.accumulation_steps);
   EXPECT_TRUE(schedule.ok());
   const StageShapes shapes(inputs.shape);
-  const InFlightActivations holdings(*schedule);
-  PipelineMemory memory(shapes, plan.stage_blocks, holdings);
+  const InFlightActivations in_flight(*schedule);
+  PipelineMemory memory(shapes, plan.stage_blocks, in_flight);
   return {memory.Ranks(inputs), memory.DeviceTiers(inputs)};
 }
 

@@ -42,7 +42,7 @@ class ParameterFile {
   /// Sets the values of `unit` that are in memory to zero.
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
-  /// The feed of an update that overlaps with a pass.
+  /// Of an update that overlaps with a pass.
   UpdatePipeline& update_pipeline() { return *update_pipeline_; }
 
   /// Elements of gradients that are written and read together, of one unit.

@@ -62,13 +62,13 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
                                       c.plan.pipeline_chunks, c.plan.accumulation_steps);
   ASSERT_TRUE(schedule.ok());
   const StageShapes shapes(inputs.shape);
-  const InFlightActivations holdings(*schedule);
-  PipelineMemory memory(shapes, c.plan.stage_blocks, holdings);
+  const InFlightActivations in_flight(*schedule);
+  PipelineMemory memory(shapes, c.plan.stage_blocks, in_flight);
   const auto all = memory.Ranks(inputs);
   auto device = memory.DeviceTiers(inputs);
   // Operands that are widened for one product are the kernels' own, which no allocator counts.
   inputs.products = ProductKind::kNative;
-  PipelineMemory unwidened(shapes, c.plan.stage_blocks, holdings);
+  PipelineMemory unwidened(shapes, c.plan.stage_blocks, in_flight);
   const auto counted = unwidened.DeviceTiers(inputs);
   for (size_t rank = 0; rank < device.size(); ++rank) {
     device[rank].workspace_bytes = counted[rank].workspace_bytes;
