@@ -40,8 +40,8 @@ struct Gemm {
 };
 
 /// The products with weights of one forward and backward pass over `tokens` tokens in sequences of
-/// this length, of all sub-layers, without those that frozen parameters save. The classifier runs in
-/// chunks of rows, see LogitsChunkRows.
+/// this length, of all sub-layers, without those that frozen parameters save. The classifier runs
+/// in chunks of rows, see LogitsChunkRows.
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
 

@@ -101,7 +101,7 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
       std::none_of(device->links.begin(), device->links.end(), timed)) {
     outside.push_back(OutsideKinds("links", "between GPUs", ""));
   }
-  if (ranks < option.ranks) {
+  if (ranks < option.ranks && worker.network_bytes_per_second <= 0) {
     outside.push_back(OutsideKinds("links", "between machines", "within one"));
   }
   return outside;

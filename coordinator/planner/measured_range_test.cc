@@ -85,6 +85,11 @@ TEST(OutsideMeasured, NamesThreadsPrecisionsAndLinks) {
   // A rank on each of two machines of one kind, which say it once.
   EXPECT_THAT(Reason(Job(), {{Worker("a", 2, 128, 1024), Worker("b", 2, 128, 1024)}}),
               EndsWith("measured: links between machines (measured: within one)"));
+  WorkerProfile known = Worker("a", 2, 128, 1024);
+  known.network_bytes_per_second = 1e9;
+  WorkerProfile alike = known;
+  alike.worker_id = "b";
+  EXPECT_THAT(Reason(Job(), {{known, alike}}), Not(HasSubstr("between machines")));
 }
 
 TEST(OutsideMeasured, OfGpusLooksAtTheirOwnMeasurements) {

@@ -97,8 +97,8 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   inputs.file_bytes = resources.offload_optimizer == "nvme" ? part_of(2 * 8 * trained, 1) : 0;
   if (resources.offload_parameters != "nvme") return;
   // Values are written, and read where the pass beside the update has not; where ranks gather them
-  // both once more. Gradients are read; where these were partial sums, whose norm was not known as they
-  // were written, for their norm as well.
+  // both once more. Gradients are read; where these were partial sums, whose norm was not known as
+  // they were written, for their norm as well.
   const int64_t stored = ElementBytes(inputs.precision->matrices);
   const bool gathers = inputs.shard_ranks > 1 && inputs.zero_stage < 3;
   const int64_t moves = gathers ? 4 : inputs.shard_ranks > 1 ? 2 : 1;
