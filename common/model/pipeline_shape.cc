@@ -202,9 +202,9 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
 PipelineMemory::OfAll::OfAll(const MemoryInputs& inputs, bool defers)
     : passes(inputs, defers), batch(BatchBytes(inputs)) {
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t shard_ranks = inputs.shape.sequence_parallel ? inputs.shape.tensor : 1;
-  message =
-      tokens / shard_ranks * ElementBytes(inputs.precision->activations) * inputs.shape.spec.width;
+  const int64_t sequence_ranks = inputs.shape.sequence_parallel ? inputs.shape.tensor : 1;
+  message = tokens / sequence_ranks * ElementBytes(inputs.precision->activations) *
+            inputs.shape.spec.width;
   evaluation = EvaluationBytes(inputs) + 4 * message + batch;
 }
 

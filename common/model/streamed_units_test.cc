@@ -37,9 +37,9 @@ TEST(StreamedUnits, OfBlocksThatAreAlikeAreThoseOfEachByItself) {
         for (const int64_t tensor : {1, 2}) {
           SCOPED_TRACE(std::string(family) + " " + std::to_string(distinct) + " " +
                        std::to_string(experts) + " " + std::to_string(tensor));
-          const int64_t shard_ranks = experts > 0 ? 2 : 1;
-          const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, 1, shard_ranks);
-          const std::vector<StreamedUnit> each = StreamedUnits(one_by_one, tensor, 1, shard_ranks);
+          const int64_t expert_ranks = experts > 0 ? 2 : 1;
+          const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, 1, expert_ranks);
+          const std::vector<StreamedUnit> each = StreamedUnits(one_by_one, tensor, 1, expert_ranks);
           ASSERT_EQ(units.size(), static_cast<size_t>(distinct > 0 ? 5 : 8));
           ASSERT_EQ(units.size(), each.size());
           for (size_t u = 0; u < units.size(); ++u) {

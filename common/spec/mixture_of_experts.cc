@@ -76,14 +76,14 @@ Status CheckExpertParallel(const JobSpec& job) {
     return InvalidError(field + " must divide model.experts " + text(job.model.experts));
   }
   const int64_t stages = resources.pipeline_parallel, matrices = resources.tensor_parallel;
-  const int64_t shard_ranks = resources.context_parallel;
-  if (resources.ranks % (stages * matrices * shard_ranks * degree) != 0) {
+  const int64_t context_ranks = resources.context_parallel;
+  if (resources.ranks % (stages * matrices * context_ranks * degree) != 0) {
     const auto per = [&](const char* name, int64_t ranks) {
       return ranks > 1 ? " / resources." + std::string(name) + " " + text(ranks) : std::string();
     };
     return InvalidError(field + " must divide resources.ranks " + text(resources.ranks) +
                         per("pipeline_parallel", stages) + per("tensor_parallel", matrices) +
-                        per("context_parallel", shard_ranks) +
+                        per("context_parallel", context_ranks) +
                         ", which see different sequences and share the experts");
   }
   const bool grows = job.train.batch_warmup_steps > 0;

@@ -28,8 +28,9 @@ std::vector<int64_t> Divisors(int64_t value) {
 /// Whether so many ranks that see different sequences are whole groups of those that share.
 bool Divides(const ResourceSpec& resources, int64_t data_ranks) {
   if (data_ranks % resources.expert_parallel != 0) return false;
-  const int64_t shard_ranks = data_ranks * resources.context_parallel;
-  return shard_ranks == 1 || shard_ranks % std::max<int64_t>(resources.zero_shard_ranks, 1) == 0;
+  const int64_t gradient_ranks = data_ranks * resources.context_parallel;
+  return gradient_ranks == 1 ||
+         gradient_ranks % std::max<int64_t>(resources.zero_shard_ranks, 1) == 0;
 }
 
 /// Whether another mesh of the job has these options, too, of ranks that sum their gradients.

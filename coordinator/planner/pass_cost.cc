@@ -139,12 +139,12 @@ void AddStepWork(const ModelShape& shape, const StepRates& rates, int64_t thread
 }  // namespace
 
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                          DType products, int64_t shard_ranks) {
+                          DType products, int64_t context_ranks) {
   return {.products = std::string(GemmRateName(products)),
           .experts = shape.spec.experts,
           .width = shape.spec.width / shape.tensor_rows,
           .tensor = shape.TensorColumns(),
-          .tokens = micro_batch * sequence_length / shard_ranks,
+          .tokens = micro_batch * sequence_length / context_ranks,
           .sequence_length = sequence_length};
 }
 
@@ -157,8 +157,8 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
-                    const StepRates& rates, int64_t threads, int64_t shard_ranks) {
-  const int64_t tokens = micro_batch * sequence_length / shard_ranks;
+                    const StepRates& rates, int64_t threads, int64_t context_ranks) {
+  const int64_t tokens = micro_batch * sequence_length / context_ranks;
   PassCost cost;
   const ProductFormat* const format = precision.block_products;
   cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
@@ -166,7 +166,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   AddAttention(shape, tokens, sequence_length, rates, threads, cost);
   if (rates.has_near_shapes()) {
     const MeasuredShape block =
-        BlockOfPass(shape, micro_batch, sequence_length, precision.products, shard_ranks);
+        BlockOfPass(shape, micro_batch, sequence_length, precision.products, context_ranks);
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
   SetMemoryBytes(shape, tokens, sequence_length, precision, dropout, cost);

@@ -34,16 +34,16 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
                    const FormatBlocks& format_blocks);
 
 /// `format_share` counts where operands in the recipe's format are multiplied as such
-/// (StepRates::Multiplies). `shard_ranks`: context-parallel ranks, which have equal parts of each
+/// (StepRates::Multiplies). `context_ranks`: context-parallel ranks, which have equal parts of each
 /// sequence and of its pairs of a query and a key. Products take as many times longer as runs near
 /// by (StepRates::Near) say.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
-                    const StepRates& rates, int64_t threads, int64_t shard_ranks = 1);
+                    const StepRates& rates, int64_t threads, int64_t context_ranks = 1);
 
 /// What the blocks of such a rank compute, which StepRates::Near asks.
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                          DType products, int64_t shard_ranks = 1);
+                          DType products, int64_t context_ranks = 1);
 
 /// PassCost::weight_gradient_bytes of such a network.
 inline double WeightGradientBytes(const ModelShape& shape) {

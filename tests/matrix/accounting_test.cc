@@ -200,16 +200,16 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
   const Way& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
-    const int64_t shard_ranks = way.data * way.context;
-    if (shard_ranks > 1 && way.pipeline == 1 && way.expert == 1) {
+    const int64_t gradient_ranks = way.data * way.context;
+    if (gradient_ranks > 1 && way.pipeline == 1 && way.expert == 1) {
       MemoryInputs inputs;
       inputs.shape = ModelShape(job_.model, way.tensor, way.sequence, way.rows);
       inputs.precision = &PrecisionOf("fp32");
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = shard_ranks;
+      inputs.ranks = gradient_ranks;
       inputs.zero_stage = way.zero_stage;
       inputs.sharded =
-          ShardParameters(job_.model, *inputs.precision, shard_ranks, way.tensor, way.rows);
+          ShardParameters(job_.model, *inputs.precision, gradient_ranks, way.tensor, way.rows);
       const RankTraffic traffic = TrafficOfStep(inputs);
       ExpectNear("all-reduce", Counted(rank, way.gradient_axis(), "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
@@ -217,7 +217,8 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  static_cast<double>(traffic.reduce_scattered));
       ExpectNear("all-gather", Counted(rank, way.gradient_axis(), "all-gather"),
                  static_cast<double>(traffic.gathered));
-      const double others = static_cast<double>(shard_ranks - 1) / static_cast<double>(shard_ranks);
+      const double others =
+          static_cast<double>(gradient_ranks - 1) / static_cast<double>(gradient_ranks);
       ExpectNear("sent",
                  Counted(rank, way.gradient_axis(), "reduce-scatter", &CollectiveUse::sent_bytes),
                  others * static_cast<double>(traffic.reduce_scattered));
@@ -229,12 +230,12 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
         const auto cut = CutModel(job_);
         ASSERT_TRUE(cut.ok()) << cut.status().message();
         inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
-                                     static_cast<int64_t>(rank) / (shard_ranks * way.tensor));
+                                     static_cast<int64_t>(rank) / (gradient_ranks * way.tensor));
       }
       inputs.precision = &PrecisionOf("fp32");
       inputs.sequence_length = tokens_;
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = shard_ranks;
+      inputs.ranks = gradient_ranks;
       inputs.context = {way.context, way.method == "ulysses"};
       const RankTraffic traffic = TrafficOfStep(inputs);
       const char* exchange = inputs.context.ulysses ? "all-to-all" : "send and receive";

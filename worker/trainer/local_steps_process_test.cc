@@ -16,10 +16,10 @@ using testing::HasSubstr;
 class LocalStepsProcessTest : public TrainerProcessTest {
  protected:
   /// Rounds of 3 of 12 steps; saved after steps 6, 9 (every 4 steps) and 12.
-  AttemptSpec LocalSpec(const std::string& run, int64_t workers, int64_t shard_ranks = 1) const {
+  AttemptSpec LocalSpec(const std::string& run, int64_t workers, int64_t context_ranks = 1) const {
     AttemptSpec spec = Spec(run);
-    spec.plan.mesh.context = spec.job.resources.context_parallel = shard_ranks;
-    if (shard_ranks > 1) spec.job.model.dropout = spec.job.model.attention_dropout = 0;
+    spec.plan.mesh.context = spec.job.resources.context_parallel = context_ranks;
+    if (context_ranks > 1) spec.job.model.dropout = spec.job.model.attention_dropout = 0;
     spec.job.train.local_steps = 3;
     spec.job.train.precision = spec.plan.precision = "bf16_pure";
     Join(spec, workers);
@@ -67,10 +67,10 @@ class LocalStepsProcessTest : public TrainerProcessTest {
 };
 
 TEST_F(LocalStepsProcessTest, KilledRanksResumeToTheSameBits) {
-  for (const int64_t shard_ranks : {1, 2}) {
-    SCOPED_TRACE(shard_ranks);
-    const std::string name = std::to_string(shard_ranks);
-    const AttemptSpec undisturbed = LocalSpec("undisturbed" + name, 2, shard_ranks);
+  for (const int64_t context_ranks : {1, 2}) {
+    SCOPED_TRACE(context_ranks);
+    const std::string name = std::to_string(context_ranks);
+    const AttemptSpec undisturbed = LocalSpec("undisturbed" + name, 2, context_ranks);
     const std::vector<int> done(static_cast<size_t>(undisturbed.world_size), kExitDone);
     ASSERT_EQ(Run(undisturbed), done);
     const std::vector<double> losses = Losses(undisturbed);
@@ -79,7 +79,7 @@ TEST_F(LocalStepsProcessTest, KilledRanksResumeToTheSameBits) {
     EXPECT_THAT(Checkpoints(undisturbed), testing::Not(testing::Contains(HasSubstr("00000004"))))
         << "saved after outer steps alone";
 
-    AttemptSpec spec = LocalSpec("killed" + name, 2, shard_ranks);
+    AttemptSpec spec = LocalSpec("killed" + name, 2, context_ranks);
     RunToStep6(spec);
     spec.epoch = 2;
     ASSERT_EQ(Run(spec), done);

@@ -277,8 +277,8 @@ class StepModel {
   double RoutingBytes(double passes) const {
     if (!model_.HasExperts()) return 0;
     if (PlainExperts()) passes += kOrderPasses;
-    const double shard_ranks = stack_.sequence_parallel ? D(run_.ExpertTensor()) : 1;
-    return kHalf * width_ * (passes * rows_ / shard_ranks + tokens_ / StreamShards());
+    const double sequence_ranks = stack_.sequence_parallel ? D(run_.ExpertTensor()) : 1;
+    return kHalf * width_ * (passes * rows_ / sequence_ranks + tokens_ / StreamShards());
   }
   double ActivationBytes() const { return MlpActivationBytes() + kHalf * tokens_ * 2 * qkv_; }
   double MlpActivationBytes() const { return kHalf * rows_ * inner_ * ActivationPasses(); }
@@ -501,14 +501,14 @@ Status Check(const AcceleratorSpec& device, const SoftwareStack& stack, const Cl
                         " tensor-parallel ranks; hint: a divisor, or 0 for all of them");
   }
   // Where experts are divided in their own way, all ranks of a stage may share them.
-  const int64_t shard_ranks =
+  const int64_t expert_data_ranks =
       run.expert_tensor > 0 ? run.tensor * run.context * run.data / run.expert_tensor : run.data;
   if (run.model.experts_per_token > run.model.experts || run.model.experts % run.expert != 0 ||
-      shard_ranks % run.expert != 0) {
+      expert_data_ranks % run.expert != 0) {
     return InvalidError(
         std::to_string(run.model.experts) + " experts, " +
         std::to_string(run.model.experts_per_token) + " of them for each token, on " +
-        std::to_string(run.expert) + " of " + std::to_string(shard_ranks) +
+        std::to_string(run.expert) + " of " + std::to_string(expert_data_ranks) +
         (run.expert_tensor > 0 ? "" : " data-parallel") + " ranks; hint: the ranks divide both");
   }
   const int64_t tables = stack.tables_are_blocks && run.pipeline > 1 ? 2 : 0;

@@ -89,9 +89,9 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
     const int64_t sharer = shared                        ? here.first / run
                            : !own_rows && DealtOut(rows) ? ranks->rank()
                                                          : 0;
-    const int64_t shard_ranks = ranks != nullptr ? ranks->degree() : 1;
+    const int64_t tensor_ranks = ranks != nullptr ? ranks->degree() : 1;
     const int64_t chunks = options_.context != nullptr ? options_.context->rank() : 0;
-    place += static_cast<uint32_t>(1 + chunks * shard_ranks + sharer) << 20;
+    place += static_cast<uint32_t>(1 + chunks * tensor_ranks + sharer) << 20;
   }
   const PhiloxKey key = {context.seed, static_cast<uint32_t>(context.step),
                          SiteHash("saved activation") + place * 0x9e3779b9u};

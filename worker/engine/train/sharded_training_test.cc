@@ -432,11 +432,11 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
         const double part = static_cast<double>(of - 1) / static_cast<double>(of);
         return of > 1 ? totals.sent_bytes / kSteps / part : 0;
       };
-      const int64_t shard_ranks = inputs.ShardGroupSize();
+      const int64_t group = inputs.ShardGroupSize();
       expect_near("all-reduce", sent(shared.reduced, ranks) / 2, traffic.all_reduced);
-      expect_near("reduce-scatter", sent(shared.scattered, shard_ranks), traffic.reduce_scattered);
-      expect_near("all-gather", sent(shared.gathered, shard_ranks), traffic.gathered);
-      expect_near("all-reduce between groups", sent(shared.across, ranks / shard_ranks) / 2,
+      expect_near("reduce-scatter", sent(shared.scattered, group), traffic.reduce_scattered);
+      expect_near("all-gather", sent(shared.gathered, group), traffic.gathered);
+      expect_near("all-reduce between groups", sent(shared.across, ranks / group) / 2,
                   traffic.between_groups);
 
       const MemoryBreakdown predicted = PredictMemory(inputs);

@@ -253,9 +253,9 @@ class Trainer {
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   /// Ranks that see other sequences than each other.
   int64_t data_ranks() const {
-    const int64_t shard_ranks = parts_.sequences != nullptr ? parts_.sequences->degree() : 1;
+    const int64_t context_ranks = parts_.sequences != nullptr ? parts_.sequences->degree() : 1;
     if (parts_.outer != nullptr) return parts_.outer->world_size();
-    return parts_.reducer != nullptr ? parts_.reducer->world_size() / shard_ranks : 1;
+    return parts_.reducer != nullptr ? parts_.reducer->world_size() / context_ranks : 1;
   }
 
   JobSpec job_;

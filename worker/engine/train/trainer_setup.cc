@@ -19,28 +19,28 @@ namespace weft::engine {
 namespace {
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
-  const int64_t shard_ranks = parts.sequences != nullptr ? parts.sequences->degree() : 1;
+  const int64_t context_ranks = parts.sequences != nullptr ? parts.sequences->degree() : 1;
   const int64_t summing = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
   const int64_t replicas = summing * (parts.outer != nullptr ? parts.outer->world_size() : 1);
-  const int64_t ranks = replicas / shard_ranks;  // that see different sequences
+  const int64_t ranks = replicas / context_ranks;  // that see different sequences
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
   const int64_t experts = parts.experts != nullptr ? parts.experts->degree() : 1;
   const int64_t pipeline = parts.pipeline != nullptr ? parts.pipeline->degree() : 1;
   if (RankCount(plan.mesh) != replicas * tensor * pipeline ||
       plan.mesh.data * plan.mesh.expert != ranks || plan.mesh.expert != experts ||
-      plan.mesh.context != shard_ranks || plan.mesh.pipeline != pipeline) {
+      plan.mesh.context != context_ranks || plan.mesh.pipeline != pipeline) {
     return InvalidError(
         "a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
         std::to_string(plan.mesh.data * plan.mesh.expert) +
         " of them data-parallel, cannot run on " + std::to_string(ranks) +
         (experts > 1 ? ", of which " + std::to_string(experts) + " share experts" : "") +
-        (shard_ranks > 1 ? " times " + std::to_string(shard_ranks) + " of context" : "") +
+        (context_ranks > 1 ? " times " + std::to_string(context_ranks) + " of context" : "") +
         (tensor > 1 ? " times " + std::to_string(tensor) : "") +
         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
   WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(job, plan));
   const bool local = job.train.local_steps > 1;
-  if (local ? summing != shard_ranks : parts.outer != nullptr) {
+  if (local ? summing != context_ranks : parts.outer != nullptr) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
                         ", but the ranks are to meet in " +
                         (local ? "every step" : "outer steps alone"));
@@ -53,7 +53,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence(), rows));
   if (parts.sequences != nullptr) {
-    WEFT_RETURN_IF_ERROR(CheckContextParallel(job, shard_ranks, parts.sequences->method()));
+    WEFT_RETURN_IF_ERROR(CheckContextParallel(job, context_ranks, parts.sequences->method()));
   }
   WEFT_RETURN_IF_ERROR(CheckPipelineParallel(job, pipeline, plan.pipeline_schedule,
                                              plan.pipeline_chunks, plan.accumulation_steps));

@@ -28,12 +28,12 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const
   const ParameterSet& parameters = parts_.model->parameters();
   std::map<std::string_view, int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
-  const int64_t shard_ranks = parts_.experts == nullptr ? 1 : parts_.experts->degree();
+  const int64_t expert_ranks = parts_.experts == nullptr ? 1 : parts_.experts->degree();
   const bool first_chunks = parts_.sequences == nullptr || parts_.sequences->rank() == 0;
   const bool first_shards = parts().empty() || parts_.reducer->first_shards();
   for (size_t i = 0; i < tensors.size(); ++i) {
     NamedTensor& tensor = tensors[i];
-    const bool first = first_chunks && (parts_.rank < shard_ranks || i >= of_all);
+    const bool first = first_chunks && (parts_.rank < expert_ranks || i >= of_all);
     const int64_t* owner = OwnerOf(tensor.name, indices);
     if (owner == nullptr) {
       tensor.saved = first && (parts_.rank == 0 || i >= of_all) &&

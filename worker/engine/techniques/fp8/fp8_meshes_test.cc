@@ -143,11 +143,11 @@ struct Codes {
   float weight_scale = 0, input_scale = 0;
 };
 
-Codes CodesOf(const std::vector<float>& values, const Shape& shape, Collective* shard_ranks) {
+Codes CodesOf(const std::vector<float>& values, const Shape& shape, Collective* tensor_group) {
   Allocator allocator(0);
   Context context;
   context.allocator = &allocator;
-  Fp8Scaling fp8({}, false, shard_ranks);
+  Fp8Scaling fp8({}, false, tensor_group);
   std::vector<float> own = values;
   const TensorView view(own.data(), DType::kF32, shape);
   const int64_t layer = fp8.AddLayer({.inputs = true});

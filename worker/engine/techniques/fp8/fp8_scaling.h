@@ -33,7 +33,7 @@ struct Fp8Tensor {
 /// to the host. Not thread-safe.
 class Fp8Scaling {
  public:
-  /// `tensor_group`, which outlives this: the ranks that share matrices, or none. They do the same
+  /// `tensor_group`, which outlives this: the tensor-parallel ranks, or none. They do the same
   /// in the same order.
   Fp8Scaling(Fp8Spec spec, bool with_gradients, Collective* tensor_group = nullptr)
       : spec_(std::move(spec)), with_gradients_(with_gradients), tensor_group_(tensor_group) {}
@@ -43,7 +43,7 @@ class Fp8Scaling {
   /// Layers of a block: queries, keys and values, attention's result, up, down.
   static constexpr int64_t kLayersOfBlock = 4;
 
-  /// What each of the tensor_group has a part of.
+  /// What each tensor-parallel rank has a part of.
   struct Parts {
     bool inputs = false;
     bool gradients = false;
@@ -80,15 +80,15 @@ class Fp8Scaling {
   /// The gradient of a layer's result; always counts.
   Result<Fp8Tensor> QuantizeGradient(Context& context, int64_t layer, const Tensor& dy,
                                      Wanted wanted) const;
-  /// The tensor_group' scales of all weights as they are now. All of them call it before
-  /// QuantizeWeight.
+  /// Computes the scales of all weights, over the tensor-parallel ranks, as they are now. All of
+  /// them call it before QuantizeWeight.
   Status AgreeOnWeights(Context& context) const;
   /// The weight of this number, into `to`, which keeps its memory.
   Status QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
                         Fp8Tensor& to) const;
 
-  /// Largest magnitudes of the step under way, f32, for ranks to agree on, the tensor_group too;
-  /// none with current scaling.
+  /// Largest magnitudes of the step under way, f32, for ranks to agree on, the tensor-parallel
+  /// ones, too; none with current scaling.
   TensorView magnitudes() const { return delayed() ? amax_.view() : TensorView(); }
 
   /// The scales of the next step, after step `step`.
@@ -106,7 +106,7 @@ class Fp8Scaling {
   DType GradientType() const { return spec_.formats == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3; }
   Result<Fp8Tensor> Quantize(Context& context, int64_t tensor, DType type, const Tensor& x,
                              Wanted wanted, bool record) const;
-  /// `in_parts`: tensor_group have others, and the same scale.
+  /// `in_parts`: the tensor-parallel ranks have other parts, and the same scale.
   Status ScaleByOwn(Context& context, const TensorView& x, DType type, bool in_parts,
                     const Tensor& scale, const Tensor& inverse) const;
 
@@ -127,7 +127,7 @@ class Fp8Scaling {
   // For a tensor that is scaled by its own magnitude: [1], zero between uses, and [1, 1].
   Tensor own_amax_;
   Tensor own_history_;
-  // By weight, with tensor_group: zero between uses, [weights, 1], and as above.
+  // By weight, with tensor-parallel ranks: zero between uses, [weights, 1], and as above.
   Tensor weight_amax_;
   Tensor weight_history_;
   Tensor weight_largest_code_;

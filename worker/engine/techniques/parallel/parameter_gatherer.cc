@@ -115,14 +115,14 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
 Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   Gathered& gathered = gathered_[region];
   const ParameterSet::Region& held = parameters_->regions()[region];
-  Collective* const shard_ranks = ShardGroupOf(held);
+  Collective* const shard_group = ShardGroupOf(held);
   if (host_ != nullptr) {
     ProfileScope scope(context.profiler, "wait for weights");
     WEFT_RETURN_IF_ERROR(host_->up().Await(stream_, gathered.job));
     if (parameters_->file() != nullptr) LeaveImage(held.first_unit);
-    if (shard_ranks == nullptr) gathered.values = std::exchange(gathered.part, {});
+    if (shard_group == nullptr) gathered.values = std::exchange(gathered.part, {});
   }
-  if (shard_ranks == nullptr && (gathered.values || dtype == held.dtype)) return OkStatus();
+  if (shard_group == nullptr && (gathered.values || dtype == held.dtype)) return OkStatus();
   const int64_t count = held.held.shape.Elements();
   WEFT_ASSIGN_OR_RETURN(gathered.values,
                         Tensor::New(context, Component::kParameters, dtype, {count * held.ranks}));
@@ -132,8 +132,8 @@ Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   } else {
     own = gathered.part;
   }
-  if (shard_ranks == nullptr) return OkStatus();
-  gathered.work = shard_ranks->AllGather(stream_, own, gathered.values, "all-gather parameters");
+  if (shard_group == nullptr) return OkStatus();
+  gathered.work = shard_group->AllGather(stream_, own, gathered.values, "all-gather parameters");
   return OkStatus();
 }
 

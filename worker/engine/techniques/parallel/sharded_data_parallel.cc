@@ -104,13 +104,13 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
 }
 
 int64_t ShardedDataParallel::SharerCount(int64_t bucket) const {
-  const Collective* const shard_ranks = ShardGroupOf(bucket);
-  return shard_ranks == nullptr ? 1 : shard_ranks->size();
+  const Collective* const shard_group = ShardGroupOf(bucket);
+  return shard_group == nullptr ? 1 : shard_group->size();
 }
 
 int64_t ShardedDataParallel::OwnPart(int64_t bucket) const {
-  const Collective* const shard_ranks = ShardGroupOf(bucket);
-  return shard_ranks == nullptr ? 0 : shard_ranks->rank();
+  const Collective* const shard_group = ShardGroupOf(bucket);
+  return shard_group == nullptr ? 0 : shard_group->rank();
 }
 
 Status ShardedDataParallel::SumOverParts(std::span<double> values) {
@@ -196,14 +196,14 @@ TensorView ShardedDataParallel::Sums(int64_t bucket) const {
 
 // In place: the sums may be those of earlier micro-batches.
 Work ShardedDataParallel::Scatter(int64_t bucket, const TensorView& values) {
-  Collective* const shard_ranks = ShardGroupOf(bucket);
-  if (shard_ranks == nullptr) return Work();
+  Collective* const shard_group = ShardGroupOf(bucket);
+  if (shard_group == nullptr) return Work();
   const int64_t begin = this->bucket(bucket).begin;
   const ParameterSet::Range own = Kept(bucket);
   const TensorView part(static_cast<char*>(values.data) +
                             static_cast<size_t>(own.begin - begin) * DTypeSize(values.dtype),
                         values.dtype, {own.size()}, values.device);
-  return shard_ranks->ReduceScatter(stream(), values, part, Reduction::kSum,
+  return shard_group->ReduceScatter(stream(), values, part, Reduction::kSum,
                                     "reduce-scatter gradients");
 }
 
@@ -392,8 +392,8 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
 }
 
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
-  Collective* const shard_ranks = ShardGroupOf(bucket);
-  if (shard_ranks == nullptr) return OkStatus();
+  Collective* const shard_group = ShardGroupOf(bucket);
+  if (shard_group == nullptr) return OkStatus();
   const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
     for (const Packed& packed : PackedOf(bucket, rank)) {
@@ -404,37 +404,37 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
     }
     return OkStatus();
   };
-  const int own = shard_ranks->rank();
+  const int own = shard_group->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
-  WEFT_RETURN_IF_ERROR(shard_ranks
+  WEFT_RETURN_IF_ERROR(shard_group
                            ->AllGather(stream(), staging_.Elements(own * bytes, bytes),
-                                       staging_.Elements(0, shard_ranks->size() * bytes),
+                                       staging_.Elements(0, shard_group->size() * bytes),
                                        "all-gather parameters")
                            .Wait(stream()));
-  for (int64_t rank = 0; rank < shard_ranks->size(); ++rank) {
+  for (int64_t rank = 0; rank < shard_group->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));
   }
   return OkStatus();
 }
 
 Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket) {
-  Collective* const shard_ranks = ShardGroupOf(bucket);
-  if (shard_ranks == nullptr) return OkStatus();
+  Collective* const shard_group = ShardGroupOf(bucket);
+  if (shard_group == nullptr) return OkStatus();
   const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
-  const int own = shard_ranks->rank();
+  const int own = shard_group->rank();
   std::vector<Packed> others;
-  for (int64_t rank = 0; rank < shard_ranks->size(); ++rank) {
+  for (int64_t rank = 0; rank < shard_group->size(); ++rank) {
     if (rank == own) continue;
     for (const Packed& packed : PackedOf(bucket, rank)) others.push_back(packed);
   }
   return staging.Pass(
-      DType::kU8, shard_ranks->size() * bytes,
+      DType::kU8, shard_group->size() * bytes,
       [packed = PackedOf(bucket, own)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : packed) lane.Copy(above + at, values.data, values.Bytes());
       },
       [&](const TensorView& all) {
         const TensorView part(all.As<uint8_t>() + own * bytes, all.dtype, {bytes}, all.device);
-        return shard_ranks->AllGather(stream(), part, all, "all-gather parameters");
+        return shard_group->AllGather(stream(), part, all, "all-gather parameters");
       },
       [others = std::move(others)](TransferQueue& lane, std::byte* above) {
         for (const auto& [values, at] : others) lane.Copy(values.data, above + at, values.Bytes());
@@ -442,11 +442,11 @@ Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket
 }
 
 Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
-  Collective* const shard_ranks = ShardGroupOf(bucket);
-  if (shard_ranks == nullptr) return {};
+  Collective* const shard_group = ShardGroupOf(bucket);
+  if (shard_group == nullptr) return {};
   const GradientBucket& all = this->bucket(bucket);
-  return shard_ranks->AllGather(
-      stream(), parameters_->ValuesAlong(PartOfBucket(bucket, shard_ranks->rank())),
+  return shard_group->AllGather(
+      stream(), parameters_->ValuesAlong(PartOfBucket(bucket, shard_group->rank())),
       parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
 }
 
