@@ -55,7 +55,13 @@ Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metric
       drain_timer_(io),
       unsent_(settings_.unsent_path),
       link_measurement_(io, settings_.attempt.host,
-                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {}
+                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {
+  // What the daemon before has ended does not start again.
+  for (const UnsentAttempt& attempt : unsent_.attempts()) {
+    int64_t& newest = newest_epoch_[attempt.running.job_id()];
+    newest = std::max(newest, attempt.running.epoch());
+  }
+}
 
 Agent::~Agent() {
   if (connection_ == nullptr) return;

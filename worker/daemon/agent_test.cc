@@ -449,6 +449,13 @@ TEST_F(AgentTest, TheNextOneTellsTheEndsOfADrainWithoutCoordinator) {
   EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
   EXPECT_TRUE(
       coordinator_.WaitFor([](const auto& m) { return m.heartbeat().running_size() == 1; }));
+  // The start is told again, as its end was not known.
+  coordinator_.ForgetMessages();
+  StartJob("wait");
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) {
+    return m.attempt().state() == v1::ATTEMPT_STOPPED &&
+           m.attempt().message() == "epoch 1 came before this start";
+  }));
   v1::CoordinatorMessage ack;
   ack.mutable_attempt_ack()->set_job_id("wait");
   ack.mutable_attempt_ack()->set_epoch(1);
