@@ -37,7 +37,11 @@ constexpr double kLongRound = 0.02;
 constexpr double kLongRoundTrips = 4;
 /// So many of them are made, unless they take too long.
 constexpr int kRounds = 5;
+/// Too long: more than so much and so many round trips, in which TCP finds its pace, or more than
+/// this part of the time that is left for both directions.
 constexpr double kEnoughSeconds = 0.5;
+constexpr double kEnoughRoundTrips = 10;
+constexpr double kMostOfTime = 0.4;
 constexpr int kEchoes = 20;
 constexpr double kEchoSeconds = 0.1;
 
@@ -205,10 +209,12 @@ class Meter {
   Result<LinkRate> Measure() {
     LinkRate rate;
     WEFT_ASSIGN_OR_RETURN(rate.round_trip_seconds, RoundTrip());
+    const double left = -SecondsSince(limit_.deadline);
+    const double enough = SecondsPerDirection(rate.round_trip_seconds, left);
     WEFT_ASSIGN_OR_RETURN(rate.send_bytes_per_second,
-                          Rate(Operation::kReceive, rate.round_trip_seconds));
+                          Rate(Operation::kReceive, rate.round_trip_seconds, enough));
     WEFT_ASSIGN_OR_RETURN(rate.receive_bytes_per_second,
-                          Rate(Operation::kSend, rate.round_trip_seconds));
+                          Rate(Operation::kSend, rate.round_trip_seconds, enough));
     return rate;
   }
 
@@ -247,14 +253,13 @@ class Meter {
     return SecondsSince(begin);
   }
 
-  Result<double> Rate(Operation operation, double round_trip) {
+  Result<double> Rate(Operation operation, double round_trip, double enough) {
     const double long_round = std::max(kLongRound, kLongRoundTrips * round_trip);
     std::vector<LinkRound> rounds;
     const auto begin = steady_clock::now();
     uint64_t bytes = kFirstRound;
     // A short round shows that longer ones before it were held up.
-    for (int full = 0;
-         full < kRounds && (rounds.empty() || SecondsSince(begin) < kEnoughSeconds);) {
+    for (int full = 0; full < kRounds && (rounds.empty() || SecondsSince(begin) < enough);) {
       WEFT_ASSIGN_OR_RETURN(const double seconds, Round(operation, bytes));
       rounds.push_back({static_cast<double>(bytes), seconds});
       if (seconds - round_trip < long_round && bytes < kLargestRound) {
@@ -286,6 +291,11 @@ double LinkBytesPerSecond(std::span<const LinkRound> rounds, double round_trip_s
   return best;
 }
 
+double SecondsPerDirection(double round_trip_seconds, double seconds_left) {
+  return std::min(std::max(kEnoughSeconds, kEnoughRoundTrips * round_trip_seconds),
+                  kMostOfTime * seconds_left);
+}
+
 Socket::~Socket() {
   if (fd_ >= 0) close(fd_);
 }
@@ -310,7 +320,10 @@ Status LinkListener::Serve(const std::string& token, const LinkLimit& limit) {
   while (true) {
     WEFT_RETURN_IF_ERROR(Await(socket_.fd(), POLLIN, limit));
     const Socket peer(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (peer.fd() < 0) continue;
+    if (peer.fd() < 0) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
+      return ErrnoError("take a connection", errno);
+    }
     SendAtOnce(peer);
     const LinkLimit soon{std::min(limit.deadline, steady_clock::now() + kTokenPatience),
                          limit.stop};

@@ -21,6 +21,10 @@ struct LinkRound {
 /// rounds.
 double LinkBytesPerSecond(std::span<const LinkRound> rounds, double round_trip_seconds);
 
+/// How long each direction of a link is measured, with so much time left for both: half a second,
+/// and ten round trips where there is time.
+double SecondsPerDirection(double round_trip_seconds, double seconds_left);
+
 /// One TCP stream between two machines, without delay of small messages, as ranks use it.
 struct LinkRate {
   double send_bytes_per_second = 0;  ///< From the end that connected.
@@ -61,7 +65,8 @@ class LinkListener {
   static Result<LinkListener> Open(const std::string& host);
   int port() const { return port_; }
   /// Serves the first peer that shows the token, until that one is done; others are turned away.
-  /// kAborted when it was stopped, kUnavailable when the limit came first.
+  /// kAborted when it was stopped, kUnavailable when the limit came first; else what the system
+  /// says, where it can take no connection.
   Status Serve(const std::string& token, const LinkLimit& limit);
 
  private:

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <string>
@@ -31,6 +32,13 @@ TEST(LinkBytesPerSecond, IsNoneWithoutRoundsAndFiniteWhateverTheRoundTrip) {
   // A round that was shorter than the round trip is taken to have a tenth of its time for bytes.
   const std::vector<LinkRound> rounds = {{1e6, 1e-3}};
   EXPECT_DOUBLE_EQ(LinkBytesPerSecond(rounds, 2e-3), 1e10);
+}
+
+TEST(SecondsPerDirection, AreTenRoundTripsWithinTheLimit) {
+  EXPECT_DOUBLE_EQ(SecondsPerDirection(1e-4, 5), 0.5);
+  EXPECT_DOUBLE_EQ(SecondsPerDirection(0.1, 5), 1);
+  // Both directions leave time for the round that is under way.
+  EXPECT_DOUBLE_EQ(SecondsPerDirection(0.3, 4.5), 1.8);
 }
 
 /// Both ends on loopback.
@@ -115,6 +123,17 @@ TEST_F(Link, EndsAtItsLimitAndWhenItIsStopped) {
   EXPECT_THAT(silent.status().message(), HasSubstr("did not answer"));
   stop_ = true;
   EXPECT_EQ(listener_->Serve(token_, In(milliseconds(10000))).code(), StatusCode::kAborted);
+}
+
+TEST_F(Link, SaysThatTheWorkerHasNoFileDescriptorLeft) {
+  const Socket peer = Dial();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status served = listener_->Serve(token_, In(milliseconds(10000)));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(served.message(), HasSubstr("take a connection"));
 }
 
 TEST_F(Link, ToAClosedPortSaysSo) {
