@@ -6,6 +6,8 @@
 namespace weft::coordinator {
 namespace {
 
+constexpr std::chrono::hours kLongestPause(24);
+
 double InTwoDigits(double value) {
   if (!(value > 0)) return 0;
   const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
@@ -22,16 +24,19 @@ void NetworkLinks::Load(const std::vector<LinkRecord>& records) {
   for (const LinkRecord& record : records) Put(record);
 }
 
-bool NetworkLinks::Join(const std::string& machine, const std::string& host) {
+bool NetworkLinks::Join(const std::string& machine, const std::set<std::string>& hosts) {
   bool moved = false;
-  const std::vector<std::string> peers = peers_[machine];
+  const auto known = peers_.find(machine);
+  if (known == peers_.end()) return false;
+  const std::vector<std::string> peers = known->second;
   for (const std::string& peer : peers) {
     const MachinePair pair = PairOf(machine, peer);
     failures_.erase(pair);
-    const auto link = links_.find(pair);
-    if (link == links_.end()) continue;
-    const LinkRecord& record = link->second;
-    moved |= host != (record.machine_a == machine ? record.host_a : record.host_b);
+    if (const auto link = links_.find(pair); link != links_.end()) {
+      const LinkRecord& record = link->second;
+      moved |= !hosts.contains(record.machine_a == machine ? record.host_a : record.host_b);
+    }
+    RemovePeers(pair);
   }
   if (moved) Forget(machine);
   return moved;
@@ -44,9 +49,13 @@ void NetworkLinks::Put(const LinkRecord& link) {
   links_[pair] = link;
 }
 
-void NetworkLinks::Fail(const MachinePair& pair, const std::string& why, Duration now) {
+NetworkLinks::Duration NetworkLinks::Fail(const MachinePair& pair, const std::string& why,
+                                          Duration now) {
   AddPeers(pair);
-  failures_[pair] = {why, now};
+  Failure& failure = failures_[pair];
+  const Duration longest = std::max<Duration>(patience_, kLongestPause);
+  failure = {why, now, failure.why.empty() ? patience_ : std::min(2 * failure.pause, longest)};
+  return failure.pause;
 }
 
 void NetworkLinks::AddPeers(const MachinePair& pair) {
@@ -58,19 +67,46 @@ void NetworkLinks::AddPeers(const MachinePair& pair) {
   add(pair.second, pair.first);
 }
 
+void NetworkLinks::RemovePeers(const MachinePair& pair) {
+  if (links_.contains(pair) || failures_.contains(pair)) return;
+  const auto remove = [&](const std::string& machine, const std::string& peer) {
+    const auto peers = peers_.find(machine);
+    if (peers == peers_.end()) return;
+    std::erase(peers->second, peer);
+    if (peers->second.empty()) peers_.erase(peers);
+  };
+  remove(pair.first, pair.second);
+  remove(pair.second, pair.first);
+}
+
 void NetworkLinks::Forget(const std::string& machine) {
-  for (const std::string& peer : peers_[machine]) {
-    links_.erase(PairOf(machine, peer));
-    failures_.erase(PairOf(machine, peer));
-    std::erase(peers_[peer], machine);
+  const auto known = peers_.find(machine);
+  if (known == peers_.end()) return;
+  const std::vector<std::string> peers = known->second;
+  for (const std::string& peer : peers) {
+    const MachinePair pair = PairOf(machine, peer);
+    links_.erase(pair);
+    failures_.erase(pair);
+    RemovePeers(pair);
   }
-  peers_.erase(machine);
+}
+
+void NetworkLinks::ForgetFailures(const std::set<std::string>& there, Duration now) {
+  std::vector<MachinePair> old;
+  for (const auto& [pair, failure] : failures_) {
+    const bool both = there.contains(pair.first) && there.contains(pair.second);
+    if (!both && now - failure.at >= failure.pause) old.push_back(pair);
+  }
+  for (const MachinePair& pair : old) {
+    failures_.erase(pair);
+    RemovePeers(pair);
+  }
 }
 
 bool NetworkLinks::IsKnown(const MachinePair& pair, Duration now) const {
   const auto failure = failures_.find(pair);
   return links_.contains(pair) ||
-         (failure != failures_.end() && now - failure->second.at < patience_);
+         (failure != failures_.end() && now - failure->second.at < failure->second.pause);
 }
 
 int64_t NetworkLinks::Degree(const std::string& machine, Duration now) const {
@@ -102,10 +138,17 @@ std::vector<MachinePair> NetworkLinks::Choose(std::vector<std::string> idle, Dur
   return chosen;
 }
 
-std::optional<double> NetworkLinks::RateOf(const std::string& machine) const {
+std::optional<double> NetworkLinks::RateOf(const std::set<std::string>& machines) const {
   std::vector<double> rates;
-  for (const LinkView& link : Of(machine)) {
-    if (link.error.empty()) rates.push_back(link.bytes_per_second);
+  for (const std::string& machine : machines) {
+    const auto peers = peers_.find(machine);
+    if (peers == peers_.end()) continue;
+    for (const std::string& peer : peers->second) {
+      // One between two of them counts once.
+      if (peer < machine && machines.contains(peer)) continue;
+      const auto link = links_.find(PairOf(machine, peer));
+      if (link != links_.end()) rates.push_back(link->second.bytes_per_second);
+    }
   }
   if (rates.empty()) return std::nullopt;
   std::sort(rates.begin(), rates.end());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,26 +32,30 @@ class NetworkLinks {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  /// Each machine is measured to so many others. Failures count, and are forgotten after
-  /// `patience`.
+  /// Each machine is measured to so many others. A failure counts for `patience`, the next one of
+  /// the same two machines for twice as long, and so on up to a day.
   NetworkLinks(int64_t links_per_machine, Duration patience)
       : links_per_machine_(links_per_machine), patience_(patience) {}
 
   void Load(const std::vector<LinkRecord>& records);
-  /// A worker of that machine has joined, and is reached at `host`. The links that were measured
-  /// elsewhere are void, as are failures: true when the former were there.
-  bool Join(const std::string& machine, const std::string& host);
+  /// A worker of that machine has joined; its workers are reached at these hosts. The links that
+  /// were measured elsewhere are void, as are failures: true when the former were there.
+  bool Join(const std::string& machine, const std::set<std::string>& hosts);
   void Put(const LinkRecord& link);
-  void Fail(const MachinePair& pair, const std::string& why, Duration now);
+  /// Returns how long the failure counts.
+  Duration Fail(const MachinePair& pair, const std::string& why, Duration now);
   void Forget(const std::string& machine);
+  /// Those that do not count any more, of machines that are not `there`.
+  void ForgetFailures(const std::set<std::string>& there, Duration now);
 
   /// Pairs of machines to measure now, at most `most`: of those that are `idle`, no machine twice,
   /// and the least known first.
   std::vector<MachinePair> Choose(std::vector<std::string> idle, Duration now, size_t most) const;
 
-  /// Bytes per second from the machine to others: the median of its links, the lower of two middle
-  /// ones, in two digits, so that plans do not follow noise. nullopt: nothing was measured.
-  std::optional<double> RateOf(const std::string& machine) const;
+  /// Bytes per second from one of these machines to others: the median of all their links, the
+  /// lower of two middle ones, in two digits, so that plans do not follow noise. nullopt: nothing
+  /// was measured.
+  std::optional<double> RateOf(const std::set<std::string>& machines) const;
   std::vector<LinkView> Of(const std::string& machine) const;
   const std::map<MachinePair, LinkRecord>& links() const { return links_; }
 
@@ -58,8 +63,11 @@ class NetworkLinks {
   struct Failure {
     std::string why;
     Duration at{0};
+    Duration pause{0};  ///< For which it counts.
   };
   void AddPeers(const MachinePair& pair);
+  /// Where nothing is known of them any more.
+  void RemovePeers(const MachinePair& pair);
   /// It was measured or has failed lately.
   bool IsKnown(const MachinePair& pair, Duration now) const;
   /// Links of the machine that are known so.

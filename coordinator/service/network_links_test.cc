@@ -29,18 +29,28 @@ class NetworkLinksTest : public ::testing::Test {
 };
 
 TEST_F(NetworkLinksTest, RateIsTheMedianInTwoDigits) {
-  EXPECT_EQ(links_.RateOf("a"), std::nullopt);
+  EXPECT_EQ(links_.RateOf({"a"}), std::nullopt);
   Put("a", "b", 1.2345e9);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("b"), 1.2e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1.2e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"b"}), 1.2e9);
   // Of two the lower: which of the three machines is slow is not known.
   Put("c", "a", 1e8);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1e8);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1e8);
   // One slow peer does not make a machine slow.
   Put("a", "d", 1.19e9);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1.2e9);
   links_.Fail(PairOf("a", "e"), "no route", kNow);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("a"), 1.2e9);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1.2e9);
+}
+
+TEST_F(NetworkLinksTest, RateOfSeveralMachinesIsTheMedianOfAllTheirLinks) {
+  Put("a", "b", 1e8);
+  Put("a", "c", 1e9);
+  Put("b", "d", 1e9);
+  Put("c", "d", 1e7);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a", "b"}), 1e9) << "the link between them counts once";
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"b", "e"}), 1e8) << "one of which nothing is known";
+  EXPECT_EQ(links_.RateOf({"e"}), std::nullopt);
 }
 
 TEST_F(NetworkLinksTest, ANewcomerIsMeasuredToSomeAndNotToAll) {
@@ -81,18 +91,45 @@ TEST_F(NetworkLinksTest, FailuresCountUntilTheyAreOld) {
   ASSERT_THAT(links_.Of("a"), SizeIs(3));
   EXPECT_EQ(links_.Of("a")[0].error, "no route");
   // Who joins anew may be reached now.
-  EXPECT_FALSE(links_.Join("a", "at-a"));
+  EXPECT_FALSE(links_.Join("a", {"at-a"}));
   EXPECT_THAT(links_.Of("a"), IsEmpty());
+}
+
+TEST_F(NetworkLinksTest, APairThatFailsAgainIsLeftAloneForTwiceAsLong) {
+  seconds now = kNow;
+  for (const minutes pause : {minutes(10), minutes(20), minutes(40)}) {
+    EXPECT_EQ(links_.Fail(PairOf("a", "b"), "no route", now), pause);
+    EXPECT_THAT(links_.Choose({"a", "b"}, now + pause - seconds(1), kMany), IsEmpty());
+    now += pause;
+    EXPECT_THAT(links_.Choose({"a", "b"}, now, kMany), SizeIs(1));
+  }
+  for (int i = 0; i < 9; ++i) links_.Fail(PairOf("a", "b"), "no route", now);
+  EXPECT_EQ(links_.Fail(PairOf("a", "b"), "no route", now), std::chrono::hours(24));
+  links_.Join("b", {"at-b"});
+  EXPECT_EQ(links_.Fail(PairOf("a", "b"), "no route", now), minutes(10));
+}
+
+TEST_F(NetworkLinksTest, OldFailuresOfMachinesThatAreGoneAreForgotten) {
+  links_.Fail(PairOf("a", "b"), "no route", kNow);
+  links_.Fail(PairOf("a", "c"), "no route", kNow);
+  links_.ForgetFailures({"a", "b"}, kNow + minutes(9));
+  EXPECT_THAT(links_.Of("a"), SizeIs(2));
+  links_.ForgetFailures({"a", "b"}, kNow + minutes(10));
+  ASSERT_THAT(links_.Of("a"), SizeIs(1));
+  EXPECT_EQ(links_.Of("a")[0].machine, "b");
+  EXPECT_THAT(links_.Of("c"), IsEmpty());
 }
 
 TEST_F(NetworkLinksTest, AMachineThatMovesIsMeasuredAgain) {
   Put("a", "b", 1e9);
   Put("b", "c", 2e9);
-  EXPECT_FALSE(links_.Join("a", "at-a"));
+  EXPECT_FALSE(links_.Join("a", {"at-a"}));
   EXPECT_THAT(links_.Choose({"a", "b"}, kNow, kMany), IsEmpty());
-  EXPECT_TRUE(links_.Join("a", "elsewhere"));
-  EXPECT_EQ(links_.RateOf("a"), std::nullopt);
-  EXPECT_DOUBLE_EQ(*links_.RateOf("b"), 2e9);
+  EXPECT_FALSE(links_.Join("a", {"elsewhere", "at-a"})) << "another worker of it is there";
+  EXPECT_THAT(links_.Of("a"), SizeIs(1));
+  EXPECT_TRUE(links_.Join("a", {"elsewhere"}));
+  EXPECT_EQ(links_.RateOf({"a"}), std::nullopt);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"b"}), 2e9);
   EXPECT_THAT(links_.Choose({"a", "b"}, kNow, kMany), ElementsAre(Pair("a", "b")));
 }
 

@@ -50,7 +50,7 @@ struct ServiceOptions {
   RetentionRules retention;
   /// The network from each machine is measured to so many others; 0: never.
   int64_t links_per_machine = 3;
-  /// What could not be measured is tried again after this.
+  /// What could not be measured is tried again after this, then after twice as long each time.
   std::chrono::nanoseconds link_retry = std::chrono::minutes(10);
 
   /// Past the lease, until ranks of a lost worker are surely gone.
@@ -364,12 +364,15 @@ class Service {
   void ForgetLinksOf(const std::string& machine);
   /// Gives each worker the network rate that its plans use.
   void SetNetworkRates();
-  /// Needs view_mutex_.
+  /// The same, but at least half a minute after the last time.
+  void SetNetworkRatesSoon();
+  /// As it was last found for its kind of machine. Needs view_mutex_.
   void SetNetworkRate(Session& session);
 
   // service_schedule.cc: starting attempts. On the loop.
   void ScheduleSoon();
   void RunSchedule();
+  void StartQueued();
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   void Deliver(const IntentRecord& intent);
@@ -443,6 +446,9 @@ class Service {
   int64_t next_profile_ = 1;
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
+  std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
+  bool rates_pending_ = false;
+  Duration next_rates_{0};  ///< Not before.
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "coordinator/planner/calibration/timed_run.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -21,12 +22,21 @@ constexpr std::chrono::seconds kPortPatience{2};
 /// Between different machines, at a time.
 constexpr size_t kMostAtOnce = 8;
 constexpr size_t kTokenBytes = 32;
+/// New rates make plans void that are being looked for: they come together, so often at most.
+constexpr std::chrono::seconds kRatesEvery{30};
+constexpr int kBitsOfGib = 30;
 
 std::string NewToken() {
   std::random_device random;
   std::string token(kTokenBytes, '\0');
   for (char& byte : token) byte = static_cast<char>(random());
   return token;
+}
+
+/// Machines of one kind get one rate: each would else be a kind of its own for the planner.
+std::string HardwareKind(const WorkerProfile& machine) {
+  return planner::MachineKind(machine) + ", " + std::to_string(machine.cores) + " cores, " +
+         std::to_string(machine.memory_bytes >> kBitsOfGib) + " GiB";
 }
 
 }  // namespace
@@ -43,10 +53,19 @@ Status Service::LoadLinks() {
 void Service::JoinLinks(Session& session) {
   if (session.machine.empty()) return;
   const std::vector<LinkView> before = links_.Of(session.machine);
+  std::set<std::string> hosts;
+  for (const auto& [id, other] : sessions_) {
+    if (other.machine == session.machine && !other.lost) hosts.insert(other.profile.host);
+  }
   std::unique_lock lock(view_mutex_);
-  const bool moved = links_.Join(session.machine, session.profile.host);
+  const bool moved = links_.Join(session.machine, hosts);
   SetNetworkRate(session);
   lock.unlock();
+  // The first of its kind that was measured, as after a restart.
+  if (session.profile.devices.empty() && !network_rates_.contains(HardwareKind(session.profile)) &&
+      links_.RateOf({session.machine})) {
+    SetNetworkRates();
+  }
   if (!moved) return;
   WEFT_LOG_INFO << "machine " << session.machine
                 << " has another address; its network is measured again";
@@ -55,11 +74,13 @@ void Service::JoinLinks(Session& session) {
     metrics_.RemoveLink(pair.first, pair.second);
   }
   ForgetLinksOf(session.machine);
-  SetNetworkRates();
+  SetNetworkRatesSoon();
 }
 
 void Service::MeasureLinks() {
   if (options_.links_per_machine == 0 || link_calls_.size() >= kMostAtOnce) return;
+  // Jobs that wait for machines get them once what is under way ends.
+  if (queue_waits_ && !link_calls_.empty()) return;
   std::set<std::string> reserved;
   for (const auto& [ordinal, job_id] : queue_) {
     const LiveJob& live = *live_.at(job_id);
@@ -160,14 +181,15 @@ void Service::EndLink(int64_t request_id, const Result<LinkAnswer>& answer) {
     store_.Commit(std::move(change), [this](const Result<CommitResult>& result) {
       if (!result.ok()) metrics_.StoreFailed();
     });
-    SetNetworkRates();
+    SetNetworkRatesSoon();
   } else {
     const std::string why = answer.ok() ? "it was told no rate" : answer.status().message();
     WEFT_LOG_WARNING << "network between " << record.machine_a << " and " << record.machine_b
                      << " could not be measured: " << why;
     std::lock_guard lock(view_mutex_);
-    links_.Fail({record.machine_a, record.machine_b}, why, clock_.Monotonic());
-    loop_.PostAfter(options_.link_retry, [this] { ScheduleSoon(); });
+    const Duration pause =
+        links_.Fail({record.machine_a, record.machine_b}, why, clock_.Monotonic());
+    loop_.PostAfter(pause, [this] { ScheduleSoon(); });
   }
   ScheduleSoon();
 }
@@ -196,10 +218,14 @@ void Service::ForgetLinksOf(const std::string& machine) {
 }
 
 void Service::ForgetOldLinks() {
-  const RetentionRules& rules = options_.retention;
-  if (rules.lost_workers.count() == 0) return;
   std::set<std::string> there;
   for (const auto& [id, session] : sessions_) there.insert(session.machine);
+  {
+    std::lock_guard lock(view_mutex_);
+    links_.ForgetFailures(there, clock_.Monotonic());
+  }
+  const RetentionRules& rules = options_.retention;
+  if (rules.lost_workers.count() == 0) return;
   const double before =
       clock_.UnixSeconds() - std::chrono::duration<double>(rules.lost_workers).count();
   std::set<std::string> old, young;
@@ -218,9 +244,37 @@ void Service::ForgetOldLinks() {
     std::lock_guard lock(view_mutex_);
     links_.Forget(machine);
   }
+  if (!old.empty()) SetNetworkRatesSoon();
+}
+
+void Service::SetNetworkRatesSoon() {
+  if (rates_pending_) return;
+  rates_pending_ = true;
+  auto set = [this] {
+    rates_pending_ = false;
+    next_rates_ = clock_.Monotonic() + kRatesEvery;
+    SetNetworkRates();
+    ScheduleSoon();
+  };
+  const Duration rest = next_rates_ - clock_.Monotonic();
+  if (rest > Duration(0)) {
+    loop_.PostAfter(rest, set);
+  } else {
+    set();
+  }
 }
 
 void Service::SetNetworkRates() {
+  std::map<std::string, std::set<std::string>> machines;
+  for (const auto& [id, session] : sessions_) {
+    if (session.profile.devices.empty() && !session.machine.empty()) {
+      machines[HardwareKind(session.profile)].insert(session.machine);
+    }
+  }
+  network_rates_.clear();
+  for (const auto& [kind, names] : machines) {
+    if (const std::optional<double> rate = links_.RateOf(names)) network_rates_[kind] = *rate;
+  }
   std::lock_guard lock(view_mutex_);
   for (auto& [id, session] : sessions_) SetNetworkRate(session);
 }
@@ -230,7 +284,8 @@ void Service::SetNetworkRate(Session& session) {
   rate = session.given_network;
   // One TCP stream says what ranks on processors get; NCCL has other ways.
   if (rate == 0 && !session.machine.empty() && session.profile.devices.empty()) {
-    rate = links_.RateOf(session.machine).value_or(0);
+    const auto measured = network_rates_.find(HardwareKind(session.profile));
+    if (measured != network_rates_.end()) rate = measured->second;
   }
 }
 

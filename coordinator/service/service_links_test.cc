@@ -94,6 +94,33 @@ TEST_F(LinksTest, WorkersOfOneMachineOrOfNoneDoNot) {
   for (const auto& link : {one, two, three, four}) EXPECT_FALSE(link->Saw("measure", kMoment));
 }
 
+TEST_F(LinksTest, MachinesOfOneKindGetOneRateAndNewRatesComeTogether) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  auto three = Join("w3", "m3");
+  EXPECT_EQ(View("w3").network_source, NetworkSource::kMeasured);
+  EXPECT_DOUBLE_EQ(View("w3").profile.network_bytes_per_second, 1e8) << "as others of its kind";
+  Measure(one, three, 2, 1e9, "host-w1");
+  Measure(two, three, 3, 1e9, "host-w2");
+  EXPECT_DOUBLE_EQ(View("w3").profile.network_bytes_per_second, 1e8) << "plans have some rest";
+  Pass(31, {one, two, three});
+  Settle();
+  for (const char* id : {"w1", "w2", "w3"}) {
+    EXPECT_DOUBLE_EQ(View(id).profile.network_bytes_per_second, 1e9);
+  }
+}
+
+TEST_F(LinksTest, WorkersOfOneMachineMayHaveDifferentHosts) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  auto beside = Join("w3", "m1");
+  EXPECT_THAT(View("w1").links, SizeIs(1));
+  EXPECT_DOUBLE_EQ(View("w3").profile.network_bytes_per_second, 1e8);
+  EXPECT_FALSE(two->Saw("measure 2", kMoment));
+}
+
 TEST_F(LinksTest, WhatTheWorkerWasStartedWithWinsOverWhatIsMeasured) {
   auto one = Join("w1", "m1", 7e9);
   auto two = Join("w2", "m2");
@@ -130,6 +157,25 @@ TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks)
   }
   EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   EXPECT_TRUE(one->Saw("measure 2")) << "between the newcomer and the first of the others";
+}
+
+TEST_F(LinksTest, NoMeasurementBeginsBesideOthersWhileAJobWaits) {
+  auto one = Join("w1", "m1", 1e9);
+  auto two = Join("w2", "m2", 1e9);
+  ASSERT_TRUE(one->Saw("measure 1"));
+  auto three = Join("w3", "m3", 1e9);
+  auto four = Join("w4", "m4", 1e9);
+  ASSERT_TRUE(three->Saw("measure 2"));
+  auto five = Join("w5", "m5", 1e9);
+  const std::string id = Submit(5)->view.job.id;
+  for (int i = 0; i < 5000 && service_->Get(id)->job.reason != Reason::kWaitingForCapacity; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  Measure(one, two, 1, 1e8, "host-w1");
+  EXPECT_FALSE(five->Saw("measure", kMoment));
+  Measure(three, four, 2, 1e8, "host-w3");
+  EXPECT_TRUE(five->Saw("start " + id));
+  EXPECT_FALSE(five->Saw("measure", kMoment));
 }
 
 TEST_F(LinksTest, APeerThatDoesNotAnswerHoldsUpNobody) {

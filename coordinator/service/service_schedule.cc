@@ -103,7 +103,12 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
 
 void Service::RunSchedule() {
   queue_waits_ = false;
+  StartQueued();
+  // Jobs come first.
   MeasureLinks();
+}
+
+void Service::StartQueued() {
   if (queue_.empty()) {
     metrics_.SetPending(Reason::kWaitingForWorkers, 0);
     metrics_.SetPending(Reason::kWaitingForCapacity, 0);
