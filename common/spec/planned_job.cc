@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "common/spec/compatibility.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft {
 
@@ -41,7 +42,7 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   resources.gradient_reduction = plan.gradient_reduction;
   resources.recompute_segment = plan.recompute_segment;
   if (!plan.recompute_schedule.empty()) resources.recompute = "optimal";
-  planned.train.precision = plan.precision;
+  SetPrecision(planned, plan.precision);
   return planned;
 }
 

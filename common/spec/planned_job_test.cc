@@ -15,6 +15,7 @@ using ::testing::StartsWith;
 TEST(PlannedJob, AsksForWhatThePlanChose) {
   JobSpec job = GoodJob();
   job.train.precision = "auto";
+  job.train.fp8.history = 32;  // of a precision that was not chosen
   job.resources.offload_optimizer = "auto";
   Plan plan;
   plan.mesh = {.data = 2, .tensor = 4, .pipeline = 2, .context = 2};
@@ -30,6 +31,7 @@ TEST(PlannedJob, AsksForWhatThePlanChose) {
   plan.precision = "fp16";
   const JobSpec planned = JobAsPlanned(job, plan);
   const ResourceSpec& resources = planned.resources;
+  EXPECT_EQ(planned.train.fp8, Fp8Spec());
   EXPECT_EQ(resources.ranks, 32);
   EXPECT_EQ(resources.tensor_parallel, 4);
   EXPECT_EQ(resources.tensor_rows, 2);

@@ -69,8 +69,10 @@ double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
   const double sums = (passes - 1) * going_share * D(gradients.earlier_up) / link;
   const double forward = pass.gemm_seconds - pass.backward_gemm_seconds - of_last;
   const double overlapped = forward + (inputs.shard_ranks > 1 ? 0 : optimizer_seconds);
-  const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - overlapped);
-  return down + sums + up;
+  const double weights = D(inputs.uploaded_weight_bytes) / link;
+  const double up = std::max(0.0, weights - overlapped);
+  const double after_outer = inputs.local_steps > 1 ? weights / D(inputs.local_steps) : 0;
+  return down + sums + up + after_outer;
 }
 
 double PassTransferSeconds(const StepInputs& inputs, const PassCost& pass, double recompute_seconds,

@@ -7,14 +7,15 @@
 namespace weft::planner {
 
 /// Seconds by which a step is longer because gradients go to the host and weights come back from
-/// it, where the host makes the update, which takes `optimizer_seconds`.
+/// it, where the host makes the update, which takes `optimizer_seconds` without outer steps.
 ///
 /// Gradients overlap with the backward pass, except for the last bucket. A rank that accumulates
 /// fetches the sums of earlier passes before it adds to them; of reduced gradients it sends its
 /// shard. Weights are uploaded during the update, unless they have to be gathered first, and during
 /// the first forward pass after it. Units that reside on the device send nothing: the last bucket
 /// of the others overlaps with the backward pass of the first blocks, while the backward pass of
-/// the last blocks has nothing to send and their forward pass nothing to wait for.
+/// the last blocks has nothing to send and their forward pass nothing to wait for. An outer step of
+/// local_steps changes all weights at once: they are uploaded before the next pass begins.
 double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
                             double optimizer_seconds, const StepRates& rates);
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
+#include "coordinator/planner/processor_rates.h"
 #include "coordinator/planner/testing.h"
 
 namespace weft::planner {
@@ -73,6 +75,37 @@ TEST(PlanJob, RanksThatShareTheUpdateHaveLessOnTheHostAndOnTheLink) {
     all.gradients_bytes = memory.gradients_bytes;
     EXPECT_LT(seconds(), slow) << stage;
     slow = seconds();
+  }
+}
+
+// One rank, so that nothing else is exchanged.
+TEST(PlanJob, WeightsAreUploadedOnceMoreAfterAnOuterStep) {
+  constexpr int64_t kLink = 10 << 20;
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  job.resources.ranks = 1;
+  job.resources.recompute = "none";
+  job.resources.offload_optimizer = "host";
+  job.resources.host_link_bytes_per_second = kLink;
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  for (const char* parameters : {"none", "host"}) {
+    SCOPED_TRACE(parameters);
+    job.resources.offload_parameters = parameters;
+    const auto plan_with = [&](int64_t local_steps) {
+      job.train.local_steps = local_steps;
+      return Best(job, cluster);
+    };
+    const Plan plain = plan_with(1);
+    const DType products = PrecisionOf(plain.precision).products;
+    const MemoryMachine machine{ProcessorRates::ProductsOf(cluster.workers.front(), products)};
+    // Of weights that come in every pass none are on the device.
+    const int64_t weights = UploadedWeightBytes(MemoryInputsOf(job, plain, machine));
+    EXPECT_EQ(weights > 0, job.resources.offload_parameters == "none");
+    for (const int64_t local_steps : {2, 8}) {
+      EXPECT_NEAR(plan_with(local_steps).prediction.time.exposed_communication_seconds -
+                      plain.prediction.time.exposed_communication_seconds,
+                  static_cast<double>(weights) / kLink / static_cast<double>(local_steps), 1e-9);
+    }
   }
 }
 

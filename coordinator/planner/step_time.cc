@@ -72,12 +72,15 @@ double OverheadSeconds(const StepInputs& inputs, const PassCost& pass, double co
   return seconds;
 }
 
-/// Bytes that the outer step of ranks with local_steps reads and writes, except what they exchange.
-double OuterStepBytes(const StepInputs& inputs) {
+/// With local_steps, a step's share of the seconds of an outer step, except what ranks exchange.
+double OuterStepSeconds(const StepInputs& inputs, const StepRates& rates) {
+  if (inputs.local_steps == 1) return 0;
   // What was learned is the difference of two numbers, the momentum is updated and the parameters
   // with it; these are copied to where they are trained.
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  return D(inputs.shape.trained) * ((stored + 4) + 3 * 4 + 5 * 4 + (4 + stored));
+  const double bytes = D(inputs.shape.trained) * ((stored + 4) + 3 * 4 + 5 * 4 + (4 + stored));
+  return bytes / rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer) /
+         D(inputs.local_steps);
 }
 
 /// Seconds of the update. AdamW reads gradient and moments, writes the moments and updates the
@@ -89,10 +92,7 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
                        D(inputs.shape.packed) * copies.update + 4 * pass.step_f32_numbers +
                        stored * pass.step_parameter_numbers;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
-  const double seconds =
-      UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
-  if (inputs.local_steps == 1) return seconds;
-  return seconds + OuterStepBytes(inputs) / rate / D(inputs.local_steps);
+  return UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
 }
 
 }  // namespace
@@ -120,6 +120,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     time.exposed_communication_seconds =
         StateTransferSeconds(inputs, pass, time.optimizer_seconds, rates);
   }
+  time.optimizer_seconds += OuterStepSeconds(inputs, rates);
   time.exposed_communication_seconds +=
       PassTransferSeconds(inputs, pass, time.recompute_seconds, rates);
   time.exposed_communication_seconds += GradientExchangeSeconds(inputs, pass, rates);

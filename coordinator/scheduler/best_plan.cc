@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/spec/offload.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft::coordinator {
 namespace {
@@ -40,7 +41,7 @@ ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free) {
 JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProfile& cluster) {
   JobSpec said = spec;
   if (said.train.precision == "auto" && last_plan != nullptr) {
-    said.train.precision = last_plan->precision;
+    SetPrecision(said, last_plan->precision);
   }
   if (said.resources.device != "auto") return said;
   const bool devices =

@@ -8,6 +8,7 @@
 
 #include "common/model/memory_text.h"
 #include "common/model/precision.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft::coordinator {
 namespace {
@@ -123,7 +124,7 @@ class SingleChanges {
   }
   void Precision(const PrecisionRecipe& recipe) {
     JobSpec spec = pinned_;
-    spec.train.precision = recipe.name;
+    SetPrecision(spec, std::string(recipe.name));
     const auto found = BestOf(spec, cluster_, find_);
     if (!found || found->precision != recipe.name) return;
     Add("train.precision: " + found->precision, *found);

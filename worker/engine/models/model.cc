@@ -152,10 +152,12 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   return OkStatus();
 }
 
+// Fields of a precision that was not chosen are none of the model.
 TrainSpec TrainOf(const ModelOptions& options) {
-  TrainSpec train = options.train;
-  train.precision = options.precision->name;
-  return train;
+  JobSpec job;
+  job.train = options.train;
+  SetPrecision(job, std::string(options.precision->name));
+  return job.train;
 }
 
 // A job that asks for `spec` and for what `options` say of its ranks and of where it resides.

@@ -126,7 +126,7 @@ class Technique {
   /// clipped. `state`: where parameters and gradients are.
   virtual Status OnGradients(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
 
-  /// Whether OnUpdate reads parameters: then nothing changes them before it returns.
+  /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }

@@ -66,7 +66,8 @@ class Fp8Cost : public TechniqueCost {
     const Fp8Spec& spec = job.train.fp8;
     if (!Asked(job)) {
       if (spec == Fp8Spec()) return OkStatus();
-      return InvalidError("train.fp8 needs train.precision fp8, not " + job.train.precision);
+      return InvalidError("train.fp8 needs train.precision fp8, not " + job.train.precision +
+                          "; hint: train.precision fp8, or leave train.fp8 out");
     }
     if (!model.import_path.empty()) return OkStatus();
     const std::array<std::pair<std::string_view, int64_t>, 3> sizes = {

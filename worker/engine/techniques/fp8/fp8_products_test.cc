@@ -83,6 +83,47 @@ TEST(Fp8ProductsFactory, AStageHasTheScalesOfItsOwnBlocks) {
   EXPECT_EQ(magnitudes.part->shard.ranges.front().begin, 3 * Fp8Scaling::kLayersOfBlock);
 }
 
+// A branch may be skipped in the first step: history without it says nothing of its scale.
+TEST(Fp8Scaling, ATensorWithoutHistoryIsScaledByItsOwnMagnitude) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  Fp8Scaling fp8({}, true);
+  const int64_t computed = fp8.AddLayer({}), skipped = fp8.AddLayer({});
+  ASSERT_TRUE(fp8.Allocate(context).ok());
+  Tensor x = *Tensor::New(context, Component::kActivations, DType::kF32, {16, 16});
+  std::fill_n(x.view().As<float>(), 256, 1e-6f);
+  const auto scale_of = [&](int64_t layer) {
+    const Fp8Tensor codes = *fp8.QuantizeGradient(context, layer, x, {.codes = true});
+    return *codes.inverse_scale.view().As<float>();
+  };
+  const float own = scale_of(computed);
+  ASSERT_TRUE(fp8.FinishStep(context, 0).ok());
+  EXPECT_LT(own, 1e-9f) << "6e4 is the largest code of E5M2";
+  EXPECT_EQ(scale_of(skipped), own);
+  EXPECT_EQ(scale_of(computed), own);
+}
+
+// Of a job whose precision the planner chose.
+TEST(Fp8, FieldsOfItAreNoneOfAModelInAnotherPrecision) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  ModelOptions options;
+  options.precision = &PrecisionOf("bf16");
+  options.train.precision = "auto";
+  options.train.fp8.history = 32;
+  ModelSpec spec;
+  spec.family = "gpt2";
+  spec.vocab_size = 64;
+  spec.context = 16;
+  spec.width = 32;
+  spec.layers = 2;
+  spec.heads = 2;
+  const auto model = NewModel(context, spec, options);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+}
+
 // Also of one whose sizes nobody knew when the job was submitted.
 TEST(Fp8, AModelNeedsSizesOfTheFormatAndABlockInIt) {
   Allocator allocator;

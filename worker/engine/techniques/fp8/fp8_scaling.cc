@@ -70,6 +70,8 @@ Status Fp8Scaling::Allocate(Context& context) {
     WEFT_ASSIGN_OR_RETURN(weight_inverse_scale_, Filled(context, {weights}, 1));
   }
   if (!delayed()) return OkStatus();
+  recorded_.assign(static_cast<size_t>(tensors), false);
+  has_history_.assign(static_cast<size_t>(tensors), false);
   WEFT_ASSIGN_OR_RETURN(amax_, Filled(context, {tensors}, 0));
   WEFT_ASSIGN_OR_RETURN(history_, Filled(context, {tensors, spec_.history}, 0));
   WEFT_ASSIGN_OR_RETURN(scale_, Filled(context, {tensors}, 1));
@@ -99,7 +101,9 @@ Result<Fp8Tensor> Fp8Scaling::Quantize(Context& context, int64_t tensor, DType t
                                        const Tensor& x, Wanted wanted, bool record) const {
   Fp8Tensor to;
   Tensor scale;
-  if (delayed() && has_history_) {
+  const auto index = static_cast<size_t>(tensor);
+  if (delayed() && record) recorded_[index] = true;
+  if (delayed() && has_history_[index]) {
     scale = scale_.Elements(tensor, 1);
     to.inverse_scale = inverse_scale_.Elements(tensor, 1);
   } else {
@@ -172,7 +176,10 @@ Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const Tensor
 
 Status Fp8Scaling::FinishStep(Context& context, int64_t step) {
   if (!delayed() || layers_ == 0) return OkStatus();
-  has_history_ = true;
+  for (size_t i = 0; i < recorded_.size(); ++i) {
+    if (recorded_[i]) has_history_[i] = true;
+    recorded_[i] = false;
+  }
   return kernels::UpdateFp8Scales(context.stream, {.amax = amax_,
                                                    .history = history_,
                                                    .largest_code = largest_code_,

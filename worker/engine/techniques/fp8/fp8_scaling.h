@@ -28,9 +28,9 @@ struct Fp8Tensor {
 /// Turns the operands of a model's linear layers into FP8, and keeps the scales (Micikevicius et
 /// al. 2022, arXiv 2209.05433). Weights are scaled by their largest magnitude, for they are
 /// quantised once a step. Activations and their gradients are scaled by the largest magnitude of
-/// the steps before (delayed) or by their own (current, and before the first step has ended). Of a
-/// matrix that ranks share in parts the magnitude is the largest of the parts. No scale ever comes
-/// to the host. Not thread-safe.
+/// the steps before (delayed) or by their own (current, and before a step that had them has ended).
+/// Of a matrix that ranks share in parts the magnitude is the largest of the parts. No scale ever
+/// comes to the host. Not thread-safe.
 class Fp8Scaling {
  public:
   /// `tensor_group`, which outlives this: the tensor-parallel ranks, or none. They do the same
@@ -94,8 +94,9 @@ class Fp8Scaling {
   /// The scales of the next step, after step `step`.
   Status FinishStep(Context& context, int64_t step);
 
-  /// StateTensors() have been overwritten with those of a run of `steps` steps.
-  void Restored(int64_t steps) { has_history_ = steps > 0; }
+  /// StateTensors() have been overwritten with those of a run of `steps` steps, in which all
+  /// tensors are taken to have been quantised.
+  void Restored(int64_t steps) { has_history_.assign(static_cast<size_t>(2 * layers_), steps > 0); }
 
   /// Scales and magnitudes by tensor, for checkpoints: the inputs of all layers of the network,
   /// then the gradients of their results. None with current scaling.
@@ -117,7 +118,9 @@ class Fp8Scaling {
   std::vector<std::function<TensorView()>> weights_;  ///< By number.
   int64_t layers_ = 0;
   std::optional<Shard> stage_;  ///< Of the network's tensors, see SetStage.
-  bool has_history_ = false;
+  // By tensor. A branch that a step skips has no magnitudes in it.
+  mutable std::vector<bool> recorded_;  ///< In the step under way.
+  std::vector<bool> has_history_;       ///< In a step that has ended.
   // By tensor, f32.
   Tensor amax_;  ///< Of the step under way.
   Tensor history_;

@@ -37,9 +37,9 @@ constexpr std::string_view kWholeRows =
 const Refusal kStochasticDepthRefusals[] = {
     {&kOfSequences, &kSequenceParallel, kWholeRows, kBatchMode},
     {&kOfSequences, &kContextParallel, kWholeRows, kBatchMode},
-    {&kOfSequences, &kDropout, kMasks, "model.dropout 0, or stochastic_depth.mode batch"},
+    {&kOfSequences, &kDropout, kMasks, "model.dropout 0, or model.stochastic_depth.mode batch"},
     {&kOfSequences, &kAttentionDropout, kMasks,
-     "model.attention_dropout 0, or stochastic_depth.mode batch"},
+     "model.attention_dropout 0, or model.stochastic_depth.mode batch"},
     {&kOfSequences, &kActivationCompression,
      "values are rounded by their position in the whole batch", kBatchMode},
     {&kOfSequences, &kExperts, kNotYet, kBatchMode},
