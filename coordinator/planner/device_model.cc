@@ -46,8 +46,9 @@ std::string_view ModelOf(std::string_view accelerator) {
 /// "8.9" as numbers; zeros where it says none.
 std::pair<int, int> Capability(std::string_view text) {
   std::pair<int, int> capability;
-  const char* const end = text.data() + text.size();
-  const auto major = std::from_chars(text.data(), end, capability.first);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto major = std::from_chars(begin, end, capability.first);
   if (major.ec == std::errc() && major.ptr != end) {
     std::from_chars(major.ptr + 1, end, capability.second);
   }
