@@ -57,8 +57,8 @@ double DeviceRates::LeastMemorySeconds(double bytes) const {
 }
 
 // Matrices are copied where products read another type, and read once more where products read
-// FP8 codes. Those that ranks gather from the host are converted in their passes, and so are codes
-// of those that the host updates; both count nothing.
+// operands in a format. Two conversions count nothing: in the passes of ranks that gather matrices
+// from the host, and to a format where the host updates.
 OperandCopies DeviceRates::CopiesOf(const PrecisionRecipe& precision, double format_share,
                                     bool gathers, bool on_host) const {
   const double stored = D(ElementBytes(precision.matrices));

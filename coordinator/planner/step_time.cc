@@ -10,7 +10,7 @@
 namespace weft::planner {
 namespace {
 
-// Casts of the four products of a block to and from FP8 operands.
+// Casts of the four products of a block to and from operands in a format.
 constexpr double kForwardCasts = 4;
 constexpr double kBackwardCasts = 8;
 constexpr double kExpertShareOfCasts = 0.5;  // two of the four products, of each expert
