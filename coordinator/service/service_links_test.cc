@@ -167,14 +167,14 @@ TEST_F(LinksTest, NoMeasurementBeginsBesideOthersWhileAJobWaits) {
   auto four = Join("w4", "m4", 1e9);
   ASSERT_TRUE(three->Saw("measure 2"));
   auto five = Join("w5", "m5", 1e9);
-  const std::string id = Submit(5)->view.job.id;
+  const std::string id = Submit(4)->view.job.id;
   for (int i = 0; i < 5000 && service_->Get(id)->job.reason != Reason::kWaitingForCapacity; ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   Measure(one, two, 1, 1e8, "host-w1");
   EXPECT_FALSE(five->Saw("measure", kMoment));
   Measure(three, four, 2, 1e8, "host-w3");
-  EXPECT_TRUE(five->Saw("start " + id));
+  EXPECT_TRUE(one->Saw("start " + id));
   EXPECT_FALSE(five->Saw("measure", kMoment));
 }
 
