@@ -339,7 +339,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 876000))
       ->capture_default_str();
   app.add_option("--network-links", options.network_links,
-                 "The network from each machine is measured to so many others; 0: never")
+                 "To how many other machines the network from each machine is measured; 0: never")
       ->envname("WEFT_COORDINATOR_NETWORK_LINKS")
       ->check(CLI::Range(0, 100))
       ->capture_default_str();

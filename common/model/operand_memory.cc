@@ -135,8 +135,8 @@ class Streaming {
   const bool in_tiles_moves_;
 };
 
-/// Of the `packed` numbers of matrices those in a format, by rows and by columns, and dense ones of
-/// so many bytes.
+/// Bytes of `packed` numbers of matrices: those in a format are there by rows and by columns, dense
+/// ones take `dense_bytes` each.
 int64_t PackedInFormat(const MemoryInputs& inputs, int64_t packed, int64_t dense_bytes) {
   const int64_t dense = DensePacked(inputs);
   return dense_bytes * dense + 2 * inputs.format()->element_bytes * (packed - dense);

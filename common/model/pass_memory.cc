@@ -135,7 +135,7 @@ int64_t RouterWorkspace(const MemoryInputs& inputs) {
          (model.experts_per_token * kF32 + model.experts * ElementOf(inputs));
 }
 
-/// Of numbers that take so many bytes, the bytes in the format of the products.
+/// Bytes that activations of `bytes` bytes take in the format of the products.
 int64_t InFormat(const MemoryInputs& inputs, int64_t bytes) {
   return bytes / ElementOf(inputs) * inputs.format()->element_bytes;
 }

@@ -29,7 +29,7 @@ struct ProductFormat {
   /// Bytes of a number. Weights and gradients are there twice, by rows and by columns; inputs by
   /// rows for the product and by columns for the gradient of the weight.
   int64_t element_bytes = 1;
-  int64_t size_multiple = 16;  ///< Of which rows, padded, and columns of operands are multiples.
+  int64_t size_multiple = 16;  ///< Columns, and padded rows, of operands are multiples of this.
   /// GPUs of this compute capability and later ones multiply it.
   std::string_view compute_capability;
   FormatBlocks (*blocks)(const TrainSpec& train);

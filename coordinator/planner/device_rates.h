@@ -8,8 +8,8 @@
 
 namespace weft::planner {
 
-/// Rates of a worker's GPUs, of which each rank has one: those of DeviceModel, and for what is
-/// offloaded those of the worker's host. The host launches kernels ahead of the device.
+/// Rates of a worker's GPUs: those of DeviceModel, and for what is offloaded those of the worker's
+/// host. Each rank has one GPU. The host launches kernels ahead of the device.
 class DeviceRates final : public StepRates {
  public:
   /// `worker` outlives them; `device` is one of its GPUs.

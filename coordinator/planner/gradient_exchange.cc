@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kGradientBytes = 4;  // f32
 
-/// Groups of data-parallel ranks, of which a worker has so many replicas as tensor-parallel ranks,
-/// which are neighbours, leave.
+/// Groups of data-parallel ranks. Tensor-parallel ranks are neighbours, so a worker has one replica
+/// for each group of them.
 class DataGroups {
  public:
   explicit DataGroups(const StepInputs& inputs)
@@ -69,7 +69,7 @@ struct Exchange {
   double Staged(double seconds, double bytes) const {
     return inputs.offloads_optimizer ? rates.StagedSeconds(seconds, bytes) : seconds;
   }
-  /// Sums over the replicas of a shard group of `parts` bytes on each rank, in so many collectives.
+  /// Seconds to sum `parts` bytes of each rank over the replicas of its shard group.
   double BetweenGroups(double parts, double collectives) const {
     return Staged(rates.AllReduceSeconds(place, groups.Replicas(), inputs.sent_gradients * parts,
                                          rates.CollectivesOf(collectives)),
@@ -106,8 +106,8 @@ double ParameterShardSeconds(const Exchange& exchange) {
 }
 
 /// Each worker makes steps of its own, in which context-parallel ranks alone reduce gradients. In
-/// an outer step, with nothing to overlap with, workers sum what they learned, of which
-/// context-parallel ranks each have a part, and these gather all.
+/// an outer step workers sum what they learned, each context-parallel rank its part, and these
+/// ranks then gather all parts. Nothing overlaps with an outer step.
 double LocalStepSeconds(const Exchange& exchange) {
   const auto& [inputs, pass, rates, place, groups] = exchange;
   const double bytes = kGradientBytes * D(inputs.shape.trained);

@@ -8,8 +8,8 @@
 namespace weft::planner {
 namespace {
 
-/// A group of `ranks` model-parallel ranks, the first and the last of which are less than `span`
-/// ranks apart. A worker's ranks are neighbours.
+/// A group of `ranks` model-parallel ranks. Its first and last rank are less than `span` ranks
+/// apart. A worker's ranks are neighbours.
 RankGroup GroupAmong(const StepInputs& inputs, int64_t ranks, int64_t span) {
   const int64_t on_worker = inputs.ranks_on_worker;
   return {.ranks = ranks,

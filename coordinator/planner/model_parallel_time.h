@@ -21,8 +21,8 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Step
 /// recomputed. Before that the ranks agree on how many.
 double ExpertSeconds(const StepInputs& inputs, const StepRates& rates);
 
-/// Seconds in a step in which tensor-parallel ranks sum the gradients of which each has a partial
-/// sum (ModelShape::partial_gradients).
+/// Seconds in a step in which tensor-parallel ranks sum their partial gradients
+/// (ModelShape::partial_gradients).
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates);
 
 /// Seconds of all of these in a step.

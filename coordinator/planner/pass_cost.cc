@@ -42,8 +42,9 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
   }
 }
 
-/// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
-/// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
+/// Seconds to draw which weights of a layer's attention are dropped, where one of its products has
+/// `product_flops` FLOPs. A draw takes as long as kFlopsOfDraw FLOPs of a product in f32 (Philox, a
+/// block for 8 weights).
 double SecondsOfDraws(const ModelSpec& model, double product_flops, const StepRates& rates,
                       int64_t threads) {
   if (AttentionDropoutOf(model) == 0) return 0;

@@ -110,7 +110,7 @@ class StepRates {
   virtual double MemoryBytesPerSecond(const RankPlace& place) const = 0;
   /// The same of the update, on the device or, with `on_host`, on the host.
   virtual double UpdateBytesPerSecond(const RankPlace& place, bool on_host) const = 0;
-  /// Seconds that memory-bound work of so many bytes takes at least, whatever the place.
+  /// Lower bound, at any place, of the seconds of memory-bound work that moves `bytes`.
   virtual double LeastMemorySeconds(double bytes) const = 0;
   /// Copies of matrices that products need. `format_share`: share of the blocks whose products have
   /// operands in precision.block_products; `gathers`: ranks gather parameters in every pass;
@@ -141,12 +141,12 @@ class StepRates {
   virtual Wire PointToPoint(const RankPlace& place, bool within_worker) const = 0;
   virtual double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                                    const CollectiveLoad& load) const = 0;
-  /// Seconds of so many all-reduces with `bytes` in all.
+  /// Seconds of `count` all-reduces with `bytes` in all.
   double AllReduceSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                           double count) const {
     return CollectiveSeconds(place, group, {.all_reduces = count, .reduced_bytes = bytes});
   }
-  /// Seconds of so many all-gathers or reduce-scatters with `bytes` in all.
+  /// Seconds of `count` all-gathers or reduce-scatters with `bytes` in all.
   double GatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                        double count) const {
     return CollectiveSeconds(place, group, {.gathers = count, .gathered_bytes = bytes});

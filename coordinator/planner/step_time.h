@@ -7,8 +7,8 @@
 
 namespace weft::planner {
 
-/// Where the time of one optimizer step of a rank goes: one formula for all hardware, of which
-/// `rates` tells how fast it is. `pass` costs what it does with no other rank on the worker.
+/// Where the time of one optimizer step of a rank goes: one formula for all hardware. `rates` says
+/// how fast the hardware is, `pass` what a pass costs with no other rank on the worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const StepRates& rates);
 
 }  // namespace weft::planner

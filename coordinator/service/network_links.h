@@ -32,8 +32,8 @@ class NetworkLinks {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  /// Each machine is measured to so many others. A failure counts for `patience`, the next one of
-  /// the same two machines for twice as long, and so on up to a day.
+  /// Each machine is measured to `links_per_machine` others. A failure counts for `patience`, the
+  /// next one of the same two machines for twice as long, and so on up to a day.
   NetworkLinks(int64_t links_per_machine, Duration patience)
       : links_per_machine_(links_per_machine), patience_(patience) {}
 

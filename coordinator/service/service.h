@@ -48,7 +48,7 @@ struct ServiceOptions {
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
   PlanningRules planning;
   RetentionRules retention;
-  /// The network from each machine is measured to so many others; 0: never.
+  /// To how many other machines the network from each machine is measured; 0: never.
   int64_t links_per_machine = 3;
   /// What could not be measured is tried again after this, then after twice as long each time.
   std::chrono::nanoseconds link_retry = std::chrono::minutes(10);

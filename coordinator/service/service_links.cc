@@ -183,7 +183,8 @@ void Service::EndLink(int64_t request_id, const Result<LinkAnswer>& answer) {
     });
     SetNetworkRatesSoon();
   } else {
-    const std::string why = answer.ok() ? "it was told no rate" : answer.status().message();
+    const std::string why =
+        answer.ok() ? "its workers reported no rate" : answer.status().message();
     WEFT_LOG_WARNING << "network between " << record.machine_a << " and " << record.machine_b
                      << " could not be measured: " << why;
     std::lock_guard lock(view_mutex_);

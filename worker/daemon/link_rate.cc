@@ -37,8 +37,8 @@ constexpr double kLongRound = 0.02;
 constexpr double kLongRoundTrips = 4;
 /// So many of them are made, unless they take too long.
 constexpr int kRounds = 5;
-/// Too long: more than so much and so many round trips, in which TCP finds its pace, or more than
-/// this part of the time that is left for both directions.
+/// A direction is measured until both kEnoughSeconds and kEnoughRoundTrips, in which TCP finds its
+/// pace, have passed, but for no more than kMostOfTime of what is left for both directions.
 constexpr double kEnoughSeconds = 0.5;
 constexpr double kEnoughRoundTrips = 10;
 constexpr double kMostOfTime = 0.4;
@@ -151,7 +151,7 @@ bool Same(const std::array<char, kLinkTokenBytes>& shown, const std::string& tok
   return difference == 0;
 }
 
-/// Receives so many bytes and forgets them. The failpoint slows the link down in tests.
+/// Receives `bytes` bytes and drops them. The failpoint slows the link down in tests.
 Status TakeChunks(const Socket& socket, uint64_t bytes, std::vector<char>& buffer,
                   const LinkLimit& limit) {
   while (bytes > 0) {
@@ -163,7 +163,7 @@ Status TakeChunks(const Socket& socket, uint64_t bytes, std::vector<char>& buffe
   return OkStatus();
 }
 
-/// Sends so many bytes of the buffer, again and again.
+/// Sends `bytes` bytes: the buffer, repeated.
 Status GiveChunks(const Socket& socket, uint64_t bytes, const std::vector<char>& buffer,
                   const LinkLimit& limit) {
   while (bytes > 0) {
