@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
+#include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
-#include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
 

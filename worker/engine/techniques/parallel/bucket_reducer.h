@@ -6,9 +6,9 @@
 
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
+#include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/tensor/profiler.h"
 #include "worker/engine/tensor/tensor.h"
-#include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
 

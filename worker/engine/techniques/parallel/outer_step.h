@@ -8,9 +8,9 @@
 #include "common/spec/train_spec.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
-#include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
 
