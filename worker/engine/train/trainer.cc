@@ -30,13 +30,9 @@ void Charge(const Context& context, std::string_view phase, double seconds, doub
 
 Status Trainer::Pack(std::optional<int64_t> step) {
   Context& context = *parts_.context;
-  const bool of_step = std::any_of(techniques_.begin(), techniques_.end(),
-                                   [](const Technique* t) { return t->WeightsDependOnStep(); });
-  if (!of_step) step.reset();
+  if (!techniques_.WeightsDependOnStep()) step.reset();
   if (!stale_ && step == packed_step_) return OkStatus();
-  for (Technique* technique : techniques_) {
-    WEFT_RETURN_IF_ERROR(technique->BeforeForward(context, step));
-  }
+  WEFT_RETURN_IF_ERROR(techniques_.BeforeForward(context, step));
   ProfileScope scope(context.profiler, "pack weights");
   WEFT_RETURN_IF_ERROR(UploadWeights(context));
   stale_.reset();
@@ -125,19 +121,6 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
-bool Trainer::ObservesFirstGradients() const {
-  return std::any_of(techniques_.begin(), techniques_.end(), [](const Technique* technique) {
-    return technique->ObservesFirstGradients();
-  });
-}
-
-Status Trainer::OnFirstGradient(const TensorView& gradient) {
-  for (Technique* technique : techniques_) {
-    WEFT_RETURN_IF_ERROR(technique->OnFirstGradient(*parts_.context, gradient));
-  }
-  return OkStatus();
-}
-
 Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
   const FinishedStep step = {.step = report.step,
                              .applied = !report.skipped,
@@ -147,7 +130,7 @@ Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
                              .first_targets = first_targets,
                              .gradient_squares = totals_.host()->gradients.squares,
                              .metrics = &report.technique_metrics};
-  for (Technique* technique : techniques_) WEFT_RETURN_IF_ERROR(technique->OnStepEnd(step));
+  WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd(step));
   report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
   return OkStatus();
 }
@@ -241,8 +224,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
   WEFT_RETURN_IF_ERROR(totals_.Clear(context));
-  for (Technique* technique : techniques_) technique->OnFirstMicroBatch();
-  const bool observed = ObservesFirstGradients();
+  techniques_.OnFirstMicroBatch();
+  const bool observed = techniques_.ObservesFirstGradients();
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
@@ -252,9 +235,10 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
       WEFT_RETURN_IF_ERROR(reducer->Begin(last));
       const bool observe = observed && k == 0;
       if (reduces) {
-        hook = [this, reducer, observe](int64_t index) {
+        hook = [this, &context, reducer, observe](int64_t index) {
           if (observe) {
-            WEFT_RETURN_IF_ERROR(OnFirstGradient(parts_.model->parameters().gradient(index)));
+            WEFT_RETURN_IF_ERROR(
+                techniques_.OnFirstGradient(context, parts_.model->parameters().gradient(index)));
           }
           return reducer->OnGradientReady(index);
         };
@@ -270,7 +254,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
     if (observed && k == 0 && !reduces) {
-      WEFT_RETURN_IF_ERROR(OnFirstGradient(parts_.model->parameters().differentiated_gradients()));
+      WEFT_RETURN_IF_ERROR(techniques_.OnFirstGradient(
+          context, parts_.model->parameters().differentiated_gradients()));
     }
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "backward", &PhaseSeconds::backward));
     stalls.Charge(&PhaseSeconds::backward);
@@ -437,9 +422,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
-  for (Technique* technique : techniques_) {
-    WEFT_RETURN_IF_ERROR(technique->OnGradients(state, counters_.step));
-  }
+  WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
@@ -520,10 +503,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   ++round_updates_;
   updater_->OnApplied();
   if (kept_updater_ != nullptr) kept_updater_->OnApplied();
-  for (Technique* technique : techniques_) {
-    WEFT_RETURN_IF_ERROR(technique->OnUpdated(counters_.updates));
-  }
-  return OkStatus();
+  return techniques_.OnUpdated(counters_.updates);
 }
 
 // Enters what collectives hold into the books of this rank.

@@ -21,7 +21,7 @@
 #include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
-#include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/copy_stage.h"
@@ -228,11 +228,8 @@ class Trainer {
   void UpdateLossScale(StepReport& report);
   /// TrainingParts::take_maxima; adds the seconds that it took to `waited`.
   Status TakeMaxima(const TensorView& magnitudes, double& waited);
-  /// Makes the techniques that are part of the training, once the updaters are there.
+  /// Once the updaters are there.
   Status StartTechniques();
-  /// Whether any of them wants the gradients of the first micro-batch.
-  bool ObservesFirstGradients() const;
-  Status OnFirstGradient(const TensorView& gradient);
   Status EndStepOfTechniques(int64_t first_targets, StepReport& report);
   /// Those that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
@@ -268,10 +265,9 @@ class Trainer {
   std::unique_ptr<OuterStep> outer_;       ///< With local steps.
   int64_t round_updates_ = 0;              ///< Updates of this rank since the last outer step.
   int64_t round_tokens_ = 0;               ///< Likewise.
-  std::vector<std::unique_ptr<Technique>> own_techniques_;  ///< Those of no model.
-  std::vector<Technique*> techniques_;                      ///< All, in the order of their hooks.
-  std::vector<UpdatedParameters> updated_;                  ///< What `parts` of them refer to.
-  double waited_for_techniques_ = 0;                        ///< Seconds for ranks, in this step.
+  TechniqueList techniques_;
+  std::vector<UpdatedParameters> updated_;  ///< What `parts` of them refer to.
+  double waited_for_techniques_ = 0;        ///< Seconds for ranks, in this step.
   ReadbackOf<StepTotals> totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.

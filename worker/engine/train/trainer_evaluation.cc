@@ -33,9 +33,7 @@ Result<std::vector<AveragedParameter>> Trainer::EvaluatedAverages() {
   if (kept_updater_ != nullptr) {
     WEFT_RETURN_IF_ERROR(take(kept_updater_->Averages(*parts_.context, counters_.updates)));
   }
-  for (Technique* technique : techniques_) {
-    WEFT_RETURN_IF_ERROR(take(technique->EvaluatedAverages(counters_.updates)));
-  }
+  WEFT_RETURN_IF_ERROR(take(techniques_.EvaluatedAverages(counters_.updates)));
   return all;
 }
 

@@ -1,6 +1,5 @@
 // What a training step does otherwise where parameters and the optimizer's state stand in the host
 // tier.
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -88,9 +87,8 @@ bool Trainer::Delays() const {
 // host waits in no pass. After the last step there is none.
 bool Trainer::RunsBeside() const {
   const bool on_cpu = parts_.context->stream.device.type == DeviceType::kCpu;
-  const bool read = std::any_of(techniques_.begin(), techniques_.end(),
-                                [](const Technique* t) { return t->ReadsUpdatedParameters(); });
-  return on_cpu && parts().empty() && !read && counters_.step + 1 < job_.train.steps;
+  return on_cpu && parts().empty() && !techniques_.ReadsUpdatedParameters() &&
+         counters_.step + 1 < job_.train.steps;
 }
 
 Trainer::UpdateUnderWay::~UpdateUnderWay() {

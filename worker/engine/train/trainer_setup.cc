@@ -163,7 +163,13 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
-    : job_(job), plan_(plan), parts_(parts), batches_(job.train), gradients_(GradientsOf(parts)) {
+    : job_(job),
+      plan_(plan),
+      parts_(parts),
+      batches_(job.train),
+      gradients_(GradientsOf(parts)),
+      techniques_(parts.model->techniques(),
+                  TrainingTechniques({.model = parts.model->spec(), .train = job_.train})) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
   }
@@ -236,9 +242,6 @@ Status Trainer::MakeUpdaters() {
 
 Status Trainer::StartTechniques() {
   ParameterSet& parameters = parts_.model->parameters();
-  own_techniques_ = TrainingTechniques({.model = parts_.model->spec(), .train = job_.train});
-  for (const auto& technique : parts_.model->techniques()) techniques_.push_back(technique.get());
-  for (const auto& technique : own_techniques_) techniques_.push_back(technique.get());
   const TrainingParts training = {.job = &job_,
                                   .plan = &plan_,
                                   .context = parts_.context,
@@ -257,8 +260,7 @@ Status Trainer::StartTechniques() {
                                       [this](const TensorView& magnitudes) {
                                         return TakeMaxima(magnitudes, waited_for_techniques_);
                                       }};
-  for (Technique* technique : techniques_) WEFT_RETURN_IF_ERROR(technique->OnTraining(training));
-  return OkStatus();
+  return techniques_.OnTraining(training);
 }
 
 std::unique_ptr<StepGraphs> Trainer::NewGraphs() {
@@ -281,10 +283,7 @@ std::string_view Trainer::WhyNoGraphs() const {
   if (parts_.pipeline != nullptr) return "other ranks have the other stages";
   if (job_.model.experts > 0) return "the host is told how many tokens each expert has";
   if (!updater_->repeats()) return "the optimizer has numbers of its own";
-  for (const Technique* technique : techniques_) {
-    if (const std::string_view why = technique->WhyNoGraphs(); !why.empty()) return why;
-  }
-  return "";
+  return techniques_.WhyNoGraphs();
 }
 
 }  // namespace weft::engine

@@ -69,9 +69,7 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
     if (updater == nullptr) continue;
     for (NamedTensor& tensor : updater->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  for (Technique* technique : techniques_) {
-    for (NamedTensor& tensor : technique->StateTensors()) tensors.push_back(std::move(tensor));
-  }
+  for (NamedTensor& tensor : techniques_.StateTensors()) tensors.push_back(std::move(tensor));
   MarkPlaces(tensors, outer_ == nullptr ? tensors.size() : of_all_ranks);
   if (outer_ == nullptr) return tensors;
   const int64_t rank = saved_ranks > 0 ? parts_.rank % saved_ranks : parts_.rank;
@@ -87,7 +85,7 @@ void Trainer::Restored(const TrainCounters& counters) {
   stale_ = Repack::kAll;
   // What the first steps do may be different, as where scales have no history.
   if (graphs_ != nullptr) graphs_->Clear();
-  for (Technique* technique : techniques_) technique->OnRestored(counters.step);
+  techniques_.OnRestored(counters.step);
   if (outer_ == nullptr) return;
   const Status restored = outer_->Restored(*parts_.context, counters.step > 0);
   WEFT_CHECK(restored.ok(), restored.message());

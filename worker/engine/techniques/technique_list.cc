@@ -1,0 +1,97 @@
+#include "worker/engine/techniques/technique_list.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::engine {
+
+TechniqueList::TechniqueList(std::span<const std::unique_ptr<Technique>> of_model,
+                             std::vector<std::unique_ptr<Technique>> of_training)
+    : own_(std::move(of_training)) {
+  for (const auto& technique : of_model) all_.push_back(technique.get());
+  for (const auto& technique : own_) all_.push_back(technique.get());
+}
+
+Status TechniqueList::OnTraining(const TrainingParts& parts) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnTraining(parts));
+  return OkStatus();
+}
+
+std::string_view TechniqueList::WhyNoGraphs() const {
+  for (const Technique* technique : all_) {
+    if (const std::string_view why = technique->WhyNoGraphs(); !why.empty()) return why;
+  }
+  return "";
+}
+
+bool TechniqueList::WeightsDependOnStep() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->WeightsDependOnStep(); });
+}
+
+Status TechniqueList::BeforeForward(Context& context, std::optional<int64_t> step) {
+  for (Technique* technique : all_) {
+    WEFT_RETURN_IF_ERROR(technique->BeforeForward(context, step));
+  }
+  return OkStatus();
+}
+
+bool TechniqueList::ObservesFirstGradients() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->ObservesFirstGradients(); });
+}
+
+void TechniqueList::OnFirstMicroBatch() {
+  for (Technique* technique : all_) technique->OnFirstMicroBatch();
+}
+
+Status TechniqueList::OnFirstGradient(Context& context, const TensorView& gradient) {
+  for (Technique* technique : all_) {
+    WEFT_RETURN_IF_ERROR(technique->OnFirstGradient(context, gradient));
+  }
+  return OkStatus();
+}
+
+Status TechniqueList::OnGradients(Context& state, int64_t step) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnGradients(state, step));
+  return OkStatus();
+}
+
+bool TechniqueList::ReadsUpdatedParameters() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->ReadsUpdatedParameters(); });
+}
+
+Status TechniqueList::OnUpdated(int64_t updates) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnUpdated(updates));
+  return OkStatus();
+}
+
+Status TechniqueList::OnStepEnd(const FinishedStep& step) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnStepEnd(step));
+  return OkStatus();
+}
+
+Result<std::vector<AveragedParameter>> TechniqueList::EvaluatedAverages(int64_t updates) {
+  std::vector<AveragedParameter> averages;
+  for (Technique* technique : all_) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> some,
+                          technique->EvaluatedAverages(updates));
+    averages.insert(averages.end(), some.begin(), some.end());
+  }
+  return averages;
+}
+
+std::vector<NamedTensor> TechniqueList::StateTensors() {
+  std::vector<NamedTensor> tensors;
+  for (Technique* technique : all_) {
+    for (NamedTensor& tensor : technique->StateTensors()) tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void TechniqueList::OnRestored(int64_t steps) {
+  for (Technique* technique : all_) technique->OnRestored(steps);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "worker/engine/techniques/technique.h"
+
+namespace weft::engine {
+
+/// The techniques of a training. A hook of the list calls that of each technique (Technique), in
+/// the order of the list, and stops at the first error. Not thread-safe.
+class TechniqueList {
+ public:
+  /// Those of the model, which outlive this, and then those of the training alone.
+  TechniqueList(std::span<const std::unique_ptr<Technique>> of_model,
+                std::vector<std::unique_ptr<Technique>> of_training);
+
+  Status OnTraining(const TrainingParts& parts);
+  /// The first reason, or "".
+  std::string_view WhyNoGraphs() const;
+
+  /// Whether any of them says so; likewise below.
+  bool WeightsDependOnStep() const;
+  Status BeforeForward(Context& context, std::optional<int64_t> step);
+  bool ObservesFirstGradients() const;
+  void OnFirstMicroBatch();
+  Status OnFirstGradient(Context& context, const TensorView& gradient);
+  Status OnGradients(Context& state, int64_t step);
+  bool ReadsUpdatedParameters() const;
+  Status OnUpdated(int64_t updates);
+  Status OnStepEnd(const FinishedStep& step);
+
+  /// Of all of them.
+  Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);
+  std::vector<NamedTensor> StateTensors();
+  void OnRestored(int64_t steps);
+
+ private:
+  std::vector<std::unique_ptr<Technique>> own_;  ///< Those of no model.
+  std::vector<Technique*> all_;
+};
+
+}  // namespace weft::engine
