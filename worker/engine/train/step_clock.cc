@@ -12,6 +12,11 @@ bool OnDevice(const Context& context) {
 
 }  // namespace
 
+void ChargePhase(const Context& context, std::string_view phase, double seconds, double& total) {
+  total += seconds;
+  if (context.profiler != nullptr) context.profiler->AddPhase(phase, seconds);
+}
+
 Status StepClock::Start(Context& context) {
   watch_.Lap();
   return OnDevice(context) ? Record(context, "", nullptr) : OkStatus();

@@ -54,4 +54,8 @@ class StepClock {
   Profiler::Time begin_;  ///< Of points_.front().
 };
 
+/// Adds the seconds that a part of the step took, by the host's clock, to `total` and to the
+/// profile.
+void ChargePhase(const Context& context, std::string_view phase, double seconds, double& total);
+
 }  // namespace weft::engine

@@ -10,7 +10,6 @@
 
 #include "common/failpoint.h"
 #include "kernels/step_totals/step_totals.h"
-#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/guard.h"
@@ -18,16 +17,6 @@
 #include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
-namespace {
-
-/// A part of the step took `seconds`.
-void Charge(const Context& context, std::string_view phase, double seconds, double& total) {
-  total += seconds;
-  if (context.profiler != nullptr) context.profiler->AddPhase(phase, seconds);
-}
-
-}  // namespace
-
 Status Trainer::Pack(std::optional<int64_t> step) {
   Context& context = *parts_.context;
   if (!techniques_.WeightsDependOnStep()) step.reset();
@@ -44,7 +33,7 @@ Result<Trainer::StepBatches> Trainer::LoadBatches(int64_t data_step) {
   Context& context = *parts_.context;
   StepBatches loaded;
   loaded.data_step = data_step;
-  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * data_ranks());
+  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * ranks_.data_ranks());
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
     const int64_t first = (parts_.rank * micro_batches + k) * plan_.micro_batch;
@@ -75,50 +64,6 @@ void Trainer::Prefetch() {
   if (stage_ == nullptr || counters_.step + 1 >= job_.train.steps) return;
   // What goes wrong is told when the batches are wanted.
   prefetched_ = LoadBatches(DataStep() + 1);
-}
-
-Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
-  if (parts_.reducer == nullptr) return OkStatus();
-  Stopwatch watch;
-  WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(values));
-  Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
-  return OkStatus();
-}
-
-Status Trainer::SumOverReplica(std::span<double> values, PhaseSeconds& seconds) {
-  Stopwatch watch;
-  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(values));
-  if (parts_.experts != nullptr) {
-    WEFT_RETURN_IF_ERROR(engine::SumScalars(parts_.experts->group(), values));
-  }
-  if (parts_.pipeline != nullptr) WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(values));
-  Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
-  return OkStatus();
-}
-
-Status Trainer::FinishReduction(PhaseSeconds& seconds) {
-  if (parts_.reducer == nullptr && parts_.tensor == nullptr && parts_.pipeline == nullptr) {
-    return OkStatus();
-  }
-  const ParameterSet& parameters = parts_.model->parameters();
-  if (parameters.offloaded() && stage_ != nullptr) {
-    // What the host waits for until the passes are over is in their times.
-    WEFT_RETURN_IF_ERROR(parts_.context->stream.cuda->Synchronize());
-  }
-  Stopwatch watch;
-  if (parts_.pipeline != nullptr) {
-    WEFT_RETURN_IF_ERROR(parts_.pipeline->SumSharedGradients(parts_.context->stream, parameters));
-    for (int64_t i = 0; i < parameters.size() && parts_.reducer != nullptr; ++i) {
-      if (!parameters[i].shared_by_stages || !parameters[i].trainable()) continue;
-      WEFT_RETURN_IF_ERROR(parts_.reducer->OnGradientReady(i));
-    }
-  }
-  if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
-  if (parts_.tensor != nullptr) {
-    WEFT_RETURN_IF_ERROR(SumPartialGradients(*parts_.context, *parts_.tensor, parameters, parts()));
-  }
-  Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
-  return OkStatus();
 }
 
 Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
@@ -179,7 +124,7 @@ Result<StepGraphs::Mode> Trainer::NegotiateMode(StepGraphs::Vote own, std::span<
   std::vector<double> sums = {own.mode >= kRecord ? 1.0 : 0.0, own.mode >= kLaunch ? 1.0 : 0.0,
                               recording, recording * recording};
   sums.insert(sums.end(), counts.begin(), counts.end());
-  WEFT_RETURN_IF_ERROR(SumScalars(sums, seconds));
+  WEFT_RETURN_IF_ERROR(ranks_.SumScalars(sums, seconds));
   std::copy_n(sums.end() - static_cast<std::ptrdiff_t>(counts.size()), counts.size(),
               counts.begin());
   const double ranks =
@@ -215,7 +160,7 @@ Status Trainer::EnqueueGradients(std::vector<MicroBatch> batches, StepReport& re
   WEFT_RETURN_IF_ERROR(clock_.Start(*parts_.context));
   WEFT_RETURN_IF_ERROR(parts_.pipeline == nullptr ? ForwardAndBackward(std::move(batches), report)
                                                   : RunPipeline(std::move(batches), report));
-  return FinishReduction(report.seconds);
+  return ranks_.FinishGradients(report.seconds);
 }
 
 Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report) {
@@ -300,11 +245,12 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
 Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
-  const bool shares = !parts().empty();
+  const bool shares = !ranks_.updated_parts().empty();
   const auto measure = [&] {
     ProfileScope scope(context.profiler, "gradient norm");
     Context state = StateContext();
-    return MeasureGradients(state, parameters, parts(), &TotalsOfUpdate()->gradients);
+    return MeasureGradients(state, parameters, ranks_.updated_parts(),
+                            &TotalsOfUpdate()->gradients);
   };
   if (shares && !parameters.offloaded()) WEFT_RETURN_IF_ERROR(measure());
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
@@ -318,7 +264,7 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
                                 static_cast<double>(gradients.non_finite)};
   // Of ranks that have the same parts the first count.
   if (shares && !parts_.reducer->first_shards()) sums[2] = sums[3] = 0;
-  WEFT_RETURN_IF_ERROR(SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
+  WEFT_RETURN_IF_ERROR(ranks_.SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
   // The last stage alone has computed it.
   if (parts_.pipeline != nullptr) {
     WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(std::span(sums).first(2)));
@@ -332,7 +278,7 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
 
 // Norms of gradients, and of sharded values, of which each rank has measured its own part.
 Status Trainer::SumGroups(StepReport& report) {
-  if (parts().empty()) return OkStatus();
+  if (ranks_.updated_parts().empty()) return OkStatus();
   const size_t sums = parts_.model->parameters().values_sharded() ? 2 : 1;
   std::array<double, 2 * kParameterGroups> squares;
   GroupSums* groups = totals_.host()->groups;
@@ -340,22 +286,12 @@ Status Trainer::SumGroups(StepReport& report) {
     squares[g] = groups[g].gradients.squares;
     squares[kParameterGroups + g] = groups[g].values.squares;
   }
-  Stopwatch watch;
   WEFT_RETURN_IF_ERROR(
-      parts_.reducer->SumOverParts(std::span(squares).first(sums * kParameterGroups)));
-  Charge(*parts_.context, "wait for ranks", watch.Lap(), report.seconds.communication_exposed);
+      ranks_.SumOverParts(std::span(squares).first(sums * kParameterGroups), report.seconds));
   for (size_t g = 0; g < kParameterGroups; ++g) {
     groups[g].gradients.squares = squares[g];
     groups[g].values.squares = squares[kParameterGroups + g];
   }
-  return OkStatus();
-}
-
-Status Trainer::GatherParameters(PhaseSeconds& seconds) {
-  if (parts().empty()) return OkStatus();
-  Stopwatch watch;
-  WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
-  Charge(*parts_.context, "wait for parameters", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
 }
 
@@ -370,7 +306,8 @@ Status Trainer::SumOverShards(PhaseSeconds& seconds) {
   }
   std::vector<NormSums*> norms = {&totals_.host()->gradients};
   // Ranks that share experts and updates have added these up with the losses: one of them tells.
-  if (!parts().empty() && parts_.experts != nullptr && parts_.experts->rank() > 0) *norms[0] = {};
+  if (!ranks_.updated_parts().empty() && parts_.experts != nullptr && parts_.experts->rank() > 0)
+    *norms[0] = {};
   if (MeasuresGroups()) {
     for (GroupSums& group : totals_.host()->groups) {
       norms.push_back(&group.gradients);
@@ -382,7 +319,7 @@ Status Trainer::SumOverShards(PhaseSeconds& seconds) {
     sums.push_back(norm->squares);
     sums.push_back(static_cast<double>(norm->non_finite));
   }
-  WEFT_RETURN_IF_ERROR(SumOverReplica(sums, seconds));
+  WEFT_RETURN_IF_ERROR(ranks_.SumOverReplica(sums, seconds));
   for (size_t i = 0; i < norms.size(); ++i) {
     *norms[i] = {sums[2 * i], static_cast<int64_t>(sums[2 * i + 1])};
   }
@@ -400,21 +337,6 @@ void Trainer::UpdateLossScale(StepReport& report) {
   now = next;
 }
 
-Status Trainer::TakeMaxima(const TensorView& magnitudes, double& waited) {
-  if (parts_.reducer == nullptr && parts_.tensor == nullptr) return OkStatus();
-  Stopwatch watch;
-  if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
-  if (parts_.tensor != nullptr) {
-    const Stream& stream = parts_.context->stream;
-    WEFT_RETURN_IF_ERROR(
-        parts_.tensor->group()
-            .AllReduce(stream, magnitudes, Reduction::kMaxMagnitude, "largest magnitudes")
-            .Wait(stream));
-  }
-  Charge(*parts_.context, "wait for ranks", watch.Lap(), waited);
-  return OkStatus();
-}
-
 Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
@@ -426,13 +348,13 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
-    if (parts().empty()) {
+    if (ranks_.updated_parts().empty()) {
       WEFT_RETURN_IF_ERROR(MeasureGradients(state, parameters, &totals->gradients));
     }
   }
   if (MeasuresGroups()) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_RETURN_IF_ERROR(MeasureGroups(state, parameters, totals->groups, parts()));
+    WEFT_RETURN_IF_ERROR(MeasureGroups(state, parameters, totals->groups, ranks_.updated_parts()));
   }
   WEFT_RETURN_IF_ERROR(SumOverShards(report.seconds));
   WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
@@ -451,9 +373,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   if (parameters.offloaded()) return UpdateOffloaded(report);
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(UpdateParameters(report));
-  if (!parts().empty()) {
+  if (!ranks_.updated_parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-    WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
+    WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(report.seconds));
     WEFT_RETURN_IF_ERROR(clock_.Start(context));
   }
   stale_ = stale_.value_or(Repack::kTrained);
@@ -508,9 +430,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
 
 // Enters what collectives hold into the books of this rank.
 Status Trainer::CountCommunication() {
-  int64_t bytes = parts_.reducer == nullptr ? 0 : parts_.reducer->held_bytes();
-  if (parts_.outer != nullptr) bytes += parts_.outer->held_bytes();
-  if (parts_.tensor != nullptr) bytes += parts_.tensor->held_bytes();
+  const int64_t bytes = ranks_.held_bytes();
   if (bytes == 0) return OkStatus();
   return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
 }
@@ -527,7 +447,7 @@ Result<StepReport> Trainer::Step() {
 
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches());
-  Charge(context, "data", watch.Lap(), report.seconds.data);
+  ChargePhase(context, "data", watch.Lap(), report.seconds.data);
   std::array<double, 3> counts = {static_cast<double>(batches.targets),
                                   static_cast<double>(batches.tokens),
                                   static_cast<double>(batches.padding_tokens)};

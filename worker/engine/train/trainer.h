@@ -13,14 +13,10 @@
 #include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
-#include "worker/engine/data/batch_source.h"
-#include "worker/engine/models/model.h"
 #include "worker/engine/nn/update_pipeline.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/updater.h"
-#include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
-#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
@@ -30,37 +26,13 @@
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_graphs.h"
 #include "worker/engine/train/step_report.h"
+#include "worker/engine/train/trainer_parts.h"
+#include "worker/engine/train/training_ranks.h"
 
 namespace weft::engine {
 
 /// What plan and job say to the model.
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train = {});
-
-/// Whom a Trainer works with; all outlive it.
-struct TrainerParts {
-  Context* context = nullptr;
-  Model* model = nullptr;  ///< Its parameters initialized or loaded.
-  BatchSource* train = nullptr;
-  BatchSource* validation = nullptr;   ///< Or none.
-  GradientReducer* reducer = nullptr;  ///< None for one rank.
-  /// With train.local_steps, what sums in outer steps over the ranks that have the same part of
-  /// other workers, or none for one worker; then `reducer` is of the ranks of this worker that
-  /// share its sequences, or none.
-  GradientReducer* outer = nullptr;
-  int64_t rank = 0;  ///< Among those that see other sequences.
-  /// The ranks that share the matrices of the model, which was made with it, or none. They train on
-  /// the same sequences.
-  const TensorParallel* tensor = nullptr;
-  /// The ranks that share each sequence, or none; of reducer's. `train` and `validation` give the
-  /// chunks of this one.
-  const ContextParallel* sequences = nullptr;
-  /// The ranks that share the experts of the model, which was made with it, or none; of reducer's.
-  /// They see different sequences.
-  const ExpertParallel* experts = nullptr;
-  /// The ranks that have the other stages of the model, or none. They train on the same sequences.
-  PipelineParallel* pipeline = nullptr;
-  bool graphs = true;  ///< On a device, steps that repeat are launched as graphs.
-};
 
 /// Trains a model as the job says what and the plan says how. Its whole state is StateTensors() and
 /// counters(): with both restored a run goes on bit for bit as if it had never stopped. Not
@@ -179,11 +151,6 @@ class Trainer {
   Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
   Status SumLosses(bool fails, PhaseSeconds& seconds);
   Status SumGroups(StepReport& report);
-  Status GatherParameters(PhaseSeconds& seconds);
-  /// What this rank updates, where that is not everything.
-  std::span<const ParameterPart> parts() const {
-    return parts_.reducer ? parts_.reducer->parts() : std::span<const ParameterPart>();
-  }
   /// Of norms that the ranks of parts_.tensor, parts_.experts and parts_.pipeline have measured,
   /// each of what it counts.
   Status SumOverShards(PhaseSeconds& seconds);
@@ -226,8 +193,6 @@ class Trainer {
   Status FinishUpdate(StepReport& report);
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   void UpdateLossScale(StepReport& report);
-  /// TrainingParts::take_maxima; adds the seconds that it took to `waited`.
-  Status TakeMaxima(const TensorView& magnitudes, double& waited);
   /// Once the updaters are there.
   Status StartTechniques();
   Status EndStepOfTechniques(int64_t first_targets, StepReport& report);
@@ -235,10 +200,6 @@ class Trainer {
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
-  Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
-  /// Over the ranks that have other parts of the same replica.
-  Status SumOverReplica(std::span<double> values, PhaseSeconds& seconds);
-  Status FinishReduction(PhaseSeconds& seconds);
   Status CountCommunication();
   /// The outer step that follows the local step of `report`, which becomes one of all ranks: loss
   /// and counts of the global batch. Its update was skipped where some rank has made none since the
@@ -248,16 +209,11 @@ class Trainer {
   void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
-  /// Ranks that see other sequences than each other.
-  int64_t data_ranks() const {
-    const int64_t context_ranks = parts_.sequences != nullptr ? parts_.sequences->degree() : 1;
-    if (parts_.outer != nullptr) return parts_.outer->world_size();
-    return parts_.reducer != nullptr ? parts_.reducer->world_size() / context_ranks : 1;
-  }
 
   JobSpec job_;
   Plan plan_;
   TrainerParts parts_;
+  TrainingRanks ranks_;
   BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;

@@ -16,7 +16,7 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(Exchange(state, averages));
   PhaseSeconds ignored;
-  WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
+  WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(ignored));
   stale_ = stale_.value_or(Repack::kTrained);
   return OkStatus();
 }
@@ -54,7 +54,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   Context& context = *parts_.context;
   int64_t count = parts_.validation->Sequences();
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
-  const int64_t end = count * (parts_.rank + 1) / data_ranks();
+  const int64_t end = count * (parts_.rank + 1) / ranks_.data_ranks();
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
   PhaseSeconds ignored;
   StepClock not_of_a_step;
@@ -75,7 +75,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
     return batch.target_count;
   };
   int64_t targets = 0, passes = 0;
-  for (int64_t first = count * parts_.rank / data_ranks(); first < end; ++passes) {
+  for (int64_t first = count * parts_.rank / ranks_.data_ranks(); first < end; ++passes) {
     const int64_t sequences = std::min(plan_.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
     targets += found;
@@ -83,7 +83,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   }
   if (parts_.model->parameters().values_sharded() || parts_.experts != nullptr) {
     // Ranks with fewer sequences take part in what the others gather, or send to experts.
-    const int64_t most = (count + data_ranks() - 1) / data_ranks();
+    const int64_t most = (count + ranks_.data_ranks() - 1) / ranks_.data_ranks();
     WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
     for (; passes < (most + plan_.micro_batch - 1) / plan_.micro_batch; ++passes) {
       WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
@@ -100,7 +100,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
     WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(losses));
     sums = {losses[0], sums[1], losses[1]};
   }
-  WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
+  WEFT_RETURN_IF_ERROR(ranks_.SumScalars(sums, ignored));
   if (outer_ != nullptr) WEFT_RETURN_IF_ERROR(outer_->SumScalars(sums));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
@@ -135,9 +135,9 @@ Result<bool> Trainer::WeightsAreFinite() {
   }
   std::array<double, 1> non_finite = {static_cast<double>(measured.non_finite)};
   PhaseSeconds ignored;
-  WEFT_RETURN_IF_ERROR(SumOverReplica(non_finite, ignored));
+  WEFT_RETURN_IF_ERROR(ranks_.SumOverReplica(non_finite, ignored));
   if (parameters.values_sharded()) {
-    WEFT_RETURN_IF_ERROR(parts_.reducer->SumOverParts(non_finite));
+    WEFT_RETURN_IF_ERROR(ranks_.SumOverParts(non_finite, ignored));
   }
   return non_finite[0] == 0;
 }

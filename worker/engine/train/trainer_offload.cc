@@ -37,7 +37,7 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
   // What a late update has made may still be on its way.
   if (uploader_ != nullptr) WEFT_RETURN_IF_ERROR(uploader_->Finish());
-  const bool shares = !parts().empty();
+  const bool shares = !ranks_.updated_parts().empty();
   if (!shares) {
     host.updated().Start();
     if (uploader_ != nullptr) uploader_->Start(context);
@@ -48,7 +48,7 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   WEFT_RETURN_IF_ERROR(UpdateKept(report));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   if (!shares) return OkStatus();
-  WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
+  WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(report.seconds));
   if (uploader_ != nullptr) uploader_->Start(context);
   return clock_.Start(context);
 }
@@ -87,7 +87,7 @@ bool Trainer::Delays() const {
 // host waits in no pass. After the last step there is none.
 bool Trainer::RunsBeside() const {
   const bool on_cpu = parts_.context->stream.device.type == DeviceType::kCpu;
-  return on_cpu && parts().empty() && !techniques_.ReadsUpdatedParameters() &&
+  return on_cpu && ranks_.updated_parts().empty() && !techniques_.ReadsUpdatedParameters() &&
          counters_.step + 1 < job_.train.steps;
 }
 
@@ -154,7 +154,7 @@ Status Trainer::FinishUpdates() {
   update_status_ = updated.ok() ? passed : updated;
   WEFT_RETURN_IF_ERROR(update_status_);
   if (!late) return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
-  if (!parts().empty()) WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
+  if (!ranks_.updated_parts().empty()) WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
   if (uploader_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
     uploader_->Start(context);
   } else {

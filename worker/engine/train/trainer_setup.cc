@@ -166,6 +166,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
     : job_(job),
       plan_(plan),
       parts_(parts),
+      ranks_(parts),
       batches_(job.train),
       gradients_(GradientsOf(parts)),
       techniques_(parts.model->techniques(),
@@ -219,8 +220,9 @@ Status Trainer::MakeUpdaters() {
     return Updater::New(context, job_, parameters, f32 ? DType::kF32 : DType::kBF16, of);
   };
   if (!parameters.keeps_some_on_device()) {
-    updated_ = {{parameters.offloaded(), {parts().begin(), parts().end()}}};
-    WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), parts()));
+    updated_ = {
+        {parameters.offloaded(), {ranks_.updated_parts().begin(), ranks_.updated_parts().end()}}};
+    WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), ranks_.updated_parts()));
     return OkStatus();
   }
   std::vector<ParameterPart> kept, others;
@@ -247,18 +249,19 @@ Status Trainer::StartTechniques() {
                                   .context = parts_.context,
                                   .parameters = &parameters,
                                   .updated = updated_,
-                                  .shards_updates = !parts().empty(),
-                                  .data_ranks = data_ranks(),
+                                  .shards_updates = !ranks_.updated_parts().empty(),
+                                  .data_ranks = ranks_.data_ranks(),
                                   .sum_scalars =
                                       [this](std::span<double> values) {
                                         PhaseSeconds seconds;
-                                        const Status summed = SumScalars(values, seconds);
+                                        const Status summed = ranks_.SumScalars(values, seconds);
                                         waited_for_techniques_ += seconds.communication_exposed;
                                         return summed;
                                       },
                                   .take_maxima =
                                       [this](const TensorView& magnitudes) {
-                                        return TakeMaxima(magnitudes, waited_for_techniques_);
+                                        return ranks_.TakeMaxima(magnitudes,
+                                                                 waited_for_techniques_);
                                       }};
   return techniques_.OnTraining(training);
 }

@@ -30,7 +30,7 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const
   for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
   const int64_t expert_ranks = parts_.experts == nullptr ? 1 : parts_.experts->degree();
   const bool first_chunks = parts_.sequences == nullptr || parts_.sequences->rank() == 0;
-  const bool first_shards = parts().empty() || parts_.reducer->first_shards();
+  const bool first_shards = ranks_.updated_parts().empty() || parts_.reducer->first_shards();
   for (size_t i = 0; i < tensors.size(); ++i) {
     NamedTensor& tensor = tensors[i];
     const bool first = first_chunks && (parts_.rank < expert_ranks || i >= of_all);
