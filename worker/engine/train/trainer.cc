@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "common/failpoint.h"
-#include "kernels/step_totals/step_totals.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/guard.h"
@@ -73,7 +71,7 @@ Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
                              .batch = batches_.At(DataStep()),
                              .targets = report.targets,
                              .first_targets = first_targets,
-                             .gradient_squares = totals_.host()->gradients.squares,
+                             .gradient_squares = totals_.host().gradients.squares,
                              .metrics = &report.technique_metrics};
   WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd(step));
   report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
@@ -152,7 +150,7 @@ Status Trainer::RunStep(std::vector<MicroBatch> batches, StepGraphs::Mode mode, 
     });
   }
   WEFT_RETURN_IF_ERROR(run(0, gradients));
-  WEFT_RETURN_IF_ERROR(SumLosses(loss_fails, report.seconds));
+  WEFT_RETURN_IF_ERROR(totals_.SumLosses(loss_fails, report.seconds));
   return run(1, update);
 }
 
@@ -168,7 +166,7 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
   LinkStalls stalls(context.host, &report.seconds);
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
-  WEFT_RETURN_IF_ERROR(totals_.Clear(context));
+  WEFT_RETURN_IF_ERROR(totals_.Clear());
   techniques_.OnFirstMicroBatch();
   const bool observed = techniques_.ObservesFirstGradients();
   gradients_.StartStep();
@@ -191,8 +189,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
-    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale,
-                                            &totals_.device()->loss));
+    WEFT_RETURN_IF_ERROR(
+        parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale, totals_.loss()));
     batches[k] = {};
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "forward", &PhaseSeconds::forward));
     stalls.Charge(&PhaseSeconds::forward);
@@ -211,7 +209,7 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& 
 Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report) {
   Context& context = *parts_.context;
   GradientReducer* reducer = parts_.reducer;
-  WEFT_RETURN_IF_ERROR(totals_.Clear(context));
+  WEFT_RETURN_IF_ERROR(totals_.Clear());
   gradients_.StartStep();
   ParameterGradients::ReadyHook hook;
   if (reducer != nullptr) {
@@ -233,98 +231,11 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
                    .pipeline = parts_.pipeline,
                    .clock = &clock_,
                    .stalls = &stalls});
-  WEFT_RETURN_IF_ERROR(
-      run.Train(std::move(tokens), gradients_,
-                context.Number(GradientScale(report), &StepNumbers::gradient_scale),
-                &totals_.device()->loss));
+  WEFT_RETURN_IF_ERROR(run.Train(
+      std::move(tokens), gradients_,
+      context.Number(GradientScale(report), &StepNumbers::gradient_scale), totals_.loss()));
   peak_in_flight_ = run.peak_in_flight();
   return gradients_.FinishPass(context);
-}
-
-// Only ranks that must ask each other wait for the device here.
-Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
-  Context& context = *parts_.context;
-  const ParameterSet& parameters = parts_.model->parameters();
-  const bool shares = !ranks_.updated_parts().empty();
-  const auto measure = [&] {
-    ProfileScope scope(context.profiler, "gradient norm");
-    Context state = StateContext();
-    return MeasureGradients(state, parameters, ranks_.updated_parts(),
-                            &TotalsOfUpdate()->gradients);
-  };
-  if (shares && !parameters.offloaded()) WEFT_RETURN_IF_ERROR(measure());
-  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
-  WEFT_RETURN_IF_ERROR(totals_.Wait().status());
-  // What comes from the device does not know them.
-  if (shares && parameters.offloaded()) WEFT_RETURN_IF_ERROR(measure());
-  BatchLoss& loss = totals_.host()->loss;
-  if (fails) loss.sum = std::numeric_limits<double>::infinity();
-  NormSums& gradients = totals_.host()->gradients;
-  std::array<double, 4> sums = {loss.sum, static_cast<double>(loss.right), gradients.squares,
-                                static_cast<double>(gradients.non_finite)};
-  // Of ranks that have the same parts the first count.
-  if (shares && !parts_.reducer->first_shards()) sums[2] = sums[3] = 0;
-  WEFT_RETURN_IF_ERROR(ranks_.SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
-  // The last stage alone has computed it.
-  if (parts_.pipeline != nullptr) {
-    WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(std::span(sums).first(2)));
-  }
-  loss = {sums[0], static_cast<int64_t>(sums[1])};
-  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::loss));
-  if (!shares) return OkStatus();
-  gradients = {sums[2], static_cast<int64_t>(sums[3])};
-  return totals_.Store(context, &StepTotals::gradients);
-}
-
-// Norms of gradients, and of sharded values, of which each rank has measured its own part.
-Status Trainer::SumGroups(StepReport& report) {
-  if (ranks_.updated_parts().empty()) return OkStatus();
-  const size_t sums = parts_.model->parameters().values_sharded() ? 2 : 1;
-  std::array<double, 2 * kParameterGroups> squares;
-  GroupSums* groups = totals_.host()->groups;
-  for (size_t g = 0; g < kParameterGroups; ++g) {
-    squares[g] = groups[g].gradients.squares;
-    squares[kParameterGroups + g] = groups[g].values.squares;
-  }
-  WEFT_RETURN_IF_ERROR(
-      ranks_.SumOverParts(std::span(squares).first(sums * kParameterGroups), report.seconds));
-  for (size_t g = 0; g < kParameterGroups; ++g) {
-    groups[g].gradients.squares = squares[g];
-    groups[g].values.squares = squares[kParameterGroups + g];
-  }
-  return OkStatus();
-}
-
-Status Trainer::SumOverShards(PhaseSeconds& seconds) {
-  if (parts_.tensor == nullptr && parts_.experts == nullptr && parts_.pipeline == nullptr) {
-    return OkStatus();
-  }
-  Context& context = *parts_.context;
-  if (!parts_.model->parameters().offloaded()) {
-    WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
-    WEFT_RETURN_IF_ERROR(totals_.Wait().status());
-  }
-  std::vector<NormSums*> norms = {&totals_.host()->gradients};
-  // Ranks that share experts and updates have added these up with the losses: one of them tells.
-  if (!ranks_.updated_parts().empty() && parts_.experts != nullptr && parts_.experts->rank() > 0)
-    *norms[0] = {};
-  if (MeasuresGroups()) {
-    for (GroupSums& group : totals_.host()->groups) {
-      norms.push_back(&group.gradients);
-      norms.push_back(&group.values);
-    }
-  }
-  std::vector<double> sums;
-  for (const NormSums* norm : norms) {
-    sums.push_back(norm->squares);
-    sums.push_back(static_cast<double>(norm->non_finite));
-  }
-  WEFT_RETURN_IF_ERROR(ranks_.SumOverReplica(sums, seconds));
-  for (size_t i = 0; i < norms.size(); ++i) {
-    *norms[i] = {sums[2 * i], static_cast<int64_t>(sums[2 * i + 1])};
-  }
-  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::gradients));
-  return totals_.Store(context, &StepTotals::groups);
 }
 
 // Every rank sees the same gradients, hence the same scale.
@@ -340,38 +251,19 @@ void Trainer::UpdateLossScale(StepReport& report) {
 Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
-  StepTotals* totals = TotalsOfUpdate();
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
-  {
-    ProfileScope scope(context.profiler, "gradient norm");
-    CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
-    if (ranks_.updated_parts().empty()) {
-      WEFT_RETURN_IF_ERROR(MeasureGradients(state, parameters, &totals->gradients));
-    }
-  }
-  if (MeasuresGroups()) {
-    ProfileScope scope(context.profiler, "norms by group");
-    WEFT_RETURN_IF_ERROR(MeasureGroups(state, parameters, totals->groups, ranks_.updated_parts()));
-  }
-  WEFT_RETURN_IF_ERROR(SumOverShards(report.seconds));
-  WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
-      state.stream,
-      {.loss_sum = &totals->loss.sum,
-       .square_sum = &totals->gradients.squares,
-       .non_finite = &totals->gradients.non_finite,
-       .targets = state.Number(static_cast<double>(report.targets), &StepNumbers::targets),
-       .loss_scale = state.Number(report.loss_scale, &StepNumbers::loss_scale),
-       .loss_limit = state.Number(SpikeLimit(job_.train.guard, counters_.recent_losses),
-                                  &StepNumbers::loss_limit),
-       .clip_norm = job_.train.gradient_clip_norm,
-       .factor = &totals->factor,
-       .made = &totals->made}));
+  WEFT_RETURN_IF_ERROR(totals_.Measure(MeasuresGroups(), report.seconds));
+  WEFT_RETURN_IF_ERROR(
+      totals_.Decide({.targets = report.targets,
+                      .loss_scale = report.loss_scale,
+                      .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+                      .clip_norm = job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   if (parameters.offloaded()) return UpdateOffloaded(report);
-  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
+  WEFT_RETURN_IF_ERROR(totals_.Fetch());
   WEFT_RETURN_IF_ERROR(UpdateParameters(report));
   if (!ranks_.updated_parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
@@ -382,20 +274,10 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   return Pack(counters_.step + 1);
 }
 
-Context Trainer::StateContext() const {
-  const Context& context = *parts_.context;
-  return parts_.model->parameters().offloaded() ? InHostMemoryPool(context) : context;
-}
-
-Trainer::StepTotals* Trainer::TotalsOfUpdate() const {
-  return parts_.model->parameters().offloaded() ? totals_.host() : totals_.device();
-}
-
 StepArgs Trainer::UpdateArgsOf(const StepReport& report) const {
-  const StepTotals* totals = TotalsOfUpdate();
   return {.learning_rate = report.learning_rate,
           .update = counters_.updates + 1,
-          .gate = {.factor = &totals->factor, .made = &totals->made},
+          .gate = totals_.gate(),
           .gradients = parts_.model->parameters().gradients().As<float>()};
 }
 
@@ -406,7 +288,7 @@ Status Trainer::UpdateParameters(const StepReport& report) {
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {
-  WEFT_ASSIGN_OR_RETURN(const StepTotals* totals, totals_.Wait());
+  WEFT_ASSIGN_OR_RETURN(const StepTotals::Numbers* totals, totals_.Wait());
   report.loss = totals->loss.sum / static_cast<double>(report.targets);
   report.right = totals->loss.right;
   report.gradient_norm = totals->gradients.Norm() / report.loss_scale;
@@ -418,7 +300,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   if (report.skipped) return OkStatus();
   RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
   if (MeasuresGroups()) {
-    WEFT_RETURN_IF_ERROR(SumGroups(report));
+    WEFT_RETURN_IF_ERROR(totals_.SumGroups(report.seconds));
     report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
   }
   ++counters_.updates;

@@ -14,18 +14,18 @@
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/nn/update_pipeline.h"
-#include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/copy_stage.h"
-#include "worker/engine/train/group_norms.h"
 #include "worker/engine/train/parameter_uploader.h"
+#include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_graphs.h"
 #include "worker/engine/train/step_report.h"
+#include "worker/engine/train/step_totals.h"
 #include "worker/engine/train/trainer_parts.h"
 #include "worker/engine/train/training_ranks.h"
 
@@ -100,15 +100,6 @@ class Trainer {
     int64_t padding_tokens = 0;
   };
 
-  /// What a step finds out, where its work runs.
-  struct StepTotals {
-    BatchLoss loss;      ///< Of all ranks, once it is summed.
-    NormSums gradients;  ///< With the loss scale.
-    float factor = 0;    ///< Of gradients in the update.
-    int32_t made = 0;    ///< The update.
-    GroupSums groups[kParameterGroups];
-  };
-
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
   /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
@@ -149,11 +140,6 @@ class Trainer {
   Status ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report);
   /// The same as a rank of a pipeline.
   Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
-  Status SumLosses(bool fails, PhaseSeconds& seconds);
-  Status SumGroups(StepReport& report);
-  /// Of norms that the ranks of parts_.tensor, parts_.experts and parts_.pipeline have measured,
-  /// each of what it counts.
-  Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
   /// An update that runs beside the next step: beside its forward pass, which waits for what it
@@ -171,10 +157,10 @@ class Trainer {
     ~UpdateUnderWay();
   };
 
-  /// For work on parameters and the optimizer's state, where these are.
-  Context StateContext() const;
-  /// What the update reads and writes of a step's numbers, where it runs.
-  StepTotals* TotalsOfUpdate() const;
+  /// For work on parameters and the optimizer's state.
+  Context StateContext() const {
+    return StateContextOf(*parts_.context, parts_.model->parameters());
+  }
   StepArgs UpdateArgsOf(const StepReport& report) const;
   Status UpdateParameters(const StepReport& report);
   /// Begins the update, and has the next forward pass wait for it; one that is late has the next
@@ -224,7 +210,7 @@ class Trainer {
   TechniqueList techniques_;
   std::vector<UpdatedParameters> updated_;  ///< What `parts` of them refer to.
   double waited_for_techniques_ = 0;        ///< Seconds for ranks, in this step.
-  ReadbackOf<StepTotals> totals_;
+  StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;

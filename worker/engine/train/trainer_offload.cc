@@ -32,7 +32,7 @@ Status Trainer::UploadWeights(Context& context) {
 Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostMemoryPool& host = *context.host;
-  if (totals_.host()->made == 0) return OkStatus();
+  if (totals_.host().made == 0) return OkStatus();
   WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
   // What a late update has made may still be on its way.
@@ -105,7 +105,7 @@ Status Trainer::StartUpdate(const StepReport& report, bool late) {
   update.late = late;
   update.context = StateContext();
   update.context.profiler = nullptr;  // another thread's
-  update.factor = totals_.host()->factor;
+  update.factor = totals_.host().factor;
   update.update_pipeline = update_pipeline;
   update.args = {.learning_rate = report.learning_rate,
                  .update = counters_.updates + 1,

@@ -189,7 +189,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                           OuterStep::New(state, job.train, parts.model->parameters(), parts.outer));
   }
   Context& context = *parts.context;
-  WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
+  WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));
   ParameterSet& parameters = parts.model->parameters();
   if (parameters.offloaded() && !parameters.streamed() && !parameters.values_sharded()) {
     trainer->uploader_ = std::make_unique<ParameterUploader>(context, &parameters);
