@@ -27,48 +27,11 @@ Status Trainer::Pack(std::optional<int64_t> step) {
   return OkStatus();
 }
 
-Result<Trainer::StepBatches> Trainer::LoadBatches(int64_t data_step) {
-  Context& context = *parts_.context;
-  StepBatches loaded;
-  loaded.data_step = data_step;
-  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * ranks_.data_ranks());
-  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
-  for (int64_t k = 0; k < micro_batches; ++k) {
-    const int64_t first = (parts_.rank * micro_batches + k) * plan_.micro_batch;
-    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(data_step, first, plan_.micro_batch));
-    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, stage_ == nullptr
-                                                 ? TokenBatch::New(context, batch, first)
-                                                 : TokenBatch::New(*stage_, context, batch, first));
-    loaded.targets += batch.target_count;
-    loaded.tokens += tokens.count;
-    loaded.padding_tokens += batch.padding_tokens;
-    loaded.micro_batches.push_back({std::move(tokens), batch.target_count});
-  }
-  return loaded;
-}
-
-Result<Trainer::StepBatches> Trainer::TakeBatches() {
-  std::optional<Result<StepBatches>> batches = std::exchange(prefetched_, std::nullopt);
-  // After a rollback the data goes on elsewhere.
-  if (!batches || !batches->ok() || (*batches)->data_step != DataStep()) {
-    batches = LoadBatches(DataStep());
-  }
-  WEFT_RETURN_IF_ERROR(batches->status());
-  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->Use(*parts_.context));
-  return *std::move(batches);
-}
-
-void Trainer::Prefetch() {
-  if (stage_ == nullptr || counters_.step + 1 >= job_.train.steps) return;
-  // What goes wrong is told when the batches are wanted.
-  prefetched_ = LoadBatches(DataStep() + 1);
-}
-
-Status Trainer::EndStepOfTechniques(int64_t first_targets, StepReport& report) {
+Status Trainer::EndStepOfTechniques(int64_t sequences, int64_t first_targets, StepReport& report) {
   const FinishedStep step = {.step = report.step,
                              .applied = !report.skipped,
                              .loss_scale = report.loss_scale,
-                             .batch = batches_.At(DataStep()),
+                             .batch = sequences,
                              .targets = report.targets,
                              .first_targets = first_targets,
                              .gradient_squares = totals_.host().gradients.squares,
@@ -98,7 +61,7 @@ float Trainer::GradientScale(const StepReport& report) const {
 }
 
 Status Trainer::SendNumbers(const StepReport& report) {
-  if (stage_ == nullptr) return OkStatus();
+  if (!on_gpu()) return OkStatus();
   return numbers_.Store(*parts_.context,
                         {.targets = static_cast<double>(report.targets),
                          .loss_scale = report.loss_scale,
@@ -328,7 +291,7 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(Pack(counters_.step));
 
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches());
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
   ChargePhase(context, "data", watch.Lap(), report.seconds.data);
   std::array<double, 3> counts = {static_cast<double>(batches.targets),
                                   static_cast<double>(batches.tokens),
@@ -347,17 +310,17 @@ Result<StepReport> Trainer::Step() {
 
   const int64_t first_targets = batches.micro_batches.front().targets;
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
-  context.numbers = stage_ == nullptr ? nullptr : numbers_.device();
+  context.numbers = on_gpu() ? numbers_.device() : nullptr;
   const Status enqueued = RunStep(std::move(batches.micro_batches), mode, loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  Prefetch();
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
-  if (stage_ != nullptr) context.stream.cuda->FreeOutgrown();
+  if (on_gpu()) context.stream.cuda->FreeOutgrown();
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
-  WEFT_RETURN_IF_ERROR(EndStepOfTechniques(first_targets, report));
+  WEFT_RETURN_IF_ERROR(EndStepOfTechniques(batches.sequences, first_targets, report));
   ++counters_.step;
   if (outer_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
   if (report.skipped) ++counters_.skipped_steps;

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/spec/batch_schedule.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
@@ -19,7 +18,7 @@
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
-#include "worker/engine/train/copy_stage.h"
+#include "worker/engine/train/batch_loader.h"
 #include "worker/engine/train/parameter_uploader.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
@@ -86,20 +85,6 @@ class Trainer {
   void Restored(const TrainCounters& counters);
 
  private:
-  struct MicroBatch {
-    TokenBatch tokens;
-    int64_t targets = 0;
-  };
-
-  /// What this rank trains on in a step.
-  struct StepBatches {
-    int64_t data_step = 0;
-    std::vector<MicroBatch> micro_batches;
-    int64_t targets = 0;
-    int64_t tokens = 0;
-    int64_t padding_tokens = 0;
-  };
-
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
   /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
@@ -113,11 +98,6 @@ class Trainer {
   /// Updates what is kept on the device of offloaded parameters.
   Status UpdateKept(const StepReport& report);
 
-  /// Those of this rank; `data_step` counts as DataStep() does.
-  Result<StepBatches> LoadBatches(int64_t data_step);
-  Result<StepBatches> TakeBatches();
-  /// Starts to bring the batches of the next step to the device.
-  void Prefetch();
   /// Why steps are enqueued operation by operation, or "".
   std::string_view WhyNoGraphs() const;
   std::unique_ptr<StepGraphs> NewGraphs();
@@ -181,7 +161,7 @@ class Trainer {
   void UpdateLossScale(StepReport& report);
   /// Once the updaters are there.
   Status StartTechniques();
-  Status EndStepOfTechniques(int64_t first_targets, StepReport& report);
+  Status EndStepOfTechniques(int64_t sequences, int64_t first_targets, StepReport& report);
   /// Those that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
@@ -194,13 +174,13 @@ class Trainer {
   Status AgreeOnRound(StepReport& report);
   void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
   /// Which step's data the step under way trains on, and as many of them.
+  bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
 
   JobSpec job_;
   Plan plan_;
   TrainerParts parts_;
   TrainingRanks ranks_;
-  BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;
   std::unique_ptr<Updater> kept_updater_;  ///< Of ParameterSet::KeepOnDevice, or none.
@@ -214,9 +194,8 @@ class Trainer {
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
-  std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
-  std::unique_ptr<CopyStage> stage_;               ///< On a device.
-  std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
+  std::unique_ptr<StepGraphs> graphs_;  ///< On a device, where steps can repeat.
+  std::unique_ptr<BatchLoader> loader_;
   Tensor other_gradients_;                       ///< Those of a late update, or room for the next.
   double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.
   std::unique_ptr<ParameterUploader> uploader_;  ///< Of offloaded parameters that are not streamed.

@@ -167,7 +167,6 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       plan_(plan),
       parts_(parts),
       ranks_(parts),
-      batches_(job.train),
       gradients_(GradientsOf(parts)),
       techniques_(parts.model->techniques(),
                   TrainingTechniques({.model = parts.model->spec(), .train = job_.train})) {
@@ -201,8 +200,13 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
     WEFT_RETURN_IF_ERROR(Clear(state.stream, trainer->other_gradients_));
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  if (context.stream.device.type == DeviceType::kCuda) {
-    WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
+  WEFT_ASSIGN_OR_RETURN(trainer->loader_,
+                        BatchLoader::New(context, parts.train,
+                                         {.schedule = BatchSchedule(job.train),
+                                          .micro_batch = plan.micro_batch,
+                                          .rank = parts.rank,
+                                          .ranks = trainer->ranks_.data_ranks()}));
+  if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
       if (parts.graphs) trainer->graphs_ = trainer->NewGraphs();

@@ -1,0 +1,49 @@
+#include "worker/engine/train/batch_loader.h"
+
+#include <utility>
+
+namespace weft::engine {
+
+Result<std::unique_ptr<BatchLoader>> BatchLoader::New(Context& context, BatchSource* source,
+                                                      const Options& options) {
+  std::unique_ptr<BatchLoader> loader(new BatchLoader(context, source, options));
+  if (context.stream.device.type == DeviceType::kCuda) {
+    WEFT_ASSIGN_OR_RETURN(loader->stage_, CopyStage::New(context));
+  }
+  return loader;
+}
+
+Result<StepBatches> BatchLoader::Load(int64_t data_step) {
+  StepBatches loaded;
+  loaded.data_step = data_step;
+  loaded.sequences = options_.schedule.At(data_step);
+  const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
+  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
+  for (int64_t k = 0; k < micro_batches; ++k) {
+    const int64_t first = (options_.rank * micro_batches + k) * options_.micro_batch;
+    WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
+                          stage_ == nullptr ? TokenBatch::New(*context_, batch, first)
+                                            : TokenBatch::New(*stage_, *context_, batch, first));
+    loaded.targets += batch.target_count;
+    loaded.tokens += tokens.count;
+    loaded.padding_tokens += batch.padding_tokens;
+    loaded.micro_batches.push_back({std::move(tokens), batch.target_count});
+  }
+  return loaded;
+}
+
+Result<StepBatches> BatchLoader::Take(int64_t data_step) {
+  std::optional<Result<StepBatches>> batches = std::exchange(prefetched_, std::nullopt);
+  // After a rollback the data goes on elsewhere.
+  if (!batches || !batches->ok() || (*batches)->data_step != data_step) batches = Load(data_step);
+  WEFT_RETURN_IF_ERROR(batches->status());
+  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->Use(*context_));
+  return *std::move(batches);
+}
+
+void BatchLoader::Prefetch(int64_t data_step) {
+  if (stage_ != nullptr) prefetched_ = Load(data_step);
+}
+
+}  // namespace weft::engine

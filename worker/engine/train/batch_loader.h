@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/spec/batch_schedule.h"
+#include "worker/engine/data/batch_source.h"
+#include "worker/engine/nn/token_batch.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/train/copy_stage.h"
+
+namespace weft::engine {
+
+struct MicroBatch {
+  TokenBatch tokens;
+  int64_t targets = 0;
+};
+
+/// What this rank trains on in a step.
+struct StepBatches {
+  int64_t data_step = 0;
+  std::vector<MicroBatch> micro_batches;
+  int64_t sequences = 0;  ///< Of all ranks.
+  int64_t targets = 0;
+  int64_t tokens = 0;
+  int64_t padding_tokens = 0;
+};
+
+/// Loads the batches of each step; to a CUDA device it brings those of the next one while a step
+/// runs. Not thread-safe.
+class BatchLoader {
+ public:
+  struct Options {
+    BatchSchedule schedule;
+    int64_t micro_batch = 1;  ///< Sequences.
+    int64_t rank = 0;         ///< Of those that see different sequences.
+    int64_t ranks = 1;
+  };
+
+  /// `context` and `source` outlive this.
+  static Result<std::unique_ptr<BatchLoader>> New(Context& context, BatchSource* source,
+                                                  const Options& options);
+
+  /// The batches of step `data_step` of the data. The work enqueued from now on may read them.
+  Result<StepBatches> Take(int64_t data_step);
+
+  /// Starts to bring those of `data_step` to the device. What goes wrong is told when they are
+  /// taken. Does nothing on a CPU.
+  void Prefetch(int64_t data_step);
+
+ private:
+  BatchLoader(Context& context, BatchSource* source, const Options& options)
+      : context_(&context), source_(source), options_(options) {}
+
+  Result<StepBatches> Load(int64_t data_step);
+
+  Context* context_;
+  BatchSource* source_;
+  Options options_;
+  std::unique_ptr<CopyStage> stage_;  ///< On a CUDA device.
+  std::optional<Result<StepBatches>> prefetched_;
+};
+
+}  // namespace weft::engine
