@@ -41,21 +41,6 @@ Status Trainer::EndStepOfTechniques(int64_t sequences, int64_t first_targets, St
   return OkStatus();
 }
 
-StepGraphs::Key Trainer::GraphKey(const std::vector<MicroBatch>& batches) const {
-  StepGraphs::Key key = {MeasuresGroups() ? 1 : 0};
-  for (const MicroBatch& batch : batches) {
-    const TokenBatch& b = batch.tokens;
-    key.insert(key.end(), {b.sequences, b.length, b.first_sequence, b.first_token});
-    for (const Tensor* tensor :
-         {&b.tokens, &b.targets, &b.positions, &b.sequence_starts, &b.token_types, &b.lengths,
-          &b.labels, &b.target_rows, &b.row_targets, &b.pixels, &b.first_rows, &b.other_rows}) {
-      key.push_back(*tensor ? reinterpret_cast<int64_t>(tensor->view().data) : 0);
-      key.push_back(*tensor ? tensor->shape().Elements() : 0);
-    }
-  }
-  return key;
-}
-
 float Trainer::GradientScale(const StepReport& report) const {
   return static_cast<float>(report.loss_scale / static_cast<double>(report.targets));
 }
@@ -72,49 +57,21 @@ Status Trainer::SendNumbers(const StepReport& report) {
                          .step = static_cast<uint32_t>(counters_.step)});
 }
 
-StepGraphs::Vote Trainer::VoteForMode(const std::vector<MicroBatch>& batches, bool loss_fails) {
-  const Context& context = *parts_.context;
-  if (graphs_ == nullptr || context.profiler != nullptr || loss_fails) return {};
-  return graphs_->Next(context, GraphKey(batches), SumsLosses() ? 2 : 1);
-}
-
-Result<StepGraphs::Mode> Trainer::NegotiateMode(StepGraphs::Vote own, std::span<double> counts,
-                                                PhaseSeconds& seconds) {
-  using enum StepGraphs::Mode;
-  const auto recording = static_cast<double>(own.recording);
-  std::vector<double> sums = {own.mode >= kRecord ? 1.0 : 0.0, own.mode >= kLaunch ? 1.0 : 0.0,
-                              recording, recording * recording};
-  sums.insert(sums.end(), counts.begin(), counts.end());
-  WEFT_RETURN_IF_ERROR(ranks_.SumScalars(sums, seconds));
-  std::copy_n(sums.end() - static_cast<std::ptrdiff_t>(counts.size()), counts.size(),
-              counts.begin());
-  const double ranks =
-      parts_.reducer != nullptr ? static_cast<double>(parts_.reducer->world_size()) : 1;
-  // The squares of numbers add up to this where all are equal, and to more where not.
-  const bool together = sums[3] * ranks == sums[2] * sums[2];
-  return sums[1] == ranks && together ? kLaunch : sums[0] == ranks ? kRecord : kEnqueue;
-}
-
-Status Trainer::RunStep(std::vector<MicroBatch> batches, StepGraphs::Mode mode, bool loss_fails,
-                        StepReport& report) {
-  Context& context = *parts_.context;
-  const bool enqueues = mode == StepGraphs::Mode::kEnqueue;
-  const auto run = [&](size_t part, const std::function<Status()>& enqueue) {
-    return enqueues ? enqueue() : graphs_->Run(context, clock_, mode, part, enqueue);
-  };
+Status Trainer::RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report) {
+  const bool once = launcher_.enqueues();
   const auto gradients = [&] {
-    return EnqueueGradients(enqueues ? std::move(batches) : batches, report);
+    return EnqueueGradients(once ? std::move(batches) : batches, report);
   };
   const auto update = [&] { return EnqueueUpdate(report); };
   if (!SumsLosses() && !loss_fails) {
-    return run(0, [&]() -> Status {
+    return launcher_.Run(0, [&]() -> Status {
       WEFT_RETURN_IF_ERROR(gradients());
       return update();
     });
   }
-  WEFT_RETURN_IF_ERROR(run(0, gradients));
+  WEFT_RETURN_IF_ERROR(launcher_.Run(0, gradients));
   WEFT_RETURN_IF_ERROR(totals_.SumLosses(loss_fails, report.seconds));
-  return run(1, update);
+  return launcher_.Run(1, update);
 }
 
 Status Trainer::EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report) {
@@ -297,9 +254,11 @@ Result<StepReport> Trainer::Step() {
                                   static_cast<double>(batches.tokens),
                                   static_cast<double>(batches.padding_tokens)};
   const bool loss_fails = !Failpoint("trainer.loss").ok();
-  WEFT_ASSIGN_OR_RETURN(
-      const StepGraphs::Mode mode,
-      NegotiateMode(VoteForMode(batches.micro_batches, loss_fails), counts, report.seconds));
+  WEFT_RETURN_IF_ERROR(launcher_.Agree({.batches = batches.micro_batches,
+                                        .measures_groups = MeasuresGroups(),
+                                        .alone = loss_fails,
+                                        .parts = SumsLosses() ? size_t{2} : size_t{1}},
+                                       counts, report.seconds));
   report.targets = static_cast<int64_t>(counts[0]);
   report.tokens = static_cast<int64_t>(counts[1]);
   report.padding_tokens = static_cast<int64_t>(counts[2]);
@@ -311,7 +270,7 @@ Result<StepReport> Trainer::Step() {
   const int64_t first_targets = batches.micro_batches.front().targets;
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = on_gpu() ? numbers_.device() : nullptr;
-  const Status enqueued = RunStep(std::move(batches.micro_batches), mode, loss_fails, report);
+  const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
   if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);

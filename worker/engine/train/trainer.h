@@ -22,7 +22,7 @@
 #include "worker/engine/train/parameter_uploader.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
-#include "worker/engine/train/step_graphs.h"
+#include "worker/engine/train/step_launcher.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/step_totals.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -63,7 +63,7 @@ class Trainer {
   Result<bool> WeightsAreFinite();
 
   /// Steps so far that were launched as graphs.
-  int64_t graph_steps() const { return graphs_ == nullptr ? 0 : graphs_->launched(); }
+  int64_t graph_steps() const { return launcher_.launched(); }
 
   /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
   int64_t peak_in_flight() const { return peak_in_flight_; }
@@ -100,18 +100,10 @@ class Trainer {
 
   /// Why steps are enqueued operation by operation, or "".
   std::string_view WhyNoGraphs() const;
-  std::unique_ptr<StepGraphs> NewGraphs();
-  StepGraphs::Key GraphKey(const std::vector<MicroBatch>& batches) const;
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
-  /// How the step can be done here. `loss_fails`: as RunStep has it.
-  StepGraphs::Vote VoteForMode(const std::vector<MicroBatch>& batches, bool loss_fails);
-  /// In which way all ranks do the step, of which this one offers `own`. Sums `counts` beside that.
-  Result<StepGraphs::Mode> NegotiateMode(StepGraphs::Vote own, std::span<double> counts,
-                                         PhaseSeconds& seconds);
   /// Enqueues the step, or its graphs. `loss_fails`: the loss is to be infinite.
-  Status RunStep(std::vector<MicroBatch> batches, StepGraphs::Mode mode, bool loss_fails,
-                 StepReport& report);
+  Status RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
   /// Whether the host sums the losses before the update: other ranks have some.
   bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
   /// Enqueues all up to the gradients, summed over the ranks.
@@ -173,8 +165,8 @@ class Trainer {
   Status FinishRound(StepReport& report);
   Status AgreeOnRound(StepReport& report);
   void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
-  /// Which step's data the step under way trains on, and as many of them.
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
+  /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
 
   JobSpec job_;
@@ -194,7 +186,7 @@ class Trainer {
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
-  std::unique_ptr<StepGraphs> graphs_;  ///< On a device, where steps can repeat.
+  StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
   Tensor other_gradients_;                       ///< Those of a late update, or room for the next.
   double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.

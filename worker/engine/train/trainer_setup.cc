@@ -1,6 +1,5 @@
 #include "worker/engine/train/trainer.h"
 
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -169,7 +168,8 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       ranks_(parts),
       gradients_(GradientsOf(parts)),
       techniques_(parts.model->techniques(),
-                  TrainingTechniques({.model = parts.model->spec(), .train = job_.train})) {
+                  TrainingTechniques({.model = parts.model->spec(), .train = job_.train})),
+      launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
   }
@@ -209,7 +209,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
-      if (parts.graphs) trainer->graphs_ = trainer->NewGraphs();
+      if (parts.graphs) trainer->launcher_.UseGraphs();
     } else {
       WEFT_LOG_INFO << "training steps are enqueued one operation after the other: " << why;
     }
@@ -268,16 +268,6 @@ Status Trainer::StartTechniques() {
                                                                  waited_for_techniques_);
                                       }};
   return techniques_.OnTraining(training);
-}
-
-std::unique_ptr<StepGraphs> Trainer::NewGraphs() {
-  if (parts_.reducer == nullptr) return std::make_unique<StepGraphs>();
-  const auto agree = [this](bool own) -> Result<bool> {
-    std::array<double, 1> votes = {own ? 1.0 : 0.0};
-    WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(votes));
-    return votes[0] == static_cast<double>(parts_.reducer->world_size());
-  };
-  return std::make_unique<StepGraphs>(parts_.reducer->recorders(), agree);
 }
 
 std::string_view Trainer::WhyNoGraphs() const {

@@ -84,7 +84,7 @@ void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
   stale_ = Repack::kAll;
   // What the first steps do may be different, as where scales have no history.
-  if (graphs_ != nullptr) graphs_->Clear();
+  launcher_.Forget();
   techniques_.OnRestored(counters.step);
   if (outer_ == nullptr) return;
   const Status restored = outer_->Restored(*parts_.context, counters.step > 0);
