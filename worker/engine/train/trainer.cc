@@ -15,17 +15,6 @@
 #include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
-Status Trainer::Pack(std::optional<int64_t> step) {
-  Context& context = *parts_.context;
-  if (!techniques_.WeightsDependOnStep()) step.reset();
-  if (!stale_ && step == packed_step_) return OkStatus();
-  WEFT_RETURN_IF_ERROR(techniques_.BeforeForward(context, step));
-  ProfileScope scope(context.profiler, "pack weights");
-  WEFT_RETURN_IF_ERROR(UploadWeights(context));
-  stale_.reset();
-  packed_step_ = step;
-  return OkStatus();
-}
 
 Status Trainer::EndStepOfTechniques(int64_t sequences, int64_t first_targets, StepReport& report) {
   const FinishedStep step = {.step = report.step,
@@ -170,7 +159,6 @@ void Trainer::UpdateLossScale(StepReport& report) {
 
 Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
-  const ParameterSet& parameters = parts_.model->parameters();
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
@@ -182,7 +170,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
                       .clip_norm = job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  if (parameters.offloaded()) return UpdateOffloaded(report);
+  if (offloaded_ != nullptr) {
+    return offloaded_->Update(UpdateArgsOf(report), counters_.step, report.seconds);
+  }
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
   WEFT_RETURN_IF_ERROR(UpdateParameters(report));
   if (!ranks_.updated_parts().empty()) {
@@ -190,8 +180,8 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
     WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(report.seconds));
     WEFT_RETURN_IF_ERROR(clock_.Start(context));
   }
-  stale_ = stale_.value_or(Repack::kTrained);
-  return Pack(counters_.step + 1);
+  weights_.Changed(Repack::kTrained);
+  return weights_.Prepare(counters_.step + 1);
 }
 
 StepArgs Trainer::UpdateArgsOf(const StepReport& report) const {
@@ -204,7 +194,7 @@ StepArgs Trainer::UpdateArgsOf(const StepReport& report) const {
 Status Trainer::UpdateParameters(const StepReport& report) {
   Context context = StateContext();
   ProfileScope scope(context.profiler, "update");
-  return updater_->Update(context, UpdateArgsOf(report));
+  return updaters_.main().Update(context, UpdateArgsOf(report));
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {
@@ -225,8 +215,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   }
   ++counters_.updates;
   ++round_updates_;
-  updater_->OnApplied();
-  if (kept_updater_ != nullptr) kept_updater_->OnApplied();
+  updaters_.OnApplied();
   return techniques_.OnUpdated(counters_.updates);
 }
 
@@ -237,6 +226,21 @@ Status Trainer::CountCommunication() {
   return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
 }
 
+void Trainer::ReportTiers(StepReport& report) {
+  report.tiers.device_bytes = TotalBytes(report.step_memory);
+  HostMemoryPool* tier = parts_.context->host;
+  if (tier == nullptr) return;
+  Allocator& host = tier->allocator();
+  report.device_memory = report.peak_memory;
+  AddTo(report.peak_memory, host.Peaks());
+  const MemoryBreakdown held = host.TakeRecentPeaks();
+  AddTo(report.step_memory, held);
+  report.tiers.host_bytes = TotalBytes(held);
+  report.tiers.file_bytes = tier->files().bytes;
+  const double waited = tier->WaitedSeconds();
+  report.tiers.stall_seconds = waited - std::exchange(waited_for_tiers_, waited);
+}
+
 Result<StepReport> Trainer::Step() {
   Context& context = *parts_.context;
   StepReport report;
@@ -245,7 +249,7 @@ Result<StepReport> Trainer::Step() {
   report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
                                                counters_.step, job_.train.steps);
   context.step = counters_.step;
-  WEFT_RETURN_IF_ERROR(Pack(counters_.step));
+  WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
 
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));

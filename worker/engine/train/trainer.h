@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,14 +11,13 @@
 #include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
-#include "worker/engine/nn/update_pipeline.h"
-#include "worker/engine/optim/updater.h"
 #include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/batch_loader.h"
-#include "worker/engine/train/parameter_uploader.h"
+#include "worker/engine/train/device_weights.h"
+#include "worker/engine/train/offloaded_updates.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_launcher.h"
@@ -27,6 +25,7 @@
 #include "worker/engine/train/step_totals.h"
 #include "worker/engine/train/trainer_parts.h"
 #include "worker/engine/train/training_ranks.h"
+#include "worker/engine/train/updaters.h"
 
 namespace weft::engine {
 
@@ -73,7 +72,7 @@ class Trainer {
 
   /// Before StateTensors: waits for an update under way, and for weights on their way to the
   /// device.
-  Status FinishUpdates();
+  Status FinishUpdates() { return offloaded_ != nullptr ? offloaded_->Finish() : OkStatus(); }
 
   /// Parameters under their own names, then the state of optimizer and averages. With
   /// train.local_steps each rank has an optimizer's state of its own, under names that begin with
@@ -86,17 +85,6 @@ class Trainer {
 
  private:
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
-
-  /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
-  Status Pack(std::optional<int64_t> step);
-  /// Renews what is on the device of offloaded weights, or the packed copies alone.
-  Status UploadWeights(Context& context);
-  /// Of those that came to stay until the update.
-  Status ForgetWeights();
-  /// Makes what updates the parameters, where these are.
-  Status MakeUpdaters();
-  /// Updates what is kept on the device of offloaded parameters.
-  Status UpdateKept(const StepReport& report);
 
   /// Why steps are enqueued operation by operation, or "".
   std::string_view WhyNoGraphs() const;
@@ -114,37 +102,12 @@ class Trainer {
   Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
-  /// An update that runs beside the next step: beside its forward pass, which waits for what it
-  /// computes with, or, one step late, beside all of it.
-  struct UpdateUnderWay {
-    Context context;
-    StepArgs args;
-    float factor = 0;
-    int32_t made = 1;
-    bool late = false;
-    UpdatePipeline* update_pipeline = nullptr;  ///< Of parameters in a file.
-    std::future<Status> running;
-
-    /// Gives up what waits for memory.
-    ~UpdateUnderWay();
-  };
-
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());
   }
   StepArgs UpdateArgsOf(const StepReport& report) const;
   Status UpdateParameters(const StepReport& report);
-  /// Begins the update, and has the next forward pass wait for it; one that is late has the next
-  /// step write its gradients elsewhere.
-  Status StartUpdate(const StepReport& report, bool late);
-  Status RunUpdate(UpdateUnderWay& update);
-  /// Of the step under way: it is late.
-  bool Delays() const;
-  /// Likewise: it runs beside the next step.
-  bool RunsBeside() const;
-  /// Where the parameters are in the host memory pool.
-  Status UpdateOffloaded(StepReport& report);
   /// Adds what the host memory pool holds to the report.
   void ReportTiers(StepReport& report);
   /// Waits for what was measured, and draws the conclusions.
@@ -174,29 +137,23 @@ class Trainer {
   TrainerParts parts_;
   TrainingRanks ranks_;
   ParameterGradients gradients_;
-  std::unique_ptr<Updater> updater_;
-  std::unique_ptr<Updater> kept_updater_;  ///< Of ParameterSet::KeepOnDevice, or none.
-  std::unique_ptr<OuterStep> outer_;       ///< With local steps.
-  int64_t round_updates_ = 0;              ///< Updates of this rank since the last outer step.
-  int64_t round_tokens_ = 0;               ///< Likewise.
+  std::unique_ptr<OuterStep> outer_;  ///< With local steps.
+  int64_t round_updates_ = 0;         ///< Updates of this rank since the last outer step.
+  int64_t round_tokens_ = 0;          ///< Likewise.
   TechniqueList techniques_;
-  std::vector<UpdatedParameters> updated_;  ///< What `parts` of them refer to.
-  double waited_for_techniques_ = 0;        ///< Seconds for ranks, in this step.
+  Updaters updaters_;
+  DeviceWeights weights_;
+  double waited_for_techniques_ = 0;  ///< Seconds for ranks, in this step.
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
-  Tensor other_gradients_;                       ///< Those of a late update, or room for the next.
+  std::unique_ptr<OffloadedUpdates> offloaded_;  ///< Or none; ends before the parameters do.
   double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.
-  std::unique_ptr<ParameterUploader> uploader_;  ///< Of offloaded parameters that are not streamed.
-  std::unique_ptr<UpdateUnderWay> under_way_;    ///< Or none; ends before the parameters do.
-  Status update_status_;  ///< Of the last one that was under way: after a failure nothing goes on.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;
-  std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.
-  std::optional<int64_t> packed_step_;          ///< Pack's last argument, where it matters.
 };
 
 }  // namespace weft::engine

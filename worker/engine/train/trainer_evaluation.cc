@@ -17,30 +17,22 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
   WEFT_RETURN_IF_ERROR(Exchange(state, averages));
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(ignored));
-  stale_ = stale_.value_or(Repack::kTrained);
+  weights_.Changed(Repack::kTrained);
   return OkStatus();
 }
 
 Result<std::vector<AveragedParameter>> Trainer::EvaluatedAverages() {
-  std::vector<AveragedParameter> all;
-  const auto take = [&](Result<std::vector<AveragedParameter>> some) -> Status {
-    WEFT_RETURN_IF_ERROR(some.status());
-    all.insert(all.end(), some->begin(), some->end());
-    return OkStatus();
-  };
-  Context state = StateContext();
-  WEFT_RETURN_IF_ERROR(take(updater_->Averages(state, counters_.updates)));
-  if (kept_updater_ != nullptr) {
-    WEFT_RETURN_IF_ERROR(take(kept_updater_->Averages(*parts_.context, counters_.updates)));
-  }
-  WEFT_RETURN_IF_ERROR(take(techniques_.EvaluatedAverages(counters_.updates)));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AveragedParameter> all, updaters_.Averages(counters_.updates));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> others,
+                        techniques_.EvaluatedAverages(counters_.updates));
+  all.insert(all.end(), others.begin(), others.end());
   return all;
 }
 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
   // One that is late stays so.
-  if (under_way_ != nullptr && !under_way_->late) WEFT_RETURN_IF_ERROR(FinishUpdates());
+  if (offloaded_ != nullptr) WEFT_RETURN_IF_ERROR(offloaded_->FinishUnlessLate());
   WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages, EvaluatedAverages());
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   Result<EvaluationReport> report = EvaluateWeights();
@@ -49,7 +41,7 @@ Result<EvaluationReport> Trainer::Evaluate() {
 }
 
 Result<EvaluationReport> Trainer::EvaluateWeights() {
-  WEFT_RETURN_IF_ERROR(Pack(std::nullopt));
+  WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
   Stopwatch watch;
   Context& context = *parts_.context;
   int64_t count = parts_.validation->Sequences();

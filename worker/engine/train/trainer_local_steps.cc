@@ -104,7 +104,7 @@ Status Trainer::FinishRound(StepReport& report) {
       clock_.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(outer_->Update(context));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "outer step", &PhaseSeconds::optimizer));
-  stale_ = stale_.value_or(Repack::kTrained);
+  weights_.Changed(Repack::kTrained);
   return clock_.Collect(context, report.seconds);
 }
 

@@ -169,6 +169,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       gradients_(GradientsOf(parts)),
       techniques_(parts.model->techniques(),
                   TrainingTechniques({.model = parts.model->spec(), .train = job_.train})),
+      weights_(parts.context, parts.model, &techniques_),
       launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
@@ -181,7 +182,8 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
-  WEFT_RETURN_IF_ERROR(trainer->MakeUpdaters());
+  WEFT_ASSIGN_OR_RETURN(trainer->updaters_, Updaters::New(*parts.context, *parts.model, job,
+                                                          trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
   if (job.train.local_steps > 1) {
     WEFT_ASSIGN_OR_RETURN(trainer->outer_,
@@ -190,14 +192,19 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));
   ParameterSet& parameters = parts.model->parameters();
-  if (parameters.offloaded() && !parameters.streamed() && !parameters.values_sharded()) {
-    trainer->uploader_ = std::make_unique<ParameterUploader>(context, &parameters);
-  }
-  if (plan.delayed_update) {
-    WEFT_ASSIGN_OR_RETURN(trainer->other_gradients_,
-                          Tensor::New(state, Component::kGradients, DType::kF32,
-                                      {parts.model->parameters().GradientCount()}));
-    WEFT_RETURN_IF_ERROR(Clear(state.stream, trainer->other_gradients_));
+  if (parameters.offloaded()) {
+    WEFT_ASSIGN_OR_RETURN(
+        trainer->offloaded_,
+        OffloadedUpdates::New({.context = &context,
+                               .parameters = &parameters,
+                               .reducer = parts.reducer,
+                               .ranks = &trainer->ranks_,
+                               .updaters = &trainer->updaters_,
+                               .weights = &trainer->weights_,
+                               .clock = &trainer->clock_},
+                              {.delays = plan.delayed_update,
+                               .overlaps = !trainer->techniques_.ReadsUpdatedParameters(),
+                               .steps = job.train.steps}));
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
   WEFT_ASSIGN_OR_RETURN(trainer->loader_,
@@ -217,42 +224,13 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   return trainer;
 }
 
-Status Trainer::MakeUpdaters() {
-  const ParameterSet& parameters = parts_.model->parameters();
-  const auto make = [&](Context context, std::span<const ParameterPart> of) {
-    const bool f32 = parts_.model->precision().products == DType::kF32;
-    return Updater::New(context, job_, parameters, f32 ? DType::kF32 : DType::kBF16, of);
-  };
-  if (!parameters.keeps_some_on_device()) {
-    updated_ = {
-        {parameters.offloaded(), {ranks_.updated_parts().begin(), ranks_.updated_parts().end()}}};
-    WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), ranks_.updated_parts()));
-    return OkStatus();
-  }
-  std::vector<ParameterPart> kept, others;
-  for (const ParameterPart& part : TrainedParts(parameters)) {
-    (parameters.on_host(part.index) ? others : kept).push_back(part);
-  }
-  if (others.empty()) {
-    return InvalidError(
-        "plan.device_updated_units leaves nothing for the host to update; hint: "
-        "plan.offload_optimizer none");
-  }
-  WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), others));
-  updated_ = {{true, others}};
-  if (kept.empty()) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(kept_updater_, make(*parts_.context, kept));
-  updated_.push_back({false, kept});
-  return OkStatus();
-}
-
 Status Trainer::StartTechniques() {
   ParameterSet& parameters = parts_.model->parameters();
   const TrainingParts training = {.job = &job_,
                                   .plan = &plan_,
                                   .context = parts_.context,
                                   .parameters = &parameters,
-                                  .updated = updated_,
+                                  .updated = updaters_.updated(),
                                   .shards_updates = !ranks_.updated_parts().empty(),
                                   .data_ranks = ranks_.data_ranks(),
                                   .sum_scalars =
@@ -279,7 +257,7 @@ std::string_view Trainer::WhyNoGraphs() const {
   if (parts_.tensor != nullptr) return "ranks share matrices";
   if (parts_.pipeline != nullptr) return "other ranks have the other stages";
   if (job_.model.experts > 0) return "the host is told how many tokens each expert has";
-  if (!updater_->repeats()) return "the optimizer has numbers of its own";
+  if (!updaters_.repeats()) return "the optimizer has numbers of its own";
   return techniques_.WhyNoGraphs();
 }
 

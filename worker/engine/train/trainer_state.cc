@@ -6,6 +6,7 @@
 #include <utility>
 
 namespace weft::engine {
+
 namespace {
 
 /// The parameter whose state this is: names of state hold that of the parameter between slashes.
@@ -58,17 +59,14 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const
 
 std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   // They may be written to. A failure is told again by the next step.
-  if (uploader_ != nullptr) (void)uploader_->Finish();
-  if (under_way_ != nullptr && !under_way_->late) (void)FinishUpdates();
+  (void)weights_.FinishUploads();
+  if (offloaded_ != nullptr) (void)offloaded_->FinishUnlessLate();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   if (outer_ != nullptr) {
     for (NamedTensor& tensor : outer_->StateTensors()) tensors.push_back(std::move(tensor));
   }
   const size_t of_all_ranks = tensors.size();
-  for (const Updater* updater : {kept_updater_.get(), updater_.get()}) {
-    if (updater == nullptr) continue;
-    for (NamedTensor& tensor : updater->StateTensors()) tensors.push_back(std::move(tensor));
-  }
+  for (NamedTensor& tensor : updaters_.StateTensors()) tensors.push_back(std::move(tensor));
   for (NamedTensor& tensor : techniques_.StateTensors()) tensors.push_back(std::move(tensor));
   MarkPlaces(tensors, outer_ == nullptr ? tensors.size() : of_all_ranks);
   if (outer_ == nullptr) return tensors;
@@ -82,7 +80,7 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
 
 void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
-  stale_ = Repack::kAll;
+  weights_.Changed(Repack::kAll);
   // What the first steps do may be different, as where scales have no history.
   launcher_.Forget();
   techniques_.OnRestored(counters.step);

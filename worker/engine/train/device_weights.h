@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "worker/engine/models/model.h"
+#include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/train/parameter_uploader.h"
+
+namespace weft::engine {
+
+/// What products read of the parameters: packed copies on the device, and of offloaded parameters
+/// what has come up from the host memory pool. Renews it where something has changed. Not
+/// thread-safe.
+class DeviceWeights {
+ public:
+  /// All outlive this. Nothing is packed yet.
+  DeviceWeights(Context* context, Model* model, TechniqueList* techniques);
+
+  /// The parameters have changed: those that are trained, or all.
+  void Changed(Repack what);
+
+  /// Enqueues the packing for the passes of step `step`, or with none for evaluation, where that is
+  /// not done.
+  Status Prepare(std::optional<int64_t> step);
+
+  // Of offloaded parameters; elsewhere these do nothing.
+
+  /// Drops what came to stay until the update.
+  Status Forget();
+
+  /// An update has begun (HostMemoryPool::updated): what it changes comes unit by unit, and the
+  /// next forward pass waits for each. Does nothing where units come when a pass asks for them.
+  void StartUploads();
+  /// An update that nothing waited for has ended: what it has changed comes likewise, or all at
+  /// once where more than that has changed.
+  Status Renew();
+  /// Waits until all has come: before values change that were under way.
+  Status FinishUploads();
+  /// The same in a thread that runs alongside the rank's.
+  Status FinishUploadsBeside();
+
+ private:
+  /// Brings everything that `stale_` says, and packs it.
+  Status Bring();
+
+  Context* context_;
+  Model* model_;
+  TechniqueList* techniques_;
+  std::unique_ptr<ParameterUploader> uploader_;  ///< Of offloaded parameters, none streamed.
+  std::optional<Repack> stale_ = Repack::kAll;   ///< What has changed since Prepare.
+  std::optional<int64_t> packed_step_;           ///< Its last argument, where it matters.
+};
+
+}  // namespace weft::engine
