@@ -214,7 +214,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
     report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
   }
   ++counters_.updates;
-  ++round_updates_;
+  if (rounds_ != nullptr) rounds_->OnUpdated();
   updaters_.OnApplied();
   return techniques_.OnUpdated(counters_.updates);
 }
@@ -239,6 +239,20 @@ void Trainer::ReportTiers(StepReport& report) {
   report.tiers.file_bytes = tier->files().bytes;
   const double waited = tier->WaitedSeconds();
   report.tiers.stall_seconds = waited - std::exchange(waited_for_tiers_, waited);
+}
+
+Status Trainer::FinishRound(StepReport& report) {
+  Context& context = *parts_.context;
+  rounds_->AddStep(report);
+  if (!AtOuterStep()) {
+    rounds_->EstimateAll(report);
+    return OkStatus();
+  }
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
+  WEFT_RETURN_IF_ERROR(rounds_->Finish(context, clock_, counters_, report));
+  weights_.Changed(Repack::kTrained);
+  return clock_.Collect(context, report.seconds);
 }
 
 Result<StepReport> Trainer::Step() {
@@ -285,11 +299,11 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
   WEFT_RETURN_IF_ERROR(EndStepOfTechniques(batches.sequences, first_targets, report));
   ++counters_.step;
-  if (outer_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
+  if (rounds_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
-  if (outer_ != nullptr) WEFT_RETURN_IF_ERROR(FinishRound(report));
+  if (rounds_ != nullptr) WEFT_RETURN_IF_ERROR(FinishRound(report));
   WEFT_RETURN_IF_ERROR(CountCommunication());
   report.peak_memory = context.allocator->Peaks();
   report.step_memory = context.allocator->TakeRecentPeaks();

@@ -11,12 +11,12 @@
 #include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
-#include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/batch_loader.h"
 #include "worker/engine/train/device_weights.h"
+#include "worker/engine/train/local_rounds.h"
 #include "worker/engine/train/offloaded_updates.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
@@ -122,11 +122,9 @@ class Trainer {
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
   Status CountCommunication();
-  /// The outer step that follows the local step of `report`, which becomes one of all ranks: loss
-  /// and counts of the global batch. Its update was skipped where some rank has made none since the
-  /// last outer step. Counters become the largest of the ranks, the loss scale the smallest.
+  /// Of train.local_steps: counts the local step of `report`, and where it ends a round makes the
+  /// outer step.
   Status FinishRound(StepReport& report);
-  Status AgreeOnRound(StepReport& report);
   void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   /// Which step's data the step under way trains on, and as many of them.
@@ -137,13 +135,11 @@ class Trainer {
   TrainerParts parts_;
   TrainingRanks ranks_;
   ParameterGradients gradients_;
-  std::unique_ptr<OuterStep> outer_;  ///< With local steps.
-  int64_t round_updates_ = 0;         ///< Updates of this rank since the last outer step.
-  int64_t round_tokens_ = 0;          ///< Likewise.
   TechniqueList techniques_;
   Updaters updaters_;
   DeviceWeights weights_;
-  double waited_for_techniques_ = 0;  ///< Seconds for ranks, in this step.
+  std::unique_ptr<LocalRounds> rounds_;  ///< With local steps.
+  double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.

@@ -93,7 +93,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
     sums = {losses[0], sums[1], losses[1]};
   }
   WEFT_RETURN_IF_ERROR(ranks_.SumScalars(sums, ignored));
-  if (outer_ != nullptr) WEFT_RETURN_IF_ERROR(outer_->SumScalars(sums));
+  if (rounds_ != nullptr) WEFT_RETURN_IF_ERROR(rounds_->SumScalars(sums));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
                           static_cast<int64_t>(sums[2]), watch.Lap()};

@@ -186,8 +186,9 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                                           trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
   if (job.train.local_steps > 1) {
-    WEFT_ASSIGN_OR_RETURN(trainer->outer_,
-                          OuterStep::New(state, job.train, parts.model->parameters(), parts.outer));
+    WEFT_ASSIGN_OR_RETURN(
+        trainer->rounds_,
+        LocalRounds::New(state, job.train, parts.model->parameters(), parts.outer, parts.rank));
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));

@@ -62,14 +62,14 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   (void)weights_.FinishUploads();
   if (offloaded_ != nullptr) (void)offloaded_->FinishUnlessLate();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
-  if (outer_ != nullptr) {
-    for (NamedTensor& tensor : outer_->StateTensors()) tensors.push_back(std::move(tensor));
+  if (rounds_ != nullptr) {
+    for (NamedTensor& tensor : rounds_->StateTensors()) tensors.push_back(std::move(tensor));
   }
   const size_t of_all_ranks = tensors.size();
   for (NamedTensor& tensor : updaters_.StateTensors()) tensors.push_back(std::move(tensor));
   for (NamedTensor& tensor : techniques_.StateTensors()) tensors.push_back(std::move(tensor));
-  MarkPlaces(tensors, outer_ == nullptr ? tensors.size() : of_all_ranks);
-  if (outer_ == nullptr) return tensors;
+  MarkPlaces(tensors, rounds_ == nullptr ? tensors.size() : of_all_ranks);
+  if (rounds_ == nullptr) return tensors;
   const int64_t rank = saved_ranks > 0 ? parts_.rank % saved_ranks : parts_.rank;
   for (size_t i = of_all_ranks; i < tensors.size(); ++i) {
     tensors[i].everywhere = false;
@@ -84,10 +84,9 @@ void Trainer::Restored(const TrainCounters& counters) {
   // What the first steps do may be different, as where scales have no history.
   launcher_.Forget();
   techniques_.OnRestored(counters.step);
-  if (outer_ == nullptr) return;
-  const Status restored = outer_->Restored(*parts_.context, counters.step > 0);
+  if (rounds_ == nullptr) return;
+  const Status restored = rounds_->Restored(*parts_.context, counters.step > 0);
   WEFT_CHECK(restored.ok(), restored.message());
-  round_updates_ = round_tokens_ = 0;
 }
 
 }  // namespace weft::engine

@@ -1,11 +1,9 @@
-// What follows from the steps that a rank has made by itself, where ranks make such.
+#include "worker/engine/train/local_rounds.h"
+
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <vector>
 
 #include "common/number.h"
-#include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
 namespace {
@@ -48,25 +46,38 @@ class RoundNumbers {
 
 }  // namespace
 
-Status Trainer::AgreeOnRound(StepReport& report) {
+Result<std::unique_ptr<LocalRounds>> LocalRounds::New(Context& state, const TrainSpec& train,
+                                                      const ParameterSet& parameters,
+                                                      GradientReducer* ranks, int64_t rank) {
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<OuterStep> outer,
+                        OuterStep::New(state, train, parameters, ranks));
+  return std::unique_ptr<LocalRounds>(new LocalRounds(std::move(outer), rank));
+}
+
+void LocalRounds::EstimateAll(StepReport& report) const {
+  report.tokens *= outer_->world_size();
+  report.padding_tokens *= outer_->world_size();
+}
+
+Status LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   using enum RoundNumbers::Sum;
   using enum RoundNumbers::Own;
-  const bool idle = round_updates_ == 0;
+  const bool idle = updates_ == 0;
   RoundNumbers all(outer_->world_size());
   all[kLoss] = report.loss * D(report.targets);
   all[kRight] = D(report.right);
   all[kTargets] = D(report.targets);
   all[kTokens] = D(report.tokens);
   all[kPadding] = D(report.padding_tokens);
-  all[kRoundTokens] = D(round_tokens_);
+  all[kRoundTokens] = D(tokens_);
   all[kIdle] = idle ? 1 : 0;
   all[kStuck] = idle && !report.overflow ? 1 : 0;
-  all.Of(parts_.rank, kUpdates) = D(counters_.updates);
-  all.Of(parts_.rank, kSkipped) = D(counters_.skipped_steps);
-  all.Of(parts_.rank, kOverflows) = D(counters_.overflows);
-  all.Of(parts_.rank, kSpikes) = D(counters_.loss_spikes);
-  all.Of(parts_.rank, kScale) = counters_.loss_scale.scale;
-  all.Of(parts_.rank, kCleanSteps) = D(counters_.loss_scale.clean_steps);
+  all.Of(rank_, kUpdates) = D(counters.updates);
+  all.Of(rank_, kSkipped) = D(counters.skipped_steps);
+  all.Of(rank_, kOverflows) = D(counters.overflows);
+  all.Of(rank_, kSpikes) = D(counters.loss_spikes);
+  all.Of(rank_, kScale) = counters.loss_scale.scale;
+  all.Of(rank_, kCleanSteps) = D(counters.loss_scale.clean_steps);
   WEFT_RETURN_IF_ERROR(outer_->SumScalars(all.values()));
   report.loss = all[kLoss] / all[kTargets];
   report.right = static_cast<int64_t>(all[kRight]);
@@ -75,37 +86,30 @@ Status Trainer::AgreeOnRound(StepReport& report) {
   report.padding_tokens = static_cast<int64_t>(all[kPadding]);
   report.skipped = all[kIdle] > 0;
   report.overflow = report.skipped && all[kStuck] == 0;
-  counters_.tokens += static_cast<int64_t>(all[kRoundTokens]);
-  counters_.updates = all.Largest(kUpdates);
-  counters_.skipped_steps = all.Largest(kSkipped);
-  counters_.overflows = all.Largest(kOverflows);
-  counters_.loss_spikes = all.Largest(kSpikes);
+  counters.tokens += static_cast<int64_t>(all[kRoundTokens]);
+  counters.updates = all.Largest(kUpdates);
+  counters.skipped_steps = all.Largest(kSkipped);
+  counters.overflows = all.Largest(kOverflows);
+  counters.loss_spikes = all.Largest(kSpikes);
   const int64_t smallest = all.RankOfSmallestScale();
-  counters_.loss_scale = {all.Of(smallest, kScale),
-                          static_cast<int64_t>(all.Of(smallest, kCleanSteps))};
-  round_updates_ = round_tokens_ = 0;
+  counters.loss_scale = {all.Of(smallest, kScale),
+                         static_cast<int64_t>(all.Of(smallest, kCleanSteps))};
+  updates_ = tokens_ = 0;
   return OkStatus();
 }
 
-Status Trainer::FinishRound(StepReport& report) {
-  Context& context = *parts_.context;
-  round_tokens_ += report.tokens - report.padding_tokens;
-  if (!AtOuterStep()) {
-    // As many as if the others had the same; what they have they tell in the outer step.
-    report.tokens *= outer_->world_size();
-    report.padding_tokens *= outer_->world_size();
-    return OkStatus();
-  }
-  WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(FinishUpdates());
-  WEFT_RETURN_IF_ERROR(AgreeOnRound(report));
+Status LocalRounds::Finish(Context& context, StepClock& clock, TrainCounters& counters,
+                           StepReport& report) {
+  WEFT_RETURN_IF_ERROR(Agree(counters, report));
   WEFT_RETURN_IF_ERROR(outer_->Sum(context));
-  WEFT_RETURN_IF_ERROR(
-      clock_.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
+  WEFT_RETURN_IF_ERROR(clock.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(outer_->Update(context));
-  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "outer step", &PhaseSeconds::optimizer));
-  weights_.Changed(Repack::kTrained);
-  return clock_.Collect(context, report.seconds);
+  return clock.Mark(context, "outer step", &PhaseSeconds::optimizer);
+}
+
+Status LocalRounds::Restored(const Context& context, bool restored) {
+  updates_ = tokens_ = 0;
+  return outer_->Restored(context, restored);
 }
 
 }  // namespace weft::engine

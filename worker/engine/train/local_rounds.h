@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/train_spec.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/techniques/parallel/gradient_reducer.h"
+#include "worker/engine/techniques/parallel/outer_step.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/train/step_clock.h"
+#include "worker/engine/train/step_report.h"
+
+namespace weft::engine {
+
+/// Rounds of train.local_steps: steps that each worker makes by itself, and the outer step at their
+/// end, in which all workers meet. Not thread-safe.
+class LocalRounds {
+ public:
+  /// `parameters` and `ranks`, which sums over the workers and is none for one worker, outlive
+  /// this; `rank`: of this worker. `state`: where the parameters are. kExhausted without memory for
+  /// the outer step's state.
+  static Result<std::unique_ptr<LocalRounds>> New(Context& state, const TrainSpec& train,
+                                                  const ParameterSet& parameters,
+                                                  GradientReducer* ranks, int64_t rank);
+
+  /// This worker has updated its parameters.
+  void OnUpdated() { ++updates_; }
+
+  /// Counts the local step of `report`.
+  void AddStep(const StepReport& report) { tokens_ += report.tokens - report.padding_tokens; }
+
+  /// Inside of a round: counts of tokens become what they are if the others had the same. What they
+  /// have they tell in the outer step.
+  void EstimateAll(StepReport& report) const;
+
+  /// The outer step. The report of the local step before it becomes one of all workers: loss and
+  /// counts of the global batch. Its update was skipped where some worker has made none since the
+  /// last outer step. Counters become the largest of the workers, the loss scale the smallest. The
+  /// parameters have changed then.
+  Status Finish(Context& context, StepClock& clock, TrainCounters& counters, StepReport& report);
+
+  /// Replaces each value by its sum over the workers.
+  Status SumScalars(std::span<double> values) { return outer_->SumScalars(values); }
+
+  /// As OuterStep has them.
+  std::vector<NamedTensor> StateTensors() const { return outer_->StateTensors(); }
+  Status Restored(const Context& context, bool restored);
+
+ private:
+  LocalRounds(std::unique_ptr<OuterStep> outer, int64_t rank)
+      : outer_(std::move(outer)), rank_(rank) {}
+
+  Status Agree(TrainCounters& counters, StepReport& report);
+
+  std::unique_ptr<OuterStep> outer_;
+  int64_t rank_;
+  int64_t updates_ = 0;  ///< Of this worker since the last outer step.
+  int64_t tokens_ = 0;   ///< Likewise.
+};
+
+}  // namespace weft::engine
