@@ -11,8 +11,6 @@
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/train/guard.h"
-#include "worker/engine/train/link_stalls.h"
-#include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
 
@@ -64,87 +62,13 @@ Status Trainer::RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepRe
 }
 
 Status Trainer::EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report) {
+  const Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(*parts_.context));
-  WEFT_RETURN_IF_ERROR(parts_.pipeline == nullptr ? ForwardAndBackward(std::move(batches), report)
-                                                  : RunPipeline(std::move(batches), report));
+  WEFT_RETURN_IF_ERROR(totals_.Clear());
+  WEFT_RETURN_IF_ERROR(passes_.Run(
+      std::move(batches), context.Number(GradientScale(report), &StepNumbers::gradient_scale),
+      totals_.loss(), report.seconds));
   return ranks_.FinishGradients(report.seconds);
-}
-
-Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report) {
-  Context& context = *parts_.context;
-  LinkStalls stalls(context.host, &report.seconds);
-  GradientReducer* reducer = parts_.reducer;
-  const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
-  WEFT_RETURN_IF_ERROR(totals_.Clear());
-  techniques_.OnFirstMicroBatch();
-  const bool observed = techniques_.ObservesFirstGradients();
-  gradients_.StartStep();
-  for (size_t k = 0; k < batches.size(); ++k) {
-    const bool last = k + 1 == batches.size();
-    const bool reduces = reducer != nullptr && (last || reducer->places_gradients());
-    ParameterGradients::ReadyHook hook;
-    if (reducer != nullptr) {
-      WEFT_RETURN_IF_ERROR(reducer->Begin(last));
-      const bool observe = observed && k == 0;
-      if (reduces) {
-        hook = [this, &context, reducer, observe](int64_t index) {
-          if (observe) {
-            WEFT_RETURN_IF_ERROR(
-                techniques_.OnFirstGradient(context, parts_.model->parameters().gradient(index)));
-          }
-          return reducer->OnGradientReady(index);
-        };
-      }
-    }
-    gradients_.StartPass(std::move(hook));
-    Tape tape(&gradients_);
-    WEFT_RETURN_IF_ERROR(
-        parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale, totals_.loss()));
-    batches[k] = {};
-    WEFT_RETURN_IF_ERROR(clock_.Mark(context, "forward", &PhaseSeconds::forward));
-    stalls.Charge(&PhaseSeconds::forward);
-    WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
-    WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
-    if (observed && k == 0 && !reduces) {
-      WEFT_RETURN_IF_ERROR(techniques_.OnFirstGradient(
-          context, parts_.model->parameters().differentiated_gradients()));
-    }
-    WEFT_RETURN_IF_ERROR(clock_.Mark(context, "backward", &PhaseSeconds::backward));
-    stalls.Charge(&PhaseSeconds::backward);
-  }
-  return OkStatus();
-}
-
-Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report) {
-  Context& context = *parts_.context;
-  GradientReducer* reducer = parts_.reducer;
-  WEFT_RETURN_IF_ERROR(totals_.Clear());
-  gradients_.StartStep();
-  ParameterGradients::ReadyHook hook;
-  if (reducer != nullptr) {
-    WEFT_RETURN_IF_ERROR(reducer->Begin(true));
-    // What stages share is complete once they have added theirs, in FinishReduction: other ranks
-    // that have the stages then get what they may cut as they like.
-    hook = [this, reducer](int64_t index) {
-      return parts_.model->parameters()[index].shared_by_stages ? OkStatus()
-                                                                : reducer->OnGradientReady(index);
-    };
-  }
-  gradients_.StartPasses(std::move(hook));
-  LinkStalls stalls(context.host, &report.seconds);
-  std::vector<TokenBatch> tokens;
-  for (MicroBatch& batch : batches) tokens.push_back(std::move(batch.tokens));
-  PipelineRun run({.context = &context,
-                   .model = parts_.model,
-                   .tensor = parts_.tensor,
-                   .pipeline = parts_.pipeline,
-                   .clock = &clock_,
-                   .stalls = &stalls});
-  WEFT_RETURN_IF_ERROR(run.Train(
-      std::move(tokens), gradients_,
-      context.Number(GradientScale(report), &StepNumbers::gradient_scale), totals_.loss()));
-  peak_in_flight_ = run.peak_in_flight();
-  return gradients_.FinishPass(context);
 }
 
 // Every rank sees the same gradients, hence the same scale.

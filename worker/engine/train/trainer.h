@@ -10,7 +10,6 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
-#include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
@@ -21,6 +20,7 @@
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_launcher.h"
+#include "worker/engine/train/step_passes.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/step_totals.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -65,7 +65,7 @@ class Trainer {
   int64_t graph_steps() const { return launcher_.launched(); }
 
   /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
-  int64_t peak_in_flight() const { return peak_in_flight_; }
+  int64_t peak_in_flight() const { return passes_.peak_in_flight(); }
 
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
@@ -97,9 +97,6 @@ class Trainer {
   /// Enqueues all up to the gradients, summed over the ranks.
   Status EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report);
   float GradientScale(const StepReport& report) const;
-  Status ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report);
-  /// The same as a rank of a pipeline.
-  Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
   /// For work on parameters and the optimizer's state.
@@ -134,7 +131,6 @@ class Trainer {
   Plan plan_;
   TrainerParts parts_;
   TrainingRanks ranks_;
-  ParameterGradients gradients_;
   TechniqueList techniques_;
   Updaters updaters_;
   DeviceWeights weights_;
@@ -144,12 +140,12 @@ class Trainer {
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
+  StepPasses passes_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<OffloadedUpdates> offloaded_;  ///< Or none; ends before the parameters do.
   double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.
   TrainCounters counters_;
-  int64_t peak_in_flight_ = 0;
 };
 
 }  // namespace weft::engine

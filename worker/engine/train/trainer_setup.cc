@@ -125,21 +125,6 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   return OkStatus();
 }
 
-/// Where the backward passes leave gradients.
-ParameterGradients GradientsOf(const TrainerParts& parts) {
-  const ParameterSet& parameters = parts.model->parameters();
-  GradientReducer* reducer = parts.reducer;
-  if (reducer == nullptr || !reducer->places_gradients()) {
-    return ParameterGradients(parameters.DifferentiatedGradients());
-  }
-  std::vector<bool> trainable;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    trainable.push_back(parameters[i].differentiated());
-  }
-  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); },
-          reducer->carries_sums()};
-}
-
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
@@ -166,10 +151,10 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       plan_(plan),
       parts_(parts),
       ranks_(parts),
-      gradients_(GradientsOf(parts)),
       techniques_(parts.model->techniques(),
                   TrainingTechniques({.model = parts.model->spec(), .train = job_.train})),
       weights_(parts.context, parts.model, &techniques_),
+      passes_(parts, &techniques_, &clock_),
       launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);

@@ -1,0 +1,112 @@
+#include "worker/engine/train/step_passes.h"
+
+#include <utility>
+
+#include "worker/engine/train/link_stalls.h"
+#include "worker/engine/train/pipeline_run.h"
+
+namespace weft::engine {
+namespace {
+
+/// Where the backward passes leave gradients.
+ParameterGradients GradientsOf(const TrainerParts& parts) {
+  const ParameterSet& parameters = parts.model->parameters();
+  GradientReducer* reducer = parts.reducer;
+  if (reducer == nullptr || !reducer->places_gradients()) {
+    return ParameterGradients(parameters.DifferentiatedGradients());
+  }
+  std::vector<bool> trainable;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    trainable.push_back(parameters[i].differentiated());
+  }
+  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); },
+          reducer->carries_sums()};
+}
+
+}  // namespace
+
+StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock)
+    : parts_(parts), techniques_(techniques), clock_(clock), gradients_(GradientsOf(parts)) {}
+
+Status StepPasses::Run(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+                       BatchLoss* total, PhaseSeconds& seconds) {
+  return parts_.pipeline == nullptr
+             ? RunModel(std::move(batches), gradient_scale, total, seconds)
+             : RunPipeline(std::move(batches), gradient_scale, total, seconds);
+}
+
+Status StepPasses::RunModel(std::vector<MicroBatch> batches,
+                            kernels::StepValue<float> gradient_scale, BatchLoss* total,
+                            PhaseSeconds& seconds) {
+  Context& context = *parts_.context;
+  const ParameterSet& parameters = parts_.model->parameters();
+  LinkStalls stalls(context.host, &seconds);
+  GradientReducer* reducer = parts_.reducer;
+  techniques_->OnFirstMicroBatch();
+  const bool observed = techniques_->ObservesFirstGradients();
+  gradients_.StartStep();
+  for (size_t k = 0; k < batches.size(); ++k) {
+    const bool last = k + 1 == batches.size();
+    const bool reduces = reducer != nullptr && (last || reducer->places_gradients());
+    const bool observe = observed && k == 0;
+    ParameterGradients::ReadyHook hook;
+    if (reducer != nullptr) WEFT_RETURN_IF_ERROR(reducer->Begin(last));
+    if (reduces) {
+      hook = [this, &context, &parameters, reducer, observe](int64_t index) {
+        if (observe) {
+          WEFT_RETURN_IF_ERROR(techniques_->OnFirstGradient(context, parameters.gradient(index)));
+        }
+        return reducer->OnGradientReady(index);
+      };
+    }
+    gradients_.StartPass(std::move(hook));
+    Tape tape(&gradients_);
+    WEFT_RETURN_IF_ERROR(
+        parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale, total));
+    batches[k] = {};
+    WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
+    stalls.Charge(&PhaseSeconds::forward);
+    WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
+    WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
+    if (observe && !reduces) {
+      WEFT_RETURN_IF_ERROR(
+          techniques_->OnFirstGradient(context, parameters.differentiated_gradients()));
+    }
+    WEFT_RETURN_IF_ERROR(clock_->Mark(context, "backward", &PhaseSeconds::backward));
+    stalls.Charge(&PhaseSeconds::backward);
+  }
+  return OkStatus();
+}
+
+Status StepPasses::RunPipeline(std::vector<MicroBatch> batches,
+                               kernels::StepValue<float> gradient_scale, BatchLoss* total,
+                               PhaseSeconds& seconds) {
+  Context& context = *parts_.context;
+  const ParameterSet& parameters = parts_.model->parameters();
+  GradientReducer* reducer = parts_.reducer;
+  gradients_.StartStep();
+  ParameterGradients::ReadyHook hook;
+  if (reducer != nullptr) {
+    WEFT_RETURN_IF_ERROR(reducer->Begin(true));
+    // What stages share is complete once they have added theirs (TrainingRanks::FinishGradients):
+    // other ranks that have the stages then get what they may cut as they like.
+    hook = [&parameters, reducer](int64_t index) {
+      return parameters[index].shared_by_stages ? OkStatus() : reducer->OnGradientReady(index);
+    };
+  }
+  gradients_.StartPasses(std::move(hook));
+  LinkStalls stalls(context.host, &seconds);
+  std::vector<TokenBatch> tokens;
+  for (MicroBatch& batch : batches) tokens.push_back(std::move(batch.tokens));
+  PipelineRun run({.context = &context,
+                   .model = parts_.model,
+                   .tensor = parts_.tensor,
+                   .pipeline = parts_.pipeline,
+                   .clock = clock_,
+                   .stalls = &stalls});
+  WEFT_RETURN_IF_ERROR(run.Train(std::move(tokens), gradients_, gradient_scale, total));
+  peak_in_flight_ = run.peak_in_flight();
+  return gradients_.FinishPass(context);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/status.h"
+#include "kernels/step_value.h"
+#include "worker/engine/autograd/parameter_gradients.h"
+#include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/train/batch_loader.h"
+#include "worker/engine/train/step_clock.h"
+#include "worker/engine/train/step_report.h"
+#include "worker/engine/train/trainer_parts.h"
+
+namespace weft::engine {
+
+/// The forward and backward passes of a step, on the whole model or on the stages of a pipeline
+/// rank. Reduction of the gradients over the ranks starts in the last backward pass. Not
+/// thread-safe.
+class StepPasses {
+ public:
+  /// All outlive this.
+  StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock);
+
+  /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and
+  /// leaves the gradients of gradient_scale times the sum of the losses.
+  Status Run(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+             BatchLoss* total, PhaseSeconds& seconds);
+
+  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  int64_t peak_in_flight() const { return peak_in_flight_; }
+
+ private:
+  Status RunModel(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+                  BatchLoss* total, PhaseSeconds& seconds);
+  Status RunPipeline(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+                     BatchLoss* total, PhaseSeconds& seconds);
+
+  TrainerParts parts_;
+  TechniqueList* techniques_;
+  StepClock* clock_;
+  ParameterGradients gradients_;
+  int64_t peak_in_flight_ = 0;
+};
+
+}  // namespace weft::engine
