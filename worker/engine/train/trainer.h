@@ -117,12 +117,10 @@ class Trainer {
   /// Those that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
-  Result<EvaluationReport> EvaluateWeights();
   Status CountCommunication();
   /// Of train.local_steps: counts the local step of `report`, and where it ends a round makes the
   /// outer step.
   Status FinishRound(StepReport& report);
-  void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }

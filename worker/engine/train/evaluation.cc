@@ -1,0 +1,100 @@
+#include "worker/engine/train/evaluation.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_file_iterator.h"
+#include "worker/engine/optim/gradient_norm.h"
+#include "worker/engine/tensor/transfer.h"
+#include "worker/engine/train/pipeline_run.h"
+#include "worker/engine/train/state_context.h"
+
+namespace weft::engine {
+
+Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingRanks& ranks,
+                                      LocalRounds* rounds, const EvaluationOptions& options) {
+  Stopwatch watch;
+  Context& context = *parts.context;
+  const int64_t data_ranks = ranks.data_ranks();
+  int64_t count = parts.validation->Sequences();
+  if (options.sequences > 0) count = std::min(count, options.sequences);
+  const int64_t end = count * (parts.rank + 1) / data_ranks;
+  WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
+  PhaseSeconds ignored;
+  StepClock not_of_a_step;
+  PipelineRun pipeline({.context = &context,
+                        .model = parts.model,
+                        .tensor = parts.tensor,
+                        .pipeline = parts.pipeline,
+                        .clock = &not_of_a_step});
+  const auto evaluate = [&](int64_t first, int64_t sequences, BatchLoss* sum) -> Result<int64_t> {
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts.validation->Get(0, first, sequences));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
+    if (parts.pipeline != nullptr) {
+      WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
+      return batch.target_count;
+    }
+    Tape tape(nullptr);
+    WEFT_RETURN_IF_ERROR(parts.model->Loss(context, tape, tokens, 1.0f, sum));
+    return batch.target_count;
+  };
+  int64_t targets = 0, passes = 0;
+  for (int64_t first = count * parts.rank / data_ranks; first < end; ++passes) {
+    const int64_t sequences = std::min(options.micro_batch, end - first);
+    WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
+    targets += found;
+    first += sequences;
+  }
+  if (parts.model->parameters().values_sharded() || parts.experts != nullptr) {
+    // Ranks with fewer sequences take part in what the others gather, or send to experts.
+    const int64_t most = (count + data_ranks - 1) / data_ranks;
+    WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
+    for (; passes < (most + options.micro_batch - 1) / options.micro_batch; ++passes) {
+      WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
+    }
+  }
+  WEFT_RETURN_IF_ERROR(pipeline.Finish());
+  WEFT_RETURN_IF_ERROR(total.Fetch(context));
+  WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
+  std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
+                                static_cast<double>(own->right)};
+  if (parts.pipeline != nullptr) {
+    // The last stage alone has computed the loss; all know the targets.
+    std::array<double, 2> losses = {sums[0], sums[2]};
+    WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(losses));
+    sums = {losses[0], sums[1], losses[1]};
+  }
+  WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
+  if (rounds != nullptr) WEFT_RETURN_IF_ERROR(rounds->SumScalars(sums));
+  if (sums[1] == 0) return InvalidError("the validation data has no targets");
+  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
+                          static_cast<int64_t>(sums[2]), watch.Lap()};
+}
+
+Result<int64_t> CountNonFiniteWeights(const Context& context, const ParameterSet& parameters) {
+  if (parameters.file() != nullptr) {
+    NormStream stream;
+    ParameterFileIterator walk(parameters.file(), {.values = true});
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
+      WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.held_value(i).view)));
+      WEFT_RETURN_IF_ERROR(stream.EndTensor());
+    }
+    WEFT_RETURN_IF_ERROR(walk.Finish());
+    return stream.sums().non_finite;
+  }
+  std::vector<kernels::NormTensor> all;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    all.push_back(NormTensorOf(parameters.held_value(i).view));
+  }
+  Context state = StateContextOf(context, parameters);
+  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(state));
+  WEFT_RETURN_IF_ERROR(Measure(state, all, sums.device()));
+  WEFT_RETURN_IF_ERROR(sums.Fetch(state));
+  WEFT_ASSIGN_OR_RETURN(const NormSums* read, sums.Wait());
+  return read->non_finite;
+}
+
+}  // namespace weft::engine
