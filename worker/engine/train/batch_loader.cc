@@ -28,7 +28,8 @@ Result<StepBatches> BatchLoader::Load(int64_t data_step) {
     loaded.targets += batch.target_count;
     loaded.tokens += tokens.count;
     loaded.padding_tokens += batch.padding_tokens;
-    loaded.micro_batches.push_back({std::move(tokens), batch.target_count});
+    if (k == 0) loaded.first_targets = batch.target_count;
+    loaded.micro_batches.push_back(std::move(tokens));
   }
   return loaded;
 }

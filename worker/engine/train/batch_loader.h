@@ -13,16 +13,12 @@
 
 namespace weft::engine {
 
-struct MicroBatch {
-  TokenBatch tokens;
-  int64_t targets = 0;
-};
-
 /// What this rank trains on in a step.
 struct StepBatches {
   int64_t data_step = 0;
-  std::vector<MicroBatch> micro_batches;
-  int64_t sequences = 0;  ///< Of all ranks.
+  std::vector<TokenBatch> micro_batches;
+  int64_t sequences = 0;      ///< Of all ranks.
+  int64_t first_targets = 0;  ///< Of the first micro-batch.
   int64_t targets = 0;
   int64_t tokens = 0;
   int64_t padding_tokens = 0;

@@ -8,10 +8,9 @@ namespace weft::engine {
 namespace {
 
 /// Where the batches are in memory, and their sizes.
-StepGraphs::Key KeyOf(const std::vector<MicroBatch>& batches, bool measures_groups) {
+StepGraphs::Key KeyOf(const std::vector<TokenBatch>& batches, bool measures_groups) {
   StepGraphs::Key key = {measures_groups ? 1 : 0};
-  for (const MicroBatch& batch : batches) {
-    const TokenBatch& b = batch.tokens;
+  for (const TokenBatch& b : batches) {
     key.insert(key.end(), {b.sequences, b.length, b.first_sequence, b.first_token});
     for (const Tensor* tensor :
          {&b.tokens, &b.targets, &b.positions, &b.sequence_starts, &b.token_types, &b.lengths,

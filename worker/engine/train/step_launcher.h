@@ -23,7 +23,7 @@ class StepLauncher {
  public:
   /// What decides the work of a step.
   struct Step {
-    const std::vector<MicroBatch>& batches;
+    const std::vector<TokenBatch>& batches;
     bool measures_groups = false;
     bool alone = false;  ///< No other step is as this one: it is not recorded.
     size_t parts = 1;    ///< Between which the host has a say.

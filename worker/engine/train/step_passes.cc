@@ -28,14 +28,14 @@ ParameterGradients GradientsOf(const TrainerParts& parts) {
 StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock)
     : parts_(parts), techniques_(techniques), clock_(clock), gradients_(GradientsOf(parts)) {}
 
-Status StepPasses::Run(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+Status StepPasses::Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                        BatchLoss* total, PhaseSeconds& seconds) {
   return parts_.pipeline == nullptr
              ? RunModel(std::move(batches), gradient_scale, total, seconds)
              : RunPipeline(std::move(batches), gradient_scale, total, seconds);
 }
 
-Status StepPasses::RunModel(std::vector<MicroBatch> batches,
+Status StepPasses::RunModel(std::vector<TokenBatch> batches,
                             kernels::StepValue<float> gradient_scale, BatchLoss* total,
                             PhaseSeconds& seconds) {
   Context& context = *parts_.context;
@@ -61,8 +61,7 @@ Status StepPasses::RunModel(std::vector<MicroBatch> batches,
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
-    WEFT_RETURN_IF_ERROR(
-        parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale, total));
+    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
     batches[k] = {};
     WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
     stalls.Charge(&PhaseSeconds::forward);
@@ -78,7 +77,7 @@ Status StepPasses::RunModel(std::vector<MicroBatch> batches,
   return OkStatus();
 }
 
-Status StepPasses::RunPipeline(std::vector<MicroBatch> batches,
+Status StepPasses::RunPipeline(std::vector<TokenBatch> batches,
                                kernels::StepValue<float> gradient_scale, BatchLoss* total,
                                PhaseSeconds& seconds) {
   Context& context = *parts_.context;
@@ -96,15 +95,13 @@ Status StepPasses::RunPipeline(std::vector<MicroBatch> batches,
   }
   gradients_.StartPasses(std::move(hook));
   LinkStalls stalls(context.host, &seconds);
-  std::vector<TokenBatch> tokens;
-  for (MicroBatch& batch : batches) tokens.push_back(std::move(batch.tokens));
   PipelineRun run({.context = &context,
                    .model = parts_.model,
                    .tensor = parts_.tensor,
                    .pipeline = parts_.pipeline,
                    .clock = clock_,
                    .stalls = &stalls});
-  WEFT_RETURN_IF_ERROR(run.Train(std::move(tokens), gradients_, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(run.Train(std::move(batches), gradients_, gradient_scale, total));
   peak_in_flight_ = run.peak_in_flight();
   return gradients_.FinishPass(context);
 }

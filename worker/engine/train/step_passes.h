@@ -7,8 +7,8 @@
 #include "kernels/step_value.h"
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/token_batch.h"
 #include "worker/engine/techniques/technique_list.h"
-#include "worker/engine/train/batch_loader.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -25,16 +25,16 @@ class StepPasses {
 
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and
   /// leaves the gradients of gradient_scale times the sum of the losses.
-  Status Run(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+  Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 
   /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
  private:
-  Status RunModel(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+  Status RunModel(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                   BatchLoss* total, PhaseSeconds& seconds);
-  Status RunPipeline(std::vector<MicroBatch> batches, kernels::StepValue<float> gradient_scale,
+  Status RunPipeline(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                      BatchLoss* total, PhaseSeconds& seconds);
 
   TrainerParts parts_;

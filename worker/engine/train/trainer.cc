@@ -1,31 +1,73 @@
 #include "worker/engine/train/trainer.h"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "common/failpoint.h"
 #include "worker/engine/optim/schedule.h"
-#include "worker/engine/tensor/host_memory_pool.h"
+#include "worker/engine/train/evaluation.h"
 #include "worker/engine/train/guard.h"
+#include "worker/engine/train/state_places.h"
 
 namespace weft::engine {
 
-Status Trainer::EndStepOfTechniques(int64_t sequences, int64_t first_targets, StepReport& report) {
-  const FinishedStep step = {.step = report.step,
-                             .applied = !report.skipped,
-                             .loss_scale = report.loss_scale,
-                             .batch = sequences,
-                             .targets = report.targets,
-                             .first_targets = first_targets,
-                             .gradient_squares = totals_.host().gradients.squares,
-                             .metrics = &report.technique_metrics};
-  WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd(step));
-  report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
-  return OkStatus();
+Result<StepReport> Trainer::Step() {
+  Context& context = *parts_.context;
+  StepReport report = NewReport();
+  context.step = counters_.step;
+  WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
+
+  const bool loss_fails = !Failpoint("trainer.loss").ok();
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails, report));
+  WEFT_RETURN_IF_ERROR(SendNumbers(report));
+  context.numbers = on_gpu() ? numbers_.device() : nullptr;
+  const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
+  context.numbers = nullptr;
+  WEFT_RETURN_IF_ERROR(enqueued);
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);
+
+  WEFT_RETURN_IF_ERROR(FinishUpdate(report));
+  // No rank has been asked for anything that it is yet to do.
+  if (on_gpu()) context.stream.cuda->FreeOutgrown();
+  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
+  WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
+  WEFT_RETURN_IF_ERROR(EndStepOfTechniques(batches, report));
+  CountStep(report);
+  if (rounds_ != nullptr) WEFT_RETURN_IF_ERROR(FinishRound(report));
+  WEFT_RETURN_IF_ERROR(memory_.Report(context, ranks_.held_bytes(), report));
+  return report;
+}
+
+StepReport Trainer::NewReport() const {
+  StepReport report;
+  report.step = counters_.step;
+  report.loss_scale = counters_.loss_scale.scale;
+  report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
+                                               counters_.step, job_.train.steps);
+  return report;
+}
+
+Result<StepBatches> Trainer::TakeBatches(bool loss_fails, StepReport& report) {
+  Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
+  ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
+  std::array<double, 3> counts = {static_cast<double>(batches.targets),
+                                  static_cast<double>(batches.tokens),
+                                  static_cast<double>(batches.padding_tokens)};
+  WEFT_RETURN_IF_ERROR(launcher_.Agree({.batches = batches.micro_batches,
+                                        .measures_groups = MeasuresGroups(),
+                                        .alone = loss_fails,
+                                        .parts = SumsLosses() ? size_t{2} : size_t{1}},
+                                       counts, report.seconds));
+  report.targets = static_cast<int64_t>(counts[0]);
+  report.tokens = static_cast<int64_t>(counts[1]);
+  report.padding_tokens = static_cast<int64_t>(counts[2]);
+  if (report.targets == 0) {
+    return InvalidError("step " + std::to_string(counters_.step) +
+                        " has no targets; hint: look at the data, every token is ignored");
+  }
+  return batches;
 }
 
 float Trainer::GradientScale(const StepReport& report) const {
@@ -44,7 +86,7 @@ Status Trainer::SendNumbers(const StepReport& report) {
                          .step = static_cast<uint32_t>(counters_.step)});
 }
 
-Status Trainer::RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report) {
+Status Trainer::RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report) {
   const bool once = launcher_.enqueues();
   const auto gradients = [&] {
     return EnqueueGradients(once ? std::move(batches) : batches, report);
@@ -61,24 +103,14 @@ Status Trainer::RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepRe
   return launcher_.Run(1, update);
 }
 
-Status Trainer::EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report) {
-  const Context& context = *parts_.context;
-  WEFT_RETURN_IF_ERROR(clock_.Start(*parts_.context));
+Status Trainer::EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report) {
+  Context& context = *parts_.context;
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(totals_.Clear());
   WEFT_RETURN_IF_ERROR(passes_.Run(
       std::move(batches), context.Number(GradientScale(report), &StepNumbers::gradient_scale),
       totals_.loss(), report.seconds));
   return ranks_.FinishGradients(report.seconds);
-}
-
-// Every rank sees the same gradients, hence the same scale.
-void Trainer::UpdateLossScale(StepReport& report) {
-  if (!parts_.model->precision().loss_scaling) return;
-  LossScale& now = counters_.loss_scale;
-  const LossScale next =
-      NextLossScale(job_.train.loss_scaling, now, report.non_finite_gradients > 0);
-  report.overflow = next.scale < now.scale;
-  now = next;
 }
 
 Status Trainer::EnqueueUpdate(StepReport& report) {
@@ -94,11 +126,16 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
                       .clip_norm = job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  if (offloaded_ != nullptr) {
-    return offloaded_->Update(UpdateArgsOf(report), counters_.step, report.seconds);
-  }
+  const StepArgs update = {.learning_rate = report.learning_rate,
+                           .update = counters_.updates + 1,
+                           .gate = totals_.gate(),
+                           .gradients = parts_.model->parameters().gradients().As<float>()};
+  if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
-  WEFT_RETURN_IF_ERROR(UpdateParameters(report));
+  {
+    ProfileScope scope(context.profiler, "update");
+    WEFT_RETURN_IF_ERROR(updaters_.main().Update(context, update));
+  }
   if (!ranks_.updated_parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
     WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(report.seconds));
@@ -106,19 +143,6 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   }
   weights_.Changed(Repack::kTrained);
   return weights_.Prepare(counters_.step + 1);
-}
-
-StepArgs Trainer::UpdateArgsOf(const StepReport& report) const {
-  return {.learning_rate = report.learning_rate,
-          .update = counters_.updates + 1,
-          .gate = totals_.gate(),
-          .gradients = parts_.model->parameters().gradients().As<float>()};
-}
-
-Status Trainer::UpdateParameters(const StepReport& report) {
-  Context context = StateContext();
-  ProfileScope scope(context.profiler, "update");
-  return updaters_.main().Update(context, UpdateArgsOf(report));
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {
@@ -143,26 +167,35 @@ Status Trainer::FinishUpdate(StepReport& report) {
   return techniques_.OnUpdated(counters_.updates);
 }
 
-// Enters what collectives hold into the books of this rank.
-Status Trainer::CountCommunication() {
-  const int64_t bytes = ranks_.held_bytes();
-  if (bytes == 0) return OkStatus();
-  return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
+// Every rank sees the same gradients, hence the same scale.
+void Trainer::UpdateLossScale(StepReport& report) {
+  if (!parts_.model->precision().loss_scaling) return;
+  LossScale& now = counters_.loss_scale;
+  const LossScale next =
+      NextLossScale(job_.train.loss_scaling, now, report.non_finite_gradients > 0);
+  report.overflow = next.scale < now.scale;
+  now = next;
 }
 
-void Trainer::ReportTiers(StepReport& report) {
-  report.tiers.device_bytes = TotalBytes(report.step_memory);
-  HostMemoryPool* tier = parts_.context->host;
-  if (tier == nullptr) return;
-  Allocator& host = tier->allocator();
-  report.device_memory = report.peak_memory;
-  AddTo(report.peak_memory, host.Peaks());
-  const MemoryBreakdown held = host.TakeRecentPeaks();
-  AddTo(report.step_memory, held);
-  report.tiers.host_bytes = TotalBytes(held);
-  report.tiers.file_bytes = tier->files().bytes;
-  const double waited = tier->WaitedSeconds();
-  report.tiers.stall_seconds = waited - std::exchange(waited_for_tiers_, waited);
+Status Trainer::EndStepOfTechniques(const StepBatches& batches, StepReport& report) {
+  WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd({.step = report.step,
+                                              .applied = !report.skipped,
+                                              .loss_scale = report.loss_scale,
+                                              .batch = batches.sequences,
+                                              .targets = report.targets,
+                                              .first_targets = batches.first_targets,
+                                              .gradient_squares = totals_.host().gradients.squares,
+                                              .metrics = &report.technique_metrics}));
+  report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
+  return OkStatus();
+}
+
+void Trainer::CountStep(const StepReport& report) {
+  ++counters_.step;
+  if (rounds_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
+  if (report.skipped) ++counters_.skipped_steps;
+  if (report.spike) ++counters_.loss_spikes;
+  if (report.overflow) ++counters_.overflows;
 }
 
 Status Trainer::FinishRound(StepReport& report) {
@@ -179,60 +212,84 @@ Status Trainer::FinishRound(StepReport& report) {
   return clock_.Collect(context, report.seconds);
 }
 
-Result<StepReport> Trainer::Step() {
-  Context& context = *parts_.context;
-  StepReport report;
-  report.step = counters_.step;
-  report.loss_scale = counters_.loss_scale.scale;
-  report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
-                                               counters_.step, job_.train.steps);
-  context.step = counters_.step;
-  WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
+Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
+  if (averages.empty()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
+  Context state = StateContext();
+  WEFT_RETURN_IF_ERROR(Exchange(state, averages));
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(ignored));
+  weights_.Changed(Repack::kTrained);
+  return OkStatus();
+}
 
-  Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
-  ChargePhase(context, "data", watch.Lap(), report.seconds.data);
-  std::array<double, 3> counts = {static_cast<double>(batches.targets),
-                                  static_cast<double>(batches.tokens),
-                                  static_cast<double>(batches.padding_tokens)};
-  const bool loss_fails = !Failpoint("trainer.loss").ok();
-  WEFT_RETURN_IF_ERROR(launcher_.Agree({.batches = batches.micro_batches,
-                                        .measures_groups = MeasuresGroups(),
-                                        .alone = loss_fails,
-                                        .parts = SumsLosses() ? size_t{2} : size_t{1}},
-                                       counts, report.seconds));
-  report.targets = static_cast<int64_t>(counts[0]);
-  report.tokens = static_cast<int64_t>(counts[1]);
-  report.padding_tokens = static_cast<int64_t>(counts[2]);
-  if (report.targets == 0) {
-    return InvalidError("step " + std::to_string(counters_.step) +
-                        " has no targets; hint: look at the data, every token is ignored");
-  }
+Result<std::vector<AveragedParameter>> Trainer::EvaluatedAverages() {
+  WEFT_ASSIGN_OR_RETURN(std::vector<AveragedParameter> all, updaters_.Averages(counters_.updates));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> others,
+                        techniques_.EvaluatedAverages(counters_.updates));
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
 
-  const int64_t first_targets = batches.micro_batches.front().targets;
-  WEFT_RETURN_IF_ERROR(SendNumbers(report));
-  context.numbers = on_gpu() ? numbers_.device() : nullptr;
-  const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
-  context.numbers = nullptr;
-  WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);
-  WEFT_RETURN_IF_ERROR(FinishUpdate(report));
-  // No rank has been asked for anything that it is yet to do.
-  if (on_gpu()) context.stream.cuda->FreeOutgrown();
-  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
-  WEFT_RETURN_IF_ERROR(EndStepOfTechniques(batches.sequences, first_targets, report));
-  ++counters_.step;
-  if (rounds_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
-  if (report.skipped) ++counters_.skipped_steps;
-  if (report.spike) ++counters_.loss_spikes;
-  if (report.overflow) ++counters_.overflows;
-  if (rounds_ != nullptr) WEFT_RETURN_IF_ERROR(FinishRound(report));
-  WEFT_RETURN_IF_ERROR(CountCommunication());
-  report.peak_memory = context.allocator->Peaks();
-  report.step_memory = context.allocator->TakeRecentPeaks();
-  ReportTiers(report);
+Result<EvaluationReport> Trainer::Evaluate() {
+  if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  // One that is late stays so.
+  if (offloaded_ != nullptr) WEFT_RETURN_IF_ERROR(offloaded_->FinishUnlessLate());
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages, EvaluatedAverages());
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
+  const auto evaluate = [this]() -> Result<EvaluationReport> {
+    WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
+    return EvaluateLoss(parts_, ranks_, rounds_.get(),
+                        {.sequences = job_.train.eval_sequences, .micro_batch = plan_.micro_batch});
+  };
+  Result<EvaluationReport> report = evaluate();
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   return report;
+}
+
+Result<bool> Trainer::WeightsAreFinite() {
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
+  const ParameterSet& parameters = parts_.model->parameters();
+  WEFT_ASSIGN_OR_RETURN(const int64_t found, CountNonFiniteWeights(*parts_.context, parameters));
+  std::array<double, 1> non_finite = {static_cast<double>(found)};
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(ranks_.SumOverReplica(non_finite, ignored));
+  if (parameters.values_sharded()) {
+    WEFT_RETURN_IF_ERROR(ranks_.SumOverParts(non_finite, ignored));
+  }
+  return non_finite[0] == 0;
+}
+
+std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
+  // They may be written to. A failure is told again by the next step.
+  (void)weights_.FinishUploads();
+  if (offloaded_ != nullptr) (void)offloaded_->FinishUnlessLate();
+  std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
+  if (rounds_ != nullptr) {
+    for (NamedTensor& tensor : rounds_->StateTensors()) tensors.push_back(std::move(tensor));
+  }
+  const size_t of_all_ranks = tensors.size();
+  for (NamedTensor& tensor : updaters_.StateTensors()) tensors.push_back(std::move(tensor));
+  for (NamedTensor& tensor : techniques_.StateTensors()) tensors.push_back(std::move(tensor));
+  MarkPlaces(parts_, tensors, rounds_ == nullptr ? tensors.size() : of_all_ranks);
+  if (rounds_ == nullptr) return tensors;
+  const int64_t rank = saved_ranks > 0 ? parts_.rank % saved_ranks : parts_.rank;
+  for (size_t i = of_all_ranks; i < tensors.size(); ++i) {
+    tensors[i].everywhere = false;
+    if (rank > 0) tensors[i].name = "rank/" + std::to_string(rank) + "/" + tensors[i].name;
+  }
+  return tensors;
+}
+
+void Trainer::Restored(const TrainCounters& counters) {
+  counters_ = counters;
+  weights_.Changed(Repack::kAll);
+  // What the first steps do may be different, as where scales have no history.
+  launcher_.Forget();
+  techniques_.OnRestored(counters.step);
+  if (rounds_ == nullptr) return;
+  const Status restored = rounds_->Restored(*parts_.context, counters.step > 0);
+  WEFT_CHECK(restored.ok(), restored.message());
 }
 
 }  // namespace weft::engine

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +18,7 @@
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_launcher.h"
+#include "worker/engine/train/step_memory.h"
 #include "worker/engine/train/step_passes.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/step_totals.h"
@@ -45,7 +44,7 @@ class Trainer {
   /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
   /// skips the update on all ranks. After an error the state is as before the step, or the update
   /// is complete but not counted. With train.local_steps all this is of this worker alone, but for
-  /// the steps at whose end AtOuterStep: those tell of all workers (FinishRound).
+  /// the steps at whose end AtOuterStep: those tell of all workers (LocalRounds).
   Result<StepReport> Step();
 
   /// Whether all ranks are at the same weights, and so may evaluate and save: after each step, with
@@ -86,44 +85,53 @@ class Trainer {
  private:
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
+  // Before the first step.
+
+  /// Gives techniques what they work with, once the updaters are there.
+  Status StartTechniques();
   /// Why steps are enqueued operation by operation, or "".
   std::string_view WhyNoGraphs() const;
+
+  // In the order of a step.
+
+  StepReport NewReport() const;
+  /// Loads the micro-batches, sums their targets and tokens over the ranks, and agrees with these
+  /// on how the step is done. `loss_fails`: the loss is to be infinite.
+  Result<StepBatches> TakeBatches(bool loss_fails, StepReport& report);
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
-  /// Enqueues the step, or its graphs. `loss_fails`: the loss is to be infinite.
-  Status RunStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
-  /// Whether the host sums the losses before the update: other ranks have some.
-  bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
+  /// Enqueues the work of the step, or its graphs.
+  Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
   /// Enqueues all up to the gradients, summed over the ranks.
-  Status EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report);
-  float GradientScale(const StepReport& report) const;
+  Status EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
+  /// Waits for what was measured, and draws the conclusions.
+  Status FinishUpdate(StepReport& report);
+  void UpdateLossScale(StepReport& report);
+  Status EndStepOfTechniques(const StepBatches& batches, StepReport& report);
+  void CountStep(const StepReport& report);
+  /// Of train.local_steps: counts the local step of `report`, and where it ends a round makes the
+  /// outer step.
+  Status FinishRound(StepReport& report);
+
+  bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
+  /// Whether the host sums the losses before the update: other ranks have some.
+  bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
+  bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
+  float GradientScale(const StepReport& report) const;
+  /// Which step's data the step under way trains on.
+  int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());
   }
-  StepArgs UpdateArgsOf(const StepReport& report) const;
-  Status UpdateParameters(const StepReport& report);
-  /// Adds what the host memory pool holds to the report.
-  void ReportTiers(StepReport& report);
-  /// Waits for what was measured, and draws the conclusions.
-  Status FinishUpdate(StepReport& report);
-  bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
-  void UpdateLossScale(StepReport& report);
-  /// Once the updaters are there.
-  Status StartTechniques();
-  Status EndStepOfTechniques(int64_t sequences, int64_t first_targets, StepReport& report);
+
+  // Evaluation.
+
   /// Those that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
-  Status CountCommunication();
-  /// Of train.local_steps: counts the local step of `report`, and where it ends a round makes the
-  /// outer step.
-  Status FinishRound(StepReport& report);
-  bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
-  /// Which step's data the step under way trains on, and as many of them.
-  int64_t DataStep() const { return counters_.step + counters_.data_offset; }
 
   JobSpec job_;
   Plan plan_;
@@ -136,13 +144,12 @@ class Trainer {
   double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
-  ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
   StepPasses passes_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<OffloadedUpdates> offloaded_;  ///< Or none; ends before the parameters do.
-  double waited_for_tiers_ = 0;                  ///< Seconds, up to the last report.
+  StepMemory memory_;
   TrainCounters counters_;
 };
 

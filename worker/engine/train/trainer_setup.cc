@@ -222,7 +222,7 @@ Status Trainer::StartTechniques() {
                                   .sum_scalars =
                                       [this](std::span<double> values) {
                                         PhaseSeconds seconds;
-                                        const Status summed = ranks_.SumScalars(values, seconds);
+                                        Status summed = ranks_.SumScalars(values, seconds);
                                         waited_for_techniques_ += seconds.communication_exposed;
                                         return summed;
                                       },
