@@ -48,10 +48,6 @@ const Refusal kRows[] = {
      "model.initialization.method gpt2"},
     {&kTensorGrid, &kExperts, kNotYet, "resources.tensor_rows 1"},
 
-    {&kSequenceParallel, &kPadDynamic,
-     "sequences need one length, which is a multiple of the ranks",
-     "train.sequence_length and another data.batching"},
-
     {&kContextParallel, &kEncoder, kDecodersAlone, kDecoderHint},
     {&kContextParallel, &kSlidingWindow, kAllTokens, "model.sliding_window 0"},
     {&kContextParallel, &kAttentionDropout, kWholeMasks, "model.attention_dropout 0"},

@@ -173,7 +173,6 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.freeze = {"*.experts.0.*"};
        }},
       {&kNoConcatenation, [](JobSpec& job) { job.data.batching = "best_fit"; }},
-      {&kPadDynamic, [](JobSpec& job) { job.data.batching = "pad_dynamic"; }},
       {&kMaskDocuments, [](JobSpec& job) { job.data.mask_documents = true; }},
       {&kPlainText, [](JobSpec& job) { job.data.format = "text"; }},
       {&kTextClasses,

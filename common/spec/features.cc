@@ -564,12 +564,6 @@ const Feature kNoConcatenation = {
     .asked = [](const JobSpec& job) { return job.data.batching != "concatenate"sv; },
     .shown = [](const JobSpec& job) { return Shown("data.batching", job.data.batching); }};
 
-const Feature kPadDynamic = {
-    .name = "padding to the longest of a micro-batch",
-    .setting = "data.batching pad_dynamic",
-    .asked = [](const JobSpec& job) { return job.data.batching == "pad_dynamic"sv; },
-    .shown = [](const JobSpec&) { return std::string("data.batching pad_dynamic"); }};
-
 const Feature kMaskDocuments = {
     .name = "document masks",
     .setting = "data.mask_documents",

@@ -78,7 +78,6 @@ extern const Feature kUnevenFreeze;
 
 // The data.
 extern const Feature kNoConcatenation;
-extern const Feature kPadDynamic;
 extern const Feature kMaskDocuments;
 extern const Feature kPlainText;
 extern const Feature kTextClasses;

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "common/spec/padded_length.h"
+
 namespace weft {
 namespace {
 
@@ -56,7 +58,14 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
   if (!imported) WEFT_RETURN_IF_ERROR(CheckTensorParallel(job.model, degree, rows));
   // Of each sequence, a rank's own chunks.
   const int64_t ranks = degree * job.resources.context_parallel;
-  if (!sequence_parallel || imported || SequenceLength(job) % ranks == 0) return OkStatus();
+  if (!sequence_parallel) return OkStatus();
+  if (PadsToTheLongest(job.data) && kPaddedLengthMultiple % ranks != 0) {
+    return InvalidError("sequence parallelism needs sequences of a length that is a multiple of " +
+                        std::to_string(ranks) + ", and data.batching " + job.data.batching +
+                        " pads to multiples of " + std::to_string(kPaddedLengthMultiple) +
+                        " tokens; hint: data.batching pad_fixed");
+  }
+  if (imported || SequenceLength(job) % ranks == 0) return OkStatus();
   return InvalidError("sequence parallelism needs sequences of a length that is a multiple of " +
                       std::to_string(ranks) + "; hint: train.sequence_length");
 }

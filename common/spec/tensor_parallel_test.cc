@@ -66,6 +66,25 @@ TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
               HasSubstr("hint: resources.tensor_parallel"));
 }
 
+// Rows of a micro-batch are as long as the longest, in steps of 8 tokens.
+TEST(ValidateJob, RefusesSequenceParallelismThatPaddedRowsCannotBePartitionedOver) {
+  const auto asked = [](const std::string& batching, int64_t degree) {
+    return [=](JobSpec& job) {
+      job.model.heads = 16;
+      job.model.width = 256;
+      job.data.batching = batching;
+      job.resources.ranks = job.resources.tensor_parallel = degree;
+      job.resources.sequence_parallel = true;
+    };
+  };
+  for (const std::string batching : {"pad_dynamic", "pad_uniform"}) {
+    for (const int64_t degree : {2, 4, 8}) EXPECT_TRUE(Accepts(asked(batching, degree))) << degree;
+    EXPECT_THAT(ErrorAfter(asked(batching, 16)),
+                HasSubstr("data.batching " + batching + " pads to multiples of 8 tokens"));
+  }
+  EXPECT_TRUE(Accepts(asked("pad_fixed", 16)));
+}
+
 TEST(ValidateJob, RefusesGridsThatCannotBeMade) {
   const auto grid = [](JobSpec& job) {
     job.model.width = 64;

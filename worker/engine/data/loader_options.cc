@@ -1,11 +1,9 @@
 #include "common/check.h"
+#include "common/spec/padded_length.h"
 #include "worker/engine/data/loader.h"
 
 namespace weft::engine {
 namespace {
-
-/// Padded rows are rounded up to this, which keeps the number of different shapes small.
-constexpr int64_t kLengthMultiple = 8;
 
 Batching BatchingOf(const std::string& name) {
   if (name == "concatenate") return Batching::kConcatenate;
@@ -34,7 +32,7 @@ LoaderOptions TrainLoaderOptions(const JobSpec& job, const DatasetInfo& info) {
   options.batching = BatchingOf(job.data.batching);
   options.mask_documents = job.data.mask_documents;
   options.padding_token = static_cast<int32_t>(info.padding);
-  options.length_multiple = kLengthMultiple;
+  options.length_multiple = kPaddedLengthMultiple;
   options.objective = ObjectiveOf(job.model);
   options.form = info.form;
   options.masking = job.data.masking;
