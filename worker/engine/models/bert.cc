@@ -133,9 +133,12 @@ Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch)
   WEFT_ASSIGN_OR_RETURN(
       Norm::Output x,
       embedding_norm_.Forward(context, tape, {std::move(tokens), std::move(segments)}));
-  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.normalized.needs_gradient()));
-  return embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x.normalized),
-                                   {.first_row = batch.first_token});
+  WEFT_ASSIGN_OR_RETURN(
+      Value embedded,
+      embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x.normalized),
+                                {.first_row = batch.first_token}));
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, embedded.needs_gradient()));
+  return embedded;
 }
 
 Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {

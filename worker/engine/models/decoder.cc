@@ -193,10 +193,12 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
-  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
   const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
-  return embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
-                                   {.first_row = batch.first_token + first_row});
+  WEFT_ASSIGN_OR_RETURN(
+      x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
+                                   {.first_row = batch.first_token + first_row}));
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
+  return x;
 }
 
 // By value: the stream is gone when this returns.

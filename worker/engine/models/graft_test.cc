@@ -12,6 +12,8 @@
 #include "worker/engine/models/gpt2.h"
 #include "worker/engine/nn/affine.h"
 #include "worker/engine/nn/initialization.h"
+#include "worker/engine/nn/parameter_prefetcher.h"
+#include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -240,6 +242,51 @@ TEST(GraftTest, AScaleOfABranchCanBePutThereByATechnique) {
     }
     EXPECT_EQ(grafted.output, own.output);
     EXPECT_EQ(grafted.gradients, own.gradients);
+  }
+}
+
+/// Notes whether the graft of the embeddings, a dropout, has run when unit 0 is released.
+class NotesReleases : public ParameterPrefetcher {
+ public:
+  explicit NotesReleases(const Profiler* profiler) : profiler_(profiler) {}
+  Status Fetch(Context&, int64_t, Pass) override { return OkStatus(); }
+  Status Release(int64_t unit) override {
+    if (unit != 0) return OkStatus();
+    grafted_.push_back(profiler_->entries().contains("dropout forward"));
+    return OkStatus();
+  }
+  bool drops() const override { return false; }
+  /// In the order of the releases.
+  const std::vector<bool>& grafted() const { return grafted_; }
+
+ private:
+  const Profiler* profiler_;
+  std::vector<bool> grafted_;
+};
+
+// Grafts may have parameters there, which are gone afterwards.
+TEST(GraftTest, TheEmbeddingIsReleasedAfterItsGrafts) {
+  for (const char* family : {"gpt2", "bert", "vit"}) {
+    SCOPED_TRACE(family);
+    ModelSpec spec = TinyModel();
+    spec.family = family;
+    spec.dropout = 0.1;
+    std::unique_ptr<BatchSource> batches = std::make_unique<RandomMasked>(40, 16, 0.2);
+    if (spec.family == "gpt2") batches = std::make_unique<RandomTokens>(40, 16);
+    if (spec.family == "vit") {
+      spec.image_size = 8;
+      spec.patch_size = 4;
+      spec.classes = 3;
+      batches = std::make_unique<BrightPictures>(spec);
+    }
+    TinyRun run(spec, {&kFp32Precision, true, {}});
+    Profiler profiler;
+    NotesReleases prefetcher(&profiler);
+    run.model->parameters().SetPrefetcher(&prefetcher);
+    run.context.profiler = &profiler;
+    run.Differentiate(*batches->Get(0, 0, kSequences));
+    run.model->parameters().SetPrefetcher(nullptr);
+    EXPECT_EQ(prefetcher.grafted(), std::vector<bool>({true, true})) << "forward, backward";
   }
 }
 

@@ -112,15 +112,15 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
                                                 projected, batch.other_rows));
   WEFT_ASSIGN_OR_RETURN(Value positions, positions_.Forward(context, tape, batch.positions));
   WEFT_ASSIGN_OR_RETURN(Value sum, Add(context, tape, tokens, positions));
+  WEFT_ASSIGN_OR_RETURN(
+      sum, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(sum),
+                                     {.first_row = batch.first_token}));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, sum.needs_gradient()));
   return sum;
 }
 
 Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
-  WEFT_ASSIGN_OR_RETURN(
-      x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
-                                   {.first_row = batch.first_token}));
   // Recomputed blocks keep the batch, which need not be the pictures too.
   TokenBatch tokens = batch;
   tokens.pixels = {};
