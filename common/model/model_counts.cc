@@ -61,7 +61,7 @@ double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
   if (shape.computed.attention == 1 && shape.computed.mlp == 1) return 0;
   double skipped = 0;
   for (const Gemm& gemm : WeightGemms(shape, sequence_length, sequence_length, 4)) {
-    skipped += (1 - ComputedShare(shape, gemm.name)) * gemm.Flops();
+    skipped += (1 - ComputedShare(shape.computed, gemm.name)) * gemm.Flops();
   }
   const auto layers = static_cast<double>(3 * shape.spec.layers - 2 * shape.first_trained_layer);
   return skipped / static_cast<double>(sequence_length) +
@@ -93,10 +93,10 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
          SkippedFlopsPerToken(shape, sequence_length);
 }
 
-double ComputedShare(const ModelShape& shape, std::string_view gemm) {
-  if (gemm == "qkv" || gemm == "attention output") return shape.computed.attention;
+double ComputedShare(const ComputedShares& computed, std::string_view gemm) {
+  if (gemm == "qkv" || gemm == "attention output") return computed.attention;
   const bool mlp = gemm == "router" || gemm == "mlp up" || gemm == "mlp down";
-  return mlp ? shape.computed.mlp : 1;
+  return mlp ? computed.mlp : 1;
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {

@@ -46,7 +46,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
                               int64_t element_bytes);
 
 /// Of products of this name the share that training is expected to compute.
-double ComputedShare(const ModelShape& shape, std::string_view gemm);
+double ComputedShare(const ComputedShares& computed, std::string_view gemm);
 
 /// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
 /// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays

@@ -66,6 +66,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       expert_ranks(experts),
       embeds(stage.first),
       has_head(stage.last),
+      network_layers(model.layers),
       computed(ComputedSharesOf(model)) {
   const int64_t first_trained_block = stage.which.empty() ? spec.layers : FirstTrainedBlock(spec);
   if (!stage.which.empty()) {

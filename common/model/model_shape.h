@@ -113,7 +113,8 @@ struct ModelShape {
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where model.freeze is not empty: anything on stages before.
 
-  ComputedShares computed;  ///< Of the whole network, also on a stage.
+  int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
+  ComputedShares computed;     ///< Of micro-batches of many sequences, see ComputedSharesOf.
 
   /// The share of tokens that a masked language model has to predict.
   double masked_share = MaskingSpec().probability;

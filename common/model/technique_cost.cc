@@ -37,19 +37,26 @@ std::vector<Refusal> TechniqueRefusals() {
   return rows;
 }
 
-ComputedShares ComputedSharesOf(const ModelSpec& model) {
+ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences) {
   const auto mean = [&](SubLayer sub_layer) {
     double sum = 0;
     for (int64_t layer = 0; layer < model.layers; ++layer) {
       double share = 1;
       for (const TechniqueCost* technique : TechniqueCosts()) {
-        share *= technique->ComputedShare(model, sub_layer, layer);
+        share *= technique->ComputedShare(model, sub_layer, layer, sequences);
       }
       sum += share;
     }
     return sum / static_cast<double>(model.layers);
   };
   return {mean(SubLayer::kAttention), mean(SubLayer::kMlp)};
+}
+
+ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
+  if (shape.computed.attention == 1 && shape.computed.mlp == 1) return shape.computed;
+  ModelSpec network = shape.spec;
+  network.layers = shape.network_layers;
+  return ComputedSharesOf(network, sequences);
 }
 
 bool ScalesBranches(const ModelSpec& model) {

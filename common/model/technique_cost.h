@@ -88,9 +88,13 @@ class TechniqueCost {
 
   virtual void AddStepWork(const ModelShape&, StepWork&) const {}
 
-  /// Expected share of the work of a sub-layer, forward and backward, that training computes. A
-  /// gate (worker/engine/nn/graft.h) skips the rest.
-  virtual double ComputedShare(const ModelSpec&, SubLayer, int64_t /*layer*/) const { return 1; }
+  /// Expected share of the work of a sub-layer, forward and backward, that training computes for a
+  /// micro-batch of `sequences`; 0: of so many that a single one does not count. A gate
+  /// (worker/engine/nn/graft.h) skips the rest.
+  virtual double ComputedShare(const ModelSpec&, SubLayer, int64_t /*layer*/,
+                               int64_t /*sequences*/) const {
+    return 1;
+  }
 
   /// Whether residual branches are multiplied by something before they are added: their gradients
   /// are then other tensors than that of the residual stream.
@@ -123,8 +127,10 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape);
-/// The mean over the layers of the network.
-ComputedShares ComputedSharesOf(const ModelSpec& model);
+/// The mean over the layers of the network, as TechniqueCost::ComputedShare.
+ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
+/// The same of the whole network that `shape` is of.
+ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ScalesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.

@@ -14,10 +14,10 @@ bool IsInBlocks(const Gemm& gemm) {
          gemm.name == "mlp down";
 }
 
-/// Adds the products with weights.
+/// Adds the products with weights. `computed`: of the work of sub-layers; likewise below.
 void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
-                       const PrecisionRecipe& precision, const StepRates& rates, int64_t threads,
-                       PassCost& cost) {
+                       const PrecisionRecipe& precision, const ComputedShares& computed,
+                       const StepRates& rates, int64_t threads, PassCost& cost) {
   const int64_t element = ElementBytes(precision.activations);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
@@ -29,7 +29,7 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
     // The classifier's columns are already those of a rank; each has the whole router.
     const bool whole = gemm.name == "classifier" || gemm.name == "router";
     seconds /= D(whole ? shape.tensor_rows : shape.tensor);
-    seconds *= ComputedShare(shape, gemm.name);
+    seconds *= ComputedShare(computed, gemm.name);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -63,15 +63,16 @@ double BackwardLayers(const ModelShape& shape) {
 /// Adds attention: 2 products forward, 5 backward (flash attention computes the scores again). Its
 /// dropout is drawn again in the backward pass.
 void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
-                  const StepRates& rates, int64_t threads, PassCost& cost) {
+                  const ComputedShares& computed, const StepRates& rates, int64_t threads,
+                  PassCost& cost) {
   const ModelSpec& model = shape.spec;
   const double product_flops =
       TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
-  const double computed = shape.computed.attention;
-  const double forward_layer = computed * (2 * product + draw);
-  const double backward_layer = computed * (5 * product + rates.backward_dropout_draws() * draw);
+  const double forward_layer = computed.attention * (2 * product + draw);
+  const double backward_layer =
+      computed.attention * (5 * product + rates.backward_dropout_draws() * draw);
   const double backward_layers = BackwardLayers(shape);
   cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
   cost.backward_gemm_seconds += backward_layers * backward_layer;
@@ -85,7 +86,8 @@ void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_leng
 /// writes one; backward, a norm moves four and an activation twice as much, and the bias gradients
 /// read what the products read.
 void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
-                    const PrecisionRecipe& precision, double dropout, PassCost& cost) {
+                    const PrecisionRecipe& precision, const ComputedShares& computed,
+                    double dropout, PassCost& cost) {
   const ModelSpec& model = shape.spec;
   const int64_t element = ElementBytes(precision.activations);
   const double c = D(model.width) * D(element) / D(shape.tensor_rows);
@@ -113,8 +115,8 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
       precision.block_products != nullptr ? D(precision.block_products->element_bytes) : 0;
   block_forward += (D(element) + code) * inputs;
   block_backward += (D(element) + code) * inputs + (D(element) + 2 * code) * outputs;
-  block_forward *= shape.computed.Mean();
-  block_backward *= shape.computed.Mean();
+  block_forward *= computed.Mean();
+  block_backward *= computed.Mean();
   const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
   const double classifier = !shape.has_head ? 0
                                             : D(HeadRows(shape, tokens, sequence_length)) *
@@ -160,17 +162,19 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks) {
   const int64_t tokens = micro_batch * sequence_length / context_ranks;
+  const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
   PassCost cost;
+  cost.computed_share = computed.Mean();
   const ProductFormat* const format = precision.block_products;
   cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
-  AddWeightProducts(shape, tokens, sequence_length, precision, rates, threads, cost);
-  AddAttention(shape, tokens, sequence_length, rates, threads, cost);
+  AddWeightProducts(shape, tokens, sequence_length, precision, computed, rates, threads, cost);
+  AddAttention(shape, tokens, sequence_length, computed, rates, threads, cost);
   if (rates.has_near_shapes()) {
     const MeasuredShape block =
         BlockOfPass(shape, micro_batch, sequence_length, precision.products, context_ranks);
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
-  SetMemoryBytes(shape, tokens, sequence_length, precision, dropout, cost);
+  SetMemoryBytes(shape, tokens, sequence_length, precision, computed, dropout, cost);
   AddStepWork(shape, rates, threads, cost);
   return cost;
 }

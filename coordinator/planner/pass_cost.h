@@ -26,7 +26,8 @@ struct PassCost {
   double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
   double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
   double step_parameter_numbers = 0;  ///< and as parameters.
-  double format_share = 0;  ///< Share of the blocks whose products are in the recipe's format.
+  double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
+  double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
 };
 
 /// Share of a network's blocks whose products are in the format of the recipe.

@@ -40,7 +40,7 @@ StepOperations OperationsOf(const StepInputs& inputs, const PassCost& pass,
   const double backward =
       counts.backward + OperationsOfExperts(shape, counts.backward_routing, counts.backward_expert);
   const double of_block = forward + backward + casts * (kForwardCasts + kBackwardCasts);
-  return {.passes = passes * (layers * shape.computed.Mean() * of_block + counts.pass),
+  return {.passes = passes * (layers * pass.computed_share * of_block + counts.pass),
           .recomputed = recomputed * (forward + casts * kForwardCasts),
           .forwards = passes * layers + recomputed};
 }

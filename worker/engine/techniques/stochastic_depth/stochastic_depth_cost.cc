@@ -1,5 +1,7 @@
 #include "worker/engine/techniques/stochastic_depth/stochastic_depth_cost.h"
 
+#include <cmath>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,8 +54,25 @@ class StochasticDepthCost : public TechniqueCost {
   std::span<const Feature> settings() const override { return kSettings; }
   std::span<const Refusal> refusals() const override { return kStochasticDepthRefusals; }
 
-  double ComputedShare(const ModelSpec& model, SubLayer, int64_t layer) const override {
-    return 1 - SkipProbability(model.stochastic_depth, layer, model.layers);
+  Status Check(const JobSpec& job) const override {
+    const StochasticDepthSpec& spec = job.model.stochastic_depth;
+    const StochasticDepthSpec unset;
+    if (spec.rate > 0 || (spec.decay == unset.decay && spec.mode == unset.mode)) return OkStatus();
+    const bool mode = spec.mode != unset.mode;
+    return InvalidError("model.stochastic_depth." +
+                        (mode ? "mode " + spec.mode : "decay " + spec.decay) +
+                        " says how branches are skipped, and none is; hint: "
+                        "model.stochastic_depth.rate above 0");
+  }
+
+  // Each rank computes a branch for one sequence of a micro-batch where none keeps it.
+  double ComputedShare(const ModelSpec& model, SubLayer, int64_t layer,
+                       int64_t sequences) const override {
+    const StochasticDepthSpec& spec = model.stochastic_depth;
+    const double skip = SkipProbability(spec, layer, model.layers);
+    if (spec.mode != "sample" || sequences == 0) return 1 - skip;
+    const auto count = static_cast<double>(sequences);
+    return 1 - skip + std::pow(skip, count) / count;
   }
 
   bool ScalesBranches(const ModelSpec& model) const override {

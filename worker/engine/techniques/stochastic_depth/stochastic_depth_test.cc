@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/model/memory_model.h"
@@ -246,28 +247,31 @@ TEST(StochasticDepthTest, RecomputationGivesTheSameBits) {
 
 // The engine counts the products that it runs; of each branch those of the steps that compute it.
 TEST(StochasticDepthTest, TheWorkOfSkippedBranchesIsNotDone) {
-  for (const char* mode : {"batch", "sample"}) {
-    SCOPED_TRACE(mode);
+  const std::pair<const char*, int64_t> micro_batches[] = {
+      {"batch", kSequences}, {"sample", kSequences}, {"sample", 2}, {"sample", 1}};
+  for (const auto& [mode, micro_batch] : micro_batches) {
+    SCOPED_TRACE(std::string(mode) + ", " + std::to_string(micro_batch) + " sequences");
     const ModelSpec spec = Spec(mode);
-    JobSpec job = TinyJob(kSequences);
+    JobSpec job = TinyJob(micro_batch);
     job.model = spec;
     const ModelShape shape = ShapeOf(job);
+    const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
     constexpr int64_t kSteps = 100;
     constexpr int64_t kFirstSequence = 0;
     // By branch, of a step that computes all.
     const int64_t length = spec.context;
     double others = 0, of_attention = 0, of_mlp = 0, expected = 0, all = 0;
-    for (const Gemm& gemm : WeightGemms(shape, kSequences * length, length, 4)) {
+    for (const Gemm& gemm : WeightGemms(shape, micro_batch * length, length, 4)) {
       const bool attention = gemm.name == "qkv" || gemm.name == "attention output";
       const bool mlp = gemm.name == "mlp up" || gemm.name == "mlp down";
       (attention ? of_attention
        : mlp     ? of_mlp
                  : others) += gemm.Flops() / (attention || mlp ? kLayers : 1);
-      expected += ComputedShare(shape, gemm.name) * gemm.Flops();
+      expected += ComputedShare(computed, gemm.name) * gemm.Flops();
       all += gemm.Flops();
     }
     TinyRun run(spec, kFloat32);
-    const Batch batch = BatchOfStep(kFirstSequence, kSequences);
+    const Batch batch = BatchOfStep(kFirstSequence, micro_batch);
     double counted = 0, drawn = 0;
     for (int64_t step = 0; step < kSteps; ++step) {
       run.context.step = step;
@@ -281,18 +285,23 @@ TEST(StochasticDepthTest, TheWorkOfSkippedBranchesIsNotDone) {
       drawn += others;
       for (size_t b = 0; b < Branches().size(); ++b) {
         double sequences = 0;
-        for (int64_t s = 0; s < kSequences; ++s) {
+        for (int64_t s = 0; s < micro_batch; ++s) {
           sequences += FactorOf(spec.stochastic_depth, b, step, s) > 0 ? 1 : 0;
         }
         // One is computed for nothing where none keeps the branch.
         if (spec.stochastic_depth.mode == "sample") sequences = std::max(sequences, 1.0);
-        drawn += (b % 2 == 0 ? of_attention : of_mlp) * sequences / kSequences;
+        drawn +=
+            (b % 2 == 0 ? of_attention : of_mlp) * sequences / static_cast<double>(micro_batch);
       }
     }
     EXPECT_NEAR(counted / drawn, 1, 1e-3);
     // What the planner expects, but for chance.
     EXPECT_NEAR(counted / kSteps / expected, 1, 0.05);
-    EXPECT_LT(expected / all, 0.8);
+    if (micro_batch > 1) {
+      EXPECT_LT(expected / all, 0.8);
+    } else {
+      EXPECT_NEAR(expected / all, 1, 1e-12) << "every branch is computed for something";
+    }
   }
 }
 
@@ -301,6 +310,13 @@ TEST(StochasticDepthTest, ThePlannerCountsWhatIsExpectedToBeComputed) {
   EXPECT_EQ(plain.computed.attention, 1);
   EXPECT_NEAR(linear.computed.attention, 1 - kRate * (1 + 2 + 3 + 4) / 16, 1e-12);
   EXPECT_NEAR(uniform.computed.mlp, 0.5, 1e-12);
+  // At least one sequence of a micro-batch.
+  EXPECT_NEAR(ComputedSharesOf(uniform, 1).mlp, 1, 1e-12);
+  EXPECT_NEAR(ComputedSharesOf(uniform, 4).mlp, 0.5 + std::pow(0.5, 4) / 4, 1e-12);
+  EXPECT_EQ(ComputedSharesOf(linear, 1).mlp, linear.computed.mlp) << "drawn for all of it";
+  const ModelSpec sample = Spec("sample");
+  const ModelShape stage(sample, {.blocks = 2, .first = true, .last = false}, 1, false);
+  EXPECT_EQ(ComputedSharesOf(stage, 2).attention, ComputedSharesOf(sample, 2).attention);
   const auto of_blocks = [](const ModelShape& shape) {
     const double head = 6.0 * static_cast<double>(shape.head.all);
     return TrainingFlopsPerToken(shape, 16) - head;
@@ -308,6 +324,23 @@ TEST(StochasticDepthTest, ThePlannerCountsWhatIsExpectedToBeComputed) {
   // Norms and biases, which the counts of parameters have, too, are small.
   EXPECT_NEAR(of_blocks(uniform) / of_blocks(plain), 0.5, 0.03);
   EXPECT_EQ(ForwardFlopsPerToken(uniform, 16), ForwardFlopsPerToken(plain, 16)) << "evaluation";
+}
+
+TEST(StochasticDepthTest, SettingsWithoutARateAreRefused) {
+  const auto error = [](const StochasticDepthSpec& spec) {
+    JobSpec job = TinyJob();
+    job.data.train = {"a.txt"};
+    job.model.stochastic_depth = spec;
+    return ValidateJob(job).message();
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.rate = 0.1, .decay = "uniform", .mode = "sample"}), "");
+  EXPECT_THAT(
+      error({.mode = "sample"}),
+      testing::HasSubstr("model.stochastic_depth.mode sample says how branches are skipped, "
+                         "and none is; hint: model.stochastic_depth.rate above 0"));
+  EXPECT_THAT(error({.decay = "uniform"}),
+              testing::HasSubstr("model.stochastic_depth.decay uniform says how"));
 }
 
 // The plan has room for a step that computes everything.
