@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 
@@ -34,11 +33,11 @@ int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parame
 
 /// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
 /// a copy in f32 where they are not, and the squares of its shorter side.
-int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DType products) {
-  const bool fused = parameter.name.find("c_attn") != std::string::npos &&
-                     parameter.name.find("expansion") == std::string::npos;
+int64_t MuonWorkspace(const ParameterInfo& parameter, DType products) {
+  const std::vector<int64_t>& parts = parameter.parts;
   const int64_t columns = parameter.shape[1];
-  const int64_t rows = fused ? std::max(model.width, KvWidth(model)) : parameter.shape[0];
+  const int64_t rows =
+      parts.empty() ? parameter.shape[0] : *std::max_element(parts.begin(), parts.end());
   const int64_t shorter = std::min(rows, columns);
   const int64_t squares = (products == DType::kF32 ? 8 : 10) * shorter * shorter;
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
@@ -71,12 +70,12 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     bytes.state += held;
     if (of_experts) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
-      bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
+      bytes.workspace = std::max(bytes.workspace, MuonWorkspace(parameter, products));
     }
   };
   for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
-    if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
+    if (parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     // Experts of a group are shared out; alone they are here or not.
     const int64_t count = group.blocks * (group.experts > 1 ? group.experts / expert_ranks : 1);
     const std::vector<ParameterInfo> sources = SourcesOf(model, parameter);

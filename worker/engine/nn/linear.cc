@@ -22,7 +22,7 @@ std::vector<ParameterSet::StackedPart> Weights(const LinearOptions& options) {
 std::vector<ParameterSet::StackedPart> Biases(std::vector<ParameterSet::StackedPart> parts) {
   for (ParameterSet::StackedPart& part : parts) {
     part.name += ".bias";
-    part.role = ParameterRole::kBias;
+    part.bias = true;
   }
   return parts;
 }

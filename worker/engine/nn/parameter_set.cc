@@ -113,28 +113,16 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
 ParameterSet::ParameterSet() = default;
 ParameterSet::~ParameterSet() = default;
 
-bool IsBlockMatrix(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kQueriesKeysValues:
-    case ParameterRole::kQueriesKeys:
-    case ParameterRole::kValues:
-    case ParameterRole::kAttentionOutput:
-    case ParameterRole::kMlpUp:
-    case ParameterRole::kMlpDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 int64_t ParameterSet::Register(std::string name, Shape shape, ParameterRole role,
-                               int64_t padded_rows, Shard shard) {
+                               ParameterOptions options) {
   Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.padded_rows = std::max(padded_rows, shape[0]);
-  parameter.shape = shape;
-  parameter.shard = std::move(shard);
   parameter.role = role;
+  parameter.bias = options.bias;
+  parameter.block = block_;
+  parameter.name = std::move(name);
+  parameter.padded_rows = std::max(options.padded_rows, shape[0]);
+  parameter.shape = shape;
+  parameter.shard = std::move(options.shard);
   return Add(std::move(parameter));
 }
 
@@ -142,6 +130,10 @@ int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const
   const int64_t first = size();
   for (const StackedPart& part : parts) {
     Parameter parameter;
+    parameter.role = part.role;
+    parameter.bias = part.bias;
+    parameter.block = block_;
+    parameter.expert = part.expert;
     parameter.name = part.name;
     parameter.shape = row;
     std::copy_backward(row.dims.begin(), row.dims.end() - 1, parameter.shape.dims.end());
@@ -149,7 +141,6 @@ int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const
     ++parameter.shape.rank;
     parameter.shard = part.shard;
     parameter.padded_rows = part.rows;
-    parameter.role = part.role;
     parameter.stacked = size() > first;
     Add(std::move(parameter));
   }
@@ -183,13 +174,13 @@ void ParameterSet::Derive(int64_t index, std::vector<Source> sources) {
   parameters_[index].sources = std::ssize(sources);
   for (Source& source : sources) {
     Parameter parameter;
+    static_cast<ParameterAttributes&>(parameter) = parameters_[index];
+    parameter.parts = std::move(source.parts);
     parameter.name = std::move(source.name);
     parameter.shape = source.shape;
     parameter.padded_rows = source.shape[0];
-    parameter.role = parameters_[index].role;
     parameter.initializer = source.initializer;
     parameter.learning_rate_scale = parameters_[index].learning_rate_scale;
-    parameter.parts = std::move(source.parts);
     parameter.source_of = index;
     Add(std::move(parameter));
   }
@@ -198,6 +189,12 @@ void ParameterSet::Derive(int64_t index, std::vector<Source> sources) {
 Status ParameterSet::OnValues(Context& context, ValuesFrom from) const {
   for (const auto& hook : values_hooks_) WEFT_RETURN_IF_ERROR(hook(context, from));
   return OkStatus();
+}
+
+void ParameterSet::StartUnit(int64_t block) {
+  ++unit_;
+  block_ = block;
+  blocks_ = std::max(blocks_, block + 1);
 }
 
 std::vector<std::string> ParameterSet::Names() const {
@@ -211,7 +208,7 @@ Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
   const std::vector<std::string> names = Names();
   for (const std::string& pattern : patterns) {
     for (Parameter& parameter : parameters_) {
-      if (GlobMatches(pattern, parameter.name)) parameter.gradient_offset = -1;
+      if (GlobMatches(pattern, parameter.name)) parameter.frozen = true;
     }
     const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
     if (std::any_of(names.begin(), names.end(), matches)) continue;
@@ -236,7 +233,7 @@ void ParameterSet::SetExpertRank(int64_t rank, int64_t ranks) {
   expert_ranks_ = ranks;
   SetStage();
   for (Parameter& parameter : parameters_) {
-    parameter.of_shared_expert = parameter.name.find(".experts.") != std::string::npos;
+    parameter.of_shared_expert = parameter.expert >= 0;
   }
 }
 

@@ -9,33 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/parameter_info.h"
 #include "worker/engine/nn/packed_copies.h"
 #include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
 namespace weft::engine {
-
-/// The role of a parameter in a model: its start and its learning rate may depend on it
-/// (nn/initialization.h).
-enum class ParameterRole : uint8_t {
-  kMatrix,  ///< None of those below.
-  kTokenEmbedding,
-  kPositionEmbedding,
-  kQueriesKeysValues,  ///< Three blocks of rows; queries and keys, or values, where they are apart.
-  kQueriesKeys,
-  kValues,
-  kAttentionOutput,
-  kMlpUp,
-  kMlpDown,
-  kClassifier,
-  kNormWeight,
-  kBias,
-  kBranchScale,  ///< The factor of a residual branch.
-};
-
-/// A matrix of a block, both of whose sides grow with the model's width.
-bool IsBlockMatrix(ParameterRole role);
 
 enum class Distribution : uint8_t {
   kNormal,
@@ -61,8 +41,8 @@ enum class ValuesFrom : uint8_t {
   kCheckpoint,  ///< All that is trained.
 };
 
-/// One tensor of a model, trained unless it was frozen.
-struct Parameter {
+/// One tensor of a model.
+struct Parameter : ParameterAttributes {
   std::string name;
   Shape shape;                 ///< Of the part here.
   Shard shard;                 ///< What of the logical tensor that is.
@@ -72,10 +52,8 @@ struct Parameter {
   bool of_shared_expert = false;  ///< See ParameterSet::SetExpertRank.
   bool counted = true;            ///< Not by another stage of a pipeline.
   int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
-  ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
-  std::vector<int64_t> parts;      ///< Rows of matrices that lie one under the other in this one.
   bool stacked = false;            ///< Lies right under the parameter before it.
   int64_t first_source = -1;  ///< See ParameterSet::Derive: the first of `sources` successive ones.
   int64_t sources = 0;
@@ -86,14 +64,9 @@ struct Parameter {
   bool read_directly = false;   ///< See ParameterSet::SetReadDirectly.
   int64_t operand_offset = -1;  ///< First byte in that of operands (of the unit, where values are
                                 ///< streamed), where it has a place there.
-  int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
+  int64_t gradient_offset = 0;  ///< First element in that of gradients, of trained ones.
 
-  bool trainable() const { return gradient_offset >= 0; }
-
-  /// Whether it is a table whose rows unit 0 reads, in the forward pass alone.
-  bool looked_up() const {
-    return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
-  }
+  bool trainable() const { return !frozen; }
 
   /// Numbers of storage.
   int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
@@ -113,6 +86,12 @@ struct Parameter {
   bool decay() const { return shape.rank >= 2; }
 };
 
+struct ParameterOptions {
+  bool bias = false;        ///< ParameterAttributes::bias
+  int64_t padded_rows = 0;  ///< Of storage, when more than shape[0].
+  Shard shard = {};         ///< Which part of the logical tensor it is.
+};
+
 class ParameterFile;
 
 /// The parameters of a model: their values in one buffer and the f32 gradients of the trained ones
@@ -126,17 +105,18 @@ class ParameterSet {
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
-  /// Registers a parameter before Allocate and returns its index. `padded_rows` of storage when
-  /// more than shape[0]. `shape` is that of the part that `shard` is.
-  int64_t Register(std::string name, Shape shape, ParameterRole role, int64_t padded_rows = 0,
-                   Shard shard = {});
+  /// Registers a parameter before Allocate and returns its index. Its block is that of StartUnit.
+  int64_t Register(std::string name, Shape shape, ParameterRole role,
+                   ParameterOptions options = {});
 
   /// One of several parameters that are used as one matrix.
   struct StackedPart {
     std::string name;
     int64_t rows = 0;
-    ParameterRole role = ParameterRole::kMatrix;
-    Shard shard = {};  ///< Which rows these are.
+    ParameterRole role = ParameterRole::kMlpUp;
+    Shard shard = {};     ///< Which rows these are.
+    bool bias = false;    ///< ParameterAttributes::bias
+    int64_t expert = -1;  ///< ParameterAttributes::expert
   };
   /// Registers parameters that differ in their number of rows, one under the other without a gap,
   /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
@@ -187,13 +167,18 @@ class ParameterSet {
   }
 
   /// Says what the parameters of the whole network are called, in the order of the forward pass,
-  /// where other ranks have some. Before Freeze.
-  void SetNames(std::vector<std::string> names) { names_ = std::move(names); }
-  /// Those names; without SetNames, those of the parameters here.
+  /// and how many distinct blocks it has, where other ranks have some. Before Freeze.
+  void SetNetwork(std::vector<std::string> names, int64_t blocks) {
+    names_ = std::move(names);
+    blocks_ = blocks;
+  }
+  /// Those names; without SetNetwork, those of the parameters here.
   std::vector<std::string> Names() const;
+  /// Those blocks, likewise.
+  int64_t blocks() const { return blocks_; }
 
-  /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts, the
-  /// parameters named so; the others are replicated. All are registered; before Allocate.
+  /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts; the
+  /// other parameters are replicated. All are registered; before Allocate.
   void SetExpertRank(int64_t rank, int64_t ranks);
   int64_t expert_ranks() const { return expert_ranks_; }
 
@@ -213,7 +198,7 @@ class ParameterSet {
     std::string name;
     Shape shape;
     Initializer initializer;
-    std::vector<int64_t> parts = {};  ///< Parameter::parts
+    std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
   };
   /// Has the trained matrix `index` computed from `sources`, which are trained in its place: a
   /// technique computes its value before the forward pass and their gradients from its own after
@@ -239,9 +224,10 @@ class ParameterSet {
   void ShareAmong(int64_t ranks, bool place_gradients = false);
 
   /// Parameters registered from now on belong to the next unit: those that one part of the network
-  /// computes with. Units follow each other as these parts do; unit 0, which is there from the
-  /// start, is what the blocks of a transformer read from.
-  void StartUnit() { ++unit_; }
+  /// computes with, which is its distinct block `block`, or none (-1). Units follow each other as
+  /// these parts do; unit 0, which is there from the start, is what the blocks of a transformer
+  /// read from.
+  void StartUnit(int64_t block = -1);
   int64_t units() const { return unit_ + 1; }
   /// The last unit computes with `index`, which an earlier one has, too: a token table that
   /// classifies.
@@ -500,7 +486,8 @@ class ParameterSet {
 
   Stream stream_;
   std::vector<Parameter> parameters_;
-  std::vector<std::string> names_;  ///< See SetNames.
+  std::vector<std::string> names_;  ///< See SetNetwork.
+  int64_t blocks_ = 0;              ///< Likewise.
   bool has_derived_ = false;
   std::vector<std::function<Status(Context&, ValuesFrom)>> values_hooks_;
   int64_t ranks_ = 1;
@@ -510,7 +497,8 @@ class ParameterSet {
   bool streamed_ = false;
   bool in_file_ = false;
   bool values_follow_gradients_ = false;
-  int64_t unit_ = 0;        ///< Of what is registered next.
+  int64_t unit_ = 0;  ///< Of what is registered next, as block_.
+  int64_t block_ = -1;
   int64_t used_last_ = -1;  ///< See UseInLastUnit.
   int64_t shard_rank_ = -1;
   int64_t part_of_experts_ = -1;

@@ -135,8 +135,7 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
   WEFT_CHECK(context_ == nullptr || dropout_ == 0, "ranks that share sequences drop no weights");
   if (o.qkv.size() > 1) return;
   const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
-  parameters->SetParts(parameters->Find(o.qkv[0] + ".weight").value(),
-                       {q_width, kv_width, kv_width});
+  parameters->SetParts(qkv_.weight_index(), {q_width, kv_width, kv_width});
 }
 
 Status SelfAttention::Pack(Context& context, Repack what) {

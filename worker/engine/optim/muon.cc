@@ -25,7 +25,7 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
   std::vector<int64_t> matrices;
   std::vector<ParameterPart> rest;
   for (int64_t i : TrainedParameters(parameters)) {
-    const bool of_a_block = parameters[i].shape.rank == 2 && BlockOf(parameters[i].name);
+    const bool of_a_block = parameters[i].shape.rank == 2 && parameters[i].block >= 0;
     if (of_a_block) {
       matrices.push_back(i);
     } else {

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/spec/job_spec.h"
@@ -18,14 +15,10 @@ struct ParameterRule {
   double weight_decay = 0;
 };
 
-/// The number of the block that a parameter belongs to: the first all-digit part of its dotted
-/// name, "transformer.h.3.attn.c_attn.weight".
-std::optional<int64_t> BlockOf(std::string_view name);
-
-/// Place of each parameter of a network between input and output, found from their names in the
-/// order of registration: 0 for what stands before the blocks (embeddings), i + 1 for block i, and
-/// one more than the last block for what stands after them.
-std::vector<int64_t> LayersOf(const std::vector<std::string>& names);
+/// Place of each parameter between the input and the output of its network: 0 for what stands
+/// before the blocks (embeddings), i + 1 for block i, and one more than the last block for what
+/// stands after them.
+std::vector<int64_t> LayersOf(const ParameterSet& parameters);
 
 /// A rule for each parameter of `parameters`. The rate is scaled by the parameter's own factor
 /// (mup; where decay is decoupled from the gradient it is not scaled along), by

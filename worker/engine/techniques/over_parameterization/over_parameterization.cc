@@ -28,7 +28,7 @@ Result<std::vector<bool>> Choose(const OverParameterizationSpec& spec,
   std::vector<bool> eligible = chosen;
   std::vector<std::string> names;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    eligible[i] = IsBlockMatrix(parameters[i].role) && parameters[i].trainable();
+    eligible[i] = parameters[i].block_matrix() && parameters[i].trainable();
     if (eligible[i]) names.push_back(parameters[i].name);
   }
   if (spec.layers.empty()) return eligible;
@@ -268,13 +268,11 @@ class OverParameterization : public Technique {
     const Parameter& weight = parameters[index];
     std::vector<ParameterSet::Source> factors;
     for (const ParameterInfo& info :
-         FactorsOf(spec_, {weight.name, {weight.shape[0], weight.shape[1]}})) {
+         FactorsOf(spec_, {weight, weight.name, {weight.shape[0], weight.shape[1]}})) {
       const Shape shape{info.shape[0], info.shape[1]};
-      if (IsMixture(spec_)) {
-        factors.push_back({info.name, shape, CopyStart(weight, spec_.copies), weight.parts});
-      } else {
-        factors.push_back({info.name, shape, RandomRows(shape)});
-      }
+      factors.push_back({info.name, shape,
+                         IsMixture(spec_) ? CopyStart(weight, spec_.copies) : RandomRows(shape),
+                         info.parts});
     }
     parameters.Derive(index, std::move(factors));
   }
