@@ -1,35 +1,17 @@
 #include "common/model/optimizer_bytes.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/model/parameter_list.h"
+#include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t kF32 = 4;
-
-bool UpdatedByMuon(const ParameterInfo& parameter) {
-  return parameter.matrix() && parameter.block >= 0;
-}
-
-/// Numbers that the rule keeps of a parameter.
-int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parameter) {
-  const std::string& name = optimizer.name;
-  const int64_t all = parameter.Elements();
-  if (name == "sgd") return optimizer.momentum == 0 ? 0 : all;
-  if (name == "lars" || name == "lion") return all;
-  if (name == "schedule_free_adamw") return 3 * all;
-  if (name == "muon" && UpdatedByMuon(parameter)) return all;
-  if (name == "adafactor") {
-    return parameter.matrix() ? parameter.shape[0] + parameter.shape[1] : all;
-  }
-  return 2 * all;
-}
 
 /// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
 /// a copy in f32 where they are not, and the squares of its shorter side.
@@ -61,15 +43,19 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   const bool in_file = job.resources.offload_optimizer == "nvme";
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
-    const int64_t state = StateNumbers(job.optimizer, parameter);
+    int64_t numbers = 0, state = 0;
+    for (const StateTensor& kept : StateTensorsOf(job.optimizer, parameter, parameter.shape)) {
+      numbers += kept.Numbers();
+      state += kept.format.Bytes(kept.Numbers());
+    }
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
-    if (in_file) bytes.in_file += count * state;
-    if (in_file && of_experts) bytes.in_file_of_experts += count * state;
+    if (in_file) bytes.in_file += count * numbers;
+    if (in_file && of_experts) bytes.in_file_of_experts += count * numbers;
     const int64_t held =
-        count * kF32 * ((in_file ? 0 : state) + (copies + outer) * parameter.Elements());
+        count * ((in_file ? 0 : state) + kF32 * (copies + outer) * parameter.Elements());
     bytes.state += held;
     if (of_experts) bytes.state_of_experts += held;
-    if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
+    if (job.optimizer.name == "muon" && UpdatedByMuon(parameter, parameter.shape.size())) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(parameter, products));
     }
   };

@@ -428,7 +428,7 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
   for (int64_t i = 0; i < size(); ++i) {
     if (parameters_[i].derived()) continue;
     const HeldValue held = held_value(i);
-    tensors.push_back({parameters_[i].name, held.view});
+    tensors.push_back({.name = parameters_[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
     if (values_sharded()) {
       tensors.back().part = {.whole = parameters_[i].shape, .first = held.first};
