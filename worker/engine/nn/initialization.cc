@@ -177,7 +177,7 @@ Initializer InitializerOf(const Method& method, const ModelSpec& spec, const Par
 
 }  // namespace
 
-void SetStarts(const ModelSpec& spec, ParameterSet& parameters) {
+void SetStarts(const ModelSpec& spec, ParameterList& parameters) {
   const Method& method = MethodOf(spec);
   const double ratio = WidthRatio(spec);
   for (int64_t i = 0; i < parameters.size(); ++i) {

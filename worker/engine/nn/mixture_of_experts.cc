@@ -28,7 +28,7 @@ std::string NameOf(const MixtureOfExpertsOptions& o, int64_t expert) {
 LinearOptions Up(const MixtureOfExpertsOptions& o, int64_t expert, const TensorParallel* ranks) {
   LinearOptions options{{}, o.width, false};
   for (const char* each : {".w1", ".w3"}) {
-    ParameterSet::StackedPart part{NameOf(o, expert) + each, o.inner, ParameterRole::kMlpUp};
+    ParameterList::StackedPart part{NameOf(o, expert) + each, o.inner, ParameterRole::kMlpUp};
     part.expert = expert;
     if (ranks != nullptr) {
       part.shard = ranks->Rows({o.inner});

@@ -37,7 +37,7 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o, const TensorParallel* ra
   const int64_t kv_width = o.kv_heads * o.head_dim;
   const auto output = [&](const std::string& name, const std::vector<int64_t>& blocks,
                           ParameterRole role) {
-    ParameterSet::StackedPart part{
+    ParameterList::StackedPart part{
         name, std::accumulate(blocks.begin(), blocks.end(), int64_t{0}), role, {}};
     if (ranks != nullptr) {
       part.shard = ranks->Rows(blocks, o.head_dim);

@@ -19,7 +19,7 @@ Status PatternWithoutMatch(const std::string& pattern, const std::vector<std::st
 }
 
 // A pattern names a source by its own name or by that of what is derived from it.
-bool Names(const std::string& pattern, const ParameterSet& parameters, int64_t index) {
+bool Names(const std::string& pattern, const ParameterList& parameters, int64_t index) {
   const Parameter& parameter = parameters[index];
   return GlobMatches(pattern, parameter.name) ||
          (parameter.source_of >= 0 && GlobMatches(pattern, parameters[parameter.source_of].name));
@@ -27,7 +27,7 @@ bool Names(const std::string& pattern, const ParameterSet& parameters, int64_t i
 
 }  // namespace
 
-std::vector<int64_t> LayersOf(const ParameterSet& parameters) {
+std::vector<int64_t> LayersOf(const ParameterList& parameters) {
   std::vector<int64_t> layers;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
@@ -38,7 +38,7 @@ std::vector<int64_t> LayersOf(const ParameterSet& parameters) {
 }
 
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
-                                                         const ParameterSet& parameters) {
+                                                         const ParameterList& parameters) {
   // Of all ranks: they may have other parameters.
   const std::vector<std::string> names = parameters.Names();
   const std::vector<int64_t> layers = LayersOf(parameters);

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // What GPT-2 with 12 blocks registers, two tensors of a block for all.
-ParameterSet& Gpt2Names(ParameterSet& parameters) {
+ParameterList& Gpt2Names(ParameterList& parameters) {
   parameters.Register("transformer.wte.weight", {10, 4}, ParameterRole::kTokenEmbedding);
   parameters.Register("transformer.wpe.weight", {8, 4}, ParameterRole::kPositionEmbedding);
   for (int block : {0, 1, 11}) {
@@ -30,10 +30,10 @@ ParameterSet& Gpt2Names(ParameterSet& parameters) {
 }
 
 TEST(ParameterRulesTest, LayersAreCountedFromTheEmbeddingsToTheHead) {
-  ParameterSet gpt2;
+  ParameterList gpt2;
   EXPECT_THAT(LayersOf(Gpt2Names(gpt2)), ElementsAre(0, 0, 1, 1, 2, 2, 12, 12, 13));
   // A stage of a pipeline without the first blocks.
-  ParameterSet stage;
+  ParameterList stage;
   stage.SetNetwork({}, 12);
   stage.StartUnit(7);
   stage.Register("model.layers.7.mlp.up_proj.weight", {8, 4}, ParameterRole::kMlpUp);
@@ -44,7 +44,7 @@ TEST(ParameterRulesTest, LayersAreCountedFromTheEmbeddingsToTheHead) {
 }
 
 TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {
-  ParameterSet parameters;
+  ParameterList parameters;
   OptimizerSpec spec;
   spec.weight_decay = 0.5;
   spec.groups = {
@@ -63,7 +63,7 @@ TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {
 
 TEST(ParameterRulesTest, AParametersOwnFactorScalesItsRateAndNotItsDecoupledDecay) {
   for (const char* name : {"adamw", "lion", "adam"}) {
-    ParameterSet parameters;
+    ParameterList parameters;
     Gpt2Names(parameters).SetStart(2, {}, 0.25);
     OptimizerSpec spec;
     spec.name = name;
@@ -78,7 +78,7 @@ TEST(ParameterRulesTest, AParametersOwnFactorScalesItsRateAndNotItsDecoupledDeca
 }
 
 TEST(ParameterRulesTest, LayerDecayCountsDownFromTheHeadAndGroupsMultiply) {
-  ParameterSet parameters;
+  ParameterList parameters;
   OptimizerSpec spec;
   spec.layer_decay = 0.5;
   spec.groups = {{.parameters = {"*wte*"}, .learning_rate_scale = 8, .weight_decay = {}}};
@@ -92,7 +92,7 @@ TEST(ParameterRulesTest, LayerDecayCountsDownFromTheHeadAndGroupsMultiply) {
 }
 
 TEST(ParameterRulesTest, APatternThatNamesNothingIsAnErrorWithNamesThatExist) {
-  ParameterSet parameters;
+  ParameterList parameters;
   Gpt2Names(parameters);
   OptimizerSpec spec;
   spec.groups = {

@@ -96,9 +96,9 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& p = parameters[i];
       gradients += 4 * p.shape.Elements();
-      if (p.operand_offset >= 0) operands += 4 * p.shape.Elements();
+      if (parameters.has_operand_copy(i)) operands += 4 * p.shape.Elements();
       // The table of tokens is the classifier's weight, too.
-      if (p.shape.rank > 1 && (p.operand_offset < 0 || i == 0))
+      if (p.shape.rank > 1 && (!parameters.has_operand_copy(i) || i == 0))
         packed += p.padded_rows * p.shape[1];
     }
     EXPECT_EQ(host.down().totals().bytes - down.bytes, accumulation * gradients);
