@@ -7,9 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
-#include "common/model/model_counts.h"
 #include "kernels/cpu/isa.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/optim/fused_optimizer.h"
@@ -250,13 +249,7 @@ TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
   if (kernels::cpu::ActiveIsa() < kernels::cpu::Isa::kAvx512) GTEST_SKIP() << "no bf16 products";
   Training training(job, TinyPlan("bf16", 2), true);
   ASSERT_TRUE(training.trainer->Step().ok() && training.trainer->Step().ok());
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = 2;
-  inputs.sequence_length = 64;
-  inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kBF16);
-  inputs.offload_optimizer = true;
-  inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
+  const MemoryInputs inputs = MemoryInputsOf(job, training.plan, {});
   const MemoryBreakdown predicted = PredictDeviceTier(inputs);
   const MemoryBreakdown device = training.context.allocator->Peaks();
   const auto near = [](int64_t promised, int64_t taken) {
