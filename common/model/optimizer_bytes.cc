@@ -1,7 +1,6 @@
 #include "common/model/optimizer_bytes.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "common/model/parameter_list.h"

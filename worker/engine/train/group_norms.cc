@@ -1,6 +1,5 @@
 #include "worker/engine/train/group_norms.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 

@@ -1,6 +1,5 @@
 #include "worker/engine/techniques/parallel/outer_step.h"
 
-#include <string>
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
