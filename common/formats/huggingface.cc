@@ -14,10 +14,10 @@ namespace {
 /// How a parameter of a vit stands in files, where that is not its shape.
 std::vector<int64_t> ShapeInFile(const ModelSpec& model, const ParameterInfo& parameter) {
   if (model.family != "vit") return {};
-  if (parameter.name == "vit.embeddings.patch_embeddings.projection.weight") {
+  if (parameter.role == ParameterRole::kEmbeddingProjection && parameter.matrix()) {
     return {model.width, model.image_channels, model.patch_size, model.patch_size};
   }
-  if (parameter.kind != ParameterKind::kPositionEmbedding) return {};
+  if (parameter.role != ParameterRole::kPositionEmbedding) return {};
   return {1, parameter.shape[0], parameter.shape[1]};
 }
 
@@ -43,7 +43,7 @@ uint64_t ElementCount(const HuggingFaceTensor& tensor) {
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
   std::vector<HuggingFaceTensor> tensors;
   const auto add = [&](const ParameterInfo& in_file, const std::string& parameter) {
-    if (in_file.kind == ParameterKind::kBranchScale) return;
+    if (IsBranchScale(in_file.role)) return;
     const bool transposed =
         model.family == "gpt2" && in_file.block >= 0 && in_file.shape.size() == 2;
     tensors.push_back({NameInFile(model, in_file.name), parameter, in_file.shape, transposed,

@@ -16,7 +16,7 @@ constexpr int64_t kF32 = 4;
 
 struct Bucket {
   int64_t bytes = 0;
-  int64_t unit = 0;  ///< Counted from the last one.
+  int64_t unit = 0;  ///< Of its first parameter.
   int64_t numbers = 0;
   bool of_experts = false;  ///< That ranks share.
 };
@@ -27,21 +27,18 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
                                const std::vector<int64_t>& kept = {}) {
   std::vector<Bucket> buckets;
   bool open = false, of_experts = false;
-  int64_t unit = 0, block = -1, stands_in = DistinctBlocks(model) + 1;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
-    if (in_file && parameter->block != block) ++unit;
-    if (parameter->block >= 0 || block >= 0) stands_in = parameter->block + 1;
-    block = parameter->block;
-    if (std::find(kept.begin(), kept.end(), stands_in) != kept.end()) {
+    if (std::find(kept.begin(), kept.end(), parameter->unit) != kept.end()) {
       open = false;
       continue;
     }
-    if (!IsTrained(model, *parameter) || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
+    if (parameter->frozen || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
     // Experts that ranks share have buckets of their own.
     const bool shared = expert_ranks > 1 && parameter->expert >= 0;
-    const bool other = !buckets.empty() && buckets.back().unit != unit;
-    if (!open || shared != of_experts || other)
-      buckets.push_back({.unit = unit, .of_experts = shared});
+    const bool other = in_file && !buckets.empty() && buckets.back().unit != parameter->unit;
+    if (!open || shared != of_experts || other) {
+      buckets.push_back({.unit = parameter->unit, .of_experts = shared});
+    }
     of_experts = shared;
     buckets.back().bytes += kF32 * parameter->StoredElements();
     buckets.back().numbers += parameter->Elements();
@@ -63,7 +60,7 @@ OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, in
   const ParameterInfo& first = parameters.front();
   int64_t throughout = 0;
   const bool keeps_first = std::find(kept.begin(), kept.end(), 0) != kept.end();
-  if (IsClassifier(model, first) && IsTrained(model, first) && !keeps_first) {
+  if (IsClassifier(model, first) && !first.frozen && !keeps_first) {
     throughout = buckets.back().bytes;
     buckets.pop_back();
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 
 namespace weft {
 namespace {
@@ -18,13 +19,15 @@ ModelSpec Gpt2Model() {
   return model;
 }
 
-MemoryInputs Gpt2Inputs() {
-  MemoryInputs inputs;
-  inputs.shape = ModelShape(Gpt2Model());
-  inputs.optimizer = OptimizerBytesOf(Gpt2Model(), JobSpec(), DType::kBF16);
-  inputs.micro_batch = 4;
-  inputs.sequence_length = 256;
-  return inputs;
+// Of which the first `recomputed` blocks are recomputed.
+MemoryInputs Gpt2Inputs(int64_t recomputed = 0) {
+  JobSpec job;
+  job.model = Gpt2Model();
+  job.train.sequence_length = 256;
+  Plan plan;
+  plan.micro_batch = 4;
+  plan.block_memory_policy = BlockPolicies(job.model.layers, recomputed);
+  return MemoryInputsOf(job, plan, {});
 }
 
 TEST(BlockSavedBytes, IsTwelveWidthsAndSomeStatistics) {
@@ -154,26 +157,23 @@ TEST(PredictMemory, RanksThatShareHoldTheirPart) {
 }
 
 TEST(PredictMemory, ActivationsFollowTheBlocks) {
-  MemoryInputs inputs = Gpt2Inputs();
+  const MemoryInputs inputs = Gpt2Inputs();
   const int64_t tokens = 1024, row = tokens * 768 * 2;
   const int64_t block = BlockSavedBytes(inputs.shape, tokens, 2);
   // All kept: every block, then the last norm's input and output and the MLP's result.
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, 12 * block + 3 * row + 8 * tokens);
   // All recomputed: every input, and one whole block while it is replayed.
-  inputs.recomputed_blocks = 12;
-  EXPECT_EQ(PredictMemory(inputs).activations_bytes, 11 * row + block + 2 * row);
+  EXPECT_EQ(PredictMemory(Gpt2Inputs(12)).activations_bytes, 11 * row + block + 2 * row);
 }
 
 TEST(PredictMemory, EachRecomputedBlockSavesMemoryAndLinearlyMoreTokensNeedMore) {
   MemoryInputs inputs = Gpt2Inputs();
   int64_t previous = PredictMemory(inputs).activations_bytes;
   for (int64_t k = 1; k <= 11; ++k) {
-    inputs.recomputed_blocks = k;
-    int64_t bytes = PredictMemory(inputs).activations_bytes;
+    const int64_t bytes = PredictMemory(Gpt2Inputs(k)).activations_bytes;
     EXPECT_LT(bytes, previous) << k;
     previous = bytes;
   }
-  inputs = Gpt2Inputs();
   const int64_t once = PredictMemory(inputs).activations_bytes;
   inputs.micro_batch *= 2;
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, 2 * once);
@@ -227,11 +227,9 @@ TEST(KeptUnits, AddUpToAllOnTheDevice) {
         SCOPED_TRACE(model.family + " " + precision + std::to_string(static_cast<int>(products)));
         JobSpec job;
         job.model = model;
-        MemoryInputs inputs;
-        inputs.shape = ModelShape(model);
-        inputs.precision = &PrecisionOf(precision);
-        inputs.products = products;
-        inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
+        Plan plan;
+        plan.precision = precision;
+        MemoryInputs inputs = MemoryInputsOf(job, plan, {products});
         const MemoryBreakdown plain = PredictMemory(inputs);
         inputs.offload_optimizer = true;
         const int64_t uploaded = UploadedWeightBytes(inputs);

@@ -1,9 +1,8 @@
 #include "common/model/model_counts.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "common/model/parameter_list.h"
 
@@ -24,31 +23,31 @@ double HeadShare(const ModelShape& shape, int64_t sequence_length) {
   return head == "masked_lm" ? shape.masked_share : 1.0 / static_cast<double>(sequence_length);
 }
 
-std::optional<ParameterInfo> Find(const ModelShape& shape, std::string_view name) {
-  for (ParameterInfo& parameter : ParametersOf(shape.spec)) {
-    if (parameter.name == name) return std::move(parameter);
-  }
-  return std::nullopt;
+/// Whether the network has a matrix with this role that is trained.
+bool Trains(const ModelShape& shape, ParameterRole role) {
+  const std::vector<ParameterInfo> all = ParametersOf(shape.spec);
+  return std::any_of(all.begin(), all.end(), [&](const ParameterInfo& parameter) {
+    return parameter.role == role && parameter.matrix() && !parameter.frozen;
+  });
 }
 
 bool TrainsClassifier(const ModelShape& shape) {
   if (shape.spec.freeze.empty()) return true;
   for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
-    if (IsClassifier(shape.spec, parameter)) return IsTrained(shape.spec, parameter);
+    if (IsClassifier(shape.spec, parameter)) return !parameter.frozen;
   }
   return false;
 }
 
-/// Layers whose weights of one kind get a gradient.
-int64_t LayersTraining(const ModelShape& shape, ParameterKind kind, bool output) {
+/// Layers with a weight among those of `which` that gets a gradient.
+template <class Which>
+int64_t LayersTraining(const ModelShape& shape, const Which& which) {
   if (shape.spec.freeze.empty()) return shape.spec.layers;
   int64_t layers = 0;
   for (int64_t layer = 0; layer < shape.spec.layers; ++layer) {
     for (const ParameterInfo& parameter :
          BlockParameters(shape.spec, BlockOfLayer(shape.spec, layer))) {
-      const bool writes = parameter.matrix() && IsOutputProjection(parameter);
-      if (parameter.kind != kind || !parameter.matrix() || writes != output) continue;
-      if (!IsTrained(shape.spec, parameter)) continue;
+      if (!parameter.matrix() || parameter.frozen || !which(parameter.role)) continue;
       ++layers;
       break;
     }
@@ -124,10 +123,10 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   };
   const int64_t c = model.width, f = MlpWidth(model), e = EmbeddingWidth(model);
   const int64_t backward = model.layers - shape.first_trained_layer;
-  auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, ParameterKind kind,
-                           bool output, int64_t without_input = 0) {
+  auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, const auto& which,
+                           int64_t without_input = 0) {
     add(name, tokens, in, out, model.layers, backward - without_input,
-        LayersTraining(shape, kind, output));
+        LayersTraining(shape, which));
   };
   // The lowest block has nothing to tell, unless a norm stands before its products.
   const bool lowest_ends = backward > 0 && !shape.trains_embeddings && !shape.trained_before &&
@@ -138,37 +137,37 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   }
   if (model.family == "vit") {
     // Not of the class token, which is no patch. Pictures have no gradient.
-    const auto weight = Find(shape, "vit.embeddings.patch_embeddings.projection.weight");
     add("patches", tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
-        IsTrained(model, *weight) ? 1 : 0);
+        Trains(shape, ParameterRole::kEmbeddingProjection) ? 1 : 0);
   }
-  add_in_blocks("qkv", c, c + 2 * KvWidth(model), ParameterKind::kAttention, false,
-                lowest_ends ? 1 : 0);
-  add_in_blocks("attention output", c, c, ParameterKind::kAttention, true);
+  const auto is = [](ParameterRole wanted) {
+    return [wanted](ParameterRole role) { return role == wanted; };
+  };
+  add_in_blocks(
+      "qkv", c, c + 2 * KvWidth(model),
+      [](ParameterRole role) { return IsAttention(role) && !EndsSubLayer(role); },
+      lowest_ends ? 1 : 0);
+  add_in_blocks("attention output", c, c, is(ParameterRole::kAttentionOutput));
   if (model.experts > 0) {
-    add_in_blocks("router", c, model.experts, ParameterKind::kRouter, false);
+    add_in_blocks("router", c, model.experts, is(ParameterRole::kRouter));
   }
   // Of experts the mean: as many products as experts, each of its share of the tokens.
   const int64_t experts = std::max<int64_t>(model.experts / shape.expert_ranks, 1);
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
-  const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, bool output) {
+  const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, ParameterRole role) {
     add(name, rows, in, out, experts * model.layers, experts * backward,
-        experts * LayersTraining(shape, ParameterKind::kMlp, output));
+        experts * LayersTraining(shape, is(role)));
   };
-  add_mlp("mlp up", c, MlpInputs(model) * f, false);
-  add_mlp("mlp down", f, c, true);
+  add_mlp("mlp up", c, MlpInputs(model) * f, ParameterRole::kMlpUp);
+  add_mlp("mlp down", f, c, ParameterRole::kMlpDown);
   if (!shape.has_head) return gemms;
   const bool narrow = FactorisedEmbedding(model) && !model.untied_classifier;
   if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
   const int64_t head_rows = HeadRows(shape, tokens, sequence_length);
   const int64_t below = shape.body.trained > 0 ? 1 : 0;
   if (model.family == "bert") {
-    for (const char* dense :
-         {"cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"}) {
-      const auto weight = Find(shape, dense);
-      if (!weight) continue;
-      add("head transform", head_rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
-    }
+    add("head transform", head_rows, c, c, 1, below,
+        Trains(shape, ParameterRole::kHeadTransform) ? 1 : 0);
   }
   const int64_t chunk =
       std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);

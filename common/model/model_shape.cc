@@ -9,42 +9,29 @@
 namespace weft {
 namespace {
 
-int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
-  switch (kind) {
-    case ParameterKind::kTokenEmbedding:
-      return counts.token_embedding;
-    case ParameterKind::kPositionEmbedding:
-      return counts.position_embedding;
-    case ParameterKind::kEmbeddingProjection:
-      return counts.embedding_projection;
-    case ParameterKind::kAttention:
-      return counts.attention;
-    case ParameterKind::kMlp:
-    case ParameterKind::kRouter:
-      return counts.mlp;
-    case ParameterKind::kClassifier:
-      return counts.classifier;
-    case ParameterKind::kBranchScale:
-      return counts.branch_scales;
-    case ParameterKind::kNorm:
-      break;
-  }
-  return counts.norms;
+int64_t& CountOf(ParameterCounts& counts, ParameterRole role) {
+  if (role == ParameterRole::kTokenEmbedding) return counts.token_embedding;
+  if (role == ParameterRole::kPositionEmbedding) return counts.position_embedding;
+  if (role == ParameterRole::kEmbeddingProjection) return counts.embedding_projection;
+  if (IsAttention(role)) return counts.attention;
+  if (IsMlp(role) || role == ParameterRole::kRouter) return counts.mlp;
+  if (IsHead(role)) return counts.classifier;
+  return IsBranchScale(role) ? counts.branch_scales : counts.norms;
 }
 
 /// See ModelShape::partial_gradients.
 bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
-  if (parameter.kind == ParameterKind::kRouter) return true;
+  if (parameter.role == ParameterRole::kRouter) return true;
   return shape.sequence_parallel &&
-         (parameter.kind == ParameterKind::kNorm || parameter.kind == ParameterKind::kBranchScale ||
-          parameter.kind == ParameterKind::kEmbeddingProjection);
+         (parameter.role == ParameterRole::kNorm || IsBranchScale(parameter.role) ||
+          parameter.role == ParameterRole::kEmbeddingProjection);
 }
 
 void AddTrained(const ParameterInfo& parameter, TrainedProducts& products) {
-  const bool ends = IsOutputProjection(parameter) || IsOutputBias(parameter);
-  if (parameter.kind == ParameterKind::kAttention && !ends) products.qkv = true;
-  if (parameter.kind == ParameterKind::kMlp) (ends ? products.down : products.up) = true;
+  const bool ends = EndsSubLayer(parameter.role);
+  if (IsAttention(parameter.role) && !ends) products.qkv = true;
+  if (IsMlp(parameter.role)) (ends ? products.down : products.up) = true;
 }
 
 }  // namespace
@@ -77,23 +64,21 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   // A table that the last stage shares is only looked up here.
   if (!has_head) spec.untied_classifier = true;
   const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
-  bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
   for (const ParameterGroup& group : ParameterGroupsOfRank(spec, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (!IsOnStage(spec, parameter, stage.first, stage.last)) continue;
-    const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
+    const bool table = parameter.role == ParameterRole::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
-    const bool is_trained = IsTrained(spec, parameter);
-    blocks = blocks || parameter.block >= 0;
+    const bool is_trained = !parameter.frozen;
     // The gradient goes on to what is trained on the ranks before.
     const bool passes = !stage.which.empty() && parameter.block >= 0 &&
                         stage.which[static_cast<size_t>(parameter.block)] > first_trained_block;
     if ((is_trained || passes) && !backward) {
       backward = true;
       if (parameter.block >= 0) first_trained_layer = parameter.block * uses_of_block;
-      if (!blocks) {
+      if (parameter.unit == 0) {
         first_trained_layer = 0;
         trains_embeddings = true;
       }
@@ -106,7 +91,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     };
     const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
     const int64_t met = times * members(spec.experts_per_token) * parameter.Elements();
-    ParameterUses& uses = classifies || parameter.kind == ParameterKind::kClassifier ? head : body;
+    ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;
     uses.all += met;
     if (backward || classifies) uses.backward += met;
     if (is_trained) {
@@ -116,7 +101,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     const int64_t here = members(spec.experts / expert_ranks);
     const int64_t elements = here * parameter.Elements();
     const int64_t in_memory = here * parameter.StoredElements();
-    CountOf(counts, parameter.kind) += elements;
+    CountOf(counts, parameter.role) += elements;
     stored += in_memory;
     if (parameter.matrix()) stored_matrices += in_memory;
     if (is_trained) {
@@ -126,9 +111,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.matrix()) stored_trained_matrices += in_memory;
       if (HasPartialGradients(*this, parameter)) partial_gradients += elements;
     }
-    const bool looked_up =
-        parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
-    if (parameter.matrix() && !looked_up) {
+    if (parameter.matrix() && (!parameter.looked_up() || classifies)) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding += here * parameter.PackedPadding();

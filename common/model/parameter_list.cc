@@ -11,44 +11,56 @@ namespace {
 
 /// A list under way.
 struct Builder {
+  explicit Builder(const ModelSpec& of) : model(of) {}
+
+  const ModelSpec& model;
   std::vector<ParameterInfo> list;
   int64_t block = -1;
   int64_t expert = -1;
 
-  void Add(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
-    list.push_back({std::move(name), std::move(shape), kind, block, expert});
+  void Add(std::string name, std::vector<int64_t> shape, ParameterRole role, bool bias = false) {
+    ParameterInfo& added = list.emplace_back();
+    added.role = role;
+    added.bias = bias;
+    added.frozen =
+        std::any_of(model.freeze.begin(), model.freeze.end(),
+                    [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+    added.block = block;
+    added.expert = expert;
+    added.name = std::move(name);
+    added.shape = std::move(shape);
   }
   /// A table or vector with a row for each token or class.
-  void AddTiled(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
-    Add(std::move(name), std::move(shape), kind);
+  void AddTiled(std::string name, std::vector<int64_t> shape, ParameterRole role,
+                bool bias = false) {
+    Add(std::move(name), std::move(shape), role, bias);
     list.back().tiled = true;
   }
-  void Linear(const std::string& name, int64_t out, int64_t in, bool bias, ParameterKind kind) {
-    Add(name + ".weight", {out, in}, kind);
-    if (bias) Add(name + ".bias", {out}, kind);
+  void Linear(const std::string& name, int64_t out, int64_t in, bool bias, ParameterRole role) {
+    Add(name + ".weight", {out, in}, role);
+    if (bias) Add(name + ".bias", {out}, role, true);
   }
   /// The same, whose weight stands under that of the layer before.
-  void Stacked(const std::string& name, int64_t out, int64_t in, bool bias, ParameterKind kind) {
-    Linear(name, out, in, bias, kind);
+  void Stacked(const std::string& name, int64_t out, int64_t in, bool bias, ParameterRole role) {
+    Linear(name, out, in, bias, role);
     list[list.size() - (bias ? 2 : 1)].stacked = true;
   }
   /// `output` is the projection that ends the branch.
-  void Branch(const std::string& output, const ModelSpec& model) {
+  void Branch(const std::string& output, ParameterRole role) {
     const BranchScaling scaling = BranchScalingOf(model);
-    const ParameterKind kind = ParameterKind::kBranchScale;
     if (scaling == BranchScaling::kNone) return;
     const bool fixup = scaling == BranchScaling::kFixup;
-    if (fixup) Add(output + ".input_shift", {1}, kind);
-    Add(output + ".scale", {scaling == BranchScaling::kVector ? model.width : 1}, kind);
-    if (fixup) Add(output + ".shift", {1}, kind);
+    if (fixup) Add(output + ".input_shift", {1}, role, true);
+    Add(output + ".scale", {scaling == BranchScaling::kVector ? model.width : 1}, role);
+    if (fixup) Add(output + ".shift", {1}, role, true);
   }
   void LayerNorm(const std::string& name, int64_t width,
-                 ParameterKind kind = ParameterKind::kNorm) {
-    Add(name + ".weight", {width}, kind);
-    Add(name + ".bias", {width}, kind);
+                 ParameterRole role = ParameterRole::kNorm) {
+    Add(name + ".weight", {width}, role);
+    Add(name + ".bias", {width}, role, true);
   }
   void RmsNorm(const std::string& name, int64_t width) {
-    Add(name + ".weight", {width}, ParameterKind::kNorm);
+    Add(name + ".weight", {width}, ParameterRole::kNorm);
   }
 };
 
@@ -57,23 +69,25 @@ void AddGpt2Block(const ModelSpec& model, int64_t index, Builder& add) {
   const bool norms = NormPositionOf(model) != "none";
   const std::string block = "transformer.h." + std::to_string(index);
   if (norms) add.LayerNorm(block + ".ln_1", c);
-  add.Branch(block + ".attn.c_proj", model);
-  add.Linear(block + ".attn.c_attn", c + 2 * KvWidth(model), c, true, ParameterKind::kAttention);
-  add.Linear(block + ".attn.c_proj", c, c, true, ParameterKind::kAttention);
+  add.Branch(block + ".attn.c_proj", ParameterRole::kAttentionScale);
+  add.Linear(block + ".attn.c_attn", c + 2 * KvWidth(model), c, true,
+             ParameterRole::kQueriesKeysValues);
+  add.list[add.list.size() - 2].parts = {c, KvWidth(model), KvWidth(model)};
+  add.Linear(block + ".attn.c_proj", c, c, true, ParameterRole::kAttentionOutput);
   if (norms) add.LayerNorm(block + ".ln_2", c);
-  add.Branch(block + ".mlp.c_proj", model);
-  add.Linear(block + ".mlp.c_fc", MlpWidth(model), c, true, ParameterKind::kMlp);
-  add.Linear(block + ".mlp.c_proj", c, MlpWidth(model), true, ParameterKind::kMlp);
+  add.Branch(block + ".mlp.c_proj", ParameterRole::kMlpScale);
+  add.Linear(block + ".mlp.c_fc", MlpWidth(model), c, true, ParameterRole::kMlpUp);
+  add.Linear(block + ".mlp.c_proj", c, MlpWidth(model), true, ParameterRole::kMlpDown);
 }
 
 void AddExperts(const ModelSpec& model, const std::string& name, Builder& add) {
   const int64_t c = model.width, f = MlpWidth(model);
-  add.Linear(name + "gate", model.experts, c, false, ParameterKind::kRouter);
+  add.Linear(name + "gate", model.experts, c, false, ParameterRole::kRouter);
   for (add.expert = 0; add.expert < model.experts; ++add.expert) {
     const std::string expert = name + "experts." + std::to_string(add.expert);
-    add.Linear(expert + ".w1", f, c, false, ParameterKind::kMlp);
-    add.Stacked(expert + ".w3", f, c, false, ParameterKind::kMlp);
-    add.Linear(expert + ".w2", c, f, false, ParameterKind::kMlp);
+    add.Linear(expert + ".w1", f, c, false, ParameterRole::kMlpUp);
+    add.Stacked(expert + ".w3", f, c, false, ParameterRole::kMlpUp);
+    add.Linear(expert + ".w2", c, f, false, ParameterRole::kMlpDown);
   }
   add.expert = -1;
 }
@@ -85,17 +99,17 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   const std::string attention = block + ".self_attn.";
   const std::string mlp = block + ".mlp.";
   if (norms) add.RmsNorm(block + ".input_layernorm", c);
-  add.Branch(attention + "o_proj", model);
-  add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterKind::kAttention);
-  add.Stacked(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
-  add.Stacked(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
-  add.Linear(attention + "o_proj", c, c, false, ParameterKind::kAttention);
+  add.Branch(attention + "o_proj", ParameterRole::kAttentionScale);
+  add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterRole::kQueriesKeys);
+  add.Stacked(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterRole::kQueriesKeys);
+  add.Stacked(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterRole::kValues);
+  add.Linear(attention + "o_proj", c, c, false, ParameterRole::kAttentionOutput);
   if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
   if (model.experts > 0) return AddExperts(model, block + ".block_sparse_moe.", add);
-  add.Branch(mlp + "down_proj", model);
-  add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
-  add.Stacked(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
-  add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterKind::kMlp);
+  add.Branch(mlp + "down_proj", ParameterRole::kMlpScale);
+  add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterRole::kMlpUp);
+  add.Stacked(mlp + "up_proj", MlpWidth(model), c, false, ParameterRole::kMlpUp);
+  add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterRole::kMlpDown);
 }
 
 // The blocks of bert and vit: separate queries, keys and values, and biases everywhere.
@@ -106,13 +120,13 @@ struct EncoderNames {
 void AddEncoderBlock(const ModelSpec& model, const std::string& block, const EncoderNames& names,
                      Builder& add) {
   const int64_t c = model.width;
-  add.Linear(block + names.qkv + "query", c, c, true, ParameterKind::kAttention);
-  add.Stacked(block + names.qkv + "key", c, c, true, ParameterKind::kAttention);
-  add.Stacked(block + names.qkv + "value", c, c, true, ParameterKind::kAttention);
-  add.Linear(block + names.output, c, c, true, ParameterKind::kAttention);
+  add.Linear(block + names.qkv + "query", c, c, true, ParameterRole::kQueriesKeys);
+  add.Stacked(block + names.qkv + "key", c, c, true, ParameterRole::kQueriesKeys);
+  add.Stacked(block + names.qkv + "value", c, c, true, ParameterRole::kValues);
+  add.Linear(block + names.output, c, c, true, ParameterRole::kAttentionOutput);
   add.LayerNorm(block + names.attention_norm, c);
-  add.Linear(block + "intermediate.dense", MlpWidth(model), c, true, ParameterKind::kMlp);
-  add.Linear(block + "output.dense", c, MlpWidth(model), true, ParameterKind::kMlp);
+  add.Linear(block + "intermediate.dense", MlpWidth(model), c, true, ParameterRole::kMlpUp);
+  add.Linear(block + "output.dense", c, MlpWidth(model), true, ParameterRole::kMlpDown);
   add.LayerNorm(block + names.mlp_norm, c);
 }
 
@@ -139,45 +153,45 @@ void AddBlocks(const ModelSpec& model, Builder& add) {
 }
 
 void AddClasses(const ModelSpec& model, Builder& add) {
-  add.AddTiled("classifier.weight", {model.classes, model.width}, ParameterKind::kClassifier);
-  add.AddTiled("classifier.bias", {model.classes}, ParameterKind::kClassifier);
+  add.AddTiled("classifier.weight", {model.classes, model.width}, ParameterRole::kClassifier);
+  add.AddTiled("classifier.bias", {model.classes}, ParameterRole::kClassifier, true);
 }
 
 std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
   const int64_t c = model.width;
   const std::string embeddings = "bert.embeddings.";
-  Builder add;
+  Builder add(model);
   add.AddTiled(embeddings + "word_embeddings.weight", {model.vocab_size, c},
-               ParameterKind::kTokenEmbedding);
+               ParameterRole::kTokenEmbedding);
   add.Add(embeddings + "position_embeddings.weight", {model.context, c},
-          ParameterKind::kPositionEmbedding);
+          ParameterRole::kPositionEmbedding);
   add.Add(embeddings + "token_type_embeddings.weight", {TokenTypes(model), c},
-          ParameterKind::kPositionEmbedding);
+          ParameterRole::kPositionEmbedding);
   add.LayerNorm(embeddings + "LayerNorm", c);
   AddBlocks(model, add);
   if (HeadOf(model) == "classification") {
-    add.Linear("bert.pooler.dense", c, c, true, ParameterKind::kClassifier);
+    add.Linear("bert.pooler.dense", c, c, true, ParameterRole::kHeadTransform);
     AddClasses(model, add);
     return std::move(add.list);
   }
-  add.Linear("cls.predictions.transform.dense", c, c, true, ParameterKind::kClassifier);
-  add.LayerNorm("cls.predictions.transform.LayerNorm", c, ParameterKind::kClassifier);
-  add.AddTiled("cls.predictions.bias", {model.vocab_size}, ParameterKind::kClassifier);
+  add.Linear("cls.predictions.transform.dense", c, c, true, ParameterRole::kHeadTransform);
+  add.LayerNorm("cls.predictions.transform.LayerNorm", c, ParameterRole::kHeadNorm);
+  add.AddTiled("cls.predictions.bias", {model.vocab_size}, ParameterRole::kClassifier, true);
   if (model.untied_classifier) {
     add.AddTiled("cls.predictions.decoder.weight", {model.vocab_size, c},
-                 ParameterKind::kClassifier);
+                 ParameterRole::kClassifier);
   }
   return std::move(add.list);
 }
 
 std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
   const int64_t c = model.width;
-  Builder add;
-  add.Add("vit.embeddings.cls_token", {1, c}, ParameterKind::kPositionEmbedding);
+  Builder add(model);
+  add.Add("vit.embeddings.cls_token", {1, c}, ParameterRole::kPositionEmbedding);
   add.Add("vit.embeddings.position_embeddings", {ImagePatches(model) + 1, c},
-          ParameterKind::kPositionEmbedding);
+          ParameterRole::kPositionEmbedding);
   add.Linear("vit.embeddings.patch_embeddings.projection", c, PatchPixels(model), true,
-             ParameterKind::kEmbeddingProjection);
+             ParameterRole::kEmbeddingProjection);
   AddBlocks(model, add);
   add.LayerNorm("vit.layernorm", c);
   AddClasses(model, add);
@@ -187,14 +201,14 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
 std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
   const bool llama = model.family == "llama";
   const int64_t e = EmbeddingWidth(model), c = model.width;
-  Builder add;
+  Builder add(model);
   add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
-               {model.vocab_size, e}, ParameterKind::kTokenEmbedding);
+               {model.vocab_size, e}, ParameterRole::kTokenEmbedding);
   if (!llama) {
-    add.Add("transformer.wpe.weight", {model.context, e}, ParameterKind::kPositionEmbedding);
+    add.Add("transformer.wpe.weight", {model.context, e}, ParameterRole::kPositionEmbedding);
   }
   if (FactorisedEmbedding(model)) {
-    add.Linear("embedding_in", c, e, true, ParameterKind::kEmbeddingProjection);
+    add.Linear("embedding_in", c, e, true, ParameterRole::kEmbeddingProjection);
   }
   AddBlocks(model, add);
   if (NormPositionOf(model) == "pre") {
@@ -205,10 +219,10 @@ std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
     }
   }
   if (FactorisedEmbedding(model) && !model.untied_classifier) {
-    add.Linear("embedding_out", e, c, true, ParameterKind::kEmbeddingProjection);
+    add.Linear("embedding_out", e, c, true, ParameterRole::kEmbeddingProjection);
   }
   if (model.untied_classifier) {
-    add.AddTiled("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+    add.AddTiled("lm_head.weight", {model.vocab_size, c}, ParameterRole::kClassifier);
   }
   return std::move(add.list);
 }
@@ -217,26 +231,25 @@ std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
 // residual stream, the columns the other side of each matrix.
 void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   std::vector<int64_t>& shape = parameter.shape;
-  const bool block =
-      parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
-  const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
-                     parameter.kind == ParameterKind::kClassifier;
+  const bool block = IsAttention(parameter.role) || IsMlp(parameter.role);
+  const bool table = parameter.role == ParameterRole::kTokenEmbedding || IsHead(parameter.role);
   if (!block && !table) {
     // A norm, or positions.
     shape.back() /= rows;
     return;
   }
-  if (block && IsOutputProjection(parameter)) {
+  if (parameter.output_weight()) {
     shape[0] /= rows;
     shape[1] /= columns;
     return;
   }
   // The bias of such a product is that of features.
-  if (IsOutputBias(parameter)) {
+  if (parameter.output_bias()) {
     shape[0] /= rows;
     return;
   }
   shape[0] = (shape[0] + columns - 1) / columns;
+  for (int64_t& part : parameter.parts) part /= columns;
   if (shape.size() > 1) shape[1] /= rows;
 }
 
@@ -265,7 +278,7 @@ int64_t ParameterInfo::PackedPadding() const {
 }
 
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
-  Builder add;
+  Builder add(model);
   add.block = index;
   if (model.family == "llama") {
     AddLlamaBlock(model, index, add);
@@ -283,26 +296,19 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   std::vector<ParameterInfo> parameters = model.family == "bert"  ? BertParameters(model)
                                           : model.family == "vit" ? VitParameters(model)
                                                                   : DecoderParameters(model);
+  int64_t unit = 0;
+  for (ParameterInfo& parameter : parameters) {
+    unit = parameter.block >= 0 ? parameter.block + 1 : unit > 0 ? DistinctBlocks(model) + 1 : 0;
+    parameter.unit = unit;
+  }
   CountProductRows(parameters);
   return parameters;
-}
-
-bool IsOutputProjection(const ParameterInfo& parameter) {
-  for (const char* suffix : {"attn.c_proj.weight", "mlp.c_proj.weight", "o_proj.weight",
-                             "down_proj.weight", "output.dense.weight", ".w2.weight"}) {
-    if (parameter.name.ends_with(suffix)) return true;
-  }
-  return false;
-}
-
-bool IsOutputBias(const ParameterInfo& parameter) {
-  return parameter.name.ends_with("c_proj.bias") || parameter.name.ends_with("output.dense.bias");
 }
 
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
   if (!parameter.tiled || !parameter.matrix()) return false;
   const bool of_tokens = HeadOf(model) != "classification";
-  const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
+  const bool table = parameter.role == ParameterRole::kTokenEmbedding;
   return of_tokens ? table != model.untied_classifier : !table;
 }
 
@@ -312,31 +318,16 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
 
 bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last) {
   if (parameter.block >= 0 || (first && last)) return true;
-  switch (parameter.kind) {
-    case ParameterKind::kTokenEmbedding:
-      return first || (last && !model.untied_classifier);
-    case ParameterKind::kPositionEmbedding:
-      return first;
-    case ParameterKind::kEmbeddingProjection:
-      return parameter.name.starts_with("embedding_in") ? first : last;
-    default:
-      return last;
+  if (parameter.role == ParameterRole::kTokenEmbedding) {
+    return first || (last && !model.untied_classifier);
   }
-}
-
-bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
-  return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
-    return GlobMatches(pattern, parameter.name);
-  });
+  return parameter.unit == 0 ? first : last;
 }
 
 int64_t FirstTrainedBlock(const ModelSpec& model) {
   if (model.freeze.empty()) return -1;
-  int64_t block = -1;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (parameter.block >= 0) block = parameter.block;
-    const bool after = parameter.block < 0 && block >= 0;
-    if (IsTrained(model, parameter)) return after ? DistinctBlocks(model) : block;
+    if (!parameter.frozen) return parameter.unit - 1;
   }
   return DistinctBlocks(model);
 }
@@ -350,14 +341,13 @@ std::vector<std::string> FreezeOfBlocks(const ModelSpec& model,
     const std::vector<ParameterInfo> here = BlockParameters(model, static_cast<int64_t>(local));
     const std::vector<ParameterInfo> there = BlockParameters(model, blocks[local]);
     for (size_t i = 0; i < here.size(); ++i) {
-      const bool trained = IsTrained(model, there[i]);
-      if (trained != IsTrained(model, here[i])) as_before = false;
-      if (!trained) frozen.push_back(here[i].name);
+      if (there[i].frozen != here[i].frozen) as_before = false;
+      if (there[i].frozen) frozen.push_back(here[i].name);
     }
   }
   if (as_before) return model.freeze;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (parameter.block < 0 && !IsTrained(model, parameter)) frozen.push_back(parameter.name);
+    if (parameter.block < 0 && parameter.frozen) frozen.push_back(parameter.name);
   }
   return frozen;
 }

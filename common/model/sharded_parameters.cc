@@ -18,11 +18,6 @@ int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-bool LookedUp(const ParameterInfo& parameter) {
-  return parameter.kind == ParameterKind::kTokenEmbedding ||
-         parameter.kind == ParameterKind::kPositionEmbedding;
-}
-
 }  // namespace
 
 struct ParameterRegions::Sharing {
@@ -35,17 +30,12 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     : precision_(precision), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   std::map<std::tuple<int64_t, int64_t, bool, bool, bool, bool>, size_t> found;
-  int64_t unit = 0;
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
-    if (parameter.block >= 0) {
-      unit = parameter.block + 1;
-    } else if (unit > 0) {
-      unit = last_;
-    }
+    const int64_t unit = parameter.unit;
     const bool tied = unit == 0 && IsClassifier(model, parameter);
-    const bool looked_up = LookedUp(parameter);
-    const bool trained = IsTrained(model, parameter);
+    const bool looked_up = parameter.looked_up();
+    const bool trained = !parameter.frozen;
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
     const auto [it, is_new] = found.try_emplace(
         std::tuple(unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, of_experts),

@@ -16,27 +16,6 @@ int64_t Aligned(int64_t elements) {
   return (elements + 15) / 16 * 16;
 }
 
-bool LookedUp(const ParameterInfo& parameter) {
-  return parameter.kind == ParameterKind::kTokenEmbedding ||
-         parameter.kind == ParameterKind::kPositionEmbedding;
-}
-
-/// Calls `visit` with each parameter of a rank and its unit.
-template <class Visitor>
-void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t rows, int64_t expert_ranks,
-                      Visitor&& visit) {
-  const int64_t last = DistinctBlocks(model) + 1;
-  int64_t unit = 0;
-  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
-    if (parameter.block >= 0) {
-      unit = parameter.block + 1;
-    } else if (unit > 0) {
-      unit = last;
-    }
-    if (IsOnExpertRank(model, parameter, expert_ranks)) visit(parameter, unit);
-  }
-}
-
 }  // namespace
 
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, int64_t rows,
@@ -52,30 +31,30 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
     return units;
   }
   std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
-  ForEachParameter(model, tensor, rows, expert_ranks,
-                   [&](const ParameterInfo& parameter, int64_t index) {
-                     StreamedUnit& unit = units[static_cast<size_t>(index)];
-                     const int64_t elements = parameter.StoredElements();
-                     if (IsTrained(model, parameter)) {
-                       unit.trained += parameter.Elements();
-                       unit.stored_trained += elements;
-                     }
-                     if (!parameter.matrix()) {
-                       unit.vectors += Aligned(elements);
-                       return;
-                     }
-                     const bool classifies = IsClassifier(model, parameter);
-                     if (LookedUp(parameter)) unit.looked_up += Aligned(elements);
-                     if (LookedUp(parameter) && !classifies) return;
-                     StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
-                     product.matrices += elements;
-                     if (LookedUp(parameter)) product.of_first += elements;
-                     if (parameter.in_tiles()) {
-                       product.in_tiles += elements;
-                       if (LookedUp(parameter)) product.of_first_in_tiles += elements;
-                     }
-                     product.padding += parameter.PackedPadding();
-                   });
+  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
+    if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
+    StreamedUnit& unit = units[static_cast<size_t>(parameter.unit)];
+    const int64_t elements = parameter.StoredElements();
+    if (!parameter.frozen) {
+      unit.trained += parameter.Elements();
+      unit.stored_trained += elements;
+    }
+    if (!parameter.matrix()) {
+      unit.vectors += Aligned(elements);
+      continue;
+    }
+    const bool looked_up = parameter.looked_up();
+    if (looked_up) unit.looked_up += Aligned(elements);
+    if (looked_up && !IsClassifier(model, parameter)) continue;
+    StreamedUnit& product = looked_up ? units.back() : unit;
+    product.matrices += elements;
+    if (looked_up) product.of_first += elements;
+    if (parameter.in_tiles()) {
+      product.in_tiles += elements;
+      if (looked_up) product.of_first_in_tiles += elements;
+    }
+    product.padding += parameter.PackedPadding();
+  }
   return units;
 }
 
@@ -142,11 +121,10 @@ FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes, bool 
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
   if (model.freeze.empty()) return 0;
-  int64_t first = DistinctBlocks(model) + 2;
-  ForEachParameter(model, 1, 1, 1, [&](const ParameterInfo& parameter, int64_t unit) {
-    if (IsTrained(model, parameter)) first = std::min(first, unit);
-  });
-  return first;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (!parameter.frozen) return parameter.unit;
+  }
+  return DistinctBlocks(model) + 2;
 }
 
 }  // namespace weft

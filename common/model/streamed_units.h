@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// Numbers in memory of a unit of parameters (ParameterSet::StartUnit in worker/engine/nn): the
+/// Numbers in memory of a unit of parameters (ParameterList::StartUnit in worker/engine/nn): the
 /// embeddings, a block, or the head.
 struct StreamedUnit {
   int64_t vectors = 0;

@@ -4,20 +4,22 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
+
 namespace weft {
 namespace {
 
 MemoryInputs InputsOf(int64_t tensor) {
-  ModelSpec model;
+  JobSpec job;
+  ModelSpec& model = job.model;
   model.layers = 24;
   model.width = 2048;
   model.heads = 32;
   model.vocab_size = 1024;
   model.context = 1024;
-  MemoryInputs inputs;
-  inputs.shape = ModelShape(model, tensor);
-  inputs.sequence_length = model.context;
-  return inputs;
+  Plan plan;
+  plan.mesh.tensor = tensor;
+  return MemoryInputsOf(job, plan, {});
 }
 
 std::vector<int64_t> RowsOf(const std::vector<TensorGrid>& grids) {

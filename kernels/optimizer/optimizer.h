@@ -7,8 +7,26 @@
 
 #include "kernels/step_value.h"
 #include "kernels/stream.h"
+#include "kernels/tensor_view.h"
 
 namespace weft::kernels {
+
+/// What a rule keeps of a tensor, a number for each element. Rules refuse all but f32.
+struct UpdateState {
+  UpdateState() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): f32 numbers say all
+  UpdateState(float* numbers) : data(numbers) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): as a view of them does
+  UpdateState(const TensorView& view) : data(view.data), dtype(view.dtype) {}
+
+  float* f32() const {
+    WEFT_CHECK(dtype == DType::kF32, "state read as another type");
+    return static_cast<float*>(data);
+  }
+
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+};
 
 /// One parameter tensor of a multi-tensor update: `count` elements, f32 but for the parameter,
 /// which may be bf16. It is then updated in f32 and rounded stochastically
@@ -18,7 +36,7 @@ struct UpdateTensor {
   float* parameter = nullptr;          ///< This one or ...
   BFloat16* bf16_parameter = nullptr;  ///< ... this one.
   const float* gradient = nullptr;
-  std::array<float*, 3> state = {};  ///< What the rule keeps, in the order its contract names.
+  std::array<UpdateState, 3> state = {};  ///< What the rule keeps, as its contract names it.
   int64_t count = 0;
   float learning_rate_scale = 1;  ///< Factor on UpdateInputs::learning_rate.
   float weight_decay = 0;

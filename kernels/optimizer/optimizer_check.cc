@@ -19,7 +19,10 @@ ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInpu
                "first_element is not a multiple of 4");
     bool memory = (tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
                   tensor.gradient != nullptr;
-    for (int k = 0; k < states; ++k) memory = memory && tensor.state[k] != nullptr;
+    for (int k = 0; k < states; ++k) {
+      memory = memory && tensor.state[k].data != nullptr;
+      check.That(tensor.state[k].dtype == DType::kF32, "a tensor has state that is not f32");
+    }
     check.That(tensor.count == 0 || memory, "a tensor has no memory");
   }
   return check;

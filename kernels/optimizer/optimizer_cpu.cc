@@ -59,7 +59,7 @@ void ForEachBlock(const UpdateInputs& update, const std::vector<Block>& blocks, 
           .state = {},
           .count = block.count};
       for (int k = 0; k < 3; ++k) {
-        if (tensor.state[k] != nullptr) span.state[k] = tensor.state[k] + block.begin;
+        if (float* state = tensor.state[k].f32()) span.state[k] = state + block.begin;
       }
       fn(b, block, tensor, span);
       if (narrow != nullptr) {

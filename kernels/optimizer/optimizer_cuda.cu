@@ -166,7 +166,7 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
         .parameter = tensor.parameter,
         .bf16_parameter = tensor.bf16_parameter,
         .gradient = tensor.gradient,
-        .state = {tensor.state[0], tensor.state[1], tensor.state[2]},
+        .state = {tensor.state[0].f32(), tensor.state[1].f32(), tensor.state[2].f32()},
         .count = tensor.count,
         .first_element = tensor.first_element,
         .first_chunk = chunks,
@@ -175,7 +175,7 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
         .rounding_site = tensor.rounding_site,
         .layer_rate = tensor.layer_rate,
         .aligned = Aligned16(tensor.parameter, tensor.bf16_parameter, tensor.gradient,
-                             tensor.state[0], tensor.state[1], tensor.state[2])};
+                             tensor.state[0].data, tensor.state[1].data, tensor.state[2].data)};
     chunks += static_cast<int>(CeilDiv(tensor.count, kChunk));
   }
   return launch(table, chunks);

@@ -191,6 +191,11 @@ TEST(Optimizer, RefusesArgumentsThatDoNotFit) {
   one.state[1] = nullptr;
   EXPECT_EQ(Lamb({}, {.update = {.tensors = {&one, 1}}}).code(), StatusCode::kInvalid);
   EXPECT_TRUE(Lion({}, {.update = {.tensors = {&one, 1}}}).ok());
+  // Or is of another type.
+  std::array<uint8_t, 2> bytes = {};
+  one.state[1] = TensorView(bytes.data(), DType::kU8, {2});
+  EXPECT_EQ(Lamb({}, {.update = {.tensors = {&one, 1}}}).ToString(),
+            "INVALID: Lamb: a tensor has state that is not f32");
   EXPECT_EQ(Adam({}, {.step = 0}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Adam({}, {.beta2 = 1.0f}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Sgd({}, {.momentum = 1.0f}).code(), StatusCode::kInvalid);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
 #include "common/model/tensor_traffic.h"
@@ -164,6 +165,9 @@ class Accounting : public ::testing::TestWithParam<Way> {
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
     job_ = JobOfWay(GetParam());
+    const auto plan = PlanOf(job_);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    plan_ = *plan;
     auto training = Train(job_, root_, kSteps);
     ASSERT_TRUE(training.ok()) << training.status().message();
     training_ = *training;
@@ -190,6 +194,7 @@ class Accounting : public ::testing::TestWithParam<Way> {
 
   std::string root_;
   JobSpec job_;
+  Plan plan_;
   Training training_;
   double passes_ = 0;
   int64_t tokens_ = 0;  ///< Of a pass of a rank.
@@ -202,15 +207,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
     SCOPED_TRACE(rank);
     const int64_t gradient_ranks = way.data * way.context;
     if (gradient_ranks > 1 && way.pipeline == 1 && way.expert == 1) {
-      MemoryInputs inputs;
-      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence, way.rows);
-      inputs.precision = &PrecisionOf("fp32");
-      inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = gradient_ranks;
-      inputs.zero_stage = way.zero_stage;
-      inputs.sharded =
-          ShardParameters(job_.model, *inputs.precision, gradient_ranks, way.tensor, way.rows);
-      const RankTraffic traffic = TrafficOfStep(inputs);
+      const RankTraffic traffic = TrafficOfStep(MemoryInputsOf(job_, plan_, {}));
       ExpectNear("all-reduce", Counted(rank, way.gradient_axis(), "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
       ExpectNear("reduce-scatter", Counted(rank, way.gradient_axis(), "reduce-scatter"),
@@ -224,19 +221,13 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  others * static_cast<double>(traffic.reduce_scattered));
     }
     if (way.context > 1) {
-      MemoryInputs inputs;
-      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence);
+      MemoryInputs inputs = MemoryInputsOf(job_, plan_, {});
       if (way.pipeline > 1) {
         const auto cut = CutModel(job_);
         ASSERT_TRUE(cut.ok()) << cut.status().message();
         inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
                                      static_cast<int64_t>(rank) / (gradient_ranks * way.tensor));
       }
-      inputs.precision = &PrecisionOf("fp32");
-      inputs.sequence_length = tokens_;
-      inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = gradient_ranks;
-      inputs.context = {way.context, way.method == "ulysses"};
       const RankTraffic traffic = TrafficOfStep(inputs);
       const char* exchange = inputs.context.ulysses ? "all-to-all" : "send and receive";
       ExpectNear("attention", Counted(rank, "context", exchange, &CollectiveUse::sent_bytes),
@@ -247,23 +238,12 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       }
     }
     if (way.expert > 1) {
-      MemoryInputs inputs;
-      inputs.shape = ModelShape::OfExpertRank(job_.model, way.expert, way.tensor, way.sequence);
+      MemoryInputs inputs = MemoryInputsOf(job_, plan_, {});
       if (way.pipeline > 1) {
         const auto cut = CutModel(job_);
         ASSERT_TRUE(cut.ok()) << cut.status().message();
         inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
                                      static_cast<int64_t>(rank) / way.replicas());
-      }
-      inputs.precision = &PrecisionOf("fp32");
-      inputs.sequence_length = SequenceLength(job_);
-      inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = way.replicas();
-      inputs.zero_stage = way.zero_stage;
-      inputs.zero_shard_ranks = way.shard_ranks;
-      if (way.zero_stage > 2) {
-        inputs.sharded = ShardParameters(job_.model, *inputs.precision, inputs.ShardGroupSize(),
-                                         way.tensor, 1, way.expert);
       }
       const RankTraffic traffic = TrafficOfStep(inputs);
       // None alone has anything to tell of its experts.
@@ -371,9 +351,7 @@ TEST(AccountingOfTiers, FilesAndHostMemoryAreToldApart) {
   const auto training = Train(job, root + "/run", kSteps);
   ASSERT_TRUE(training.ok()) << training.status().message();
   const TierUse& tiers = training->ranks[0].tiers;
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  const auto parameters = static_cast<double>(inputs.shape.stored_trained);
+  const auto parameters = static_cast<double>(ShapeOf(job).stored_trained);
   // Both moments in the file; values and gradients on the host.
   EXPECT_NEAR(static_cast<double>(tiers.file_bytes), 8 * parameters, 0.05 * 8 * parameters);
   EXPECT_GE(static_cast<double>(tiers.host_bytes), 8 * parameters);

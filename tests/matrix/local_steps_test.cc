@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/rank_traffic.h"
 #include "coordinator/planner/planner.h"
 #include "tests/matrix/techniques.h"
@@ -131,10 +132,9 @@ TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing
   for (const auto& [ranks, context] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {4, 2}}) {
     JobSpec job = LocalJob(ranks);
     job.resources.context_parallel = context;
-    MemoryInputs inputs;
-    inputs.shape = ShapeOf(job);
-    inputs.precision = &PrecisionOf("fp32");
-    inputs.ranks = ranks;
+    const auto plan = PlanOf(job);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const MemoryInputs inputs = MemoryInputsOf(job, *plan, {});
     const auto traffic = static_cast<double>(TrafficOfStep(inputs).all_reduced);
     // The tenth step is a round of its own; the eighth has no outer step.
     const Training training =

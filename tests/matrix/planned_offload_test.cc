@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/remat_schedule.h"
 #include "tests/matrix/techniques.h"
@@ -46,11 +47,7 @@ TEST_F(PlannedOffload, HasTheBitsOfPlainTrainingWithinTheLimitAndAcrossStops) {
   const Training plain = Run(job, "plain", 6);
   ASSERT_EQ(plain.losses.size(), 6u);
   EXPECT_EQ(plain.ranks[0].tiers.host_bytes, 0);
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = job.train.global_batch;
-  inputs.sequence_length = SequenceLength(job);
-  inputs.precision = &PrecisionOf(job.train.precision);
+  const MemoryInputs inputs = MemoryInputsOf(job, PlanOf(job).value(), {});
   const int64_t activations = PredictMemory(inputs).activations_bytes;
   job.resources.recompute = "optimal";
   job.resources.offload_activations = "host";

@@ -62,8 +62,9 @@ TEST(OptimizerParityTest, AHundredStepsEndWherePyTorchEnds) {
     Context context;
     context.allocator = &allocator;
     ParameterSet parameters;
-    parameters.Register("h.0.w.weight", {12, 8}, {});
-    parameters.Register("h.0.b.bias", {12}, {});
+    parameters.StartUnit(0);
+    parameters.Register("h.0.w.weight", {12, 8}, ParameterRole::kMlpUp);
+    parameters.Register("h.0.b.bias", {12}, ParameterRole::kMlpUp, {.bias = true});
     ASSERT_TRUE(parameters.Allocate(context, true).ok());
     Copy(ReadTensor("start/w").data(), parameters.value(0));
     Copy(ReadTensor("start/b").data(), parameters.value(1));

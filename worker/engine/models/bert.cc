@@ -12,8 +12,9 @@ namespace {
 constexpr const char* kEmbeddings = "bert.embeddings.";
 constexpr const char* kTransform = "cls.predictions.transform.";
 
-NormOptions LayerNorm(const ModelSpec& spec, const std::string& name) {
-  return {name, spec.width, spec.norm_epsilon};
+NormOptions LayerNorm(const ModelSpec& spec, const std::string& name,
+                      ParameterRole role = ParameterRole::kNorm) {
+  return {.name = name, .width = spec.width, .epsilon = spec.norm_epsilon, .role = role};
 }
 
 TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
@@ -47,7 +48,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
 int64_t RegisterTable(ParameterSet& parameters, const ModelSpec& spec, const char* name,
                       int64_t rows, ParameterRole role, int64_t padded_rows = 0) {
   return parameters.Register(kEmbeddings + std::string(name) + "_embeddings.weight",
-                             {rows, spec.width}, role, padded_rows);
+                             {rows, spec.width}, role, {.padded_rows = padded_rows});
 }
 
 // The matrix of the softmax: the token table, or one of its own.
@@ -57,15 +58,15 @@ int64_t RegisterClassifier(ParameterSet& parameters, const ModelSpec& spec, bool
   const int64_t rows = masked ? spec.vocab_size : spec.classes;
   return parameters.Register(masked ? "cls.predictions.decoder.weight" : "classifier.weight",
                              {rows, spec.width}, ParameterRole::kClassifier,
-                             PaddedVocabulary(rows));
+                             {.padded_rows = PaddedVocabulary(rows)});
 }
 
 ClassifierHead Head(ParameterSet& parameters, const ModelSpec& spec, bool masked,
                     const PackedParameter* matrix) {
   const int64_t columns = masked ? spec.vocab_size : spec.classes;
-  const int64_t bias =
-      parameters.Register(masked ? "cls.predictions.bias" : "classifier.bias", {columns},
-                          ParameterRole::kBias, PaddedVocabulary(columns));
+  const int64_t bias = parameters.Register(
+      masked ? "cls.predictions.bias" : "classifier.bias", {columns}, ParameterRole::kClassifier,
+      {.bias = true, .padded_rows = PaddedVocabulary(columns)});
   return {&parameters, matrix, columns, bias, !masked};
 }
 
@@ -99,13 +100,15 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                .operations = options.block_operations},
               {precision_.products, block_products()}),
       dense_(&parameters_,
-             {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width}},
+             {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width,
+                ParameterRole::kHeadTransform}},
               spec.width,
               true},
              precision_.products),
       transform_norm_(
           masked_ ? std::optional<Norm>(std::in_place, &parameters_,
-                                        LayerNorm(spec, kTransform + std::string("LayerNorm")))
+                                        LayerNorm(spec, kTransform + std::string("LayerNorm"),
+                                                  ParameterRole::kHeadNorm))
                   : std::nullopt),
       pooled_dropout_("bert.pooler.dropout", DropoutOf(spec)),
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),

@@ -11,7 +11,7 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
                            int64_t width, ParameterRole role, const TensorParallel* ranks) {
   if (ranks == nullptr) {
     return parameters.Register(name, {spec.vocab_size, width}, role,
-                               PaddedVocabulary(spec.vocab_size));
+                               {.padded_rows = PaddedVocabulary(spec.vocab_size)});
   }
   Shard shard = ranks->Rows({spec.vocab_size});
   const int64_t rows = shard.size();
@@ -19,7 +19,8 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
   // All ranks have room for the largest part: other parameters stand at the same place on each.
   const int64_t columns = ranks->columns();
   const int64_t padded = PaddedVocabulary((spec.vocab_size + columns - 1) / columns);
-  return parameters.Register(name, {rows, ranks->Features(width)}, role, padded, shard);
+  return parameters.Register(name, {rows, ranks->Features(width)}, role,
+                             {.padded_rows = padded, .shard = std::move(shard)});
 }
 
 int64_t RegisterPositions(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
@@ -27,8 +28,8 @@ int64_t RegisterPositions(ParameterSet& parameters, const std::string& name, con
   const int64_t width = EmbeddingWidth(spec);
   const ParameterRole role = ParameterRole::kPositionEmbedding;
   if (ranks == nullptr) return parameters.Register(name, {spec.context, width}, role);
-  return parameters.Register(name, {spec.context, ranks->Features(width)}, role, 0,
-                             ranks->FeatureColumns(width));
+  return parameters.Register(name, {spec.context, ranks->Features(width)}, role,
+                             {.shard = ranks->FeatureColumns(width)});
 }
 
 NormOptions SharedBy(const TensorParallel* ranks, NormOptions norm) {
@@ -109,7 +110,8 @@ void SetAuxiliaryScale(Tape& tape, const TokenBatch& batch,
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
                                  int64_t in, int64_t out, DType compute) {
   if (!wanted) return std::nullopt;
-  return Linear(parameters, {{{name, out}}, in, true}, compute);
+  return Linear(parameters, {{{name, out, ParameterRole::kEmbeddingProjection}}, in, true},
+                compute);
 }
 
 }  // namespace

@@ -121,6 +121,9 @@ TEST(DecoderTest, ParametersAreThoseOfTheModelsList) {
       EXPECT_EQ(std::vector<int64_t>(shape.dims.begin(), shape.dims.begin() + shape.rank),
                 parameter.shape)
           << parameter.name;
+      const ParameterAttributes& attributes = parameters[*index];
+      EXPECT_TRUE(attributes == parameter) << parameter.name;
+      EXPECT_EQ(parameters[*index].unit, parameter.unit) << parameter.name;
     }
   }
 }

@@ -261,9 +261,11 @@ Problem EmbeddingProblem(Sides& sides) {
   const int64_t vocabulary = sides.Draw(), context = sides.Draw(), width = sides.Draw();
   const int64_t count = sides.Draw();
   const bool positioned = sides.Coin();
-  const int64_t tokens = p.parameters->Register("tokens", {vocabulary, width}, {});
-  const int64_t positions =
-      positioned ? p.parameters->Register("positions", {context, width}, {}) : -1;
+  const int64_t tokens =
+      p.parameters->Register("tokens", {vocabulary, width}, ParameterRole::kTokenEmbedding);
+  const int64_t positions = positioned ? p.parameters->Register("positions", {context, width},
+                                                                ParameterRole::kPositionEmbedding)
+                                       : -1;
   auto embedding = std::make_shared<Embedding>(p.parameters.get(), tokens, positions, DType::kF32);
   std::vector<int32_t> token_ids, position_ids;
   for (int64_t i = 0; i < count; ++i) {
@@ -325,7 +327,7 @@ Problem AffineProblem(Sides& sides) {
   const int64_t rows = sides.Draw(), width = sides.Draw();
   const bool scales = sides.Coin(), shifts = !scales || sides.Coin();
   const auto add = [&](const char* name) {
-    return p.parameters->Register(name, {sides.Coin() ? width : 1}, {});
+    return p.parameters->Register(name, {sides.Coin() ? width : 1}, ParameterRole::kMlpScale);
   };
   const int64_t scale = scales ? add("scale") : -1;
   const int64_t shift = shifts ? add("shift") : -1;
@@ -426,8 +428,12 @@ Problem HeadProblem(Sides& sides) {
   const int64_t vocabulary = 1 + sides.Draw(), width = sides.Draw(), rows = sides.Draw();
   const bool biased = sides.Coin();
   constexpr int64_t kPadded = 64;
-  const int64_t weight = p.parameters->Register("weight", {vocabulary, width}, {}, kPadded);
-  const int64_t bias = biased ? p.parameters->Register("bias", {vocabulary}, {}, kPadded) : -1;
+  const int64_t weight = p.parameters->Register(
+      "weight", {vocabulary, width}, ParameterRole::kClassifier, {.padded_rows = kPadded});
+  const int64_t bias =
+      biased ? p.parameters->Register("bias", {vocabulary}, ParameterRole::kClassifier,
+                                      {.bias = true, .padded_rows = kPadded})
+             : -1;
   auto packed = std::make_shared<PackedParameter>(p.parameters.get(), weight, DType::kF32);
   auto head = std::make_shared<ClassifierHead>(p.parameters.get(), packed.get(), vocabulary, bias);
   std::vector<int32_t> targets;

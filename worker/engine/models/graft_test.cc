@@ -216,7 +216,7 @@ TEST(BranchGateTest, AResultNeedsAGradientWhereItWouldWithTheBranch) {
 TEST(GraftTest, AScaleOfABranchCanBePutThereByATechnique) {
   const Grafter scales = [](const GraftSite& site, Grafts& grafts) {
     const int64_t scale =
-        site.parameters->Register(site.name + ".scale", {1}, ParameterRole::kBranchScale);
+        site.parameters->Register(site.name + ".scale", {1}, ParameterRole::kMlpScale);
     grafts.Put(GraftPlace::kResidualBranch, std::make_unique<Affine>(site.parameters, scale, -1));
   };
   ModelSpec plain = Spec("pre");

@@ -197,11 +197,36 @@ TEST(InitializationTest, TheEngineHasTheParametersThatAreCounted) {
         const ParameterInfo& info = counted[static_cast<size_t>(i)];
         EXPECT_EQ(parameters[i].name, info.name);
         EXPECT_EQ(parameters[i].shape.Elements(), info.Elements()) << info.name;
-        if (info.kind == ParameterKind::kBranchScale) {
+        if (IsBranchScale(info.role)) {
           EXPECT_FALSE(parameters[i].decay());
         }
       }
       EXPECT_EQ(ModelShape(spec).counts.Total(), parameters.ElementCount());
+    }
+  }
+}
+
+TEST(InitializationTest, TheEngineKnowsOfEachParameterWhatIsCountedByIt) {
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+    for (const char* head : {"auto", "classification"}) {
+      SCOPED_TRACE(std::string(family) + " " + head);
+      ModelSpec spec = Spec("auto");
+      spec.family = family;
+      spec.head = head;
+      spec.image_size = 16;
+      spec.patch_size = 4;
+      spec.classes = 10;
+      spec.freeze = {"*.1.*weight"};
+      if (!CheckFamily(spec).ok()) continue;
+      const TinyRun run(spec, kFloat32);
+      const ParameterSet& parameters = run.model->parameters();
+      for (const ParameterInfo& info : ParametersOf(spec)) {
+        const auto index = parameters.Find(info.name);
+        ASSERT_TRUE(index.ok()) << info.name;
+        const ParameterAttributes& attributes = parameters[*index];
+        EXPECT_TRUE(attributes == info) << info.name;
+        EXPECT_EQ(parameters[*index].unit, info.unit) << info.name;
+      }
     }
   }
 }
@@ -291,7 +316,7 @@ TEST(InitializationTest, TheFirstStepOfRezeroMovesNothingButTheScalesOfTheBlocks
   const ParameterSet& parameters = run.model->parameters();
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].name.find(".h.") == std::string::npos) continue;
-    const bool scale = parameters[i].role == ParameterRole::kBranchScale;
+    const bool scale = IsBranchScale(parameters[i].role) && !parameters[i].bias;
     EXPECT_EQ(MeanSquare(ValuesOf(parameters.gradient(i))) > 0, scale) << parameters[i].name;
   }
 }

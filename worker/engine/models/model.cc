@@ -104,7 +104,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   if (parameters.of_stage()) {
     std::vector<std::string> names;
     for (ParameterInfo& each : ParametersOf(model->spec())) names.push_back(std::move(each.name));
-    parameters.SetNames(std::move(names));
+    parameters.SetNetwork(std::move(names), DistinctBlocks(model->spec()));
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   for (const std::unique_ptr<Technique>& technique : model->techniques()) {

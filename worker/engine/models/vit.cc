@@ -56,10 +56,12 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                                       {ImagePatches(spec) + 1, spec.width},
                                       ParameterRole::kPositionEmbedding),
                  -1, precision_.activations),
-      projection_(
-          &parameters_,
-          {{{"vit.embeddings.patch_embeddings.projection", spec.width}}, PatchPixels(spec), true},
-          precision_.products),
+      projection_(&parameters_,
+                  {{{"vit.embeddings.patch_embeddings.projection", spec.width,
+                     ParameterRole::kEmbeddingProjection}},
+                   PatchPixels(spec),
+                   true},
+                  precision_.products),
       embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "vit.embeddings.dropout",
                                         DropoutOf(spec), grafter())),
       blocks_(&parameters_,
@@ -74,11 +76,12 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},
-                                       ParameterRole::kClassifier, PaddedVocabulary(spec.classes)),
+                                       ParameterRole::kClassifier,
+                                       {.padded_rows = PaddedVocabulary(spec.classes)}),
                   precision_.classifier),
       head_(&parameters_, &classifier_, spec.classes,
-            parameters_.Register("classifier.bias", {spec.classes}, ParameterRole::kBias,
-                                 PaddedVocabulary(spec.classes)),
+            parameters_.Register("classifier.bias", {spec.classes}, ParameterRole::kClassifier,
+                                 {.bias = true, .padded_rows = PaddedVocabulary(spec.classes)}),
             true) {
   SetStarts(spec, parameters_);
 }

@@ -13,11 +13,6 @@
 namespace weft::engine {
 namespace {
 
-Result<TensorView> ViewOf(ParameterSet& parameters, const HuggingFaceTensor& tensor) {
-  WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find(tensor.parameter));
-  return parameters.held_value(index).view;
-}
-
 // The part of `floats` that `shard`, of this shape, is.
 std::vector<float> PartOf(const std::vector<float>& floats, const Shard& shard,
                           const Shape& shape) {
@@ -44,15 +39,20 @@ TensorView Flat(TensorView view) {
 
 // The trained factors of the residual branch that `parameter` ends, by row or one for all; none
 // where there are none.
-Result<std::vector<float>> BranchScale(const ParameterSet& parameters,
-                                       const std::string& parameter) {
-  const size_t dot = parameter.rfind('.');
-  if (dot == std::string::npos) return std::vector<float>();
-  const Result<int64_t> index = parameters.Find(parameter.substr(0, dot) + ".scale");
-  if (!index.ok()) return std::vector<float>();
-  const TensorView view = parameters.value(*index);
-  std::vector<float> factors(Count(view));
-  WEFT_RETURN_IF_ERROR(Download(parameters.stream(), view, factors.data()));
+Result<std::vector<float>> BranchScale(const ParameterSet& parameters, int64_t parameter) {
+  const ParameterAttributes& ends = parameters[parameter];
+  std::vector<float> factors;
+  if (!EndsSubLayer(ends.role)) return factors;
+  const ParameterRole role = ends.role == ParameterRole::kAttentionOutput
+                                 ? ParameterRole::kAttentionScale
+                                 : ParameterRole::kMlpScale;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const ParameterAttributes& scale = parameters[i];
+    if (scale.role != role || scale.bias || scale.block != ends.block) continue;
+    const TensorView view = parameters.value(i);
+    factors.resize(Count(view));
+    WEFT_RETURN_IF_ERROR(Download(parameters.stream(), view, factors.data()));
+  }
   return factors;
 }
 
@@ -155,10 +155,10 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
   return ExportModel(
       env, folder, model.spec(),
       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
-        WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
+        WEFT_ASSIGN_OR_RETURN(const int64_t index, parameters.Find(tensor.parameter));
+        const TensorView view = parameters.held_value(index).view;
         // Files have no such factors: they go into the layer before them.
-        WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors,
-                              BranchScale(model.parameters(), tensor.parameter));
+        WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, index));
         WEFT_ASSIGN_OR_RETURN(copy, HostCopy::Of(model.parameters().stream(), view));
         if (view.dtype == DType::kF32 && factors.empty()) {
           return std::span<const float>(copy.view().As<float>(), Count(view));

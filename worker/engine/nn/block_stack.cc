@@ -36,7 +36,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
-    parameters->StartUnit();
+    parameters->StartUnit(options.first + i);
     const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
     TransformerBlockOptions block = options.block(options.first + i);
     block.index = options.first + i;

@@ -70,7 +70,7 @@ class BranchGate {
 };
 
 /// Where grafts are put: a sub-layer of a block, or the embedding. Grafts may register parameters
-/// there, which belong to the unit (ParameterSet::StartUnit) of the block.
+/// there, which belong to the unit (ParameterList::StartUnit) of the block.
 struct GraftSite {
   ParameterSet* parameters = nullptr;
   std::optional<SubLayer> sub_layer = {};  ///< None: the embedding.

@@ -37,7 +37,7 @@ struct Start {
 struct Method {
   std::string_view name;
   Start tables;      // embeddings of tokens and positions
-  Start matrices;    // queries, keys, and what has no role
+  Start matrices;    // queries, keys, and those outside attention and MLP
   Start inner;       // values and what enters the MLP: the straight way through a branch
   Start outputs;     // what ends a branch
   Start classifier;  // where it is not the token embedding
@@ -144,11 +144,14 @@ Initializer DrawQueriesKeysValues(const Method& method, const ModelSpec& spec,
 }
 
 Initializer InitializerOf(const Method& method, const ModelSpec& spec, const Parameter& parameter) {
+  if (parameter.bias) return {};
   switch (parameter.role) {
     case ParameterRole::kTokenEmbedding:
     case ParameterRole::kPositionEmbedding:
       return Draw(method.tables, spec, parameter);
-    case ParameterRole::kMatrix:
+    case ParameterRole::kEmbeddingProjection:
+    case ParameterRole::kHeadTransform:
+    case ParameterRole::kRouter:
     case ParameterRole::kQueriesKeys:
       return Draw(method.matrices, spec, parameter);
     case ParameterRole::kQueriesKeysValues:
@@ -161,26 +164,26 @@ Initializer InitializerOf(const Method& method, const ModelSpec& spec, const Par
       return Draw(method.outputs, spec, parameter);
     case ParameterRole::kClassifier:
       return Draw(method.classifier, spec, parameter);
-    case ParameterRole::kNormWeight:
+    case ParameterRole::kNorm:
+    case ParameterRole::kHeadNorm:
       return {.mean = 1};
-    case ParameterRole::kBranchScale:
+    case ParameterRole::kAttentionScale:
+    case ParameterRole::kMlpScale:
       return {.mean = method.name == "layer_scale" ? spec.initialization.layer_scale
                                                    : method.branch_scale};
-    case ParameterRole::kBias:
-      break;
   }
   return {};
 }
 
 }  // namespace
 
-void SetStarts(const ModelSpec& spec, ParameterSet& parameters) {
+void SetStarts(const ModelSpec& spec, ParameterList& parameters) {
   const Method& method = MethodOf(spec);
   const double ratio = WidthRatio(spec);
   for (int64_t i = 0; i < parameters.size(); ++i) {
     Initializer initializer = InitializerOf(method, spec, parameters[i]);
     double learning_rate_scale = 1;
-    if (IsBlockMatrix(parameters[i].role)) {
+    if (parameters[i].block_matrix()) {
       initializer.deviation /= std::sqrt(ratio);
       learning_rate_scale = 1 / ratio;
     }

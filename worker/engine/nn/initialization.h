@@ -1,13 +1,13 @@
 #pragma once
 
 #include "common/spec/model_spec.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/parameter_list.h"
 
 namespace weft::engine {
 
 /// Says how each parameter of a model starts and how fast it learns, by its role and shape and by
 /// model.initialization: docs/techniques/initialization.md.
-void SetStarts(const ModelSpec& spec, ParameterSet& parameters);
+void SetStarts(const ModelSpec& spec, ParameterList& parameters);
 
 /// Factor of attention logits, on top of 1 / sqrt(head size). It is 1, except with mup, which
 /// divides them by the head size: sqrt(base_width / width), which is 1 at base_width (Yang et al.

@@ -9,9 +9,9 @@
 namespace weft::engine {
 namespace {
 
-std::vector<ParameterSet::StackedPart> Weights(const LinearOptions& options) {
-  std::vector<ParameterSet::StackedPart> parts = options.outputs;
-  for (ParameterSet::StackedPart& part : parts) {
+std::vector<ParameterList::StackedPart> Weights(const LinearOptions& options) {
+  std::vector<ParameterList::StackedPart> parts = options.outputs;
+  for (ParameterList::StackedPart& part : parts) {
     part.name += ".weight";
     if (options.inputs.whole()) continue;
     part.shard = part.shard.whole() ? options.inputs : part.shard.Across(options.inputs);
@@ -19,17 +19,17 @@ std::vector<ParameterSet::StackedPart> Weights(const LinearOptions& options) {
   return parts;
 }
 
-std::vector<ParameterSet::StackedPart> Biases(std::vector<ParameterSet::StackedPart> parts) {
-  for (ParameterSet::StackedPart& part : parts) {
+std::vector<ParameterList::StackedPart> Biases(std::vector<ParameterList::StackedPart> parts) {
+  for (ParameterList::StackedPart& part : parts) {
     part.name += ".bias";
-    part.role = ParameterRole::kBias;
+    part.bias = true;
   }
   return parts;
 }
 
 std::vector<int64_t> RowsOf(const LinearOptions& options) {
   std::vector<int64_t> rows;
-  for (const ParameterSet::StackedPart& part : options.outputs) rows.push_back(part.rows);
+  for (const ParameterList::StackedPart& part : options.outputs) rows.push_back(part.rows);
   return rows;
 }
 

@@ -15,7 +15,7 @@ struct LinearOptions {
   /// Name, number and role of each output: parameters `name`.weight and `name`.bias. Several
   /// outputs of one input (for example queries, keys and values) are one product, with adjacent
   /// columns.
-  std::vector<ParameterSet::StackedPart> outputs;
+  std::vector<ParameterList::StackedPart> outputs;
   int64_t in_features = 0;
   bool bias = true;
   /// Which columns of W and x this rank holds, when other ranks have the rest. Then y is a partial

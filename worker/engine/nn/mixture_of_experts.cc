@@ -17,15 +17,19 @@ namespace weft::engine {
 namespace {
 
 LinearOptions Router(const MixtureOfExpertsOptions& o) {
-  return {{{o.name + ".gate", o.experts}}, o.width, false};
+  return {{{o.name + ".gate", o.experts, ParameterRole::kRouter}}, o.width, false};
+}
+
+std::string NameOf(const MixtureOfExpertsOptions& o, int64_t expert) {
+  return o.name + ".experts." + std::to_string(expert);
 }
 
 /// What one of the ranks that share matrices, if any do, has of an expert.
-LinearOptions Up(const MixtureOfExpertsOptions& o, const std::string& name,
-                 const TensorParallel* ranks) {
+LinearOptions Up(const MixtureOfExpertsOptions& o, int64_t expert, const TensorParallel* ranks) {
   LinearOptions options{{}, o.width, false};
   for (const char* each : {".w1", ".w3"}) {
-    ParameterSet::StackedPart part{name + each, o.inner, ParameterRole::kMlpUp, {}};
+    ParameterList::StackedPart part{NameOf(o, expert) + each, o.inner, ParameterRole::kMlpUp};
+    part.expert = expert;
     if (ranks != nullptr) {
       part.shard = ranks->Rows({o.inner});
       part.rows = part.shard.size();
@@ -35,9 +39,10 @@ LinearOptions Up(const MixtureOfExpertsOptions& o, const std::string& name,
   return options;
 }
 
-LinearOptions Down(const MixtureOfExpertsOptions& o, const std::string& name,
-                   const TensorParallel* ranks) {
-  LinearOptions options{{{name + ".w2", o.width, ParameterRole::kMlpDown}}, o.inner, false};
+LinearOptions Down(const MixtureOfExpertsOptions& o, int64_t expert, const TensorParallel* ranks) {
+  LinearOptions options{
+      {{NameOf(o, expert) + ".w2", o.width, ParameterRole::kMlpDown}}, o.inner, false};
+  options.outputs[0].expert = expert;
   if (ranks == nullptr) return options;
   options.inputs = ranks->Columns(o.inner);
   options.in_features = options.inputs.size();
@@ -108,8 +113,7 @@ MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpe
   const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
   for (int64_t e = first; e < first + here; ++e) {
-    const std::string name = o.name + ".experts." + std::to_string(e);
-    LinearOptions up = Up(o, name, tensor_), down = Down(o, name, tensor_);
+    LinearOptions up = Up(o, e, tensor_), down = Down(o, e, tensor_);
     // Which rows an expert gets is by chance.
     up.group = o.name + ".experts.up";
     down.group = o.name + ".experts.down";

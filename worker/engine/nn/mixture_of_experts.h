@@ -45,7 +45,7 @@ struct MixtureOfExpertsOptions {
 /// Tensor-parallel ranks (ProductOptions::tensor) hold some inner columns of each expert, and the
 /// whole router. All of them route all tokens alike, and the results of experts are partial sums.
 /// So are the gradients of the router's weights, which must be reduced before use
-/// (ParameterSet::Partial).
+/// (ParameterList::Partial).
 class MixtureOfExperts {
  public:
   MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& options,

@@ -17,7 +17,7 @@ LinearOptions UpOptions(const MlpOptions& o, const TensorParallel* ranks) {
     options.in_features = ranks->Features(o.width);
   }
   for (const std::string& name : o.up) {
-    ParameterSet::StackedPart part{name, o.inner, ParameterRole::kMlpUp, {}};
+    ParameterList::StackedPart part{name, o.inner, ParameterRole::kMlpUp, {}};
     if (ranks != nullptr) {
       part.shard = ranks->Rows({o.inner});
       part.rows = part.shard.size();

@@ -7,12 +7,13 @@
 namespace weft::engine {
 namespace {
 
-int64_t Register(ParameterSet* parameters, const NormOptions& options, const char* what,
-                 ParameterRole role) {
+int64_t Register(ParameterSet* parameters, const NormOptions& options, bool bias) {
   const TensorParallel* ranks = options.ranks;
-  if (ranks == nullptr) return parameters->Register(options.name + what, {options.width}, role);
-  return parameters->Register(options.name + what, {ranks->Features(options.width)}, role, 0,
-                              ranks->FeatureRows(options.width));
+  const bool shared = ranks != nullptr;
+  return parameters->Register(
+      options.name + (bias ? ".bias" : ".weight"),
+      {shared ? ranks->Features(options.width) : options.width}, options.role,
+      {.bias = bias, .shard = shared ? ranks->FeatureRows(options.width) : Shard()});
 }
 
 }  // namespace
@@ -21,10 +22,8 @@ Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
       column_group_(options.ranks == nullptr ? nullptr : options.ranks->along_column()),
       width_(options.width),
-      weight_(Register(parameters, options, ".weight", ParameterRole::kNormWeight)),
-      bias_(options.kind == NormKind::kLayer
-                ? Register(parameters, options, ".bias", ParameterRole::kBias)
-                : -1),
+      weight_(Register(parameters, options, false)),
+      bias_(options.kind == NormKind::kLayer ? Register(parameters, options, true) : -1),
       epsilon_(static_cast<float>(options.epsilon)) {}
 
 Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,

@@ -28,6 +28,7 @@ struct NormOptions {
   NormKind kind = NormKind::kLayer;
   /// The tensor-parallel ranks; those of a column of a 2-D grid hold some features each. Or none.
   const TensorParallel* ranks = nullptr;
+  ParameterRole role = ParameterRole::kNorm;
 };
 
 /// A norm with the addition before it. Where ranks hold some columns each, they exchange two

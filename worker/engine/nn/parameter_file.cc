@@ -95,7 +95,7 @@ void ParameterFile::WriteGradients(size_t b, std::function<Status()> before) {
 
 size_t ParameterFile::BucketOf(const ParameterPart& part) const {
   const Parameter& parameter = (*parameters_)[part.index];
-  const int64_t element = parameter.gradient_offset + part.first;
+  const int64_t element = parameters_->GradientOffset(part.index) + part.first;
   const std::vector<size_t>& of_unit = BucketsOf(parameter.unit);
   const auto found = std::find_if(of_unit.begin(), of_unit.end(), [&](size_t b) {
     return element >= buckets_[b].range.begin && element < buckets_[b].range.end;
@@ -105,7 +105,7 @@ size_t ParameterFile::BucketOf(const ParameterPart& part) const {
 }
 
 size_t ParameterFile::GradientByte(const ParameterPart& part) const {
-  const int64_t element = (*parameters_)[part.index].gradient_offset + part.first;
+  const int64_t element = parameters_->GradientOffset(part.index) + part.first;
   return static_cast<size_t>(element - buckets_[BucketOf(part)].range.begin) * sizeof(float);
 }
 

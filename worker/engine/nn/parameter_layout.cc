@@ -24,35 +24,23 @@ size_t AlignedBytes(size_t bytes) {
 
 }  // namespace
 
-ParameterSet::ValueSizes ParameterSet::LayOutValues(DType matrices) {
-  // A stack is read as one matrix, so it is f32 when a part of it is derived.
-  std::vector<bool> made(parameters_.size());
-  for (size_t i = 0; i < made.size(); ++i) {
-    const bool joins = parameters_[i].stacked && made[i - 1];
-    made[i] = joins || parameters_[i].derived();
-  }
-  for (size_t i = made.size(); i-- > 1;) {
-    if (parameters_[i].stacked && made[i]) made[i - 1] = true;
-  }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
-  }
+ParameterSet::ValueSizes ParameterSet::LayOutValues() {
   values_follow_gradients_ = ranks_ > 1 && ValuesCanFollowGradients();
   if (values_follow_gradients_ && in_file_) return {.bytes = FollowGradientsInUnits()};
   ValueSizes sizes;
   if (values_follow_gradients_) {
     sizes.bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
   }
-  for (Parameter& parameter : parameters_) {
+  for (int64_t i = 0; i < size(); ++i) {
+    const Parameter& parameter = (*this)[i];
     if (values_follow_gradients_ && parameter.trainable()) {
-      parameter.value_offset = static_cast<size_t>(parameter.gradient_offset) * sizeof(float);
+      places_[i].value = static_cast<size_t>(places_[i].gradient) * sizeof(float);
       continue;
     }
-    size_t& bytes = IsKept(static_cast<size_t>(parameter.unit)) ? sizes.kept : sizes.bytes;
+    size_t& bytes = IsKept(parameter.unit) ? sizes.kept : sizes.bytes;
     if (!parameter.stacked) bytes = AlignedBytes(bytes);
     while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
-    parameter.value_offset = bytes;
+    places_[i].value = bytes;
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
   }
   sizes = {AlignedBytes(sizes.bytes), AlignedBytes(sizes.kept)};
@@ -68,15 +56,15 @@ size_t ParameterSet::FollowGradientsInUnits() {
     const int64_t first = FirstGradient(unit);
     const size_t begin = bytes;
     bytes += static_cast<size_t>(FirstGradient(unit + 1) - first) * sizeof(float);
-    for (Parameter& parameter : parameters_) {
+    for (int64_t i = 0; i < size(); ++i) {
+      const Parameter& parameter = (*this)[i];
       if (parameter.unit != unit) continue;
       if (parameter.trainable()) {
-        parameter.value_offset =
-            begin + static_cast<size_t>(parameter.gradient_offset - first) * sizeof(float);
+        places_[i].value = begin + static_cast<size_t>(places_[i].gradient - first) * sizeof(float);
         continue;
       }
       if (!parameter.stacked) bytes = AlignedBytes(bytes);
-      parameter.value_offset = bytes;
+      places_[i].value = bytes;
       bytes += static_cast<size_t>(parameter.StoredElements()) * sizeof(float);
     }
     bytes = AlignedBytes(bytes);
@@ -86,8 +74,8 @@ size_t ParameterSet::FollowGradientsInUnits() {
 }
 
 int64_t ParameterSet::FirstGradient(int64_t unit) const {
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.unit >= unit && parameter.trainable()) return parameter.gradient_offset;
+  for (int64_t i = 0; i < size(); ++i) {
+    if ((*this)[i].unit >= unit && (*this)[i].trainable()) return places_[i].gradient;
   }
   return gradient_count_;
 }
@@ -98,10 +86,9 @@ TensorView ParameterSet::ValuesAlong(const Range& range) const {
     auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
     return {values + range.begin, DType::kF32, {range.size()}, values_.view().device};
   }
-  const auto at = std::find_if(parameters_.rbegin(), parameters_.rend(), [&](const Parameter& p) {
-    return p.trainable() && p.gradient_offset <= range.begin;
-  });
-  const int64_t unit = at->unit;
+  int64_t index = size() - 1;
+  while (!(*this)[index].trainable() || places_[index].gradient > range.begin) --index;
+  const int64_t unit = (*this)[index].unit;
   std::byte* const values = unit_values_[static_cast<size_t>(unit)];
   WEFT_CHECK(values != nullptr, "values in a file are read first");
   return {reinterpret_cast<float*>(values) + (range.begin - FirstGradient(unit)),
@@ -113,9 +100,9 @@ ParameterSet::GradientCounts ParameterSet::LayOutGradientRuns() {
   GradientCounts counts;
   gradient_runs_.clear();
   for (int64_t i = 0; i < size(); ++i) {
-    if (!parameters_[i].trainable()) continue;
+    if (!(*this)[i].trainable()) continue;
     const Range range = GradientRange(i);
-    const bool kept = IsKept(static_cast<size_t>(parameters_[i].unit));
+    const bool kept = IsKept((*this)[i].unit);
     int64_t& held = kept ? counts.kept : counts.elements;
     if (gradient_runs_.empty() || gradient_runs_.back().kept != kept) {
       gradient_runs_.push_back({{range.begin, range.begin}, held, kept});
@@ -138,9 +125,9 @@ Tensor ParameterSet::HeldGradients(const Range& range) const {
 
 // A stack is one matrix of values, also where only some of it is trained.
 bool ParameterSet::ValuesCanFollowGradients() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].dtype != DType::kF32) return false;
-    if (parameters_[i].stacked && parameters_[i].trainable() != parameters_[i - 1].trainable()) {
+  for (int64_t i = 0; i < size(); ++i) {
+    if ((*this)[i].dtype != DType::kF32) return false;
+    if ((*this)[i].stacked && (*this)[i].trainable() != (*this)[i - 1].trainable()) {
       return false;
     }
   }
@@ -151,13 +138,14 @@ bool ParameterSet::ValuesCanFollowGradients() const {
 void ParameterSet::LayOutGradients() {
   gradient_count_ = differentiated_count_ = 0;
   bool joins = false;
-  for (Parameter& parameter : parameters_) {
+  for (int64_t i = 0; i < size(); ++i) {
+    const Parameter& parameter = (*this)[i];
     if (!parameter.trainable()) {
       joins = false;
       continue;
     }
     if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
-    parameter.gradient_offset = gradient_count_;
+    places_[i].gradient = gradient_count_;
     gradient_count_ += parameter.StoredElements();
     if (parameter.source_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
     joins = true;
@@ -166,16 +154,16 @@ void ParameterSet::LayOutGradients() {
 }
 
 // Stacks are in one region, trained as far as a part of them is.
-void ParameterSet::LayOutRegions(DType matrices) {
+void ParameterSet::LayOutRegions() {
   using Kind = std::tuple<bool, int64_t, int64_t, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
-    while (end < size() && parameters_[end].stacked) ++end;
-    const Parameter& parameter = parameters_[first];
-    const bool trained = std::any_of(parameters_.begin() + first, parameters_.begin() + end,
+    while (end < size() && (*this)[end].stacked) ++end;
+    const Parameter& parameter = (*this)[first];
+    const bool trained = std::any_of(begin() + first, begin() + end,
                                      [](const Parameter& p) { return p.trainable(); });
-    const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
+    const int64_t last_unit = LastUnitOf(first);
     const bool is_matrix = parameter.shape.rank >= 2;
     const bool looked_up = parameter.looked_up();
     const bool of_experts = parameter.of_shared_expert;
@@ -183,10 +171,10 @@ void ParameterSet::LayOutRegions(DType matrices) {
         Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up, of_experts),
         regions_.size());
     if (is_new) {
-      const int64_t copies = of_experts ? expert_ranks_ : 1;
+      const int64_t copies = of_experts ? expert_ranks() : 1;
       regions_.push_back({.trained = trained,
                           .matrices = is_matrix,
-                          .dtype = is_matrix ? matrices : DType::kF32,
+                          .dtype = parameter.dtype,
                           .first_unit = parameter.unit,
                           .last_unit = last_unit,
                           .looked_up = looked_up,
@@ -203,11 +191,10 @@ void ParameterSet::LayOutRegions(DType matrices) {
   for (Region& region : regions_) {
     region.elements.begin = offset;
     for (int64_t index : region.parameters) {
-      Parameter& parameter = parameters_[index];
+      const Parameter& parameter = (*this)[index];
       if (!parameter.stacked) offset = Aligned(offset, 1);
-      parameter.dtype = region.dtype;
-      parameter.value_offset = static_cast<size_t>(offset);
-      if (parameter.trainable()) parameter.gradient_offset = offset;
+      places_[index].value = static_cast<size_t>(offset);
+      if (parameter.trainable()) places_[index].gradient = offset;
       offset += parameter.StoredElements();
     }
     // A multiple from the region's own beginning.
@@ -219,7 +206,7 @@ void ParameterSet::LayOutRegions(DType matrices) {
 }
 
 Status ParameterSet::AllocateShards(Context& context) {
-  placed_.resize(parameters_.size());
+  placed_.resize(places_.size());
   if (in_file_) return MakeFile(context);
   size_t bytes = 0;
   for (const Region& region : regions_) {
@@ -236,7 +223,7 @@ Status ParameterSet::AllocateShards(Context& context) {
 }
 
 Status ParameterSet::MakeFile(const Context& context) {
-  WEFT_CHECK((streamed_ || values_sharded()) && !has_derived_,
+  WEFT_CHECK((streamed_ || values_sharded()) && !has_derived(),
              "values in a file are brought unit by unit");
   unit_values_.assign(static_cast<size_t>(units()), nullptr);
   std::vector<int64_t> bytes(unit_values_.size());
@@ -262,19 +249,19 @@ void ParameterSet::PlaceUnit(int64_t unit, std::byte* data) {
 }
 
 size_t ParameterSet::OffsetInUnit(int64_t index) const {
-  const Parameter& parameter = parameters_[index];
+  const Parameter& parameter = (*this)[index];
   if (!values_sharded()) {
-    return parameter.value_offset - unit_begins_[static_cast<size_t>(parameter.unit)];
+    return places_[index].value - unit_begins_[static_cast<size_t>(parameter.unit)];
   }
   const Region& region = RegionOf(index);
   const Range own = OwnOf(region);
   const int64_t skipped =
-      std::clamp<int64_t>(static_cast<int64_t>(parameter.value_offset) - own.begin, 0, own.size());
+      std::clamp<int64_t>(static_cast<int64_t>(places_[index].value) - own.begin, 0, own.size());
   return region.held_offset + static_cast<size_t>(skipped) * DTypeSize(region.dtype);
 }
 
 const ParameterSet::Region& ParameterSet::RegionOf(int64_t index) const {
-  const auto begin = static_cast<int64_t>(parameters_[index].value_offset);
+  const auto begin = static_cast<int64_t>(places_[index].value);
   return *std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
     return begin >= region.elements.begin && begin < region.elements.end;
   });
@@ -291,14 +278,15 @@ void ParameterSet::LayOutUnitOperands() {
   unit_sizes_.assign(static_cast<size_t>(units()), {});
   unit_operands_.resize(static_cast<size_t>(units()));
   for (const bool tables : {false, true}) {
-    for (Parameter& parameter : parameters_) {
-      if (!ReadDirectly(parameter) || parameter.looked_up() != tables) continue;
+    for (int64_t i = 0; i < size(); ++i) {
+      const Parameter& parameter = (*this)[i];
+      if (!parameter.read_unpacked() || parameter.looked_up() != tables) continue;
       UnitSizes& sizes = unit_sizes_[static_cast<size_t>(parameter.unit)];
       if (!parameter.stacked) {
         sizes.all =
             (sizes.all + kAlignElements * 4 - 1) / (kAlignElements * 4) * kAlignElements * 4;
       }
-      parameter.operand_offset = sizes.all;
+      places_[i].operand = sizes.all;
       sizes.all += parameter.StoredElements() * static_cast<int64_t>(DTypeSize(parameter.dtype));
       if (!tables) sizes.without_tables = sizes.all;
     }

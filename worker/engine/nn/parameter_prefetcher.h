@@ -27,7 +27,7 @@ class DerivedCopies {
 enum class Pass : uint8_t { kForward, kBackward };
 
 /// Fetches the parameters of a model, where not all are in memory at all times, before a part of
-/// the network computes with them. Units are those of ParameterSet::StartUnit. Passes go through
+/// the network computes with them. Units are those of ParameterList::StartUnit. Passes go through
 /// the units in rising order, then, when they differentiate, in falling order.
 class ParameterPrefetcher {
  public:

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <utility>
 
-#include "common/glob.h"
 #include "common/rng.h"
-#include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/parameter_file.h"
@@ -113,136 +110,14 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
 ParameterSet::ParameterSet() = default;
 ParameterSet::~ParameterSet() = default;
 
-bool IsBlockMatrix(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kQueriesKeysValues:
-    case ParameterRole::kQueriesKeys:
-    case ParameterRole::kValues:
-    case ParameterRole::kAttentionOutput:
-    case ParameterRole::kMlpUp:
-    case ParameterRole::kMlpDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
-int64_t ParameterSet::Register(std::string name, Shape shape, ParameterRole role,
-                               int64_t padded_rows, Shard shard) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.padded_rows = std::max(padded_rows, shape[0]);
-  parameter.shape = shape;
-  parameter.shard = std::move(shard);
-  parameter.role = role;
-  return Add(std::move(parameter));
-}
-
-int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const Shape& row) {
-  const int64_t first = size();
-  for (const StackedPart& part : parts) {
-    Parameter parameter;
-    parameter.name = part.name;
-    parameter.shape = row;
-    std::copy_backward(row.dims.begin(), row.dims.end() - 1, parameter.shape.dims.end());
-    parameter.shape.dims[0] = part.rows;
-    ++parameter.shape.rank;
-    parameter.shard = part.shard;
-    parameter.padded_rows = part.rows;
-    parameter.role = part.role;
-    parameter.stacked = size() > first;
-    Add(std::move(parameter));
-  }
-  return first;
-}
-
-void ParameterSet::SetStart(int64_t index, const Initializer& initializer,
-                            double learning_rate_scale) {
-  parameters_[index].initializer = initializer;
-  parameters_[index].learning_rate_scale = learning_rate_scale;
-}
-
-int64_t ParameterSet::Add(Parameter parameter) {
-  WEFT_CHECK(!values_, "parameters are registered before they are allocated");
-  parameter.unit = unit_;
-  parameters_.push_back(std::move(parameter));
-  return size() - 1;
-}
-
-void ParameterSet::SetParts(int64_t index, std::vector<int64_t> rows) {
-  Parameter& parameter = parameters_[index];
-  WEFT_CHECK(std::accumulate(rows.begin(), rows.end(), int64_t{0}) == parameter.shape[0],
-             "the parts make up the whole of " + parameter.name);
-  parameter.parts = std::move(rows);
-}
-
-void ParameterSet::Derive(int64_t index, std::vector<Source> sources) {
-  WEFT_CHECK(parameters_[index].trainable(), "what is frozen has no sources");
-  has_derived_ = true;
-  parameters_[index].first_source = size();
-  parameters_[index].sources = std::ssize(sources);
-  for (Source& source : sources) {
-    Parameter parameter;
-    parameter.name = std::move(source.name);
-    parameter.shape = source.shape;
-    parameter.padded_rows = source.shape[0];
-    parameter.role = parameters_[index].role;
-    parameter.initializer = source.initializer;
-    parameter.learning_rate_scale = parameters_[index].learning_rate_scale;
-    parameter.parts = std::move(source.parts);
-    parameter.source_of = index;
-    Add(std::move(parameter));
-  }
-}
-
 Status ParameterSet::OnValues(Context& context, ValuesFrom from) const {
   for (const auto& hook : values_hooks_) WEFT_RETURN_IF_ERROR(hook(context, from));
   return OkStatus();
 }
 
-std::vector<std::string> ParameterSet::Names() const {
-  if (!names_.empty()) return names_;
-  std::vector<std::string> names;
-  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
-  return names;
-}
-
-Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
-  const std::vector<std::string> names = Names();
-  for (const std::string& pattern : patterns) {
-    for (Parameter& parameter : parameters_) {
-      if (GlobMatches(pattern, parameter.name)) parameter.gradient_offset = -1;
-    }
-    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
-    if (std::any_of(names.begin(), names.end(), matches)) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError(
-        "model.freeze '" + pattern + "' matches no parameter; hint: " +
-        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
-  }
-  const auto frozen = [&](const std::string& name) {
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [&](const std::string& pattern) { return GlobMatches(pattern, name); });
-  };
-  if (std::all_of(names.begin(), names.end(), frozen)) {
-    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
-  }
-  return OkStatus();
-}
-
-void ParameterSet::SetExpertRank(int64_t rank, int64_t ranks) {
-  WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
-  expert_rank_ = rank;
-  expert_ranks_ = ranks;
-  SetStage();
-  for (Parameter& parameter : parameters_) {
-    parameter.of_shared_expert = parameter.name.find(".experts.") != std::string::npos;
-  }
-}
-
 void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
   WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
-  WEFT_CHECK(ranks == 1 || ranks % expert_ranks_ == 0, "as many ranks have each of the experts");
+  WEFT_CHECK(ranks == 1 || ranks % expert_ranks() == 0, "as many ranks have each of the experts");
   ranks_ = ranks;
   place_gradients_ = place_gradients;
 }
@@ -255,29 +130,31 @@ void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
 
 void ParameterSet::PlaceGradients(const Range& range, float* data) {
   for (int64_t i = 0; i < size(); ++i) {
-    const int64_t offset = parameters_[i].gradient_offset;
-    if (!parameters_[i].trainable() || offset < range.begin || offset >= range.end) continue;
+    const int64_t offset = places_[i].gradient;
+    if (!(*this)[i].trainable() || offset < range.begin || offset >= range.end) continue;
     gradient_data_[i] = data == nullptr ? nullptr : data + (offset - range.begin);
   }
 }
 
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
   stream_ = context.stream;
-  gradient_data_.assign(parameters_.size(), nullptr);
+  SetTypes(matrices);
+  places_.assign(static_cast<size_t>(size()), {});
+  gradient_data_.assign(places_.size(), nullptr);
   Context below = context;
   if (offloaded_) {
     WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host memory pool");
     below = InHostMemoryPool(context);
   }
   if (values_sharded()) {
-    WEFT_CHECK(place_gradients_ && !has_derived_, "gradients of sharded values are placed");
-    LayOutRegions(matrices);
+    WEFT_CHECK(place_gradients_ && !has_derived(), "gradients of sharded values are placed");
+    LayOutRegions();
     return AllocateShards(below);
   }
-  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived_),
+  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
              "units are kept on the device where the others have copies there");
   LayOutGradients();
-  const ValueSizes sizes = LayOutValues(matrices);
+  const ValueSizes sizes = LayOutValues();
   if (offloaded_) WEFT_RETURN_IF_ERROR(AllocateOperands(context));
   if (in_file_) return MakeFile(context);
   const auto allocate = [&](Context& where, size_t bytes, Tensor& values) -> Status {
@@ -330,12 +207,12 @@ Status ParameterSet::ReserveOperands(Context& context, int64_t unit, bool tables
 void ParameterSet::BringOperands(Context& context, int64_t unit) const {
   const UnitOperands& operands = unit_operands_[static_cast<size_t>(unit)];
   for (int64_t i = 0; i < size(); ++i) {
-    const Parameter& parameter = parameters_[i];
-    if (parameter.unit != unit || parameter.operand_offset < 0) continue;
+    const Parameter& parameter = (*this)[i];
+    if (parameter.unit != unit || places_[i].operand < 0) continue;
     if (parameter.looked_up() && !operands.tables) continue;
     AwaitUpdated(*context.host, i);
     const TensorView from = padded_value(i);
-    context.host->up().Copy(operands.memory.As<uint8_t>() + parameter.operand_offset, from.data,
+    context.host->up().Copy(operands.memory.As<uint8_t>() + places_[i].operand, from.data,
                             from.Bytes());
   }
 }
@@ -346,10 +223,11 @@ Status ParameterSet::AllocateOperands(Context& context) {
     return OkStatus();
   }
   size_t bytes = 0;
-  for (Parameter& parameter : parameters_) {
-    if (!ReadDirectly(parameter) || IsKept(static_cast<size_t>(parameter.unit))) continue;
+  for (int64_t i = 0; i < size(); ++i) {
+    const Parameter& parameter = (*this)[i];
+    if (!parameter.read_unpacked() || IsKept(parameter.unit)) continue;
     if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
-    parameter.operand_offset = static_cast<int64_t>(bytes);
+    places_[i].operand = static_cast<int64_t>(bytes);
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
   }
   WEFT_ASSIGN_OR_RETURN(operands_, Tensor::New(context, Component::kParameters, DType::kU8,
@@ -358,12 +236,12 @@ Status ParameterSet::AllocateOperands(Context& context) {
 }
 
 void ParameterSet::AwaitUpdated(HostMemoryPool& host, int64_t index) const {
-  if (parameters_[index].trainable()) host.updated().WaitFor(index);
+  if ((*this)[index].trainable()) host.updated().WaitFor(index);
 }
 
 void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
   for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].operand_offset < 0 || parameters_[i].unit != unit) continue;
+    if (places_[i].operand < 0 || (*this)[i].unit != unit) continue;
     AwaitUpdated(*context.host, i);
     const TensorView from = value(i);
     context.host->up().Copy(operand(i).data, from.data, from.Bytes());
@@ -377,14 +255,14 @@ Status ParameterSet::Initialize(uint64_t seed) {
                                   .values = true, .reads_values = false, .changes_values = true});
   }
   for (int64_t i = 0; i < size(); ++i) {
-    if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo(parameters_[i].unit));
-    const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
-    const Initializer& initializer = parameters_[i].initializer;
+    if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo((*this)[i].unit));
+    const PhiloxKey key{seed, 0, SiteHash((*this)[i].name.c_str())};
+    const Initializer& initializer = (*this)[i].initializer;
     const HeldValue held = held_value(i);
     const TensorView& view = held.view;
     if (view.shape.Elements() == 0) continue;
-    const Shape whole = parameters_[i].logical_shape();
-    const NamedTensor::Place place{whole, held.first, parameters_[i].shard};
+    const Shape whole = (*this)[i].logical_shape();
+    const NamedTensor::Place place{whole, held.first, (*this)[i].shard};
     const int64_t count = whole.Elements();
     const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
@@ -399,28 +277,11 @@ Status ParameterSet::Initialize(uint64_t seed) {
   return OnValues(context, ValuesFrom::kDrawn);
 }
 
-Result<int64_t> ParameterSet::Find(std::string_view name) const {
-  for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].name == name) return i;
-  }
-  return NotFoundError("the model has no parameter '" + std::string(name) + "'");
-}
-
-int64_t ParameterSet::ElementCount() const {
-  int64_t count = 0;
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.source_of >= 0 || !parameter.counted) continue;
-    if (expert_rank_ > 0 && !parameter.of_shared_expert) continue;
-    count += parameter.logical_shape().Elements();
-  }
-  return count;
-}
-
 ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
-  Range range{parameters_[index].gradient_offset, gradient_count_};
+  Range range{places_[index].gradient, gradient_count_};
   for (int64_t next = index + 1; next < size(); ++next) {
-    if (!parameters_[next].trainable()) continue;
-    range.end = parameters_[next].gradient_offset;
+    if (!(*this)[next].trainable()) continue;
+    range.end = places_[next].gradient;
     break;
   }
   return range;
@@ -429,12 +290,12 @@ ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].derived()) continue;
+    if ((*this)[i].derived()) continue;
     const HeldValue held = held_value(i);
-    tensors.push_back({parameters_[i].name, held.view});
+    tensors.push_back({.name = (*this)[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
     if (values_sharded()) {
-      tensors.back().part = {.whole = parameters_[i].shape, .first = held.first};
+      tensors.back().part = {.whole = (*this)[i].shape, .first = held.first};
     }
   }
   return tensors;
@@ -442,8 +303,8 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   if (!values_sharded()) return {0, value(index)};
-  const auto begin = static_cast<int64_t>(parameters_[index].value_offset);
-  const int64_t end = begin + parameters_[index].shape.Elements();
+  const auto begin = static_cast<int64_t>(places_[index].value);
+  const int64_t end = begin + (*this)[index].shape.Elements();
   const Region& region = RegionOf(index);
   const Range own = OwnOf(region);
   const int64_t first = std::clamp(own.begin, begin, end);
@@ -459,17 +320,16 @@ void ParameterSet::PlaceRegion(const Region& region, const TensorView& values) {
   for (int64_t index : region.parameters) {
     placed_[index] = values;
     if (!values) continue;
-    placed_[index].data =
-        static_cast<char*>(values.data) +
-        (parameters_[index].value_offset - static_cast<size_t>(region.elements.begin)) *
-            DTypeSize(values.dtype);
+    placed_[index].data = static_cast<char*>(values.data) +
+                          (places_[index].value - static_cast<size_t>(region.elements.begin)) *
+                              DTypeSize(values.dtype);
   }
 }
 
 std::vector<TensorView> ParameterSet::DifferentiatedGradients() const {
-  std::vector<TensorView> views(parameters_.size());
+  std::vector<TensorView> views(places_.size());
   for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].differentiated()) views[i] = gradient(i);
+    if ((*this)[i].differentiated()) views[i] = gradient(i);
   }
   return views;
 }
@@ -479,14 +339,14 @@ TensorView ParameterSet::differentiated_gradients() const {
 }
 
 Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
-  Shape shape = parameters_[index].shape;
-  if (padded) shape.dims[0] = parameters_[index].padded_rows;
-  for (int64_t i = 1; i < count; ++i) shape.dims[0] += parameters_[index + i].shape[0];
+  Shape shape = (*this)[index].shape;
+  if (padded) shape.dims[0] = (*this)[index].padded_rows;
+  for (int64_t i = 1; i < count; ++i) shape.dims[0] += (*this)[index + i].shape[0];
   return shape;
 }
 
 TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
-  const Parameter& parameter = parameters_[index];
+  const Parameter& parameter = (*this)[index];
   if (values_sharded()) {
     WEFT_CHECK(placed_[index], "read before it was brought: " + parameter.name);
     return {placed_[index].data, placed_[index].dtype, ShapeOf(index, count, padded),
@@ -497,20 +357,20 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
     return {unit == nullptr ? nullptr : unit + OffsetInUnit(index), parameter.dtype,
             ShapeOf(index, count, padded)};
   }
-  const Tensor& values = IsKept(static_cast<size_t>(parameter.unit)) ? kept_values_ : values_;
-  return {values.As<uint8_t>() + parameter.value_offset, parameter.dtype,
+  const Tensor& values = IsKept(parameter.unit) ? kept_values_ : values_;
+  return {values.As<uint8_t>() + places_[index].value, parameter.dtype,
           ShapeOf(index, count, padded), values.view().device};
 }
 
 TensorView ParameterSet::OperandView(int64_t index, int64_t count, bool padded) const {
   TensorView view = ValueView(index, count, padded);
   if (!on_host(index) || values_sharded()) return view;
-  const Parameter& parameter = parameters_[index];
-  WEFT_CHECK(parameter.operand_offset >= 0, "only packed copies of it are on the device");
+  const Parameter& parameter = (*this)[index];
+  WEFT_CHECK(has_operand_copy(index), "only packed copies of it are on the device");
   const Tensor& memory =
       streamed_ ? unit_operands_[static_cast<size_t>(parameter.unit)].memory : operands_;
   WEFT_CHECK(memory, "read before it was brought: " + parameter.name);
-  view.data = memory.As<uint8_t>() + parameter.operand_offset;
+  view.data = memory.As<uint8_t>() + places_[index].operand;
   view.device = memory.view().device;
   return view;
 }

@@ -4,55 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "worker/engine/nn/packed_copies.h"
+#include "worker/engine/nn/parameter_list.h"
 #include "worker/engine/nn/parameter_prefetcher.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
 namespace weft::engine {
-
-/// The role of a parameter in a model: its start and its learning rate may depend on it
-/// (nn/initialization.h).
-enum class ParameterRole : uint8_t {
-  kMatrix,  ///< None of those below.
-  kTokenEmbedding,
-  kPositionEmbedding,
-  kQueriesKeysValues,  ///< Three blocks of rows; queries and keys, or values, where they are apart.
-  kQueriesKeys,
-  kValues,
-  kAttentionOutput,
-  kMlpUp,
-  kMlpDown,
-  kClassifier,
-  kNormWeight,
-  kBias,
-  kBranchScale,  ///< The factor of a residual branch.
-};
-
-/// A matrix of a block, both of whose sides grow with the model's width.
-bool IsBlockMatrix(ParameterRole role);
-
-enum class Distribution : uint8_t {
-  kNormal,
-  kTruncatedNormal,  ///< Normal, but drawn again where it is more than two deviations away.
-  kUniform,
-};
-
-/// How a parameter starts: drawn around `mean` with this deviation (of a truncated normal, that
-/// before the cut).
-struct Initializer {
-  double mean = 0;
-  double deviation = 0;
-  Distribution distribution = Distribution::kNormal;
-  /// The last `tail_rows` rows are drawn with tail_factor times the deviation.
-  int64_t tail_rows = 0;
-  double tail_factor = 1;
-};
 
 /// Where the values of all parameters have come from.
 enum class ValuesFrom : uint8_t {
@@ -61,167 +22,18 @@ enum class ValuesFrom : uint8_t {
   kCheckpoint,  ///< All that is trained.
 };
 
-/// One tensor of a model, trained unless it was frozen.
-struct Parameter {
-  std::string name;
-  Shape shape;                 ///< Of the part here.
-  Shard shard;                 ///< What of the logical tensor that is.
-  bool sees_all_rows = false;  ///< See ParameterSet::Partial, as the next.
-  bool partial_gradient = false;
-  bool shared_by_stages = false;
-  bool of_shared_expert = false;  ///< See ParameterSet::SetExpertRank.
-  bool counted = true;            ///< Not by another stage of a pipeline.
-  int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
-  ParameterRole role = ParameterRole::kMatrix;
-  Initializer initializer;
-  double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
-  std::vector<int64_t> parts;      ///< Rows of matrices that lie one under the other in this one.
-  bool stacked = false;            ///< Lies right under the parameter before it.
-  int64_t first_source = -1;  ///< See ParameterSet::Derive: the first of `sources` successive ones.
-  int64_t sources = 0;
-  int64_t source_of = -1;       ///< Of a source: the derived parameter.
-  DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
-  int64_t unit = 0;             ///< See ParameterSet::StartUnit.
-  size_t value_offset = 0;      ///< First byte in the buffer of values; of sharded ones element.
-  bool read_directly = false;   ///< See ParameterSet::SetReadDirectly.
-  int64_t operand_offset = -1;  ///< First byte in that of operands (of the unit, where values are
-                                ///< streamed), where it has a place there.
-  int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
-
-  bool trainable() const { return gradient_offset >= 0; }
-
-  /// Whether it is a table whose rows unit 0 reads, in the forward pass alone.
-  bool looked_up() const {
-    return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
-  }
-
-  /// Numbers of storage.
-  int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
-
-  /// Its value is computed from its sources, which are trained in its place.
-  bool derived() const { return sources > 0; }
-
-  /// The backward pass computes its gradient; that of a source follows from what is derived.
-  bool differentiated() const { return trainable() && source_of < 0; }
-
-  /// The optimizer changes it.
-  bool updated() const { return trainable() && !derived(); }
-
-  Shape logical_shape() const { return shard.LogicalShape(shape); }
-
-  /// Weight decay applies: matrices, not biases and norms.
-  bool decay() const { return shape.rank >= 2; }
-};
-
 class ParameterFile;
 
-/// The parameters of a model: their values in one buffer and the f32 gradients of the trained ones
-/// in another, in order of registration. Each begins on a 64-byte boundary (except stacked ones)
-/// with zeros in between. Values are f32; those of matrices have the type of the precision recipe,
-/// unless they are derived. Sources of derived parameters come after all other parameters.
-class ParameterSet {
+/// Where the parameters of its list reside: their values in one buffer and the f32 gradients of the
+/// trained ones in another, in order of registration; on the device, in the host memory pool, in
+/// parts, or in a file. Each begins on a 64-byte boundary (except stacked ones) with zeros in
+/// between.
+class ParameterSet : public ParameterList {
  public:
   ParameterSet();
   ~ParameterSet();
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
-
-  /// Registers a parameter before Allocate and returns its index. `padded_rows` of storage when
-  /// more than shape[0]. `shape` is that of the part that `shard` is.
-  int64_t Register(std::string name, Shape shape, ParameterRole role, int64_t padded_rows = 0,
-                   Shard shard = {});
-
-  /// One of several parameters that are used as one matrix.
-  struct StackedPart {
-    std::string name;
-    int64_t rows = 0;
-    ParameterRole role = ParameterRole::kMatrix;
-    Shard shard = {};  ///< Which rows these are.
-  };
-  /// Registers parameters that differ in their number of rows, one under the other without a gap,
-  /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
-  int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
-
-  /// Says that some parameters are tensor-parallel shards, of which this is rank `rank`; the others
-  /// are replicated. `deals_out_rows`: sequence parallelism partitions the rows of a batch between
-  /// the sharded layers.
-  void SetTensorRank(int64_t rank, bool deals_out_rows) {
-    tensor_rank_ = rank;
-    deals_out_rows_ = deals_out_rows;
-  }
-  bool sharded() const { return tensor_rank_ >= 0; }
-
-  /// Whether this rank counts `index` in sums over the tensor-, pipeline- and expert-parallel
-  /// ranks, so that each logical number counts once.
-  bool Counts(int64_t index) const {
-    return CountsPart(index) && (expert_rank_ == 0 || parameters_[index].of_shared_expert);
-  }
-  /// The same for its part of `index` with ZeRO, whose shard group includes the expert-parallel
-  /// ranks: each of these has other parts.
-  bool CountsPart(int64_t index) const {
-    const Parameter& parameter = parameters_[index];
-    if (!parameter.counted || !parameter.shard.first) return false;
-    return tensor_rank_ <= 0 || !parameter.shard.whole();
-  }
-
-  /// Whether the gradient of the replicated parameter `index` is a partial gradient, to be summed
-  /// over the tensor-parallel ranks: each sees some rows of a batch only, or partial sums.
-  bool Partial(int64_t index) const {
-    const Parameter& parameter = parameters_[index];
-    if (parameter.partial_gradient) return true;
-    return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
-  }
-  /// Says that each rank computes the gradient of `index` over all rows.
-  void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
-  /// Says that each tensor-parallel rank computes a partial gradient of `index`.
-  void SetPartialGradient(int64_t index) { parameters_[index].partial_gradient = true; }
-
-  /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
-  void SetStage() { of_stage_ = true; }
-  bool of_stage() const { return of_stage_; }
-  /// Says that another stage has `index`, too: its gradient is the sum of theirs. `counts`: this
-  /// one counts it, in sums over the stages, and saves it.
-  void SetSharedByStages(int64_t index, bool counts) {
-    parameters_[index].shared_by_stages = true;
-    parameters_[index].counted = counts;
-  }
-
-  /// Says what the parameters of the whole network are called, in the order of the forward pass,
-  /// where other ranks have some. Before Freeze.
-  void SetNames(std::vector<std::string> names) { names_ = std::move(names); }
-  /// Those names; without SetNames, those of the parameters here.
-  std::vector<std::string> Names() const;
-
-  /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts, the
-  /// parameters named so; the others are replicated. All are registered; before Allocate.
-  void SetExpertRank(int64_t rank, int64_t ranks);
-  int64_t expert_ranks() const { return expert_ranks_; }
-
-  /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
-  void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
-
-  /// Says that a parameter is several matrices, one under the other, with `rows` rows.
-  void SetParts(int64_t index, std::vector<int64_t> rows);
-
-  /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
-  /// gradient. Before Allocate. kInvalid when a pattern matches none, here or elsewhere, naming a
-  /// near one, or when none is left to train anywhere.
-  Status Freeze(const std::vector<std::string>& patterns);
-
-  /// What a parameter is derived from.
-  struct Source {
-    std::string name;
-    Shape shape;
-    Initializer initializer;
-    std::vector<int64_t> parts = {};  ///< Parameter::parts
-  };
-  /// Has the trained matrix `index` computed from `sources`, which are trained in its place: a
-  /// technique computes its value before the forward pass and their gradients from its own after
-  /// the backward pass. Before Allocate; other parameters are registered before it.
-  void Derive(int64_t index, std::vector<Source> sources);
-
-  /// Whether any parameter is derived.
-  bool has_derived() const { return has_derived_; }
 
   /// Has `hook` called when values have come from somewhere, all at once, in the order of the
   /// calls.
@@ -238,16 +50,6 @@ class ParameterSet {
   /// Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
 
-  /// Parameters registered from now on belong to the next unit: those that one part of the network
-  /// computes with. Units follow each other as these parts do; unit 0, which is there from the
-  /// start, is what the blocks of a transformer read from.
-  void StartUnit() { ++unit_; }
-  int64_t units() const { return unit_ + 1; }
-  /// The last unit computes with `index`, which an earlier one has, too: a token table that
-  /// classifies.
-  void UseInLastUnit(int64_t index) { used_last_ = index; }
-  bool LastUnitUsesFirst() const { return used_last_ >= 0; }
-
   /// With ShareAmong: rank `rank` holds only its part of each value; of experts part
   /// `part_of_experts`, with a part for each rank that holds the same ones. A prefetcher
   /// (parameter_prefetcher.h) gathers whole values, unit by unit, and says where they are; until
@@ -258,9 +60,6 @@ class ParameterSet {
   }
   bool values_sharded() const { return shard_rank_ >= 0; }
   int64_t shard_rank() const { return shard_rank_; }
-
-  /// Says that operations read this matrix unpacked, like vectors; they read others packed.
-  void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
 
   /// Puts values and gradients in the host memory pool of the context; PlaceGradients gives
   /// gradients temporary places on the device. The device has a copy of the values that operations
@@ -273,9 +72,7 @@ class ParameterSet {
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !kept_units_.empty(); }
   /// Whether `index` resides in the host memory pool.
-  bool on_host(int64_t index) const {
-    return offloaded_ && !IsKept(static_cast<size_t>(parameters_[index].unit));
-  }
+  bool on_host(int64_t index) const { return offloaded_ && !IsKept((*this)[index].unit); }
 
   /// Offloaded values have copies on the device only while a prefetcher (parameter_prefetcher.h)
   /// brings them, unit by unit. Before Allocate.
@@ -315,23 +112,6 @@ class ParameterSet {
   /// The stream in whose order the parameters are read and written; set by Allocate.
   const Stream& stream() const { return stream_; }
 
-  int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
-  const Parameter& operator[](int64_t index) const { return parameters_[index]; }
-  /// Whether one of `count` parameters from `first` on is.
-  bool AnyTrainable(int64_t first, int64_t count) const {
-    for (int64_t i = first; i < first + count; ++i) {
-      if (parameters_[i].trainable()) return true;
-    }
-    return false;
-  }
-
-  /// Index of `name`; kNotFound when the model has no such parameter.
-  Result<int64_t> Find(std::string_view name) const;
-
-  /// Numbers in all parameters of the network, frozen ones too, over all model-parallel ranks;
-  /// padding and sources do not count. In a pipeline those that this stage counts.
-  int64_t ElementCount() const;
-
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
   /// The tensor that operations read on the device: the value itself, or its copy.
   TensorView operand(int64_t index) const { return OperandView(index, 1, false); }
@@ -368,6 +148,10 @@ class ParameterSet {
   /// memory.
   Tensor MoveGradients(Tensor memory);
   int64_t GradientCount() const { return gradient_count_; }
+  /// Element of the whole buffer at which the gradient of a trained parameter begins.
+  int64_t GradientOffset(int64_t index) const { return places_[index].gradient; }
+  /// Whether the device has a copy of an offloaded value, for operations that read it unpacked.
+  bool has_operand_copy(int64_t index) const { return places_[index].operand >= 0; }
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
@@ -455,34 +239,33 @@ class ParameterSet {
     std::shared_ptr<DerivedCopies> copies;
   };
   const std::vector<CopiesOf>& copies() const { return copies_; }
-  /// The unit that computes with the copies made of `first`.
-  int64_t UnitOfCopies(int64_t first) const {
-    return first == used_last_ ? unit_ : parameters_[first].unit;
-  }
   PackedCopies& spare_copies() { return spare_copies_; }
 
  private:
-  int64_t Add(Parameter parameter);
+  /// Where a parameter stands.
+  struct Place {
+    size_t value = 0;      ///< First byte in the buffer of values; of sharded ones element.
+    int64_t operand = -1;  ///< First byte in that of operands (of the unit, where values are
+                           ///< streamed), where it has a place there.
+    int64_t gradient = 0;  ///< First element in that of gradients, of trained ones.
+  };
   /// Bytes of values in the two memories: those of kept units, and all others.
   struct ValueSizes {
     size_t bytes = 0;
     size_t kept = 0;
   };
-  ValueSizes LayOutValues(DType matrices);
+  ValueSizes LayOutValues();
   size_t FollowGradientsInUnits();
   bool ValuesCanFollowGradients() const;
   /// Where the gradients of a unit begin, or those of the next one that has some.
   int64_t FirstGradient(int64_t unit) const;
   void LayOutGradients();
-  void LayOutRegions(DType matrices);
+  void LayOutRegions();
   Status AllocateShards(Context& context);
   Status MakeFile(const Context& context);
   const Region& RegionOf(int64_t index) const;
   /// Elements of the buffer of gradients that this rank holds of a region.
   Range OwnOf(const Region& region) const;
-  bool ReadDirectly(const Parameter& parameter) const {
-    return parameter.shape.rank < 2 || parameter.read_directly;
-  }
   Status AllocateOperands(Context& context);
   /// Elements of gradients in the two memories: those of kept units, and all others.
   struct GradientCounts {
@@ -492,16 +275,17 @@ class ParameterSet {
   GradientCounts LayOutGradientRuns();
   Status AllocateGradients(Context& context, Context& below);
   void LayOutUnitOperands();
-  bool IsKept(size_t unit) const { return unit < kept_units_.size() && kept_units_[unit]; }
+  bool IsKept(int64_t unit) const {
+    const auto index = static_cast<size_t>(unit);
+    return index < kept_units_.size() && kept_units_[index];
+  }
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
   Stream stream_;
-  std::vector<Parameter> parameters_;
-  std::vector<std::string> names_;  ///< See SetNames.
-  bool has_derived_ = false;
+  std::vector<Place> places_;  ///< By parameter, from Allocate on.
   std::vector<std::function<Status(Context&, ValuesFrom)>> values_hooks_;
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
@@ -510,8 +294,6 @@ class ParameterSet {
   bool streamed_ = false;
   bool in_file_ = false;
   bool values_follow_gradients_ = false;
-  int64_t unit_ = 0;        ///< Of what is registered next.
-  int64_t used_last_ = -1;  ///< See UseInLastUnit.
   int64_t shard_rank_ = -1;
   int64_t part_of_experts_ = -1;
   std::vector<Region> regions_;     ///< Of sharded values.
@@ -519,11 +301,6 @@ class ParameterSet {
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
   ParameterPrefetcher* prefetcher_ = nullptr;
-  bool of_stage_ = false;
-  int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
-  int64_t expert_ranks_ = 1;
-  int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
-  bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of sources.
   Tensor values_;                     ///< Bytes: parameters differ in type.

@@ -15,18 +15,19 @@ namespace {
 // on.
 void PutBranchScale(const GraftSite& site, BranchScaling scaling, Grafts& grafts) {
   ParameterSet* const parameters = site.parameters;
-  const auto add = [&](const char* what, int64_t size, ParameterRole role) {
-    return parameters->Register(site.name + what, {size}, role);
+  const ParameterRole role = site.sub_layer == SubLayer::kAttention ? ParameterRole::kAttentionScale
+                                                                    : ParameterRole::kMlpScale;
+  const auto add = [&](const char* what, int64_t size, bool shifts) {
+    return parameters->Register(site.name + what, {size}, role, {.bias = shifts});
   };
   const bool fixup = scaling == BranchScaling::kFixup;
   if (fixup) {
-    grafts.Put(
-        GraftPlace::kSubLayerInput,
-        std::make_unique<Affine>(parameters, -1, add(".input_shift", 1, ParameterRole::kBias)));
+    grafts.Put(GraftPlace::kSubLayerInput,
+               std::make_unique<Affine>(parameters, -1, add(".input_shift", 1, true)));
   }
   const int64_t size = scaling == BranchScaling::kVector ? site.width : 1;
-  const int64_t factor = add(".scale", size, ParameterRole::kBranchScale);
-  const int64_t shift = fixup ? add(".shift", 1, ParameterRole::kBias) : -1;
+  const int64_t factor = add(".scale", size, false);
+  const int64_t shift = fixup ? add(".shift", 1, true) : -1;
   grafts.Put(GraftPlace::kResidualBranch, std::make_unique<Affine>(parameters, factor, shift));
 }
 

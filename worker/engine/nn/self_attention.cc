@@ -37,7 +37,7 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o, const TensorParallel* ra
   const int64_t kv_width = o.kv_heads * o.head_dim;
   const auto output = [&](const std::string& name, const std::vector<int64_t>& blocks,
                           ParameterRole role) {
-    ParameterSet::StackedPart part{
+    ParameterList::StackedPart part{
         name, std::accumulate(blocks.begin(), blocks.end(), int64_t{0}), role, {}};
     if (ranks != nullptr) {
       part.shard = ranks->Rows(blocks, o.head_dim);
@@ -135,8 +135,7 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
   WEFT_CHECK(context_ == nullptr || dropout_ == 0, "ranks that share sequences drop no weights");
   if (o.qkv.size() > 1) return;
   const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
-  parameters->SetParts(parameters->Find(o.qkv[0] + ".weight").value(),
-                       {q_width, kv_width, kv_width});
+  parameters->SetParts(qkv_.weight_index(), {q_width, kv_width, kv_width});
 }
 
 Status SelfAttention::Pack(Context& context, Repack what) {

@@ -122,7 +122,7 @@ Result<Tensor> SumOverFeatures(
     Context& context, const TensorParallel* ranks, Tensor x,
     const std::function<Status()>& beside = [] { return OkStatus(); });
 
-/// Replaces partial gradients (ParameterSet::Partial) by their sums, in one all-reduce, with the
+/// Replaces partial gradients (ParameterList::Partial) by their sums, in one all-reduce, with the
 /// same bits on all ranks. If `parts` are given, which are the same on all ranks, only those of
 /// them.
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,

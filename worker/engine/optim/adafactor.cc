@@ -1,7 +1,5 @@
 #include "worker/engine/optim/adafactor.h"
 
-#include <string>
-
 #include "worker/engine/optim/fused_optimizer.h"
 
 namespace weft::engine {
@@ -12,16 +10,7 @@ Result<std::unique_ptr<Optimizer>> Adafactor::New(Context& context, const Optimi
   std::unique_ptr<Adafactor> adafactor(new Adafactor(spec));
   OptimizerState& state = adafactor->state_;
   const std::vector<int64_t> indices = TrainedParameters(parameters);
-  for (int64_t i : indices) {
-    const std::string prefix = "adafactor/" + parameters[i].name;
-    const Shape& shape = parameters[i].shape;
-    if (shape.rank == 1) {
-      state.Add(prefix + "/second_moment", shape);
-    } else {
-      state.Add(prefix + "/row_moment", {shape.Rows()});
-      state.Add(prefix + "/column_moment", {shape[-1]});
-    }
-  }
+  for (int64_t i : indices) state.Add(spec, parameters, WholePart(parameters, i));
   WEFT_RETURN_IF_ERROR(state.Allocate(context));
   size_t next = 0;
   for (int64_t i : indices) {
@@ -36,8 +25,8 @@ Result<std::unique_ptr<Optimizer>> Adafactor::New(Context& context, const Optimi
                                        .learning_rate_scale = common.learning_rate_scale,
                                        .weight_decay = common.weight_decay,
                                        .rounding_site = common.rounding_site};
-    if (shape.rank > 1) tensor.row_moment = state[next++];
-    tensor.column_moment = state[next++];
+    if (shape.rank > 1) tensor.row_moment = state[next++].As<float>();
+    tensor.column_moment = state[next++].As<float>();
     adafactor->tensors_.push_back(tensor);
   }
   return std::unique_ptr<Optimizer>(std::move(adafactor));

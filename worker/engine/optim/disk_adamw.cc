@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/fused_optimizer.h"
+#include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -81,8 +83,10 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
     const size_t tensor = made->entries_.size();
     std::optional<NamedTensor::Place> place;
     if (!part.whole) place = {.whole = parameter.shape, .first = part.first};
-    made->entries_.push_back({.name = parameter.name,
-                              .of = part,
+    for (const StateTensor& state : StateTensorsOf(spec, parameter)) {
+      WEFT_CHECK(state.format == StateFormat(), "moments in a file are f32");
+    }
+    made->entries_.push_back({.of = part,
                               .part = std::move(place),
                               .moments = {std::make_shared<Moment>(made.get(), tensor, 0),
                                           std::make_shared<Moment>(made.get(), tensor, 1)}});
@@ -207,12 +211,14 @@ Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
 std::vector<NamedTensor> DiskAdamW::StateTensors() const {
   std::vector<NamedTensor> tensors;
   for (const Entry& entry : entries_) {
-    for (const size_t which : {0, 1}) {
-      tensors.push_back(
-          {.name = "adamw/" + entry.name + (which == 0 ? "/first_moment" : "/second_moment"),
-           .view = {nullptr, DType::kF32, entry.of.value.shape},
-           .part = entry.part,
-           .stored = entry.moments[which]});
+    const Parameter& parameter = parameters_[entry.of.index];
+    size_t which = 0;
+    for (const StateTensor& state : StateTensorsOf(spec_, parameter)) {
+      tensors.push_back({.name = spec_.name + "/" + parameter.name + "/" + std::string(state.name),
+                         .view = {nullptr, state.format.dtype, entry.of.value.shape},
+                         .part = entry.part,
+                         .stored = entry.moments[which++],
+                         .parameter = entry.of.index});
     }
   }
   return tensors;

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kernels/optimizer/optimizer.h"
@@ -54,7 +53,6 @@ class DiskAdamW : public Optimizer {
     int64_t unit = 0;      ///< Of all, where values are in a file, too.
   };
   struct Entry {
-    std::string name;
     ParameterPart of;
     std::optional<NamedTensor::Place> part;  ///< None: all of the parameter.
     size_t first_tile = 0;

@@ -42,7 +42,7 @@ struct Fixture {
     const std::pair<const char*, int64_t> tables[] = {{"a", 7}, {"b", 1300}, {"c", 33}, {"d", 300}};
     for (const auto& [name, rows] : tables) {
       const Shape shape = {rows, 1001};
-      parameters.SetStart(parameters.Register(name, shape, ParameterRole::kMatrix), {0, 0.02});
+      parameters.SetStart(parameters.Register(name, shape, ParameterRole::kMlpUp), {0, 0.02});
     }
     parameters.Offload();
     WEFT_CHECK(parameters.Allocate(context, true).ok() && parameters.Initialize(1).ok(), "made");

@@ -57,17 +57,11 @@ Status RunLion(const Stream& stream, const OptimizerSpec& spec, const UpdateInpu
 }  // namespace
 
 const FusedRule* FindFusedRule(const OptimizerSpec& spec) {
-  static const FusedRule plain_sgd = {"sgd", {}, RunSgd};
-  static const std::vector<FusedRule> rules = {
-      {"sgd", {"momentum"}, RunSgd},
-      {"lars", {"momentum"}, RunLars},
-      {"adam", {"first_moment", "second_moment"}, RunAdam<false>},
-      {"adamw", {"first_moment", "second_moment"}, RunAdam<true>},
-      {"lamb", {"first_moment", "second_moment"}, RunLamb},
-      {"lion", {"momentum"}, RunLion},
+  static constexpr FusedRule kRules[] = {
+      {"sgd", RunSgd},          {"lars", RunLars}, {"adam", RunAdam<false>},
+      {"adamw", RunAdam<true>}, {"lamb", RunLamb}, {"lion", RunLion},
   };
-  if (spec.name == "sgd" && spec.momentum == 0) return &plain_sgd;
-  for (const FusedRule& rule : rules) {
+  for (const FusedRule& rule : kRules) {
     if (rule.name == spec.name) return &rule;
   }
   return nullptr;
@@ -121,22 +115,18 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
                                                        const std::vector<ParameterRule>& rules,
                                                        std::span<const ParameterPart> parts) {
   std::unique_ptr<FusedOptimizer> optimizer(new FusedOptimizer(spec, rule, parameters));
-  for (const ParameterPart& part : parts) {
-    const Parameter& parameter = parameters[part.index];
-    for (const char* name : rule.state) {
-      optimizer->state_.Add(std::string(rule.name) + "/" + parameter.name + "/" + name, part,
-                            parameter.shape);
-    }
-  }
-  WEFT_RETURN_IF_ERROR(optimizer->state_.Allocate(context));
+  OptimizerState& state = optimizer->state_;
+  std::vector<size_t> firsts;  // by part, of its state, and the end
+  for (const ParameterPart& part : parts) firsts.push_back(state.Add(spec, parameters, part));
+  firsts.push_back(state.size());
+  WEFT_RETURN_IF_ERROR(state.Allocate(context));
   if (parameters.gradients()) optimizer->gradients_ = parameters.gradients().As<float>();
-  size_t next = 0;
-  for (const ParameterPart& part : parts) {
+  for (size_t p = 0; p < parts.size(); ++p) {
     kernels::UpdateTensor tensor =
-        UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
-    for (size_t k = 0; k < rule.state.size(); ++k) tensor.state[k] = optimizer->state_[next++];
+        UpdateTensorOf(parameters, parts[p], rules[static_cast<size_t>(parts[p].index)]);
+    for (size_t k = firsts[p]; k < firsts[p + 1]; ++k) tensor.state[k - firsts[p]] = state[k];
     optimizer->tensors_.push_back(tensor);
-    optimizer->parts_.push_back(part);
+    optimizer->parts_.push_back(parts[p]);
   }
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,11 +13,9 @@
 
 namespace weft::engine {
 
-/// A rule of kernels/optimizer that treats all tensors in one pass: its name, what it keeps for
-/// each parameter, and the call.
+/// A rule of kernels/optimizer that treats all tensors in one pass.
 struct FusedRule {
   std::string_view name;
-  std::vector<const char*> state;
   Status (*run)(const Stream& stream, const OptimizerSpec& spec,
                 const kernels::UpdateInputs& inputs, const kernels::StepValue<int64_t>& update);
 };

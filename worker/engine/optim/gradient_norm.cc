@@ -91,7 +91,7 @@ std::vector<ParameterSet::Range> CountedGradients(const ParameterSet& parameters
     const bool counts =
         part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
     if (!counts || part.count() == 0) continue;
-    const int64_t first = parameters[part.index].gradient_offset + part.first;
+    const int64_t first = parameters.GradientOffset(part.index) + part.first;
     counted.push_back({first, first + part.count()});
   }
   return counted;

@@ -25,16 +25,13 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
   std::vector<int64_t> matrices;
   std::vector<ParameterPart> rest;
   for (int64_t i : TrainedParameters(parameters)) {
-    const bool of_a_block = parameters[i].shape.rank == 2 && BlockOf(parameters[i].name);
-    if (of_a_block) {
+    if (UpdatedByMuon(parameters[i], static_cast<size_t>(parameters[i].shape.rank))) {
       matrices.push_back(i);
     } else {
       rest.push_back(WholePart(parameters, i));
     }
   }
-  for (int64_t i : matrices) {
-    muon->state_.Add("muon/" + parameters[i].name + "/momentum", parameters[i].shape);
-  }
+  for (int64_t i : matrices) muon->state_.Add(spec, parameters, WholePart(parameters, i));
   WEFT_RETURN_IF_ERROR(muon->state_.Allocate(context));
   for (size_t k = 0; k < matrices.size(); ++k) {
     const Parameter& parameter = parameters[matrices[k]];

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/model/state_tensors.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -11,18 +14,27 @@
 
 namespace weft::engine {
 
-/// The f32 tensors that an optimizer keeps between updates, in one buffer: registered, then
-/// allocated, all zero.
+/// What the rule of `optimizer` keeps of a parameter.
+std::vector<StateTensor> StateTensorsOf(const OptimizerSpec& optimizer, const Parameter& parameter);
+
+/// The tensors that an optimizer keeps between updates, in one buffer: registered, then allocated,
+/// all zero. Each has the format that it is registered with; those with scales stand with them, as
+/// "<name>/scales" in checkpoints.
 class OptimizerState {
  public:
-  /// Returns the index of the tensor. Before Allocate.
-  size_t Add(std::string name, const Shape& shape);
-  /// The same for a part of a tensor that is of the parameter's shape.
-  size_t Add(std::string name, const ParameterPart& part, const Shape& whole);
+  /// What the rule of `optimizer` keeps of `part`, named "<rule>/<parameter>/<state>". Returns the
+  /// index of the first tensor; the others follow. Before Allocate, as the next.
+  size_t Add(const OptimizerSpec& optimizer, const ParameterSet& parameters,
+             const ParameterPart& part);
+  /// A tensor that is of the parameter's shape, or the same part of it. Returns its index.
+  size_t Add(std::string name, const ParameterSet& parameters, const ParameterPart& part,
+             const StateFormat& format = {});
 
   Status Allocate(Context& context);
 
-  float* operator[](size_t index) const { return buffer_.As<float>() + entries_[index].offset; }
+  size_t size() const { return entries_.size(); }
+  /// Its numbers, without scales.
+  TensorView operator[](size_t index) const;
 
   /// For checkpoints, in order of registration.
   std::vector<NamedTensor> Named() const;
@@ -31,12 +43,16 @@ class OptimizerState {
   struct Entry {
     std::string name;
     Shape shape;
-    int64_t offset = 0;
-    std::optional<NamedTensor::Place> part;
+    StateFormat format;
+    int64_t parameter = -1;
+    std::optional<NamedTensor::Place> part = std::nullopt;
+    int64_t offset = 0;         ///< Byte in the buffer,
+    int64_t scales_offset = 0;  ///< and of the scales.
   };
+  size_t Add(Entry entry);
 
   std::vector<Entry> entries_;
-  int64_t elements_ = 0;
+  int64_t bytes_ = 0;
   Tensor buffer_;
 };
 

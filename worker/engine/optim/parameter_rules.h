@@ -1,14 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/spec/job_spec.h"
 #include "common/status.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/parameter_list.h"
 
 namespace weft::engine {
 
@@ -18,14 +15,10 @@ struct ParameterRule {
   double weight_decay = 0;
 };
 
-/// The number of the block that a parameter belongs to: the first all-digit part of its dotted
-/// name, "transformer.h.3.attn.c_attn.weight".
-std::optional<int64_t> BlockOf(std::string_view name);
-
-/// Place of each parameter of a network between input and output, found from their names in the
-/// order of registration: 0 for what stands before the blocks (embeddings), i + 1 for block i, and
-/// one more than the last block for what stands after them.
-std::vector<int64_t> LayersOf(const std::vector<std::string>& names);
+/// Place of each parameter between the input and the output of its network: 0 for what stands
+/// before the blocks (embeddings), i + 1 for block i, and one more than the last block for what
+/// stands after them.
+std::vector<int64_t> LayersOf(const ParameterList& parameters);
 
 /// A rule for each parameter of `parameters`. The rate is scaled by the parameter's own factor
 /// (mup; where decay is decoupled from the gradient it is not scaled along), by
@@ -34,6 +27,6 @@ std::vector<int64_t> LayersOf(const std::vector<std::string>& names);
 /// at all; a group's weight_decay holds for all it names. kInvalid when a pattern names no
 /// parameter of any rank; the name of a derived one stands for its sources.
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
-                                                         const ParameterSet& parameters);
+                                                         const ParameterList& parameters);
 
 }  // namespace weft::engine

@@ -14,34 +14,37 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // What GPT-2 with 12 blocks registers, two tensors of a block for all.
-ParameterSet& Gpt2Names(ParameterSet& parameters) {
-  parameters.Register("transformer.wte.weight", {10, 4}, {});
-  parameters.Register("transformer.wpe.weight", {8, 4}, {});
+ParameterList& Gpt2Names(ParameterList& parameters) {
+  parameters.Register("transformer.wte.weight", {10, 4}, ParameterRole::kTokenEmbedding);
+  parameters.Register("transformer.wpe.weight", {8, 4}, ParameterRole::kPositionEmbedding);
   for (int block : {0, 1, 11}) {
+    parameters.StartUnit(block);
     const std::string prefix = "transformer.h." + std::to_string(block);
-    parameters.Register(prefix + ".attn.c_attn.weight", {12, 4}, {});
-    parameters.Register(prefix + ".attn.c_attn.bias", {12}, {});
+    const auto role = ParameterRole::kQueriesKeysValues;
+    parameters.Register(prefix + ".attn.c_attn.weight", {12, 4}, role);
+    parameters.Register(prefix + ".attn.c_attn.bias", {12}, role, {.bias = true});
   }
-  parameters.Register("transformer.ln_f.weight", {4}, {});
+  parameters.StartUnit();
+  parameters.Register("transformer.ln_f.weight", {4}, ParameterRole::kNorm);
   return parameters;
 }
 
 TEST(ParameterRulesTest, LayersAreCountedFromTheEmbeddingsToTheHead) {
-  ParameterSet gpt2;
-  EXPECT_THAT(LayersOf(Gpt2Names(gpt2).Names()), ElementsAre(0, 0, 1, 1, 2, 2, 12, 12, 13));
-  ParameterSet llama;
-  llama.Register("model.embed_tokens.weight", {10, 4}, {});
-  llama.Register("model.layers.0.mlp.up_proj.weight", {8, 4}, {});
-  llama.Register("model.norm.weight", {4}, {});
-  llama.Register("lm_head.weight", {10, 4}, {});
-  EXPECT_THAT(LayersOf(llama.Names()), ElementsAre(0, 1, 2, 2));
-  ParameterSet none;
-  none.Register("a", {1}, {});
-  EXPECT_THAT(LayersOf(none.Names()), ElementsAre(0));
+  ParameterList gpt2;
+  EXPECT_THAT(LayersOf(Gpt2Names(gpt2)), ElementsAre(0, 0, 1, 1, 2, 2, 12, 12, 13));
+  // A stage of a pipeline without the first blocks.
+  ParameterList stage;
+  stage.SetNetwork({}, 12);
+  stage.StartUnit(7);
+  stage.Register("model.layers.7.mlp.up_proj.weight", {8, 4}, ParameterRole::kMlpUp);
+  stage.StartUnit();
+  stage.Register("model.norm.weight", {4}, ParameterRole::kNorm);
+  stage.Register("lm_head.weight", {10, 4}, ParameterRole::kClassifier);
+  EXPECT_THAT(LayersOf(stage), ElementsAre(8, 13, 13));
 }
 
 TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {
-  ParameterSet parameters;
+  ParameterList parameters;
   OptimizerSpec spec;
   spec.weight_decay = 0.5;
   spec.groups = {
@@ -60,7 +63,7 @@ TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {
 
 TEST(ParameterRulesTest, AParametersOwnFactorScalesItsRateAndNotItsDecoupledDecay) {
   for (const char* name : {"adamw", "lion", "adam"}) {
-    ParameterSet parameters;
+    ParameterList parameters;
     Gpt2Names(parameters).SetStart(2, {}, 0.25);
     OptimizerSpec spec;
     spec.name = name;
@@ -75,7 +78,7 @@ TEST(ParameterRulesTest, AParametersOwnFactorScalesItsRateAndNotItsDecoupledDeca
 }
 
 TEST(ParameterRulesTest, LayerDecayCountsDownFromTheHeadAndGroupsMultiply) {
-  ParameterSet parameters;
+  ParameterList parameters;
   OptimizerSpec spec;
   spec.layer_decay = 0.5;
   spec.groups = {{.parameters = {"*wte*"}, .learning_rate_scale = 8, .weight_decay = {}}};
@@ -89,7 +92,7 @@ TEST(ParameterRulesTest, LayerDecayCountsDownFromTheHeadAndGroupsMultiply) {
 }
 
 TEST(ParameterRulesTest, APatternThatNamesNothingIsAnErrorWithNamesThatExist) {
-  ParameterSet parameters;
+  ParameterList parameters;
   Gpt2Names(parameters);
   OptimizerSpec spec;
   spec.groups = {

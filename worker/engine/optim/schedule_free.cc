@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "kernels/elementwise/elementwise.h"
 
@@ -14,18 +13,13 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
                                                      std::span<const ParameterPart> parts) {
   std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec, parts));
   OptimizerState& state = optimizer->state_;
-  for (const ParameterPart& part : parts) {
-    const Parameter& parameter = parameters[part.index];
-    for (const char* what : {"average", "base", "second_moment"}) {
-      state.Add(spec.name + "/" + parameter.name + "/" + what, part, parameter.shape);
-    }
-  }
+  for (const ParameterPart& part : parts) state.Add(spec, parameters, part);
   WEFT_RETURN_IF_ERROR(state.Allocate(context));
   size_t next = 0;
   for (const ParameterPart& part : parts) {
     kernels::UpdateTensor tensor =
         UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
-    for (float*& memory : tensor.state) memory = state[next++];
+    for (kernels::UpdateState& kept : tensor.state) kept = state[next++];
     optimizer->tensors_.push_back(tensor);
   }
   return std::unique_ptr<Optimizer>(std::move(optimizer));
@@ -36,9 +30,11 @@ Status ScheduleFree::Start(Context& context) {
   for (size_t k = 0; k < tensors_.size(); ++k) {
     const TensorView& parameter = parts_[k].value;
     if (parts_[k].count() == 0) continue;
-    for (float* state : {tensors_[k].state[0], tensors_[k].state[1]}) {
-      WEFT_RETURN_IF_ERROR(kernels::Cast(
-          context.stream, {parameter, {state, DType::kF32, parameter.shape, parameter.device}}));
+    for (size_t s : {0, 1}) {
+      const kernels::UpdateState& state = tensors_[k].state[s];
+      WEFT_RETURN_IF_ERROR(
+          kernels::Cast(context.stream,
+                        {parameter, {state.data, state.dtype, parameter.shape, parameter.device}}));
     }
   }
   return OkStatus();
@@ -70,7 +66,7 @@ std::vector<NamedTensor> ScheduleFree::StateTensors() const {
   std::vector<NamedTensor> tensors = state_.Named();
   // Who restores writes into it.
   auto* sum = const_cast<float*>(weight_sum_.data());
-  tensors.push_back({spec_.name + "/weight_sum", {sum, DType::kF32, {2}}});
+  tensors.push_back({.name = spec_.name + "/weight_sum", .view = {sum, DType::kF32, {2}}});
   return tensors;
 }
 
@@ -78,7 +74,7 @@ Result<std::vector<AveragedParameter>> ScheduleFree::Averages(Context& context) 
   std::vector<AveragedParameter> averages;
   for (size_t k = 0; k < tensors_.size(); ++k) {
     WEFT_ASSIGN_OR_RETURN(const AveragedParameter average,
-                          ExchangeableAverage(context, parts_[k], tensors_[k].state[0]));
+                          ExchangeableAverage(context, parts_[k], tensors_[k].state[0].f32()));
     averages.push_back(average);
   }
   return averages;

@@ -49,15 +49,18 @@ class OptimizerRun {
   explicit OptimizerRun(const OptimizerSpec& spec, DType matrices = DType::kF32) : spec_(spec) {
     kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
     context.allocator = &allocator;
-    const auto add = [this](const char* name, const Shape& shape, const Initializer& start,
-                            int64_t padded_rows = 0) {
-      parameters.SetStart(parameters.Register(name, shape, {}, padded_rows), start);
+    const auto add = [this](const char* name, const Shape& shape, ParameterRole role,
+                            const Initializer& start, const ParameterOptions& options = {}) {
+      parameters.SetStart(parameters.Register(name, shape, role, options), start);
     };
-    add("wte.weight", {23, 16}, {0, 0.5}, 64);
-    add("h.0.attn.c_attn.weight", {48, 16}, {0, 0.5});
-    add("h.0.attn.c_attn.bias", {48}, {0.1, 0.5});
-    add("h.0.mlp.c_proj.weight", {16, 40}, {0, 0.5});
-    add("ln_f.weight", {16}, {1, 0});
+    add("wte.weight", {23, 16}, ParameterRole::kTokenEmbedding, {0, 0.5}, {.padded_rows = 64});
+    parameters.StartUnit(0);
+    const auto qkv = ParameterRole::kQueriesKeysValues;
+    add("h.0.attn.c_attn.weight", {48, 16}, qkv, {0, 0.5});
+    add("h.0.attn.c_attn.bias", {48}, qkv, {0.1, 0.5}, {.bias = true});
+    add("h.0.mlp.c_proj.weight", {16, 40}, ParameterRole::kMlpDown, {0, 0.5});
+    parameters.StartUnit();
+    add("ln_f.weight", {16}, ParameterRole::kNorm, {1, 0});
     WEFT_CHECK(parameters.Allocate(context, true, matrices).ok(), "allocate");
     WEFT_CHECK(parameters.Initialize(1).ok(), "initialize");
     parameters.SetParts(1, {16, 16, 16});

@@ -55,6 +55,7 @@ struct NamedTensor {
   bool everywhere = true;                    ///< Without a part: all ranks have it, the same.
   bool saved = true;  ///< By this rank: one of those that have the same does.
   std::shared_ptr<StoredNumbers> stored = nullptr;  ///< Has them; `view` then has none.
+  int64_t parameter = -1;  ///< Index of that whose value or state it is; -1: of none.
 };
 
 }  // namespace weft::engine

@@ -1,6 +1,5 @@
 #include "worker/engine/train/group_norms.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 
@@ -13,33 +12,9 @@ namespace {
 constexpr std::array<std::string_view, kParameterGroups> kGroups = {"embedding", "attention", "mlp",
                                                                     "norms", "head"};
 
-/// Parts of names of GPT-2, Llama, BERT and ViT; the first one found decides. An attention holds
-/// norms and an output projection of its own, so norms come first.
-struct NamePart {
-  std::string_view part;
-  std::string_view group;
-};
-constexpr std::array<NamePart, 17> kParts = {{{"norm", "norms"},
-                                              {"ln_", "norms"},
-                                              {"attn", "attention"},
-                                              {"attention", "attention"},
-                                              {"mlp", "mlp"},
-                                              {"intermediate", "mlp"},
-                                              {"output.dense", "mlp"},
-                                              {"embed", "embedding"},
-                                              {"wte", "embedding"},
-                                              {"wpe", "embedding"},
-                                              {"cls_token", "embedding"},
-                                              {"lm_head", "head"},
-                                              {"classifier", "head"},
-                                              {"pooler", "head"},
-                                              {"score", "head"},
-                                              {"cls.", "head"},
-                                              {"head", "head"}}};
-
 // Whether parameter `index` counts in `group`; of a derived one its sources do.
 bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view group) {
-  return GroupOfParameter(parameters[index].name) == group && !parameters[index].derived();
+  return GroupOf(parameters[index].role) == group && !parameters[index].derived();
 }
 
 /// Whether this rank counts its part of the value of `index`.
@@ -83,14 +58,31 @@ Status MeasureFile(ParameterFile* file, GroupSums* sums, std::span<const Paramet
 
 }  // namespace
 
-std::string_view GroupOfParameter(std::string_view name) {
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const NamePart& known : kParts) {
-    if (lower.find(known.part) != std::string::npos) return known.group;
+std::string_view GroupOf(ParameterRole role) {
+  switch (role) {
+    case ParameterRole::kTokenEmbedding:
+    case ParameterRole::kPositionEmbedding:
+    case ParameterRole::kEmbeddingProjection:
+      return "embedding";
+    case ParameterRole::kQueriesKeysValues:
+    case ParameterRole::kQueriesKeys:
+    case ParameterRole::kValues:
+    case ParameterRole::kAttentionOutput:
+    case ParameterRole::kAttentionScale:
+      return "attention";
+    case ParameterRole::kMlpUp:
+    case ParameterRole::kMlpDown:
+    case ParameterRole::kMlpScale:
+    case ParameterRole::kRouter:
+      return "mlp";
+    case ParameterRole::kNorm:
+    case ParameterRole::kHeadNorm:
+      return "norms";
+    case ParameterRole::kHeadTransform:
+    case ParameterRole::kClassifier:
+      break;
   }
-  return "mlp";
+  return "head";
 }
 
 Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,

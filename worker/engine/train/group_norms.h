@@ -13,9 +13,8 @@
 
 namespace weft::engine {
 
-/// What a parameter belongs to, by its name in the checkpoint: "embedding", "attention", "mlp",
-/// "norms" or "head".
-std::string_view GroupOfParameter(std::string_view name);
+/// What parameters of a role belong to: "embedding", "attention", "mlp", "norms" or "head".
+std::string_view GroupOf(ParameterRole role);
 
 inline constexpr size_t kParameterGroups = 5;
 

@@ -5,25 +5,26 @@
 #include <cmath>
 #include <map>
 
+#include "common/model/parameter_list.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
 namespace weft::engine {
 namespace {
 
-TEST(GroupNorms, NamesOfEveryFamilyFindTheirGroup) {
+TEST(GroupNorms, ParametersOfEveryFamilyFindTheirGroup) {
   const std::map<std::string, std::string> expected = {
       {"transformer.wte.weight", "embedding"},
-      {"wpe.weight", "embedding"},
-      {"h.0.ln_1.bias", "norms"},
-      {"h.0.attn.c_attn.weight", "attention"},
-      {"h.0.mlp.c_proj.bias", "mlp"},
-      {"ln_f.weight", "norms"},
+      {"transformer.wpe.weight", "embedding"},
+      {"transformer.h.0.ln_1.bias", "norms"},
+      {"transformer.h.0.attn.c_attn.weight", "attention"},
+      {"transformer.h.0.mlp.c_proj.bias", "mlp"},
+      {"transformer.ln_f.weight", "norms"},
       {"lm_head.weight", "head"},
       {"model.embed_tokens.weight", "embedding"},
-      {"model.layers.3.self_attn.q_proj.weight", "attention"},
-      {"model.layers.3.post_attention_layernorm.weight", "norms"},
-      {"model.layers.3.mlp.gate_proj.weight", "mlp"},
+      {"model.layers.1.self_attn.q_proj.weight", "attention"},
+      {"model.layers.1.post_attention_layernorm.weight", "norms"},
+      {"model.layers.1.mlp.gate_proj.weight", "mlp"},
       {"model.norm.weight", "norms"},
       {"bert.embeddings.word_embeddings.weight", "embedding"},
       {"bert.embeddings.LayerNorm.weight", "norms"},
@@ -35,7 +36,20 @@ TEST(GroupNorms, NamesOfEveryFamilyFindTheirGroup) {
       {"vit.embeddings.cls_token", "embedding"},
       {"vit.encoder.layer.1.layernorm_before.weight", "norms"},
       {"classifier.weight", "head"}};
-  for (const auto& [name, group] : expected) EXPECT_EQ(GroupOfParameter(name), group) << name;
+  size_t found = 0;
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+    ModelSpec spec = TinyModel();
+    spec.family = family;
+    spec.untied_classifier = spec.family == "gpt2";
+    spec.classes = 3;
+    for (const ParameterInfo& parameter : ParametersOf(spec)) {
+      const auto at = expected.find(parameter.name);
+      if (at == expected.end()) continue;
+      EXPECT_EQ(GroupOf(parameter.role), at->second) << parameter.name;
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, expected.size());
 }
 
 TEST(GroupNorms, AreThoseOfTheirParametersAndMakeUpTheWhole) {
@@ -45,7 +59,7 @@ TEST(GroupNorms, AreThoseOfTheirParametersAndMakeUpTheWhole) {
   std::map<std::string, std::pair<double, double>> expected;  // sums of squares
   double all = 0;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    auto& [gradients, values] = expected[std::string(GroupOfParameter(parameters[i].name))];
+    auto& [gradients, values] = expected[std::string(GroupOf(parameters[i].role))];
     const TensorView value = parameters.value(i);
     const TensorView gradient = parameters.gradient(i);
     for (int64_t k = 0; k < value.shape.Elements(); ++k) {

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/rank_traffic.h"
 #include "worker/engine/testing/context_run.h"
@@ -224,15 +225,7 @@ TEST(LocalStepsTest, BytesAndMemoryAreThoseOfTheFormulas) {
     SCOPED_TRACE(ranks);
     MeshCase c = LocalCase(ranks, kLocal, 2 * kLocal);
     c.job.model.width = 64;
-    MemoryInputs inputs;
-    inputs.shape = ShapeOf(c.job);
-    inputs.precision = &PrecisionOf("fp32");
-    inputs.micro_batch = 1;
-    inputs.accumulation_steps = kBatch / ranks;
-    inputs.sequence_length = c.length();
-    inputs.ranks = ranks;
-    inputs.optimizer = OptimizerBytesOf(c.job.model, c.job, DType::kF32);
-    inputs.products = ProductsOf(inputs.precision->products);
+    const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, {ProductsOf(DType::kF32)});
     const MemoryBreakdown predicted = PredictMemory(inputs);
     const RankTraffic traffic = TrafficOfStep(inputs);
     const auto near = [](const char* what, double measured, int64_t counted) {

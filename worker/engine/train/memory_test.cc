@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "worker/engine/testing/encoder_batches.h"
@@ -62,16 +63,7 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   run.Step();
   const MemoryBreakdown measured = run.Step().peak_memory;
 
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = micro_batch;
-  inputs.sequence_length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
-  inputs.accumulation_steps = 2;
-  inputs.precision = &PrecisionOf(precision);
-  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
-  inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
-  inputs.recomputed_blocks = recomputed;
-  inputs.products = ProductsOf(inputs.precision->products);
+  MemoryInputs inputs = MemoryInputsOf(job, plan, {ProductsOf(PrecisionOf(precision).products)});
   MemoryBreakdown predicted = PredictMemory(inputs);
   // Operands that are widened for one product are the kernels' own, which no allocator counts.
   inputs.products = ProductKind::kNative;
@@ -91,17 +83,6 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
                 static_cast<double>(predicted.workspace_bytes + predicted.activations_bytes));
 }
 
-// Of a micro-batch of two sequences.
-MemoryInputs InputsOf(const JobSpec& job, const std::string& precision) {
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = 2;
-  inputs.sequence_length = job.model.context;
-  inputs.precision = &PrecisionOf(precision);
-  inputs.format_blocks = FormatBlocksOf(*inputs.precision, job.train);
-  return inputs;
-}
-
 // Peaks of activations alone, which recomputation is about.
 void CheckActivations(const ModelSpec& model, const std::string& precision,
                       const std::vector<std::string>& policies, int64_t segment,
@@ -116,11 +97,8 @@ void CheckActivations(const ModelSpec& model, const std::string& precision,
   RandomTokens tokens(model.vocab_size, model.context);
   TinyTraining run(job, plan, tokens);
   run.Step();
-  MemoryInputs inputs = InputsOf(job, precision);
-  auto remat = RematOf(plan, model.layers);
-  ASSERT_TRUE(remat.ok()) << remat.status().ToString();
-  inputs.remat = *remat;
-  inputs.activation_bits = bits;
+  const MemoryInputs inputs = MemoryInputsOf(job, plan, {});
+  ASSERT_FALSE(inputs.remat.empty()) << RematOf(plan, model.layers).status().ToString();
   const MemoryBreakdown predicted = PredictMemory(inputs);
   const MemoryBreakdown measured = run.Step().peak_memory;
   EXPECT_NEAR(static_cast<double>(predicted.activations_bytes) /
@@ -286,12 +264,7 @@ TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
       EXPECT_LE(static_cast<double>(measured.optimizer_bytes - predicted),
                 std::max(kTolerance * static_cast<double>(predicted), 65536.0));
 
-      MemoryInputs inputs;
-      inputs.shape = ShapeOf(job);
-      inputs.micro_batch = 2;
-      inputs.sequence_length = 64;
-      inputs.precision = &kFp32Precision;
-      inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
+      const MemoryInputs inputs = MemoryInputsOf(job, TinyPlan("fp32", 2, 1), {});
       EXPECT_LE(static_cast<double>(measured.workspace_bytes),
                 1.03 * static_cast<double>(PredictMemory(inputs).workspace_bytes));
     }

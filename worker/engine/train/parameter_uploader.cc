@@ -13,7 +13,7 @@ ParameterUploader::ParameterUploader(Context& context, ParameterSet* parameters)
       jobs_(static_cast<size_t>(parameters->units())) {
   for (const ParameterSet::CopiesOf& of : parameters->copies()) {
     if (!of.copies->trained() || !parameters->on_host(of.first)) continue;
-    copies_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].push_back(of.copies.get());
+    copies_[static_cast<size_t>(parameters->LastUnitOf(of.first))].push_back(of.copies.get());
   }
   parameters->SetPrefetcher(this);
 }

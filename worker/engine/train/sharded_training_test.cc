@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/rank_traffic.h"
 #include "common/spec/shard_ranks.h"
@@ -53,6 +53,18 @@ struct Way {
   bool in_bf16 = false;     ///< Gradients travel so.
 };
 
+Plan PlanOf(const JobSpec& job, const Way& way) {
+  Plan plan = TinyPlan(way.precision, job.train.global_batch / way.ranks / way.accumulation,
+                       way.accumulation);
+  plan.mesh.data = way.ranks;
+  plan.zero_stage = way.stage;
+  plan.zero_shard_ranks = way.shard_ranks;
+  plan.bucket_bytes = kBucketBytes;
+  plan.gradient_reduction = way.in_bf16 ? "bf16" : "fp32";
+  if (way.recompute) plan.block_memory_policy = {"recompute", "recompute"};
+  return plan;
+}
+
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
 Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start = {}) {
   const int ranks = way.ranks;
@@ -63,12 +75,7 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
     // Of few tokens, there is a gradient beside the noise.
     RandomTokens tokens(job.train.gradient_noise_scale ? 8 : job.model.vocab_size,
                         job.model.context);
-    Plan plan = TinyPlan(way.precision, job.train.global_batch / ranks / way.accumulation,
-                         way.accumulation);
-    plan.mesh.data = ranks;
-    plan.zero_stage = way.stage;
-    plan.zero_shard_ranks = way.shard_ranks;
-    if (way.recompute) plan.block_memory_policy = {"recompute", "recompute"};
+    const Plan plan = PlanOf(job, way);
     ModelOptions options = ModelOptionsOf(plan, job.train);
     options.update_rank = group.rank() % ShardRanks(plan);
     TinyRun run(job.model, options);
@@ -412,21 +419,8 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       way.shard_ranks = shard_ranks;
       way.in_bf16 = in_bf16;
       const Outcome shared = Train(job, way, kSteps);
-      MemoryInputs inputs;
-      inputs.bf16_reductions = in_bf16;
-      inputs.shape = ShapeOf(job);
-      inputs.precision = &PrecisionOf(precision);
-      inputs.micro_batch = job.train.global_batch / ranks / kMicroBatches;
-      inputs.accumulation_steps = kMicroBatches;
-      inputs.sequence_length = job.model.context;
-      inputs.ranks = ranks;
-      inputs.zero_stage = stage;
-      inputs.zero_shard_ranks = shard_ranks;
-      inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
-      inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ShardGroupSize());
-      inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
-      inputs.products = ProductsOf(inputs.precision->products);
-
+      const MemoryInputs inputs =
+          MemoryInputsOf(job, PlanOf(job, way), {ProductsOf(PrecisionOf(precision).products)});
       const RankTraffic traffic = TrafficOfStep(inputs);
       const auto sent = [&](const CollectiveTotals& totals, int64_t of) {
         const double part = static_cast<double>(of - 1) / static_cast<double>(of);

@@ -29,8 +29,7 @@ Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
   for (int64_t slot = 0; slot < slots; ++slot) {
     const std::string prefix = AverageSlotPrefix(spec, slot);
     for (const ParameterPart& part : parts) {
-      const Parameter& parameter = parameters[part.index];
-      average->state_.Add(prefix + parameter.name, part, parameter.shape);
+      average->state_.Add(prefix + parameters[part.index].name, parameters, part);
     }
   }
   WEFT_RETURN_IF_ERROR(average->state_.Allocate(context));
@@ -61,7 +60,7 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
     std::vector<kernels::UpdateTensor> tensors;
     for (const Entry& e : entries_) {
       WEFT_ASSIGN_OR_RETURN(const float* value, InF32(context, e));
-      tensors.push_back({.parameter = e.slots[0],
+      tensors.push_back({.parameter = e.slots[0].As<float>(),
                          .gradient = value,
                          .state = {},
                          .count = e.part.count(),
@@ -76,8 +75,7 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
   for (const Entry& e : entries_) {
     const TensorView& value = e.part.value;
     if (e.part.count() == 0) continue;
-    WEFT_RETURN_IF_ERROR(kernels::Cast(
-        context.stream, {value, {e.slots[slot], DType::kF32, value.shape, value.device}}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, e.slots[slot]}));
   }
   return OkStatus();
 }
@@ -86,8 +84,7 @@ Status WeightAverage::MeanOfSlots(Context& context, const Entry& entry, int64_t 
                                   const TensorView& mean) const {
   std::vector<HostCopy> slots;
   for (int64_t slot = 0; slot < taken; ++slot) {
-    const TensorView view(entry.slots[slot], DType::kF32, {entry.part.count()}, mean.device);
-    WEFT_ASSIGN_OR_RETURN(HostCopy copy, HostCopy::Of(context.stream, view));
+    WEFT_ASSIGN_OR_RETURN(HostCopy copy, HostCopy::Of(context.stream, entry.slots[slot]));
     slots.push_back(std::move(copy));
   }
   return FillOnHost(context.stream, mean, [&](const TensorView& to) {
@@ -108,7 +105,7 @@ Result<std::vector<AveragedParameter>> WeightAverage::Averages(Context& context,
   for (const Entry& e : entries_) {
     if (spec_.kind == "ema") {
       WEFT_ASSIGN_OR_RETURN(const AveragedParameter average,
-                            ExchangeableAverage(context, e.part, e.slots[0]));
+                            ExchangeableAverage(context, e.part, e.slots[0].As<float>()));
       averages.push_back(average);
       continue;
     }

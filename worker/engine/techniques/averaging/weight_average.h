@@ -40,7 +40,7 @@ class WeightAverage {
  private:
   struct Entry {
     ParameterPart part;
-    std::vector<float*> slots;
+    std::vector<TensorView> slots;
   };
 
   explicit WeightAverage(const AveragingSpec& spec) : spec_(spec) {}

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/techniques/offload/testing.h"
 #include "worker/engine/testing/product_kind.h"
@@ -180,14 +181,7 @@ Measured Train(const JobSpec& job, const Plan& plan) {
 
 void ExpectPredicted(const JobSpec& job, const Plan& plan) {
   const Measured measured = Train(job, plan);
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = plan.micro_batch;
-  inputs.sequence_length = job.model.context;
-  inputs.precision = &PrecisionOf(plan.precision);
-  inputs.remat = *RematOf(plan, job.model.layers);
-  inputs.offload_activations = true;
-  inputs.activation_bits = plan.activation_bits;
+  const MemoryInputs inputs = MemoryInputsOf(job, plan, {});
   const int64_t device = PredictDeviceTier(inputs).activations_bytes;
   const int64_t host = PredictMemory(inputs).activations_bytes - device;
   EXPECT_NEAR(static_cast<double>(device) / static_cast<double>(measured.device), 1, 0.01)

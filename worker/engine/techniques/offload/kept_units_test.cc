@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/techniques/offload/mesh_testing.h"
@@ -151,17 +151,8 @@ TEST(KeptUnits, TakeOfEachTierWhatThePlannerPredicts) {
       const Plan plan = Keeping(units, TinyPlan(precision, 2));
       Training training(job, plan, true);
       ASSERT_TRUE(training.trainer->Step().ok() && training.trainer->Step().ok());
-      MemoryInputs inputs;
-      inputs.shape = ShapeOf(job);
-      inputs.micro_batch = 2;
-      inputs.sequence_length = 64;
-      inputs.precision = &PrecisionOf(precision);
-      inputs.products = ProductsOf(inputs.precision->products);
-      inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products);
-      inputs.offload_optimizer = true;
-      inputs.kept = SumOfUnits(StreamedUnits(inputs.shape.spec), units);
-      inputs.open_gradients =
-          OpenGradientBytes(inputs.shape.spec, kBucketBytes, 1, 1, 1, false, units);
+      const MemoryInputs inputs =
+          MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
       const MemoryBreakdown all = PredictMemory(inputs), device = PredictDeviceTier(inputs);
       const MemoryBreakdown on_device = training.context.allocator->Peaks();
       const MemoryBreakdown on_host = training.context.host->allocator().Peaks();

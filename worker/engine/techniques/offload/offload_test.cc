@@ -7,9 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
-#include "common/model/model_counts.h"
 #include "kernels/cpu/isa.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/optim/fused_optimizer.h"
@@ -96,9 +95,9 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& p = parameters[i];
       gradients += 4 * p.shape.Elements();
-      if (p.operand_offset >= 0) operands += 4 * p.shape.Elements();
+      if (parameters.has_operand_copy(i)) operands += 4 * p.shape.Elements();
       // The table of tokens is the classifier's weight, too.
-      if (p.shape.rank > 1 && (p.operand_offset < 0 || i == 0))
+      if (p.shape.rank > 1 && (!parameters.has_operand_copy(i) || i == 0))
         packed += p.padded_rows * p.shape[1];
     }
     EXPECT_EQ(host.down().totals().bytes - down.bytes, accumulation * gradients);
@@ -250,13 +249,7 @@ TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
   if (kernels::cpu::ActiveIsa() < kernels::cpu::Isa::kAvx512) GTEST_SKIP() << "no bf16 products";
   Training training(job, TinyPlan("bf16", 2), true);
   ASSERT_TRUE(training.trainer->Step().ok() && training.trainer->Step().ok());
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = 2;
-  inputs.sequence_length = 64;
-  inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kBF16);
-  inputs.offload_optimizer = true;
-  inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
+  const MemoryInputs inputs = MemoryInputsOf(job, training.plan, {});
   const MemoryBreakdown predicted = PredictDeviceTier(inputs);
   const MemoryBreakdown device = training.context.allocator->Peaks();
   const auto near = [](int64_t promised, int64_t taken) {

@@ -36,11 +36,10 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
     if (bucket < 0) continue;
     kept_[static_cast<size_t>(bucket)] = !parameters->on_host(i);
-    const Parameter& parameter = (*parameters)[i];
+    const int64_t first = parameters->GradientOffset(i);
     // Without padding, which is zero in the host memory pool and undefined on the device. Stacked
     // ones are one piece.
-    const ParameterSet::Range range = {parameter.gradient_offset,
-                                       parameter.gradient_offset + parameter.shape.Elements()};
+    const ParameterSet::Range range = {first, first + (*parameters)[i].shape.Elements()};
     if (!pieces_.empty() && pieces_.back().range.end == range.begin &&
         pieces_.back().bucket == bucket) {
       pieces_.back().range.end = range.end;

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
-#include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/comm/rank_threads.h"
@@ -379,25 +379,12 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) +
                      " ranks, optimizer " + optimizer + ", parameters " + parameters);
         Way way = {ranks, stage, "fp32", 2};
-        way.optimizer = job.resources.offload_optimizer = optimizer;
+        way.optimizer = optimizer;
         way.parameters = stage > 2 && !in_file ? "host" : parameters;
         const Outcome run = Train(job, way, true, 2);
-        MemoryInputs inputs;
-        inputs.shape = ShapeOf(job);
-        inputs.precision = &PrecisionOf("fp32");
-        inputs.products = ProductsOf(DType::kF32);
-        inputs.micro_batch = job.train.global_batch / ranks / 2;
-        inputs.accumulation_steps = 2;
-        inputs.sequence_length = job.model.context;
-        inputs.ranks = ranks;
-        inputs.zero_stage = stage;
-        inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
-        inputs.offload_optimizer = true;
-        inputs.offload_parameters = way.parameters != "none";
-        inputs.parameters_in_file = in_file;
-        inputs.bucket_bytes = kBucketBytes;
-        inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes, 1, 1, 1, in_file);
-        inputs.sharded = ShardParameters(job.model, *inputs.precision, ranks);
+        Plan plan = PlanOf(job, way);
+        plan.bucket_bytes = kBucketBytes;
+        const MemoryInputs inputs = MemoryInputsOf(job, plan, {ProductsOf(DType::kF32)});
         const MemoryBreakdown all = PredictMemory(inputs), device = PredictDeviceTier(inputs);
         near("parameters on the device", run.device.parameters_bytes, device.parameters_bytes);
         near("gradients on the device", run.device.gradients_bytes, device.gradients_bytes);

@@ -14,8 +14,8 @@
 
 #include "common/env.h"
 #include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
-#include "common/model/model_counts.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/techniques/offload/testing.h"
@@ -99,19 +99,8 @@ TEST(ParametersInFileTest, BytesOfEachTierAreThoseOfThePlanner) {
       ASSERT_TRUE(training.trainer->FinishUpdates().ok());
       const int64_t moved = training.context.host->files().moved_bytes - before;
 
-      JobSpec asked = job;
-      asked.resources.offload_optimizer = "nvme";
-      MemoryInputs inputs;
-      inputs.shape = ShapeOf(job);
-      inputs.micro_batch = 2;
-      inputs.accumulation_steps = 2;
-      inputs.sequence_length = job.model.context;
-      inputs.precision = &PrecisionOf(precision);
-      inputs.products = ProductsOf(inputs.precision->products);
-      inputs.optimizer = OptimizerBytesOf(job.model, asked, inputs.precision->products);
-      inputs.bucket_bytes = plan.bucket_bytes;
-      inputs.offload_optimizer = inputs.offload_parameters = inputs.parameters_in_file = true;
-      inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes, 1, 1, 1, true);
+      const MemoryInputs inputs =
+          MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
       const auto near = [](const char* what, int64_t promised, int64_t taken) {
         EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
             << what << ": predicted " << promised << ", measured " << taken;

@@ -21,8 +21,7 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     first_differentiated_ = std::min(first_differentiated_, parameter.unit);
   }
   for (const ParameterSet::CopiesOf& of : parameters->copies()) {
-    units_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].copies.push_back(
-        of.copies.get());
+    units_[static_cast<size_t>(parameters->LastUnitOf(of.first))].copies.push_back(of.copies.get());
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     units_[unit].comes =

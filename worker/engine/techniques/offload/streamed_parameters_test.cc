@@ -8,8 +8,8 @@
 
 #include "common/env_fault.h"
 #include "common/model/gradient_bytes.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
-#include "common/model/model_counts.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/techniques/offload/testing.h"
 #include "worker/engine/testing/product_kind.h"
@@ -152,17 +152,8 @@ TEST(StreamedParametersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner)
         const auto report = training.trainer->Step();
         ASSERT_TRUE(report.ok()) << report.status().message();
 
-        MemoryInputs inputs;
-        inputs.shape = ShapeOf(job);
-        inputs.micro_batch = 2;
-        inputs.accumulation_steps = 2;
-        inputs.sequence_length = job.model.context;
-        inputs.precision = &PrecisionOf(precision);
-        inputs.products = ProductsOf(inputs.precision->products);
-        inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products);
-        inputs.offload_optimizer = inputs.offload_parameters = true;
-        inputs.resident_units = stays;
-        inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes);
+        const MemoryInputs inputs =
+            MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
         const auto near = [](const char* what, int64_t promised, int64_t taken) {
           EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
               << what << ": predicted " << promised << ", measured " << taken;

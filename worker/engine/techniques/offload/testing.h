@@ -31,6 +31,7 @@ inline std::vector<std::string> WithoutTransfers(std::vector<std::string> operat
 }
 
 struct Training {
+  Plan plan;  ///< As it is trained.
   std::unique_ptr<ComputeDevice> device;
   Context context;
   std::unique_ptr<Model> model;
@@ -47,8 +48,9 @@ struct Training {
   }
 
   /// `operations` get those on blocks as they are done, or none. `ranks`: the data-parallel ones.
-  Status Make(const JobSpec& job, Plan plan, bool offloads,
+  Status Make(const JobSpec& job, const Plan& wanted, bool offloads,
               std::vector<std::string>* operations = nullptr, Collective* ranks = nullptr) {
+    plan = wanted;
     kernels::cpu::SetThreads(1);
     tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;

@@ -23,12 +23,12 @@ namespace {
 
 // By weight, whether `spec` names it.
 Result<std::vector<bool>> Choose(const OverParameterizationSpec& spec,
-                                 const ParameterSet& parameters) {
+                                 const ParameterList& parameters) {
   std::vector<bool> chosen(static_cast<size_t>(parameters.size()), false);
   std::vector<bool> eligible = chosen;
   std::vector<std::string> names;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    eligible[i] = IsBlockMatrix(parameters[i].role) && parameters[i].trainable();
+    eligible[i] = parameters[i].block_matrix() && parameters[i].trainable();
     if (eligible[i]) names.push_back(parameters[i].name);
   }
   if (spec.layers.empty()) return eligible;
@@ -162,7 +162,7 @@ Status SplitProduct(Context& context, const ParameterSet& parameters, int64_t in
 }
 
 /// The weights that have factors, equal shapes one after the other.
-std::vector<int64_t> WeightsWithFactors(const ParameterSet& parameters) {
+std::vector<int64_t> WeightsWithFactors(const ParameterList& parameters) {
   std::vector<int64_t> weights;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].derived()) weights.push_back(i);
@@ -264,17 +264,15 @@ class OverParameterization : public Technique {
   }
 
  private:
-  void RegisterFactors(ParameterSet& parameters, int64_t index) const {
+  void RegisterFactors(ParameterList& parameters, int64_t index) const {
     const Parameter& weight = parameters[index];
-    std::vector<ParameterSet::Source> factors;
+    std::vector<ParameterList::Source> factors;
     for (const ParameterInfo& info :
-         FactorsOf(spec_, {weight.name, {weight.shape[0], weight.shape[1]}})) {
+         FactorsOf(spec_, {weight, weight.name, {weight.shape[0], weight.shape[1]}})) {
       const Shape shape{info.shape[0], info.shape[1]};
-      if (IsMixture(spec_)) {
-        factors.push_back({info.name, shape, CopyStart(weight, spec_.copies), weight.parts});
-      } else {
-        factors.push_back({info.name, shape, RandomRows(shape)});
-      }
+      factors.push_back({info.name, shape,
+                         IsMixture(spec_) ? CopyStart(weight, spec_.copies) : RandomRows(shape),
+                         info.parts});
     }
     parameters.Derive(index, std::move(factors));
   }

@@ -12,7 +12,7 @@ namespace weft::engine {
 
 // Weights that are trained as something larger than what is deployed (model.over_parameterization).
 // A weight W [out, in] keeps its place in the network: forward and backward pass know it alone, and
-// ranks sum its gradient. Its factors are its sources (ParameterSet::Derive) and meet it twice a
+// ranks sum its gradient. Its factors are its sources (ParameterList::Derive) and meet it twice a
 // step: MergeWeights computes W before the forward pass, SplitGradients computes their gradients
 // from its own after the backward pass. What that costs does not grow with the tokens of a step.
 //   linear_expansion (ExpandNets, Guo et al. 2020, arXiv 1811.10495): W = E^T F with E [inner, out]

@@ -23,7 +23,7 @@ struct Parameters {
   explicit Parameters(int count) {
     context.allocator = &allocator;
     for (int i = 0; i < count; ++i) {
-      set.Register("p" + std::to_string(i), Shape{100 * (i + 1)}, {});
+      set.Register("p" + std::to_string(i), Shape{100 * (i + 1)}, ParameterRole::kNorm);
     }
     WEFT_CHECK(set.Allocate(context, true).ok(), "allocate");
   }

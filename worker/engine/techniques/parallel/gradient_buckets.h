@@ -12,7 +12,7 @@ struct GradientBucket {
   int64_t begin = 0;        ///< First element.
   int64_t end = 0;          ///< One past the last.
   int64_t parameters = 0;   ///< Parameters in it.
-  bool of_experts = false;  ///< All of it, where ranks share these (ParameterSet::SetExpertRank).
+  bool of_experts = false;  ///< All of it, where ranks share these (ParameterList::SetExpertRank).
 };
 
 /// How the flat gradient buffer is cut: from its end, since the backward pass completes the last

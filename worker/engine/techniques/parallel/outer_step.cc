@@ -1,6 +1,5 @@
 #include "worker/engine/techniques/parallel/outer_step.h"
 
-#include <string>
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
@@ -21,8 +20,7 @@ Result<std::unique_ptr<OuterStep>> OuterStep::New(Context& context, const TrainS
   const std::vector<ParameterPart> parts = TrainedParts(parameters);
   for (const char* name : {"/value", "/momentum"}) {
     for (const ParameterPart& part : parts) {
-      const Parameter& parameter = parameters[part.index];
-      outer->state_.Add("outer/" + parameter.name + name, part, parameter.shape);
+      outer->state_.Add("outer/" + parameters[part.index].name + name, parameters, part);
     }
   }
   WEFT_RETURN_IF_ERROR(outer->state_.Allocate(context));
@@ -42,7 +40,7 @@ Status OuterStep::Sum(const Context& context) {
   for (const Entry& e : entries_) {
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.part.value, e.part.gradient}));
     tensors.push_back({.parameter = e.part.gradient.As<float>(),
-                       .gradient = e.value,
+                       .gradient = e.value.As<float>(),
                        .state = {},
                        .count = e.part.count()});
   }
@@ -60,7 +58,7 @@ Status OuterStep::Sum(const Context& context) {
 Status OuterStep::Update(const Context& context) {
   std::vector<kernels::UpdateTensor> tensors;
   for (const Entry& e : entries_) {
-    tensors.push_back({.parameter = e.value,
+    tensors.push_back({.parameter = e.value.As<float>(),
                        .gradient = e.part.gradient.As<float>(),
                        .state = {e.momentum},
                        .count = e.part.count()});
@@ -72,7 +70,7 @@ Status OuterStep::Update(const Context& context) {
                        .momentum = momentum_,
                        .nesterov = momentum_ > 0}));
   for (const Entry& e : entries_) {
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.ValueView(), e.part.value}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.value, e.part.value}));
   }
   return OkStatus();
 }
@@ -80,7 +78,7 @@ Status OuterStep::Update(const Context& context) {
 Status OuterStep::Restored(const Context& context, bool restored) {
   for (const Entry& e : entries_) {
     if (restored && !e.derived()) continue;
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.part.value, e.ValueView()}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.part.value, e.value}));
   }
   return OkStatus();
 }

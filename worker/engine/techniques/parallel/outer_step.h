@@ -48,12 +48,9 @@ class OuterStep {
  private:
   struct Entry {
     ParameterPart part;
-    float* value = nullptr;     ///< Of G.
-    float* momentum = nullptr;  ///< Of m.
+    TensorView value;     ///< Of G.
+    TensorView momentum;  ///< Of m.
 
-    TensorView ValueView() const {
-      return {value, DType::kF32, part.value.shape, part.value.device};
-    }
     bool derived() const { return part.value.dtype == DType::kF32; }
   };
 

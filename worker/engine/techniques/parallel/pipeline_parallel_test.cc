@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
 #include "common/pipeline/simulate.h"
@@ -478,13 +479,7 @@ TEST(Pipeline, FrozenStagesTakeTheMemoryThatIsPredicted) {
         ASSERT_TRUE(report.ok());
         measured[static_cast<size_t>(world.rank())] = report->peak_memory;
       });
-      MemoryInputs inputs;
-      inputs.shape = ModelShape(c.model);
-      inputs.sequence_length = c.length;
-      inputs.accumulation_steps = kBatch;
-      inputs.precision = &PrecisionOf("fp32");
-      inputs.optimizer = OptimizerBytesOf(c.model, c.Job(), DType::kF32);
-      inputs.recomputed_blocks = policy == "keep" ? 0 : c.model.layers;
+      const MemoryInputs inputs = MemoryInputsOf(c.Job(), c.ThePlan(), {});
       const auto steps = NamedSchedule(c.schedule, 2, 1, kBatch);
       ASSERT_TRUE(steps.ok());
       const auto predicted = PredictPipelineRanks(inputs, c.cut, *steps);

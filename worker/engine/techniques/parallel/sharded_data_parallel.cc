@@ -155,7 +155,7 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
   for (int64_t i = 0; i < parameters_->size(); ++i) {
     const Parameter& parameter = (*parameters_)[i];
     if (!parameter.trainable()) continue;
-    const int64_t begin = parameter.gradient_offset;
+    const int64_t begin = parameters_->GradientOffset(i);
     const int64_t end = begin + parameter.shape.Elements();
     const int64_t first = std::clamp(range.begin, begin, end);
     const int64_t count = std::clamp(range.end, begin, end) - first;

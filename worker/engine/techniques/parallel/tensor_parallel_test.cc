@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
+#include "common/model/memory_inputs.h"
 #include "common/model/tensor_traffic.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/testing/many_steps.h"
@@ -273,16 +274,11 @@ TEST(TensorParallel, AGridSendsWhatTheTrafficModelSays) {
     if (c.sequence) continue;
     SCOPED_TRACE(c.name);
     RunRanks(static_cast<int>(c.tensor), std::chrono::seconds(20), [&](Collective& world) {
-      const MeshRanks ranks(c.On(1, c.tensor), world);
+      const MeshCase mesh = c.On(1, c.tensor);
+      const MeshRanks ranks(mesh, world);
       TinyRun run(c.model, ranks.options);
       run.Differentiate(SomeBatch(c));
-      MemoryInputs inputs;
-      inputs.shape = ModelShape(c.model, c.tensor, false, c.rows);
-      inputs.micro_batch = 2;
-      inputs.sequence_length = kLength;
-      inputs.precision = &PrecisionOf(c.precision);
-      inputs.recomputed_blocks = c.policy == "recompute" ? c.model.layers : 0;
-      inputs.attention_blocks = c.policy == "attention" ? c.model.layers : 0;
+      const MemoryInputs inputs = MemoryInputsOf(mesh.job, mesh.plan, {});
       if (Collective* row = ranks.tensor->along_row()) {
         ExpectTraffic(row->account(), TrafficOfRow(TensorPassOf(inputs)));
       }
@@ -310,21 +306,8 @@ void CheckMemory(const char* family, const Case& how) {
   mesh.job.train.eval_sequences = 2;
   mesh.job.train.sequence_length = c.model.context;
   const MemoryBreakdown measured = TrainOnMesh(mesh)[0].reports.back().peak_memory;
-  MemoryInputs inputs;
-  inputs.shape = ModelShape(c.model, c.tensor, false, c.rows);
-  inputs.micro_batch = mesh.plan.micro_batch;
-  inputs.accumulation_steps = mesh.plan.accumulation_steps;
-  inputs.sequence_length = c.model.context;
-  inputs.precision = &PrecisionOf(c.precision);
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.ranks = c.data;
-  inputs.zero_stage = c.zero_stage;
-  if (c.zero_stage == 3) {
-    inputs.sharded = ShardParameters(c.model, *inputs.precision, c.data, c.tensor, c.rows);
-  }
-  inputs.recomputed_blocks = c.policy == "recompute" ? c.model.layers : 0;
-  inputs.attention_blocks = c.policy == "attention" ? c.model.layers : 0;
-  inputs.activation_bits = c.bits;
+  MemoryInputs inputs =
+      MemoryInputsOf(mesh.job, mesh.plan, {ProductsOf(PrecisionOf(c.precision).products)});
   MemoryBreakdown predicted = PredictMemory(inputs);
   // Operands that are widened for one product are the kernels' own, which no allocator counts.
   inputs.products = ProductKind::kNative;

@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
-#include "common/model/optimizer_bytes.h"
 #include "common/model/remat_schedule.h"
 #include "common/model/technique_cost.h"
 #include "common/rng.h"
@@ -358,15 +358,7 @@ TEST(StochasticDepthTest, MemoryStaysWithinWhatIsPredicted) {
       TinyTraining run(job, plan, tokens);
       MemoryBreakdown measured;
       for (int step = 0; step < 8; ++step) measured = run.Step().peak_memory;
-      MemoryInputs inputs;
-      inputs.shape = ShapeOf(job);
-      inputs.micro_batch = 4;
-      inputs.sequence_length = job.model.context;
-      inputs.accumulation_steps = 2;
-      inputs.precision = &kFp32Precision;
-      inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
-      inputs.recomputed_blocks = recomputed;
-      const MemoryBreakdown predicted = PredictMemory(inputs);
+      const MemoryBreakdown predicted = PredictMemory(MemoryInputsOf(job, plan, {}));
       const auto activations = static_cast<double>(predicted.activations_bytes);
       const auto workspace = static_cast<double>(predicted.workspace_bytes);
       EXPECT_LE(static_cast<double>(measured.activations_bytes), 1.03 * activations);

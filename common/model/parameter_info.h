@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+/// What the layer of a parameter does in its network.
+enum class ParameterRole : uint8_t {
+  kTokenEmbedding,
+  kPositionEmbedding,    ///< Of segments and of the class token, too.
+  kEmbeddingProjection,  ///< Between a factorised embedding, or patches, and the blocks.
+  kNorm,
+  kQueriesKeysValues,  ///< Three blocks of rows; queries and keys, or values, where they are apart.
+  kQueriesKeys,
+  kValues,
+  kAttentionOutput,
+  kAttentionScale,  ///< Of the residual branch of an attention, with its shifts.
+  kMlpUp,
+  kMlpDown,
+  kMlpScale,       ///< Of the residual branch of an MLP, with its shifts.
+  kRouter,         ///< Of a mixture of experts.
+  kHeadTransform,  ///< Between the blocks and the classifier.
+  kHeadNorm,       ///< Likewise.
+  kClassifier,     ///< Unless it is the token embedding.
+};
+
+/// A product of an attention.
+inline bool IsAttention(ParameterRole role) {
+  return role == ParameterRole::kQueriesKeysValues || role == ParameterRole::kQueriesKeys ||
+         role == ParameterRole::kValues || role == ParameterRole::kAttentionOutput;
+}
+
+/// A product of an MLP, or of an expert.
+inline bool IsMlp(ParameterRole role) {
+  return role == ParameterRole::kMlpUp || role == ParameterRole::kMlpDown;
+}
+
+/// The product that ends a sub-layer: after attention, after the MLP.
+inline bool EndsSubLayer(ParameterRole role) {
+  return role == ParameterRole::kAttentionOutput || role == ParameterRole::kMlpDown;
+}
+
+inline bool IsBranchScale(ParameterRole role) {
+  return role == ParameterRole::kAttentionScale || role == ParameterRole::kMlpScale;
+}
+
+/// Between the blocks and the targets.
+inline bool IsHead(ParameterRole role) {
+  return role == ParameterRole::kHeadTransform || role == ParameterRole::kHeadNorm ||
+         role == ParameterRole::kClassifier;
+}
+
+/// What is known of a parameter besides its name, its size and where it resides. Code that counts,
+/// groups, updates or saves parameters reads this: a name has no meaning except in files.
+struct ParameterAttributes {
+  ParameterRole role = ParameterRole::kMlpUp;
+  bool bias = false;    ///< What its layer adds.
+  bool frozen = false;  ///< Not trained: model.freeze names it.
+  int64_t block = -1;   ///< The distinct block of the network that it belongs to; -1: none.
+  int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
+  std::vector<int64_t> parts = {};  ///< Rows of matrices that lie one under the other in this one.
+
+  bool operator==(const ParameterAttributes&) const = default;
+
+  /// A matrix of an attention or MLP, both of whose sides grow with the model's width.
+  bool block_matrix() const { return !bias && (IsAttention(role) || IsMlp(role)); }
+  /// The weight of the product that ends a sub-layer,
+  bool output_weight() const { return !bias && EndsSubLayer(role); }
+  /// and its bias.
+  bool output_bias() const { return bias && EndsSubLayer(role); }
+  /// A table whose rows are looked up before the blocks, in the forward pass alone.
+  bool looked_up() const {
+    return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
+  }
+};
+
+/// A parameter of a model, as the engine has it.
+struct ParameterInfo : ParameterAttributes {
+  std::string name;            ///< That of Hugging Face's files, where they have it.
+  std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
+  int64_t unit = 0;            ///< 0 before the blocks, 1 + block, and one more after them;
+                               ///< BlockParameters leaves it, as product_rows.
+  bool tiled = false;          ///< Its rows, of tokens or classes, are stored in whole tiles.
+  bool stacked = false;        ///< One matrix with the one before it, as a product reads them.
+  int64_t product_rows = 0;    ///< Of a matrix: rows in memory, with those of what it is one with.
+
+  int64_t Elements() const {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    return count;
+  }
+  bool matrix() const { return shape.size() == 2; }
+  /// Numbers in memory.
+  int64_t StoredElements() const;
+  /// Of a matrix: AMX multiplies it as it is, since a product finds both sizes multiples of 32.
+  bool in_tiles() const { return product_rows % 32 == 0 && shape[1] % 32 == 0; }
+  /// Of a matrix: numbers by which oneDNN's copy of what is not in tiles is larger, which holds
+  /// whole blocks of 64 rows and 16 columns. Of stacked ones the first has them all.
+  int64_t PackedPadding() const;
+};
+
+}  // namespace weft

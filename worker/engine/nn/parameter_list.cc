@@ -1,0 +1,164 @@
+#include "worker/engine/nn/parameter_list.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/glob.h"
+#include "common/spec/spec_json.h"
+
+namespace weft::engine {
+
+int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole role,
+                                ParameterOptions options) {
+  Parameter parameter;
+  parameter.role = role;
+  parameter.bias = options.bias;
+  parameter.block = block_;
+  parameter.name = std::move(name);
+  parameter.padded_rows = std::max(options.padded_rows, shape[0]);
+  parameter.shape = shape;
+  parameter.shard = std::move(options.shard);
+  return Add(std::move(parameter));
+}
+
+int64_t ParameterList::RegisterStack(const std::vector<StackedPart>& parts, const Shape& row) {
+  const int64_t first = size();
+  for (const StackedPart& part : parts) {
+    Parameter parameter;
+    parameter.role = part.role;
+    parameter.bias = part.bias;
+    parameter.block = block_;
+    parameter.expert = part.expert;
+    parameter.name = part.name;
+    parameter.shape = row;
+    std::copy_backward(row.dims.begin(), row.dims.end() - 1, parameter.shape.dims.end());
+    parameter.shape.dims[0] = part.rows;
+    ++parameter.shape.rank;
+    parameter.shard = part.shard;
+    parameter.padded_rows = part.rows;
+    parameter.stacked = size() > first;
+    Add(std::move(parameter));
+  }
+  return first;
+}
+
+void ParameterList::SetStart(int64_t index, const Initializer& initializer,
+                             double learning_rate_scale) {
+  parameters_[index].initializer = initializer;
+  parameters_[index].learning_rate_scale = learning_rate_scale;
+}
+
+int64_t ParameterList::Add(Parameter parameter) {
+  WEFT_CHECK(!complete_, "parameters are registered before they are allocated");
+  parameter.unit = unit_;
+  parameters_.push_back(std::move(parameter));
+  return size() - 1;
+}
+
+void ParameterList::SetParts(int64_t index, std::vector<int64_t> rows) {
+  Parameter& parameter = parameters_[index];
+  WEFT_CHECK(std::accumulate(rows.begin(), rows.end(), int64_t{0}) == parameter.shape[0],
+             "the parts make up the whole of " + parameter.name);
+  parameter.parts = std::move(rows);
+}
+
+void ParameterList::Derive(int64_t index, std::vector<Source> sources) {
+  WEFT_CHECK(parameters_[index].trainable(), "what is frozen has no sources");
+  has_derived_ = true;
+  parameters_[index].first_source = size();
+  parameters_[index].sources = std::ssize(sources);
+  for (Source& source : sources) {
+    Parameter parameter;
+    static_cast<ParameterAttributes&>(parameter) = parameters_[index];
+    parameter.parts = std::move(source.parts);
+    parameter.name = std::move(source.name);
+    parameter.shape = source.shape;
+    parameter.padded_rows = source.shape[0];
+    parameter.initializer = source.initializer;
+    parameter.learning_rate_scale = parameters_[index].learning_rate_scale;
+    parameter.source_of = index;
+    Add(std::move(parameter));
+  }
+}
+
+void ParameterList::StartUnit(int64_t block) {
+  ++unit_;
+  block_ = block;
+  blocks_ = std::max(blocks_, block + 1);
+}
+
+std::vector<std::string> ParameterList::Names() const {
+  if (!names_.empty()) return names_;
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  return names;
+}
+
+Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
+  const std::vector<std::string> names = Names();
+  for (const std::string& pattern : patterns) {
+    for (Parameter& parameter : parameters_) {
+      if (GlobMatches(pattern, parameter.name)) parameter.frozen = true;
+    }
+    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
+    if (std::any_of(names.begin(), names.end(), matches)) continue;
+    const std::string nearest = NearestName(pattern, names);
+    return InvalidError(
+        "model.freeze '" + pattern + "' matches no parameter; hint: " +
+        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
+  }
+  const auto frozen = [&](const std::string& name) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+  };
+  if (std::all_of(names.begin(), names.end(), frozen)) {
+    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
+  }
+  return OkStatus();
+}
+
+void ParameterList::SetExpertRank(int64_t rank, int64_t ranks) {
+  WEFT_CHECK(!complete_, "ranks are known before parameters are allocated");
+  expert_rank_ = rank;
+  expert_ranks_ = ranks;
+  SetStage();
+  for (Parameter& parameter : parameters_) {
+    parameter.of_shared_expert = parameter.expert >= 0;
+  }
+}
+
+Result<int64_t> ParameterList::Find(std::string_view name) const {
+  for (int64_t i = 0; i < size(); ++i) {
+    if (parameters_[i].name == name) return i;
+  }
+  return NotFoundError("the model has no parameter '" + std::string(name) + "'");
+}
+
+int64_t ParameterList::ElementCount() const {
+  int64_t count = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.source_of >= 0 || !parameter.counted) continue;
+    if (expert_rank_ > 0 && !parameter.of_shared_expert) continue;
+    count += parameter.logical_shape().Elements();
+  }
+  return count;
+}
+
+void ParameterList::SetTypes(DType matrices) {
+  complete_ = true;
+  // A stack is read as one matrix, so it is f32 when a part of it is derived.
+  std::vector<bool> made(parameters_.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    const bool joins = parameters_[i].stacked && made[i - 1];
+    made[i] = joins || parameters_[i].derived();
+  }
+  for (size_t i = made.size(); i-- > 1;) {
+    if (parameters_[i].stacked && made[i]) made[i - 1] = true;
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
+  }
+}
+
+}  // namespace weft::engine

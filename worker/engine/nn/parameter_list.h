@@ -1,0 +1,252 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/model/parameter_info.h"
+#include "common/status.h"
+#include "kernels/tensor_view.h"
+#include "worker/engine/tensor/shard.h"
+
+namespace weft::engine {
+
+enum class Distribution : uint8_t {
+  kNormal,
+  kTruncatedNormal,  ///< Normal, but drawn again where it is more than two deviations away.
+  kUniform,
+};
+
+/// How a parameter starts: drawn around `mean` with this deviation (of a truncated normal, that
+/// before the cut).
+struct Initializer {
+  double mean = 0;
+  double deviation = 0;
+  Distribution distribution = Distribution::kNormal;
+  /// The last `tail_rows` rows are drawn with tail_factor times the deviation.
+  int64_t tail_rows = 0;
+  double tail_factor = 1;
+};
+
+/// One tensor of a model.
+struct Parameter : ParameterAttributes {
+  std::string name;
+  Shape shape;                 ///< Of the part here.
+  Shard shard;                 ///< What of the logical tensor that is.
+  bool sees_all_rows = false;  ///< See ParameterList::Partial, as the next.
+  bool partial_gradient = false;
+  bool shared_by_stages = false;
+  bool of_shared_expert = false;  ///< See ParameterList::SetExpertRank.
+  bool counted = true;            ///< Not by another stage of a pipeline.
+  int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
+  Initializer initializer;
+  double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
+  bool stacked = false;            ///< Lies right under the parameter before it.
+  int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
+  int64_t sources = 0;
+  int64_t source_of = -1;      ///< Of a source: the derived parameter.
+  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on.
+  int64_t unit = 0;            ///< See ParameterList::StartUnit.
+  bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
+
+  bool trainable() const { return !frozen; }
+
+  /// Numbers of storage.
+  int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
+
+  /// Its value is computed from its sources, which are trained in its place.
+  bool derived() const { return sources > 0; }
+
+  /// The backward pass computes its gradient; that of a source follows from what is derived.
+  bool differentiated() const { return trainable() && source_of < 0; }
+
+  /// The optimizer changes it.
+  bool updated() const { return trainable() && !derived(); }
+
+  Shape logical_shape() const { return shard.LogicalShape(shape); }
+
+  /// Operations read it as it is; they read packed copies of others.
+  bool read_unpacked() const { return shape.rank < 2 || read_directly; }
+
+  /// Weight decay applies: matrices, not biases and norms.
+  bool decay() const { return shape.rank >= 2; }
+};
+
+/// What else is said of a parameter when it is registered.
+struct ParameterOptions {
+  bool bias = false;        ///< ParameterAttributes::bias
+  int64_t padded_rows = 0;  ///< Of storage, when more than shape[0].
+  Shard shard = {};         ///< Which part of the logical tensor it is.
+};
+
+/// The parameters of a model, in order of registration: what each is, wherever it resides
+/// (ParameterSet has their memory). All is said before SetTypes. Sources of derived parameters come
+/// after all other parameters.
+class ParameterList {
+ public:
+  /// Registers a parameter and returns its index. Its block is that of StartUnit.
+  int64_t Register(std::string name, Shape shape, ParameterRole role,
+                   ParameterOptions options = {});
+
+  /// One of several parameters that are used as one matrix.
+  struct StackedPart {
+    std::string name;
+    int64_t rows = 0;
+    ParameterRole role = ParameterRole::kMlpUp;
+    Shard shard = {};     ///< Which rows these are.
+    bool bias = false;    ///< ParameterAttributes::bias
+    int64_t expert = -1;  ///< ParameterAttributes::expert
+  };
+  /// Registers parameters that differ in their number of rows, one under the other without a gap,
+  /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
+  int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
+
+  /// Says that some parameters are tensor-parallel shards, of which this is rank `rank`; the others
+  /// are replicated. `deals_out_rows`: sequence parallelism partitions the rows of a batch between
+  /// the sharded layers.
+  void SetTensorRank(int64_t rank, bool deals_out_rows) {
+    tensor_rank_ = rank;
+    deals_out_rows_ = deals_out_rows;
+  }
+  bool sharded() const { return tensor_rank_ >= 0; }
+
+  /// Whether this rank counts `index` in sums over the tensor-, pipeline- and expert-parallel
+  /// ranks, so that each logical number counts once.
+  bool Counts(int64_t index) const {
+    return CountsPart(index) && (expert_rank_ == 0 || parameters_[index].of_shared_expert);
+  }
+  /// The same for its part of `index` with ZeRO, whose shard group includes the expert-parallel
+  /// ranks: each of these has other parts.
+  bool CountsPart(int64_t index) const {
+    const Parameter& parameter = parameters_[index];
+    if (!parameter.counted || !parameter.shard.first) return false;
+    return tensor_rank_ <= 0 || !parameter.shard.whole();
+  }
+
+  /// Whether the gradient of the replicated parameter `index` is a partial gradient, to be summed
+  /// over the tensor-parallel ranks: each sees some rows of a batch only, or partial sums.
+  bool Partial(int64_t index) const {
+    const Parameter& parameter = parameters_[index];
+    if (parameter.partial_gradient) return true;
+    return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
+  }
+  /// Says that each rank computes the gradient of `index` over all rows.
+  void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
+  /// Says that each tensor-parallel rank computes a partial gradient of `index`.
+  void SetPartialGradient(int64_t index) { parameters_[index].partial_gradient = true; }
+
+  /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
+  void SetStage() { of_stage_ = true; }
+  bool of_stage() const { return of_stage_; }
+  /// Says that another stage has `index`, too: its gradient is the sum of theirs. `counts`: this
+  /// one counts it, in sums over the stages, and saves it.
+  void SetSharedByStages(int64_t index, bool counts) {
+    parameters_[index].shared_by_stages = true;
+    parameters_[index].counted = counts;
+  }
+
+  /// Says what the parameters of the whole network are called, in the order of the forward pass,
+  /// and how many distinct blocks it has, where other ranks have some. Before Freeze.
+  void SetNetwork(std::vector<std::string> names, int64_t blocks) {
+    names_ = std::move(names);
+    blocks_ = blocks;
+  }
+  /// Those names; without SetNetwork, those of the parameters here.
+  std::vector<std::string> Names() const;
+  /// Those blocks, likewise.
+  int64_t blocks() const { return blocks_; }
+
+  /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts; the
+  /// other parameters are replicated. All are registered.
+  void SetExpertRank(int64_t rank, int64_t ranks);
+  int64_t expert_ranks() const { return expert_ranks_; }
+
+  /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
+  void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
+
+  /// Says that a parameter is several matrices, one under the other, with `rows` rows.
+  void SetParts(int64_t index, std::vector<int64_t> rows);
+
+  /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
+  /// gradient. kInvalid when a pattern matches none, here or elsewhere, naming a
+  /// near one, or when none is left to train anywhere.
+  Status Freeze(const std::vector<std::string>& patterns);
+
+  /// What a parameter is derived from.
+  struct Source {
+    std::string name;
+    Shape shape;
+    Initializer initializer;
+    std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
+  };
+  /// Has the trained matrix `index` computed from `sources`, which are trained in its place: a
+  /// technique computes its value before the forward pass and their gradients from its own after
+  /// the backward pass. Other parameters are registered before it.
+  void Derive(int64_t index, std::vector<Source> sources);
+
+  /// Whether any parameter is derived.
+  bool has_derived() const { return has_derived_; }
+
+  /// Parameters registered from now on belong to the next unit: those that one part of the network
+  /// computes with, which is its distinct block `block`, or none (-1). Units follow each other as
+  /// these parts do; unit 0, which is there from the start, is what the blocks of a transformer
+  /// read from.
+  void StartUnit(int64_t block = -1);
+  int64_t units() const { return unit_ + 1; }
+  /// The last unit computes with `index`, which an earlier one has, too: a token table that
+  /// classifies.
+  void UseInLastUnit(int64_t index) { used_last_ = index; }
+  bool LastUnitUsesFirst() const { return used_last_ >= 0; }
+  /// The last unit that computes with `index`.
+  int64_t LastUnitOf(int64_t index) const {
+    return index == used_last_ ? unit_ : parameters_[index].unit;
+  }
+
+  /// Says that operations read this matrix unpacked, like vectors; they read others packed.
+  void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
+
+  /// Gives each its type: values are f32, those of matrices `matrices`, unless they are derived.
+  /// The list is complete.
+  void SetTypes(DType matrices);
+
+  int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
+  const Parameter& operator[](int64_t index) const { return parameters_[index]; }
+  auto begin() const { return parameters_.begin(); }
+  auto end() const { return parameters_.end(); }
+  /// Whether one of `count` parameters from `first` on is.
+  bool AnyTrainable(int64_t first, int64_t count) const {
+    for (int64_t i = first; i < first + count; ++i) {
+      if (parameters_[i].trainable()) return true;
+    }
+    return false;
+  }
+
+  /// Index of `name`; kNotFound when the model has no such parameter.
+  Result<int64_t> Find(std::string_view name) const;
+
+  /// Numbers in all parameters of the network, frozen ones too, over all model-parallel ranks;
+  /// padding and sources do not count. In a pipeline those that this stage counts.
+  int64_t ElementCount() const;
+
+ private:
+  int64_t Add(Parameter parameter);
+
+  std::vector<Parameter> parameters_;
+  bool complete_ = false;           ///< See SetTypes.
+  std::vector<std::string> names_;  ///< See SetNetwork.
+  int64_t blocks_ = 0;              ///< Likewise.
+  bool has_derived_ = false;
+  int64_t unit_ = 0;  ///< Of what is registered next, as block_.
+  int64_t block_ = -1;
+  int64_t used_last_ = -1;  ///< See UseInLastUnit.
+  bool of_stage_ = false;
+  int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
+  int64_t expert_ranks_ = 1;
+  int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
+  bool deals_out_rows_ = false;
+};
+
+}  // namespace weft::engine
