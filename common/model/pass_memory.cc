@@ -88,7 +88,7 @@ int64_t ActivationsAtEnd(const MemoryInputs& inputs, const PassSizes& size) {
   return inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
 }
 
-/// Pictures of a micro-batch, which nothing needs once they are cut into patches.
+/// Images of a micro-batch, which nothing needs once they are cut into patches.
 int64_t PixelBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   if (model.family != "vit") return 0;
@@ -158,7 +158,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
-  // Gradients of results that are dealt out come from all ranks, beside that of the stream.
+  // Gradients of results that are partitioned come from all ranks, beside that of the stream.
   int64_t mlp_backward =
       size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   if (!shape.trained_products.down) {
@@ -196,7 +196,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
           attending};
 }
 
-/// Adds what blocks of `plan` restore from codes, which stands beside the gradients.
+/// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.
 void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSizes& size,
                  BlockWorkspace& block) {
   const RestoredTensors restored = RestoredTensorsOf(plan);
@@ -217,8 +217,8 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
   block.heads += beside(size.attended);
 }
 
-/// Where gradients of a block's weights are put off, those of its products' results in their format
-/// by columns.
+/// Where gradients of a block's weights are deferred, those of its products' results in their
+/// format by columns.
 int64_t PutOffInFormat(const MemoryInputs& inputs) {
   const ProductFormat* format = inputs.format();
   if (format == nullptr) return 0;
@@ -232,7 +232,7 @@ int64_t PutOffInFormat(const MemoryInputs& inputs) {
   return format->element_bytes * tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
 }
 
-/// Gradients that those of a block's weights read where these are put off: of its products'
+/// Gradients that those of a block's weights read where these are deferred: of its products'
 /// results, and the input of the last product.
 int64_t PutOffBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
@@ -272,7 +272,7 @@ int64_t WidenedBytes(const MemoryInputs& inputs) {
   return kF32 * std::max(chunk * (columns + other), tokens * (widest + other));
 }
 
-/// What the backward pass of a block wants at its MLP, where gradients of weights are put off.
+/// What the backward pass of a block wants at its MLP, where gradients of weights are deferred.
 int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
                            const BlockWorkspace& block) {
   const ModelShape& shape = inputs.shape;
@@ -422,8 +422,8 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .gathered = size.gathered,
                    .attended = size.attended,
                    .qkv = size.qkv,
-                   .before = size.before + size.passed,
-                   .before_coded = size.before,
+                   .mlp_hidden = size.before + size.passed,
+                   .mlp_quantised = size.before,
                    .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
                    .post_norm = NormPositionOf(model) == "post",
                    // Fixup saves the shifted stream, so that the stream itself is alive beside it.
@@ -431,10 +431,10 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
                    .untrained = inputs.shape.first_trained_layer};
   // Results of both branches and, in between, the sum and its norm.
-  bytes.behind = (bytes.post_norm                                   ? 2
-                  : NormPositionOf(model) == "pre" || bytes.shifted ? 4
-                                                                    : 3) *
-                 size.row;
+  bytes.after_mlp = (bytes.post_norm                                   ? 2
+                     : NormPositionOf(model) == "pre" || bytes.shifted ? 4
+                                                                       : 3) *
+                    size.row;
   const std::vector<SavedTensorSlot> slots = BlockSavedTensors(inputs.shape);
   const auto kept = [&](int64_t bits) {
     BlockBytes::Kept sum;
@@ -442,24 +442,24 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
       const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
       sum.saved += held;
       if (slot.in_attention) sum.attention += held;
-      if (sum.attention == 0) sum.entry += held;
+      if (sum.attention == 0) sum.before_qkv += held;
       // Where there is a norm it keeps as much of what it reads.
-      if (slot.name == "residual_2") sum.read = held;
-      if (slot.name == "attention") sum.attended = held;
+      if (slot.name == "residual_2") sum.norm_product_input = held;
+      if (slot.name == "attention") sum.attention_product_input = held;
       const bool of_experts =
           slot.name == "expert_inputs" || slot.name == "experts_before_activation";
       // Gradients of experts' results stand in the place of these, where no other rank has them.
       const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
-      // What is restored from codes for gradients to stand in its place is workspace.
+      // What is restored from quantised values for gradients to stand in its place is workspace.
       const bool waits = bits == 0 || slot.name == "expert_inputs";
-      if ((of_experts || results) && waits) sum.experts += held;
+      if ((of_experts || results) && waits) sum.expert_product_input += held;
     }
     return sum;
   };
   bytes.plain = kept(0);
   const bool pre = NormPositionOf(model) == "pre";
-  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.again = size.row;
-  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unkept = size.row;
+  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
+  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unsaved = size.row;
   for (const SavedTensorSlot& slot : slots) {
     if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
       continue;
@@ -469,15 +469,15 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   bytes.kept = bits == 0 ? bytes.plain : kept(bits);
   if (bits > 0 && model.experts > 0) {
     // At the last expert its own values are there and all that experts read and make, of which
-    // there are no codes nor a sum yet; then codes of what they read, and at last, beside the sum,
-    // those of what they make.
+    // there are no quantised values nor a sum yet; then quantised values of what they read, and at
+    // last, beside the sum, those of what they make.
     const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
     const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
                          std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);
-    bytes.before_coded = size.from_experts + std::max<int64_t>(last, 0);
+    bytes.mlp_quantised = size.from_experts + std::max<int64_t>(last, 0);
   }
   bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
-  if (bytes.plain.again > 0) bytes.kept.again = bytes.input;
+  if (bytes.plain.recompute_input > 0) bytes.kept.recompute_input = bytes.input;
   return bytes;
 }
 
@@ -587,7 +587,7 @@ void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind&
                                     int64_t restored, StageMemory& memory) const {
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const int64_t trained = stage.blocks - stage.untrained;
-  // What attention reads is made again once, from codes, for both.
+  // What attention reads is made again once, from quantised values, for both.
   const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
   const int64_t plain =
       stage.segment == 1 ? std::max<int64_t>(stage.recomputed - stage.untrained, 0) : 0;

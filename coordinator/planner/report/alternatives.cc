@@ -163,11 +163,11 @@ Tried With(Tried tried, const SearchResult& result) {
     tried.answer.step_seconds = StepSeconds(best.time);
     tried.answer.memory_bytes = TotalBytes(best.memory);
     tried.answer.reason.clear();
-  } else if (!result.misfitting.empty()) {
-    const Option& least = result.misfitting.front();
+  } else if (!result.infeasible.empty()) {
+    const Option& least = result.infeasible.front();
     tried.reached = Reached::kTooLarge;
     tried.answer.memory_bytes = TotalBytes(least.memory);
-    tried.answer.reason = least.misfit;
+    tried.answer.reason = least.infeasible_reason;
   }
   return tried;
 }

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using N = NcclLibrary;
 
-constexpr auto kPoll = milliseconds(1);    ///< While somebody waits for NCCL.
+constexpr auto kPoll = milliseconds(1);    ///< While a thread waits for NCCL.
 constexpr auto kWatch = milliseconds(20);  ///< While operations are under way.
 constexpr auto kNaming =
     milliseconds(300);  ///< How long NCCL's error waits for the lost one's name.
@@ -278,7 +278,7 @@ class NcclCollective : public Collective, public CollectiveRecorder {
     WEFT_RETURN_IF_ERROR(Cuda("marking a stream", library_.event_record(event, stream, flags)));
     return event;
   }
-  /// For the books: to be asked whether and when it was passed.
+  /// For the account: to be asked whether and when it was passed.
   Result<N::Event> WatchedEvent(N::Stream stream) {
     return PlacedEvent(stream, recording_ ? N::kEventRecordExternal : N::kEventRecordDefault);
   }
@@ -502,7 +502,7 @@ Status NcclCollective::WaitOnStream(Enqueued& operation, N::Event end, const Str
   return OkStatus();
 }
 
-// Enters what is done into the books. With the lock held.
+// Enters what is done into the account. With the lock held.
 void NcclCollective::Harvest() {
   const auto passed = [this](N::Event event) { return library_.event_query(event) == 0; };
   for (const Operation& operation : operations_) {
