@@ -144,6 +144,7 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, MakeHeld(option));
   SetMemory(inputs, pipeline, option);
+  option.lacks_cores = true;
   option.infeasible_reason = std::to_string(option.ranks) + " ranks of " +
                              std::to_string(option.threads) + " threads need more " +
                              (workers_.on_devices() ? "GPUs or cores" : "cores") +

@@ -164,6 +164,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     plan.recompute_schedule = RematOperations(option.schedule);
   }
   candidate.feasible = option.infeasible_reason.empty();
+  candidate.lacks_cores = option.lacks_cores;
   candidate.reason = option.infeasible_reason;
   plan.prediction.memory_per_rank = option.memory;
   plan.prediction.stage_bytes = option.stage_bytes;
@@ -214,7 +215,7 @@ Status NothingFits(const JobSpec& job, const Option* closest) {
                      std::to_string(least.micro_batch) + ", " +
                      std::to_string(least.recomputed_blocks) + " blocks recomputed) " +
                      least.infeasible_reason + "; hint: ";
-  if (least.infeasible_reason.find("have room for") != std::string::npos) {
+  if (least.lacks_cores) {
     return ExhaustedError(text + "ask for fewer resources.ranks or resources.threads_per_rank");
   }
   text += "offer more memory per rank";

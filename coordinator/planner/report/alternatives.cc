@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/hint.h"
 #include "common/model/memory_text.h"
 #include "common/model/pipeline_shape.h"
 #include "coordinator/planner/search.h"
@@ -133,9 +134,7 @@ int64_t MostRanks(const JobSpec& job, const ClusterProfile& cluster) {
 
 /// Without its hint: what one way would need is not what this job's user asked.
 std::string FirstReason(const Status& status) {
-  std::string text = status.message();
-  text.resize(std::min(text.size(), text.find("; hint:")));
-  return text;
+  return SplitHint(status.message()).text;
 }
 
 /// How far an answer has come: what got furthest says why it stopped.
