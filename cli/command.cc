@@ -3,6 +3,7 @@
 #include <iostream>
 #include <utility>
 
+#include "common/hint.h"
 #include "common/json.h"
 
 namespace weft::cli {
@@ -19,12 +20,7 @@ CLI::App* AddCommand(CLI::App& parent, Session& session, const std::string& name
 }
 
 ExitCode Fail(const Session& session, const Status& status) {
-  std::string message = status.message(), hint;
-  if (size_t at = message.find("hint: "); at != std::string::npos) {
-    hint = message.substr(at + 6);
-    message.resize(at);
-    while (!message.empty() && (message.back() == ' ' || message.back() == ';')) message.pop_back();
-  }
+  const auto [message, hint] = SplitHint(status.message());
   if (session.output == OutputFormat::kJson) {
     Json error = {{"kind", "Error"},
                   {"apiVersion", "weft/v1"},

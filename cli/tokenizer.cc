@@ -40,7 +40,7 @@ struct TextOptions {
 };
 
 /// Reads standard input line by line; `each` writes what becomes of one. Stops at the first error,
-/// which is told with the number of its line.
+/// which is reported with the number of its line.
 template <class Each>
 ExitCode ForEachLine(const Session& session, Each&& each) {
   std::string line;

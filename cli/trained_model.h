@@ -20,7 +20,7 @@ struct TrainedModel {
   std::unique_ptr<engine::Allocator> allocator;
   std::unique_ptr<engine::Context> context;
   std::unique_ptr<engine::Model> model;
-  std::unique_ptr<Tokenizer> tokenizer;  ///< None for pictures.
+  std::unique_ptr<Tokenizer> tokenizer;  ///< None for images.
   std::vector<std::string> classes;      ///< Names, as far as they are known.
   std::string preprocessor_json;         ///< As in weft::ExportOptions.
   UsageFiles imported;                   ///< As in weft::ExportOptions.

@@ -73,7 +73,7 @@ TYPED_TEST(Float8, EveryCodeHasItsValueAndComesBack) {
 TYPED_TEST(Float8, FloatsGoToTheNearestTiesToTheEvenCodeAndTheRestToTheLargest) {
   constexpr float kLargest = TypeParam::kLargest;
   std::vector<float> values = {kLargest, kLargest * 1.03f, kLargest * 1.2f, 1e30f, 1e-30f, 1e-42f};
-  // The middles between all codes, and their neighbours.
+  // The middles between all values, and their neighbours.
   for (uint8_t code = 0; code < 0x7f; ++code) {
     const double next = Value<TypeParam>(static_cast<uint8_t>(code + 1));
     if (!std::isfinite(next)) break;

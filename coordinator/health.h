@@ -10,7 +10,7 @@
 
 namespace weft::coordinator {
 
-/// What probes are told of this process: /healthz says that it lives (its event loop answers),
+/// What probes learn of this process: /healthz says that it lives (its event loop answers),
 /// /readyz that it serves, and if so what it cannot do. Thread-safe.
 class Health {
  public:

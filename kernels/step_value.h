@@ -2,7 +2,7 @@
 
 namespace weft::kernels {
 
-/// A number that changes from step to step of a training, as an operation is told it: what it is
+/// A number that changes from step to step of a training, as an operation receives it: what it is
 /// now and, where the operation may be recorded and run again (kernels/cuda/graph.h), where it lies
 /// each time. Arguments are checked by `value`; results follow from Get().
 template <class T>

@@ -62,7 +62,7 @@ struct Shape {
   }
 };
 
-/// A typed look at memory that somebody else owns. Rows may be strided: element (r, c) of the
+/// A typed look at memory that it does not own. Rows may be strided: element (r, c) of the
 /// matrix of all-but-last against last dimension stands at r * row_stride + c.
 struct TensorView {
   void* data = nullptr;

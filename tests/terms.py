@@ -3,8 +3,8 @@
 
     tests/terms.py
 
-Fails when a name of NAMES comes back in source or pages, when a word of WORDS comes back in a page, or
-when a paragraph of a page is longer than LONGEST characters. Prints file:line and what to use instead.
+Fails when a name of NAMES comes back in source or pages, when a word of WORDS comes back in a page or
+one of COMMENTS in a comment, or when a paragraph of a page is longer than LONGEST characters. Prints file:line and what to use instead.
 A rename adds a row to NAMES.
 """
 
@@ -44,11 +44,34 @@ NAMES = [
     Retired(r"AgreeOnWay|OfferWay", "NegotiateMode, VoteForMode"),
     Retired(r"of_summands|SetOfSummands|HasSummands", "partial_gradient, HasPartialGradients"),
     Retired(r"[Ss]harers(?:Of|_)?", "shard_ranks, ShardGroupSize, the group's own name"),
+    Retired(r"FindShare|Share(?:Record|State|Event|Transitions?|Activity|Track|Report)",
+            "FindPlacement, PlacementRecord, PlacementState, ..."),
+    Retired(r"misfit(?:s|ting)?|Misfit|kMisfittingShown", "infeasible, infeasible_reason",
+            ("worker/engine/nn/token_batch.cc",)),
+    Retired(r"ChainStage::Way", "ChainStage::Mode"),
     Retired(r"time_model|device_time|rate_model", "pass_cost, step_time, step_rates"),
     Retired(r"CudaMemoryInputs", "MemoryInputsOf"),
     Retired(r"techniques/rematerialisation\.md", "techniques/activation_recomputation.md"),
     Retired(r"techniques/tensor_grid\.md", "techniques/tensor_parallel_2d.md"),
     Retired(r"techniques/local_steps\.md", "techniques/local_sgd.md"),
+]
+
+# Engine code whose comments are still to revise.
+OTHER_COMMENTS = ("worker/engine/nn/*", "worker/engine/optim/*", "worker/engine/techniques/*",
+                  "worker/engine/train/*", "common/model/memory_inputs*")
+
+COMMENTS = [
+    Retired(r"pictures?", "images; charts"),
+    Retired(r"summands?", "terms, partial sums"),
+    Retired(r"FP8 codes|(?:into|from|to|of|beside) codes", "quantised values"),
+    Retired(r"(?:in )?a? ?few bits", "quantised, compressed"),
+    Retired(r"put off", "deferred"),
+    Retired(r"(?:shares?|shared|sharing|deals?|dealt) out", "shards, partitions"),
+    Retired(r"(?:is|are|was|were|be) told", "is reported, receives"),
+    Retired(r"told apart", "distinguished"),
+    Retired(r"somebody|anybody", "the caller, a thread, a rank"),
+    Retired(r"the books?", "the account, the cache"),
+    Retired(r"turned (?:queries|keys|heads)", "rotated"),
 ]
 
 WORDS = [
@@ -113,6 +136,13 @@ def found(any_of, rows, path, text):
                    f"; hint: {row.term}")
 
 
+def comments(text):
+    """The text of a C++ or proto file with blanks in the place of code."""
+    return "\n".join(re.sub(r"^(?:[^\"/]|\"(?:[^\"\\]|\\.)*\"|/(?!/))*",
+                            lambda code: " " * len(code[0]), line)
+                     for line in text.split("\n")).replace("//", "  ")
+
+
 def prose(text):
     """The text of a page with blanks in the place of code and addresses of links."""
     def blank(match):
@@ -144,11 +174,15 @@ def long_paragraphs(path, text):
 
 def main():
     names, words = expression(NAMES), expression(WORDS, re.IGNORECASE)
+    in_comments = expression(COMMENTS, re.IGNORECASE)
     problems = []
     for path in files():
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         if path != "tests/terms.py":
             problems += found(names, NAMES, path, text)
+        if path.endswith((".h", ".cc", ".cu", ".cuh", ".proto")):
+            if not matches(OTHER_COMMENTS, path):
+                problems += found(in_comments, COMMENTS, path, comments(text))
         if path.endswith(".md") and not matches(OTHER_PAGES, path):
             problems += found(words, WORDS, path, prose(text))
             problems += long_paragraphs(path, text)

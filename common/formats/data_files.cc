@@ -132,7 +132,7 @@ Result<std::vector<std::string>> FilesOf(Env& env, const std::vector<std::string
       return InvalidError("the folder " + path + " holds folders, as " + folder +
                           ", which are not read for text. hint: name the files, with a pattern "
                           "such as " +
-                          JoinPath(path, "*/*.txt") + "; pictures are for model.family vit");
+                          JoinPath(path, "*/*.txt") + "; images are for model.family vit");
     }
     if (files.size() == before) return InvalidError("the folder " + path + " holds no files");
   }
@@ -143,7 +143,7 @@ Status CheckFormatServes(const std::string& format, const std::string& family) {
   const bool images = format == "idx" || format == "image_folder";
   if (images == (family == "vit")) return OkStatus();
   return InvalidError("data.format " + format + " cannot train model.family " + family +
-                      ": pictures are for vit, tokens for all others");
+                      ": images are for vit, tokens for all others");
 }
 
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/formats/utf8.h"
+#include "common/hint.h"
 #include "common/json.h"
 #include "common/text.h"
 
@@ -56,7 +57,7 @@ Status CheckIsText(std::string_view text, const std::string& source) {
 
 Status WithBadLineHint(const Status& status) {
   if (status.code() != StatusCode::kInvalid) return status;
-  if (status.message().find("hint: ") != std::string::npos) return status;
+  if (!SplitHint(status.message()).hint.empty()) return status;
   return InvalidError(status.message() + "; hint: data.bad_lines: skip leaves such lines out");
 }
 

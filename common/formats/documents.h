@@ -50,7 +50,7 @@ class DocumentFile {
   bool is_json() const { return form_ != TextForm::kText; }
   TextForm form() const { return form_; }
 
-  /// Bytes of the document in the file, for sharing out work.
+  /// Bytes of the document in the file, to partition work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
   /// Text of document `i`; it stands in the file or in `scratch`. kInvalid names file and line when

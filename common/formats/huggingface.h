@@ -98,7 +98,7 @@ struct ExportOptions {
   DType dtype = DType::kF32;             ///< Of the weights: kF32, kBF16 or kF16.
 };
 
-/// The preprocessor_config.json that scales pictures for `model`, a vit, as DataSpec does.
+/// The preprocessor_config.json that scales images for `model`, a vit, as DataSpec does.
 std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data);
 
 /// Writes a folder that transformers 4 and 5 load unchanged, without missing weights:

@@ -320,7 +320,7 @@ TEST(ResolveImportedModel, ChecksWhatTheJobAsksOfTheFolder) {
   EXPECT_THAT(resolve("bert_mlm", [](JobSpec& job) { job.data.tokenizer.path.clear(); }),
               HasSubstr("data.tokenizer.path is not"));
   EXPECT_THAT(resolve("vit", [](JobSpec& job) { job.train.sequence_length = 16; }),
-              HasSubstr("is not that of a vit's pictures, 10"));
+              HasSubstr("is not that of a vit's images, 10"));
   EXPECT_THAT(resolve("bert_mlm", [](JobSpec& job) { job.train.sequence_length = 25; }),
               HasSubstr("longer than the context 24"));
   EXPECT_THAT(resolve("bert_classes", [](JobSpec& job) { job.data.batching = "concatenate"; }),

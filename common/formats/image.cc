@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
 Status TooLarge(int64_t width, int64_t height) {
-  return InvalidError("the picture has " + std::to_string(width) + " x " + std::to_string(height) +
+  return InvalidError("the image has " + std::to_string(width) + " x " + std::to_string(height) +
                       " pixels; at most " + std::to_string(kMaxPixels) + " are read");
 }
 
@@ -142,7 +142,7 @@ std::vector<Window> Windows(int64_t from, int64_t to) {
 
 Result<Image> DecodeImage(std::span<const std::byte> bytes, int64_t channels) {
   if (channels != 1 && channels != 3) {
-    return InvalidError("pictures are read in 1 or 3 colours, not " + std::to_string(channels) +
+    return InvalidError("images are read in 1 or 3 colours, not " + std::to_string(channels) +
                         ". hint: set model.image_channels");
   }
   auto begins = [&](std::string_view magic) {

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-/// A picture of 8-bit colours, [height, width, channels].
+/// An image of 8-bit colours, [height, width, channels].
 struct Image {
   int64_t height = 0;
   int64_t width = 0;
@@ -23,7 +23,7 @@ struct Image {
 /// pixels. Any bytes are borne.
 Result<Image> DecodeImage(std::span<const std::byte> bytes, int64_t channels);
 
-/// The picture's middle square at `size` x `size` pixels, by a triangle filter as wide as a pixel
+/// The image's middle square at `size` x `size` pixels, by a triangle filter as wide as a pixel
 /// of the coarser grid (what Pillow calls BILINEAR).
 Image ResizeSquare(const Image& image, int64_t size);
 

@@ -16,18 +16,18 @@ ChainStage Group(const ChainStage& stage, int64_t count) {
                    stage.result_bytes,
                    stage.passing_bytes,
                    {}};
-  for (ChainStage::Way way : stage.ways) {
-    way.saved_bytes *= count;
-    way.again_seconds *= times;
-    group.ways.push_back(way);
+  for (ChainStage::Mode mode : stage.modes) {
+    mode.saved_bytes *= count;
+    mode.recompute_seconds *= times;
+    group.modes.push_back(mode);
   }
   // Each keeps its input, and runs again by itself.
-  const ChainStage::Way& keep = stage.ways.front();
+  const ChainStage::Mode& keep = stage.modes.front();
   if (keep.saved_bytes > stage.result_bytes) {
-    group.ways.push_back(
+    group.modes.push_back(
         {Kind::kSegment, count * stage.result_bytes,
          std::max(stage.passing_bytes, keep.saved_bytes - stage.result_bytes + keep.passing_bytes),
-         times * (stage.forward_seconds + keep.again_seconds)});
+         times * (stage.forward_seconds + keep.recompute_seconds)});
   }
   return group;
 }

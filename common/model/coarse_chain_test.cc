@@ -21,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 std::vector<ChainStage> Blocks(int64_t count, bool two_ways) {
   ChainStage block = testing::Stage(1, 2, 1, 10, 3);
   if (two_ways) {
-    block.ways.push_back({RematStep::Kind::kAttention, 7, 3, 0.25});
+    block.modes.push_back({RematStep::Kind::kAttention, 7, 3, 0.25});
   }
   std::vector<ChainStage> chain(static_cast<size_t>(count), block);
   chain.push_back(testing::Stage(0, 0, 1, 1, 1));
@@ -31,7 +31,7 @@ std::vector<ChainStage> Blocks(int64_t count, bool two_ways) {
 int64_t BytesOfAll(const std::vector<ChainStage>& chain) {
   int64_t most = 0;
   for (const ChainStage& stage : chain) {
-    most += stage.ways.front().saved_bytes + stage.ways.front().passing_bytes;
+    most += stage.modes.front().saved_bytes + stage.modes.front().passing_bytes;
   }
   return most;
 }
@@ -46,7 +46,7 @@ TEST(CoarseChainTest, IsAsFastAsTheWholeChainIsWithoutTheMemoryOfOneGroup) {
       for (const int64_t group : {2, 4, 8}) {
         const CoarseChain coarse = Coarsen(chain, (count + 1 + group - 1) / group);
         const OptimalChain optimal(coarse.stages, all, all);
-        const int64_t kept = group * chain.front().ways.front().saved_bytes;
+        const int64_t kept = group * chain.front().modes.front().saved_bytes;
         for (int64_t bytes = 0; bytes <= all; ++bytes) {
           const double seconds = optimal.Seconds(bytes);
           ASSERT_GE(seconds, exact.Seconds(bytes)) << count << " by " << group << ": " << bytes;

@@ -109,7 +109,7 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
 
 GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage,
                                     int64_t shard_ranks) {
-  // Experts that ranks share are shared out among fewer.
+  // Experts that ranks share are sharded among fewer.
   const int64_t experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
   const int64_t alike = std::max<int64_t>(shard_ranks / shape.expert_ranks, 1);
   const int64_t all = kF32 * shape.trained;

@@ -42,11 +42,11 @@ InFlightChain::Choice InFlightChain::Best(int64_t stage, const Room& room) const
     return table_[IndexOf(next, {room.kept - kept, room.beside})].seconds;
   };
   Choice best{kInfinity};
-  for (size_t w = 0; w < own.ways.size(); ++w) {
-    const ChainStage::Way& way = own.ways[w];
-    const int64_t saved = replays_.Slots(way.saved_bytes);
-    if (saved > room.kept || replays_.Slots(way.saved_bytes + way.passing_bytes) > all) continue;
-    const double seconds = own.forward_seconds + way.again_seconds + own.backward_seconds +
+  for (size_t w = 0; w < own.modes.size(); ++w) {
+    const ChainStage::Mode& mode = own.modes[w];
+    const int64_t saved = replays_.Slots(mode.saved_bytes);
+    if (saved > room.kept || replays_.Slots(mode.saved_bytes + mode.passing_bytes) > all) continue;
+    const double seconds = own.forward_seconds + mode.recompute_seconds + own.backward_seconds +
                            (stage == last ? 0 : rest(stage + 1, saved));
     if (seconds < best.seconds) best = {seconds, static_cast<int32_t>(w), -1};
   }
@@ -91,11 +91,11 @@ std::optional<RematPlan> InFlightChain::Schedule(int64_t bytes, int64_t passes) 
   RematPlan plan;
   for (int64_t stage = 0; stage < std::ssize(stages_);) {
     const Choice& choice = table_[IndexOf(stage, room)];
-    if (choice.way >= 0) {
-      const ChainStage::Way& way =
-          stages_[static_cast<size_t>(stage)].ways[static_cast<size_t>(choice.way)];
-      plan.push_back({way.kind, stage, 1, {}});
-      room.kept -= replays_.Slots(way.saved_bytes);
+    if (choice.mode >= 0) {
+      const ChainStage::Mode& mode =
+          stages_[static_cast<size_t>(stage)].modes[static_cast<size_t>(choice.mode)];
+      plan.push_back({mode.kind, stage, 1, {}});
+      room.kept -= replays_.Slots(mode.saved_bytes);
       ++stage;
       continue;
     }

@@ -33,7 +33,7 @@ class InFlightChain {
  private:
   struct Choice {
     double seconds = 0;
-    int32_t way = -1;    ///< Of the stage, or
+    int32_t mode = -1;   ///< Of the stage, or
     int32_t count = -1;  ///< how many stages keep the input of the first.
   };
   /// Steps of memory of a schedule.

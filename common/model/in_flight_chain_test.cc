@@ -23,8 +23,8 @@ int64_t KeptBytes(const std::vector<ChainStage>& chain, const RematPlan& plan) {
   int64_t bytes = 0;
   for (const RematStep& step : plan) {
     const ChainStage& last = chain[static_cast<size_t>(step.end() - 1)];
-    for (const ChainStage::Way& way : last.ways) {
-      if (way.kind == step.kind) bytes += way.saved_bytes;
+    for (const ChainStage::Mode& mode : last.modes) {
+      if (mode.kind == step.kind) bytes += mode.saved_bytes;
     }
     if (step.kind == RematStep::Kind::kSegment) bytes += last.result_bytes;
   }

@@ -20,9 +20,9 @@ constexpr int64_t kF32 = 4;
 // Of the arena of a CUDA device, the part that best fit at times cannot use.
 constexpr int64_t kUncutShare = 160;
 
-/// Of the arena of a CUDA device, what best fit leaves unused where codes stand in the places of
-/// the larger tensors that they are made of: as measured, up to a sixth of the codes and a place of
-/// the largest such tensor.
+/// Of the arena of a CUDA device, what best fit leaves unused where quantised values take the
+/// places of the larger tensors that they are made of: as measured, up to a sixth of the quantised
+/// values and a place of the largest such tensor.
 int64_t HolesBesideCodes(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
   const int64_t codes =
@@ -170,7 +170,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t shard_ranks = inputs.ShardGroupSize(); shard_ranks > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
-    // Experts that ranks share are shared out among fewer.
+    // Experts that ranks share are sharded among fewer.
     const bool shares_experts = shape.expert_ranks > 1;
     const int64_t experts = shares_experts ? shape.stored_trained_experts : 0;
     const int64_t expert_shard_ranks = shard_ranks / shape.expert_ranks;

@@ -74,7 +74,8 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, PredictMemory(Gpt2Inputs()).activations_bytes);
 
-  // Codes of the blocks' weights by rows and by columns; four layers a block with two tensors each.
+  // FP8 values of the blocks' weights by rows and by columns; four layers a block with two tensors
+  // each.
   inputs = Gpt2Inputs();
   inputs.precision = &PrecisionOf("fp8");
   TrainSpec train;

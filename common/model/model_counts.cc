@@ -136,7 +136,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     add("embedding in", tokens, e, c, 1, once, once);
   }
   if (model.family == "vit") {
-    // Not of the class token, which is no patch. Pictures have no gradient.
+    // Not of the class token, which is no patch. Images have no gradient.
     add("patches", tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
         Trains(shape, ParameterRole::kEmbeddingProjection) ? 1 : 0);
   }

@@ -16,7 +16,7 @@ int64_t MostBytesOfAStep(const std::vector<ChainStage>& stages) {
   int64_t most = 0;
   for (const ChainStage& stage : stages) {
     most = std::max(most, stage.result_bytes);
-    for (const ChainStage::Way& way : stage.ways) most = std::max(most, way.saved_bytes);
+    for (const ChainStage::Mode& mode : stage.modes) most = std::max(most, mode.saved_bytes);
   }
   return most;
 }
@@ -85,17 +85,17 @@ OffloadingChain::Choice OffloadingChain::Best(const State& state) {
     return Ticks(sums[static_cast<size_t>(end)]) - Ticks(sums[static_cast<size_t>(first)]);
   };
   const int64_t free = state.slots - std::max(transfers.HeldForward(), transfers.HeldBackward());
-  for (size_t w = 0; w < stage.ways.size(); ++w) {
-    const ChainStage::Way& way = stage.ways[w];
-    if (replays_.Slots(way.saved_bytes + way.passing_bytes) > free ||
-        replays_.Slots(way.saved_bytes) > free) {
+  for (size_t w = 0; w < stage.modes.size(); ++w) {
+    const ChainStage::Mode& mode = stage.modes[w];
+    if (replays_.Slots(mode.saved_bytes + mode.passing_bytes) > free ||
+        replays_.Slots(mode.saved_bytes) > free) {
       continue;
     }
-    Choice step{stage.forward_seconds + way.again_seconds + stage.backward_seconds,
+    Choice step{stage.forward_seconds + mode.recompute_seconds + stage.backward_seconds,
                 static_cast<int32_t>(w)};
     step.next.stage = first + 1;
-    Follow(state, step, way.saved_bytes, between(forward_, first + 1),
-           between(backward_, first + 1) + Ticks(way.again_seconds), best);
+    Follow(state, step, mode.saved_bytes, between(forward_, first + 1),
+           between(backward_, first + 1) + Ticks(mode.recompute_seconds), best);
   }
   const int64_t free_forward = state.slots - transfers.HeldForward();
   const int64_t free_backward = state.slots - transfers.HeldBackward();
@@ -161,9 +161,9 @@ std::optional<RematPlan> OffloadingChain::Schedule(int64_t bytes) {
   while (state.stage < std::ssize(stages_)) {
     const Choice choice = At(state);
     RematStep step{RematStep::Kind::kSegment, state.stage, choice.count, {}};
-    if (choice.way >= 0) {
+    if (choice.mode >= 0) {
       const ChainStage& stage = stages_[static_cast<size_t>(state.stage)];
-      step.kind = stage.ways[static_cast<size_t>(choice.way)].kind;
+      step.kind = stage.modes[static_cast<size_t>(choice.mode)].kind;
       step.count = 1;
     } else {
       step.replay =

@@ -61,7 +61,7 @@ class OffloadingChain {
   };
   struct Choice {
     double seconds = 0;
-    int32_t way = -1;    ///< Of the stage, or
+    int32_t mode = -1;   ///< Of the stage, or
     int32_t count = -1;  ///< how many stages keep the input of the first.
     bool sends = false;
     State next = {};

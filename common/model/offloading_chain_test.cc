@@ -23,7 +23,7 @@ constexpr int64_t kMost = 40;
 ChainLink LinkOf(const std::vector<ChainStage>& chain, double seconds_per_byte) {
   int64_t most = 0;
   for (const ChainStage& stage : chain) {
-    for (const auto& way : stage.ways) most = std::max(most, way.saved_bytes);
+    for (const auto& mode : stage.modes) most = std::max(most, mode.saved_bytes);
   }
   return {seconds_per_byte, static_cast<int64_t>(static_cast<double>(most) * seconds_per_byte * 2)};
 }
@@ -143,9 +143,9 @@ TEST(OffloadingChainTest, WithoutALinkItIsThePureScheduleAndWithAFastOneNothingR
     int64_t two = 0, before = 0;
     for (const ChainStage& stage : chain) {
       all_once += stage.forward_seconds + stage.backward_seconds;
-      const ChainStage::Way& way = stage.ways.front();
-      two = std::max(two, before + way.saved_bytes + way.passing_bytes);
-      before = way.saved_bytes;
+      const ChainStage::Mode& mode = stage.modes.front();
+      two = std::max(two, before + mode.saved_bytes + mode.passing_bytes);
+      before = mode.saved_bytes;
     }
     for (int64_t m = 0; m <= kMost; ++m) {
       EXPECT_EQ(none.Seconds(m), pure.Seconds(m));

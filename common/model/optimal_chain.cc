@@ -57,12 +57,12 @@ void OptimalChain::NumberParts() {
 void OptimalChain::Find(int64_t first, int64_t last) {
   const ChainStage& stage = stages_[static_cast<size_t>(first)];
   const size_t row = IndexOf(first, last, 0);
-  for (size_t w = 0; w < stage.ways.size(); ++w) {
-    const ChainStage::Way& way = stage.ways[w];
-    const int64_t saved = Slots(way.saved_bytes);
+  for (size_t w = 0; w < stage.modes.size(); ++w) {
+    const ChainStage::Mode& mode = stage.modes[w];
+    const int64_t saved = Slots(mode.saved_bytes);
     Offer({static_cast<int32_t>(w), -1}, row,
-          std::max(Slots(way.saved_bytes + way.passing_bytes), saved),
-          stage.forward_seconds + way.again_seconds + stage.backward_seconds,
+          std::max(Slots(mode.saved_bytes + mode.passing_bytes), saved),
+          stage.forward_seconds + mode.recompute_seconds + stage.backward_seconds,
           first == last ? nullptr : &seconds_[IndexOf(first + 1, last, 0)], saved, nullptr);
   }
   double forward = 0;
@@ -106,11 +106,11 @@ RematPlan OptimalChain::Part(int64_t first, int64_t last, int64_t slots) const {
   RematPlan plan;
   while (first <= last) {
     const Choice& choice = choices_[IndexOf(first, last, slots)];
-    if (choice.way >= 0) {
+    if (choice.mode >= 0) {
       const ChainStage& stage = stages_[static_cast<size_t>(first)];
-      const ChainStage::Way& way = stage.ways[static_cast<size_t>(choice.way)];
-      plan.push_back({way.kind, first, 1, {}});
-      slots -= Slots(way.saved_bytes);
+      const ChainStage::Mode& mode = stage.modes[static_cast<size_t>(choice.mode)];
+      plan.push_back({mode.kind, first, 1, {}});
+      slots -= Slots(mode.saved_bytes);
       ++first;
       continue;
     }

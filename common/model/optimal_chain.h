@@ -11,20 +11,20 @@ namespace weft {
 
 /// A stage of a chain; each stage reads the result of the previous one.
 struct ChainStage {
-  /// A way of running the stage so that its backward pass can follow.
-  struct Way {
+  /// How the stage runs so that its backward pass can follow: what it saves and recomputes.
+  struct Mode {
     RematStep::Kind kind = RematStep::Kind::kKeep;
-    int64_t saved_bytes = 0;    ///< All it keeps until then, its result included, its input not.
-    int64_t passing_bytes = 0;  ///< In addition, at most, while it runs forward or backward.
-    double again_seconds = 0;   ///< What its backward pass computes again.
+    int64_t saved_bytes = 0;       ///< All it keeps until then, its result included, its input not.
+    int64_t passing_bytes = 0;     ///< In addition, at most, while it runs forward or backward.
+    double recompute_seconds = 0;  ///< What its backward pass computes again.
 
-    bool operator==(const Way&) const = default;
+    bool operator==(const Mode&) const = default;
   };
   double forward_seconds = 0;
   double backward_seconds = 0;
   int64_t result_bytes = 0;
   int64_t passing_bytes = 0;  ///< In addition to its input, while it runs and saves nothing.
-  std::vector<Way> ways;      ///< One at least.
+  std::vector<Mode> modes;    ///< One at least.
 
   bool operator==(const ChainStage&) const = default;
 };
@@ -61,7 +61,7 @@ class OptimalChain {
 
  private:
   struct Choice {
-    int32_t way = -1;    ///< Of the first stage, or
+    int32_t mode = -1;   ///< Of the first stage, or
     int32_t count = -1;  ///< how many stages keep the input of the first.
   };
   /// Gives parts with equal stages the same row of the table.

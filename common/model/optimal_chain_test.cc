@@ -71,7 +71,7 @@ double ShortestPath(const std::vector<ChainStage>& chain, int64_t budget) {
       const ChainStage& stage = chain[static_cast<size_t>(i)];
       // What a stage keeps has its result.
       if (kept >> i & 1)
-        bytes += stage.ways[0].saved_bytes;
+        bytes += stage.modes[0].saved_bytes;
       else if (results >> i & 1)
         bytes += stage.result_bytes;
     }
@@ -97,7 +97,8 @@ double ShortestPath(const std::vector<ChainStage>& chain, int64_t budget) {
       const ChainStage& stage = chain[static_cast<size_t>(i)];
       const bool input = i == 0 || ((results | kept) >> (i - 1) & 1);
       if (!input || (kept >> i & 1)) continue;
-      if (held(results, kept) + stage.ways[0].saved_bytes + stage.ways[0].passing_bytes <= budget) {
+      if (held(results, kept) + stage.modes[0].saved_bytes + stage.modes[0].passing_bytes <=
+          budget) {
         push(seconds + stage.forward_seconds, {results, kept | 1u << i, left});
       }
       // The input may give way to the result.

@@ -61,7 +61,7 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
-    // Experts of a group are shared out; alone they are here or not.
+    // Experts of a group are sharded; alone they are here or not.
     const int64_t count = group.blocks * (group.experts > 1 ? group.experts / expert_ranks : 1);
     const std::vector<ParameterInfo> sources = SourcesOf(model, parameter);
     if (sources.empty()) add(parameter, count);

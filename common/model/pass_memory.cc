@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/activation_codes.h"
+#include "common/model/activation_numbers.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
 
@@ -15,25 +16,9 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
-/// Bytes of an element of activations.
-int64_t ElementOf(const MemoryInputs& inputs) {
-  return ElementBytes(inputs.precision->activations);
-}
-
-/// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
-int64_t NormStatistics(const ModelSpec& model) {
-  return model.family == "llama" ? 1 : 2;
-}
-
 int64_t HeadRowsOf(const MemoryInputs& inputs) {
   return HeadRows(inputs.shape, inputs.micro_batch * inputs.sequence_length,
                   inputs.sequence_length);
-}
-
-/// 32-bit numbers that a router keeps of a token: probabilities, and of each choice the expert, its
-/// weight and its place.
-int64_t RouteNumbers(const ModelSpec& model) {
-  return model.experts > 0 ? model.experts + 3 * model.experts_per_token : 0;
 }
 
 /// Rows of one expert for each token of the own, at most.
@@ -88,7 +73,7 @@ int64_t ActivationsAtEnd(const MemoryInputs& inputs, const PassSizes& size) {
   return inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
 }
 
-/// Pictures of a micro-batch, which nothing needs once they are cut into patches.
+/// Images of a micro-batch, which nothing needs once they are cut into patches.
 int64_t PixelBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   if (model.family != "vit") return 0;
@@ -158,7 +143,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
-  // Gradients of results that are dealt out come from all ranks, beside that of the stream.
+  // Gradients of results that are partitioned come from all ranks, beside that of the stream.
   int64_t mlp_backward =
       size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   if (!shape.trained_products.down) {
@@ -196,7 +181,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
           attending};
 }
 
-/// Adds what blocks of `plan` restore from codes, which stands beside the gradients.
+/// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.
 void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSizes& size,
                  BlockWorkspace& block) {
   const RestoredTensors restored = RestoredTensorsOf(plan);
@@ -217,8 +202,8 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
   block.heads += beside(size.attended);
 }
 
-/// Where gradients of a block's weights are put off, those of its products' results in their format
-/// by columns.
+/// Where gradients of a block's weights are deferred, those of its products' results in their
+/// format by columns.
 int64_t PutOffInFormat(const MemoryInputs& inputs) {
   const ProductFormat* format = inputs.format();
   if (format == nullptr) return 0;
@@ -232,7 +217,7 @@ int64_t PutOffInFormat(const MemoryInputs& inputs) {
   return format->element_bytes * tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
 }
 
-/// Gradients that those of a block's weights read where these are put off: of its products'
+/// Gradients that those of a block's weights read where these are deferred: of its products'
 /// results, and the input of the last product.
 int64_t PutOffBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
@@ -272,7 +257,7 @@ int64_t WidenedBytes(const MemoryInputs& inputs) {
   return kF32 * std::max(chunk * (columns + other), tokens * (widest + other));
 }
 
-/// What the backward pass of a block wants at its MLP, where gradients of weights are put off.
+/// What the backward pass of a block wants at its MLP, where gradients of weights are deferred.
 int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
                            const BlockWorkspace& block) {
   const ModelShape& shape = inputs.shape;
@@ -287,14 +272,6 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
   // The gradient for what the router reads, or before it that of the last expert by rows.
   const int64_t by_rows = size.active + InFormat(inputs, whole * RowsOfOneExpert(shape));
   return bytes - InFormat(inputs, whole + size.qkv) + std::max(whole, by_rows);
-}
-
-int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
-                  int64_t activation_bits) {
-  if (activation_bits > 0 && slot.compressible) {
-    return CodeBytes(tokens * slot.elements_per_token, activation_bits);
-  }
-  return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
 }
 
 }  // namespace
@@ -364,127 +341,6 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t peak =
       std::max(WorkspaceOfHead(inputs, size).all, block.most()) + WidenedBytes(inputs);
   return batches + std::max({peak, PixelBytes(inputs), EvaluationBytes(inputs) - activations});
-}
-
-std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
-  const ModelSpec& model = shape.spec;
-  const int64_t c = model.width, ranks = shape.TensorColumns(), rows = shape.StreamRanks();
-  const bool norms = NormPositionOf(model) != "none";
-  std::vector<SavedTensorSlot> slots;
-  const auto add_norm = [&](std::string_view residual, std::string_view statistics,
-                            std::string_view result, bool read) {
-    slots.push_back({residual, c / rows, true, false, norms});
-    if (!norms) return;
-    slots.push_back({statistics, NormStatistics(model), false});
-    if (read) slots.push_back({result, c / rows, true, false, true});
-  };
-  // What a frozen product reads nothing reads again; with post-norm it is the stream.
-  const bool post = NormPositionOf(model) == "post";
-  const TrainedProducts& trained = shape.trained_products;
-  add_norm("residual_1", "norm_1_statistics", "norm_1", post || trained.qkv);
-  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
-  slots.push_back({"attention", c / ranks, true, true, true});
-  slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
-  const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
-  if (scaled) slots.push_back({"branch_1", c, true});
-  add_norm("residual_2", "norm_2_statistics", "norm_2", post || model.experts > 0 || trained.up);
-  if (model.experts > 0) {
-    const int64_t expert_rows = shape.ExpertRows();
-    slots.push_back({"route", RouteNumbers(model), false});
-    const auto add = [&](std::string_view name, int64_t elements) {
-      slots.push_back({name, elements, true, false, true});
-    };
-    add("expert_inputs", expert_rows * c);
-    add("experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks);
-    add("expert_results", model.experts_per_token * c);
-  } else {
-    slots.push_back(
-        {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
-  }
-  if (scaled) slots.push_back({"branch_2", c, true});
-  return slots;
-}
-
-int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
-                        int64_t activation_bits) {
-  int64_t bytes = 0;
-  for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
-    bytes += SlotBytes(slot, tokens, element_bytes, activation_bits);
-  }
-  return bytes;
-}
-
-BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
-  const ModelSpec& model = inputs.shape.spec;
-  const PassSizes size(inputs);
-  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  BlockBytes bytes{.row = size.row,
-                   .gathered = size.gathered,
-                   .attended = size.attended,
-                   .qkv = size.qkv,
-                   .before = size.before + size.passed,
-                   .before_coded = size.before,
-                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
-                   .post_norm = NormPositionOf(model) == "post",
-                   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
-                   .compressed = inputs.activation_bits > 0,
-                   .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
-                   .untrained = inputs.shape.first_trained_layer};
-  // Results of both branches and, in between, the sum and its norm.
-  bytes.behind = (bytes.post_norm                                   ? 2
-                  : NormPositionOf(model) == "pre" || bytes.shifted ? 4
-                                                                    : 3) *
-                 size.row;
-  const std::vector<SavedTensorSlot> slots = BlockSavedTensors(inputs.shape);
-  const auto kept = [&](int64_t bits) {
-    BlockBytes::Kept sum;
-    for (const SavedTensorSlot& slot : slots) {
-      const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
-      sum.saved += held;
-      if (slot.in_attention) sum.attention += held;
-      if (sum.attention == 0) sum.entry += held;
-      // Where there is a norm it keeps as much of what it reads.
-      if (slot.name == "residual_2") sum.read = held;
-      if (slot.name == "attention") sum.attended = held;
-      const bool of_experts =
-          slot.name == "expert_inputs" || slot.name == "experts_before_activation";
-      // Gradients of experts' results stand in the place of these, where no other rank has them.
-      const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
-      // What is restored from codes for gradients to stand in its place is workspace.
-      const bool waits = bits == 0 || slot.name == "expert_inputs";
-      if ((of_experts || results) && waits) sum.experts += held;
-    }
-    return sum;
-  };
-  bytes.plain = kept(0);
-  const bool pre = NormPositionOf(model) == "pre";
-  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.again = size.row;
-  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unkept = size.row;
-  for (const SavedTensorSlot& slot : slots) {
-    if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
-      continue;
-    bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
-  }
-  const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
-  bytes.kept = bits == 0 ? bytes.plain : kept(bits);
-  if (bits > 0 && model.experts > 0) {
-    // At the last expert its own values are there and all that experts read and make, of which
-    // there are no codes nor a sum yet; then codes of what they read, and at last, beside the sum,
-    // those of what they make.
-    const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
-    const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
-                         std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);
-    bytes.before_coded = size.from_experts + std::max<int64_t>(last, 0);
-  }
-  bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
-  if (bytes.plain.again > 0) bytes.kept.again = bytes.input;
-  return bytes;
-}
-
-int64_t CodedActivationBytes(const MemoryInputs& inputs) {
-  if (inputs.activation_bits == 0) return 0;
-  return CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length,
-                    ElementOf(inputs), inputs.activation_bits);
 }
 
 StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
@@ -587,7 +443,7 @@ void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind&
                                     int64_t restored, StageMemory& memory) const {
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const int64_t trained = stage.blocks - stage.untrained;
-  // What attention reads is made again once, from codes, for both.
+  // What attention reads is made again once, from quantised values, for both.
   const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
   const int64_t plain =
       stage.segment == 1 ? std::max<int64_t>(stage.recomputed - stage.untrained, 0) : 0;

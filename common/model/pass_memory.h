@@ -34,7 +34,7 @@ struct BlockWorkspace {
   int64_t reading = 0;    ///< When the gradient of what attention read is made,
   int64_t heads = 0;      ///< and while attention's own are: both around attention.
   int64_t attending = 0;  ///< Of the latter, the gradient of attention's result while it is read.
-  int64_t restored = 0;   ///< And what is restored from codes.
+  int64_t restored = 0;   ///< And what is restored from quantised values.
   int64_t most() const { return std::max({mlp, reading, heads}); }
 };
 
@@ -99,7 +99,7 @@ class StagePassMemory {
   int64_t head_gradient_;
   int64_t narrow_head_;  ///< A row that a projection before the classifier reads; 0 without.
   int64_t widened_;
-  BlockWorkspace workspace_;   ///< Without what is restored from codes.
+  BlockWorkspace workspace_;   ///< Without what is restored from quantised values.
   int64_t put_off_ = 0;        ///< Gradients that wait of a block,
   int64_t coded_put_off_ = 0;  ///< of one that keeps in bits these more,
   int64_t beside_ = 0;         ///< and what its backward pass wants beside them.

@@ -222,7 +222,7 @@ StageMemory PipelineMemory::OfStage(const MemoryInputs& inputs, const StageKind&
 
 const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, int64_t rank,
                                                    StageKind all, bool with_host) {
-  // Beside codes there are holes.
+  // Next to quantised values there are holes.
   if (inputs.activation_bits == 0) all.recomputed = all.attention = 0, all.segment = 1;
   const std::vector<int64_t> blocks = BlocksOfStages(cut_, in_flight_.ranks(), rank);
   std::vector<int64_t> which;
@@ -303,7 +303,7 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
   if (with_host && inputs.offload_activations) {
     memory.activations_bytes += in_flight_.Most(rank, away_, {});
   }
-  // Beside codes there are holes (PredictMemory).
+  // Next to quantised values there are holes (PredictMemory).
   if (inputs.OnCuda() && inputs.activation_bits > 0) {
     memory.runtime_bytes += std::max<int64_t>(on_device - saved_.front().backward, 0) / 6;
   }

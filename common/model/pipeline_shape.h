@@ -80,7 +80,7 @@ class PipelineMemory {
   /// The memory of a rank outside its passes.
   struct Rest {
     MemoryBreakdown memory;  ///< With passes of all its stages as if they were one, without any
-                             ///< recomputation but beside codes.
+                             ///< recomputation but next to quantised values.
     int64_t update = 0;      ///< Of its workspace.
     int64_t scratch = 0;
   };

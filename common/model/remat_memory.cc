@@ -18,12 +18,12 @@ class Walk {
         // the MLP's as well.
         passing_(std::max({3 * b_.row + b_.gathered + b_.qkv,
                            b_.row + std::max(b_.row, b_.attended) + b_.qkv + b_.log_sum_exp,
-                           b_.behind + b_.gathered + b_.before})) {}
+                           b_.after_mlp + b_.gathered + b_.mlp_hidden})) {}
 
   int64_t forward() const { return forward_; }
   int64_t backward() const { return backward_; }
 
-  // From now on gradients of weights are put off; steps add to what waits for them.
+  // From now on gradients of weights are deferred; steps add to what waits for them.
   void Defer() { defers_ = true; }
   // What so many steps leave waiting. Those are the first ones in the backward pass of which the
   // steps that come now are the last.
@@ -114,19 +114,23 @@ class Walk {
 
   // Of a block whose attention has been computed again, which is as it is.
   int64_t BackInAttention() const {
-    return KeptOfBlock().entry + KeptOfBlock().again + b_.plain.attention;
+    return KeptOfBlock().before_qkv + KeptOfBlock().recompute_input + b_.plain.attention;
   }
 
-  // What gradients of weights that are put off read of a trained step.
+  // What gradients of weights that are deferred read of a trained step.
   int64_t Waiting(const RematStep& step) const {
     if (!defers_ || !Trained(step.end() - 1)) return 0;
     const bool coded = coded_ && (step.kind != Kind::kSegment || step.count > 1);
     const BlockBytes::Kept& kept = coded ? b_.kept : b_.plain;
     // What attention reads is then restored, and workspace.
-    if (coded && step.kind == Kind::kAttention) return BehindAttention() + b_.plain.attended;
-    return step.count * (2 * kept.read + kept.attended + kept.experts);
+    if (coded && step.kind == Kind::kAttention)
+      return BehindAttention() + b_.plain.attention_product_input;
+    return step.count *
+           (2 * kept.norm_product_input + kept.attention_product_input + kept.expert_product_input);
   }
-  int64_t BehindAttention() const { return KeptOfBlock().read + KeptOfBlock().experts; }
+  int64_t BehindAttention() const {
+    return KeptOfBlock().norm_product_input + KeptOfBlock().expert_product_input;
+  }
 
   // The pass that the backward pass of a segment begins with, beside what is saved.
   void Replay(const RematStep& step, int64_t saved) {
@@ -195,12 +199,12 @@ class Walk {
       const int64_t sums = live.delta == 0 ? 0 : b_.row;
       if (step.kind == Kind::kAttention) {
         Reach(live, sums + b_.row + BackInAttention());
-        live.saved -= b_.kept.attention - b_.kept.again;
+        live.saved -= b_.kept.attention - b_.kept.recompute_input;
       }
       live.saved += b_.kept.saved;
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
       const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
-      Reach(live, rows * b_.row + b_.gathered + b_.before_coded - b_.last_norm);
+      Reach(live, rows * b_.row + b_.gathered + b_.mlp_quantised - b_.last_norm);
       // What that norm reads and makes, beside the MLP's result and what it read.
       if (b_.post_norm) Reach(live, 4 * b_.row);
       Leave(live, b_.row);
@@ -217,10 +221,10 @@ class Walk {
     const int64_t before = live.saved;
     live.saved += b_.plain.saved;
     if (step.kind == Kind::kAttention) {
-      live.saved -= b_.plain.attention - b_.plain.again;
+      live.saved -= b_.plain.attention - b_.plain.recompute_input;
       Reach({before, live.stream, live.delta}, streams + BackInAttention());
     }
-    Reach(live, streams + 2 * b_.row + b_.gathered + b_.unkept);
+    Reach(live, streams + 2 * b_.row + b_.gathered + b_.unsaved);
     Leave(live, b_.shifted ? b_.row : 0);
   }
 
@@ -262,7 +266,7 @@ int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes) {
   if (step.end() <= bytes.untrained) return 0;
   if (step.kind == Kind::kSegment) return bytes.input;
   if (step.kind == Kind::kKeep) return bytes.kept.saved;
-  return bytes.kept.saved - bytes.kept.attention + bytes.kept.again;
+  return bytes.kept.saved - bytes.kept.attention + bytes.kept.recompute_input;
 }
 
 TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,

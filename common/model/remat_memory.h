@@ -8,29 +8,29 @@ namespace weft {
 
 /// Bytes of a block's tensors for a micro-batch.
 struct BlockBytes {
-  /// What a block keeps.
+  /// What a block saves for its backward pass.
   struct Kept {
-    int64_t saved = 0;      ///< All.
-    int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
-    int64_t attention = 0;  ///< Of it, the inside of attention.
-    int64_t again = 0;      ///< What is kept beside it to compute that again.
-    int64_t read = 0;       ///< Of it, what one product behind a norm reads,
-    int64_t attended = 0;   ///< the one behind attention,
-    int64_t experts = 0;    ///< and those of experts.
+    int64_t saved = 0;                    ///< All.
+    int64_t before_qkv = 0;               ///< Of it, up to the product to queries, keys and values.
+    int64_t attention = 0;                ///< Of it, the inside of attention.
+    int64_t recompute_input = 0;          ///< Saved in addition to recompute attention.
+    int64_t norm_product_input = 0;       ///< Of it, what the product after a norm reads,
+    int64_t attention_product_input = 0;  ///< the product after attention,
+    int64_t expert_product_input = 0;     ///< and those of experts.
   };
-  int64_t row = 0;           ///< [tokens, width], of the residual stream.
-  int64_t gathered = 0;      ///< A result of a branch, where ranks share tokens between shards.
-  int64_t attended = 0;      ///< What attention makes.
-  int64_t qkv = 0;           ///< Queries, keys and values.
-  int64_t before = 0;        ///< Inside of the MLP, before the activation.
-  int64_t before_coded = 0;  ///< The same where it becomes codes, beside all of these.
+  int64_t row = 0;            ///< [tokens, width], of the residual stream.
+  int64_t gathered = 0;       ///< A result of a branch, where ranks share tokens between shards.
+  int64_t attended = 0;       ///< What attention makes.
+  int64_t qkv = 0;            ///< Queries, keys and values.
+  int64_t mlp_hidden = 0;     ///< Inside of the MLP, before the activation.
+  int64_t mlp_quantised = 0;  ///< The same where it is quantised, in addition to all of these.
   int64_t log_sum_exp = 0;
-  Kept kept = {};         ///< In bits, where it is compressed.
+  Kept kept = {};         ///< Quantised, where it is compressed.
   Kept plain = {};        ///< As it is: a block that is replayed alone.
-  int64_t last_norm = 0;  ///< Of `kept`, with post_norm, what the norm behind the MLP keeps.
-  int64_t input = 0;      ///< What is kept of the input of blocks that are recomputed.
-  int64_t unkept = 0;     ///< Of what a block does not keep, what stands until its MLP is done.
-  int64_t behind = 0;     ///< Rows behind the MLP beside the input, where nothing is kept.
+  int64_t last_norm = 0;  ///< Of `kept`, with post_norm, what the norm after the MLP saves.
+  int64_t input = 0;      ///< What is saved of the input of blocks that are recomputed.
+  int64_t unsaved = 0;    ///< Of what a block does not save, what lives until its MLP is done.
+  int64_t after_mlp = 0;  ///< Rows after the MLP next to the input, where nothing is saved.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.
   bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.
@@ -57,7 +57,7 @@ struct TierPeaks {
 /// Bytes that blocks hold of a micro-batch.
 struct PassBytes {
   int64_t kept = 0;      ///< From the end of the forward pass on.
-  int64_t waiting = 0;   ///< From the end of the backward pass on, for weights' gradients put off.
+  int64_t waiting = 0;   ///< From the end of the backward pass on, for deferred weight gradients.
   int64_t forward = 0;   ///< At most, in the forward pass,
   int64_t backward = 0;  ///< and in the backward pass.
 };

@@ -15,15 +15,15 @@ TEST(PeakOfFirstBlocks, IsThatOfThePlanStepByStep) {
     BlockBytes bytes{.row = 1 + below(50),
                      .attended = below(80),
                      .qkv = below(200),
-                     .before = below(300),
+                     .mlp_hidden = below(300),
                      .log_sum_exp = below(20),
                      .post_norm = below(4) == 0,
                      .compressed = below(4) == 0,
                      .shifted = below(4) == 0};
     // A block keeps its input at least.
     const auto kept = [&](int64_t input) {
-      BlockBytes::Kept some{.entry = input + below(60), .attention = below(200)};
-      some.saved = some.entry + some.attention + below(300);
+      BlockBytes::Kept some{.before_qkv = input + below(60), .attention = below(200)};
+      some.saved = some.before_qkv + some.attention + below(300);
       return some;
     };
     bytes.plain = kept(bytes.row);

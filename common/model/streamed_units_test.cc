@@ -16,7 +16,7 @@ auto NumbersOf(const StreamedUnit& unit) {
                     unit.of_first_in_tiles, unit.trained,   unit.stored_trained};
 }
 
-// Where something is frozen they are told apart by their names.
+// Where something is frozen they are distinguished by their names.
 TEST(StreamedUnits, OfBlocksThatAreAlikeAreThoseOfEachByItself) {
   for (const char* family : {"gpt2", "llama", "bert"}) {
     for (const int64_t distinct : {0, 3}) {

@@ -124,7 +124,7 @@ class Simulation {
 };
 
 // Ranks go on in turns, each as far as it can: the order of turns changes no time. Stops before a
-// step that admits(rank, step) refuses; done(rank, step, start, seconds) is told of the others.
+// step that admits(rank, step) refuses; done(rank, step, start, seconds) is called for the others.
 template <class Admits, class Done>
 void Play(const PipelineSchedule& schedule, Simulation& simulation, const Admits& admits,
           const Done& done) {

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// What one rank process (weft-trainer) is told: its share of one attempt at a job.
+/// What one rank process (weft-trainer) receives: its part of one attempt at a job.
 struct AttemptSpec {
   std::string job_id;
   int64_t epoch = 0;

@@ -9,7 +9,7 @@ std::string NameOf(int64_t degree) {
   return "context parallelism of degree " + std::to_string(degree);
 }
 
-// Of `tensor_columns` ranks each deals out its own heads; that these are equal parts is said where
+// Of `tensor_columns` ranks each scatters its own heads; that these are equal parts is said where
 // ranks share matrices.
 Status CheckHeads(const ModelSpec& model, int64_t degree, int64_t tensor_columns) {
   const int64_t all_kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;

@@ -149,7 +149,7 @@ Status ValidateHead(const JobSpec& job) {
       return OkStatus();
     }
     return InvalidError("train.sequence_length " + std::to_string(job.train.sequence_length) +
-                        " is not that of a vit's pictures, " + std::to_string(SequenceLength(job)) +
+                        " is not that of a vit's images, " + std::to_string(SequenceLength(job)) +
                         ": their patches and the class token; hint: leave it out");
   }
   if (!model.import_path.empty() && job.data.tokenizer.path.empty()) {

@@ -250,7 +250,7 @@ bool FitDefaultWarmup(JobSpec& job);
 /// models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);
 
-/// Tokens per sequence, with the default resolved. Of pictures the patches and the class token.
+/// Tokens per sequence, with the default resolved. Of images the patches and the class token.
 inline int64_t SequenceLength(const JobSpec& job) {
   if (job.model.family == "vit") return ImagePatches(job.model) + 1;
   return job.train.sequence_length > 0 ? job.train.sequence_length : job.model.context;

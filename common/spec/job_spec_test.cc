@@ -139,7 +139,7 @@ TEST(ValidateJob, TellsWhatAHeadNeedsOfTheData) {
                 vit(job);
                 job.train.sequence_length = 16;
               }),
-              HasSubstr("train.sequence_length 16 is not that of a vit's pictures, 17"));
+              HasSubstr("train.sequence_length 16 is not that of a vit's images, 17"));
 }
 
 TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {

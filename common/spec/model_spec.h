@@ -272,7 +272,7 @@ struct ModelSpec {
   }
 };
 
-/// Patches of a picture.
+/// Patches of an image.
 inline int64_t ImagePatches(const ModelSpec& model) {
   const int64_t across = model.image_size / model.patch_size;
   return across * across;

@@ -274,6 +274,7 @@ struct PlanCandidate {
   bool chosen = false;
   bool feasible = false;
   std::string reason;
+  bool lacks_cores = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -281,6 +282,8 @@ struct PlanCandidate {
     visit(Field("chosen", "The best one."), self.chosen);
     visit(Field("feasible", "It fits every limit."), self.feasible);
     visit(Field("reason", "Why it was chosen, or why it lost."), self.reason);
+    visit(Field("lacks_cores", "There are no cores or GPUs for its ranks; else memory is short."),
+          self.lacks_cores);
   }
 };
 

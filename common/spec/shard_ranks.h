@@ -7,7 +7,7 @@
 namespace weft {
 
 /// Of `ranks` that sum their gradients, whether they see other sequences or other parts of them, so
-/// many share out among them what `zero_stage` says, where a job or plan asks for groups of
+/// many partition among themselves what `zero_stage` says, where a job or plan asks for groups of
 /// `zero_shard_ranks` (0: one group); 1: each has all.
 inline int64_t ShardRanks(int64_t zero_stage, int64_t zero_shard_ranks, int64_t ranks) {
   if (zero_stage == 0 || ranks == 1) return 1;

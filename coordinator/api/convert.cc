@@ -181,19 +181,19 @@ v1::StartAttempt ToMessage(const StartOrder& order) {
   return message;
 }
 
-v1::AttemptState ToMessage(ShareEvent event) {
+v1::AttemptState ToMessage(PlacementEvent event) {
   switch (event) {
-    case ShareEvent::kStarted:
+    case PlacementEvent::kStarted:
       return v1::ATTEMPT_STARTED;
-    case ShareEvent::kTraining:
+    case PlacementEvent::kTraining:
       return v1::ATTEMPT_TRAINING;
-    case ShareEvent::kFinished:
+    case PlacementEvent::kFinished:
       return v1::ATTEMPT_FINISHED;
-    case ShareEvent::kFailed:
+    case PlacementEvent::kFailed:
       return v1::ATTEMPT_FAILED;
-    case ShareEvent::kStopped:
+    case PlacementEvent::kStopped:
       return v1::ATTEMPT_STOPPED;
-    case ShareEvent::kLost:
+    case PlacementEvent::kLost:
       break;
   }
   return v1::ATTEMPT_STATE_UNSPECIFIED;
@@ -243,27 +243,27 @@ LinkAnswer FromMessage(const v1::LinkReply& message) {
           message.round_trip_seconds()};
 }
 
-Result<ShareReport> FromMessage(const v1::AttemptReport& message) {
-  ShareReport report;
+Result<PlacementReport> FromMessage(const v1::AttemptReport& message) {
+  PlacementReport report;
   report.epoch = message.epoch();
   report.reason = FromMessage(message.reason());
   report.message = message.message();
   report.summary_json = message.summary_json();
   switch (message.state()) {
     case v1::ATTEMPT_STARTED:
-      report.event = ShareEvent::kStarted;
+      report.event = PlacementEvent::kStarted;
       return report;
     case v1::ATTEMPT_TRAINING:
-      report.event = ShareEvent::kTraining;
+      report.event = PlacementEvent::kTraining;
       return report;
     case v1::ATTEMPT_FINISHED:
-      report.event = ShareEvent::kFinished;
+      report.event = PlacementEvent::kFinished;
       return report;
     case v1::ATTEMPT_FAILED:
-      report.event = ShareEvent::kFailed;
+      report.event = PlacementEvent::kFailed;
       return report;
     case v1::ATTEMPT_STOPPED:
-      report.event = ShareEvent::kStopped;
+      report.event = PlacementEvent::kStopped;
       return report;
     default:
       return InvalidError("an attempt report without a state");

@@ -17,7 +17,7 @@ v1::JobEvent ToMessage(const EventRecord& event);
 v1::LogLine ToMessage(const LogRecord& line);
 v1::StartAttempt ToMessage(const StartOrder& order);
 v1::MeasureLink ToMessage(const LinkOrder& order);
-v1::AttemptState ToMessage(ShareEvent event);
+v1::AttemptState ToMessage(PlacementEvent event);
 
 std::optional<JobState> FromMessage(v1::JobState state);
 Reason FromMessage(v1::Reason reason);
@@ -26,7 +26,7 @@ Reason FromMessage(v1::Reason reason);
 Result<WorkerHello> FromMessage(const v1::Register& message);
 Result<std::vector<RunningAttempt>> FromMessage(
     const google::protobuf::RepeatedPtrField<v1::RunningAttempt>& running);
-Result<ShareReport> FromMessage(const v1::AttemptReport& message);
+Result<PlacementReport> FromMessage(const v1::AttemptReport& message);
 LinkAnswer FromMessage(const v1::LinkReply& message);
 LogAppend FromMessage(const v1::LogBatch& message);
 CheckpointRecord FromMessage(const v1::Checkpoint& message);

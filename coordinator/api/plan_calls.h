@@ -12,7 +12,7 @@ namespace weft::coordinator {
 class PlanCall : public grpc::ServerUnaryReactor {
  public:
   /// Answers with what `begin` finds: it is given what to call with the answer's status, once, and
-  /// returns what it asked of `service`. `finished` is told the status, too. Deletes itself.
+  /// returns what it asked of `service`. `finished` receives the status, too. Deletes itself.
   using Answer = std::function<void(const Status&)>;
   using Begin = std::function<std::shared_ptr<PlanTicket>(Answer)>;
   static PlanCall* Start(coordinator::Service& service, Answer finished, const Begin& begin);

@@ -100,7 +100,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
-  void AckReport(const std::string& job_id, int64_t epoch, ShareEvent event) override {
+  void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) override {
     v1::CoordinatorMessage message;
     v1::AttemptAck& ack = *message.mutable_attempt_ack();
     ack.set_job_id(job_id);
@@ -177,7 +177,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
         return OkStatus();
       }
       case v1::WorkerMessage::kAttempt: {
-        WEFT_ASSIGN_OR_RETURN(ShareReport report, FromMessage(incoming_.attempt()));
+        WEFT_ASSIGN_OR_RETURN(PlacementReport report, FromMessage(incoming_.attempt()));
         service_.Report(link, incoming_.attempt().job_id(), std::move(report));
         return OkStatus();
       }

@@ -428,7 +428,7 @@ bool BestFirst::TakeWaiting(double most) {
     }
   }
   for (size_t i = first; i < judged_.size(); ++i) StateOf(judged_[i].mesh);
-  book_.Add(schedules, threads_);
+  cache_.Add(schedules, threads_);
   return count > 0;
 }
 
@@ -453,11 +453,11 @@ void BestFirst::JudgeUpTo(double least_seconds) {
 }
 
 void BestFirst::JudgeWithoutRoom() {
-  auto misfits = static_cast<size_t>(
+  auto infeasible = static_cast<size_t>(
       std::count_if(judged_.begin(), judged_.end(), [](const Judged& each) { return !each.fits; }));
   std::sort(large_.begin(), large_.end());
   for (auto next = large_.begin();
-       next != large_.end() && misfits < wanted_ && !stop_.stop_requested(); ++next) {
+       next != large_.end() && infeasible < wanted_ && !stop_.stop_requested(); ++next) {
     const RankChoice& choice = *next->choice;
     MeshState& mesh = StateOf(next->mesh);
     MeshSearch& search = Opened(next->mesh, mesh);
@@ -467,13 +467,13 @@ void BestFirst::JudgeWithoutRoom() {
       Judged own{.mesh = next->mesh,
                  .candidate = {choice.threads, choice.ranks, choice.spreads.front(), micro}};
       if (mesh.job->resources.pipeline_parallel > 1) {
-        book_.Add({ScheduleOf(*mesh.job, own.candidate)}, threads_);
+        cache_.Add({ScheduleOf(*mesh.job, own.candidate)}, threads_);
       }
       StepBound none;
       own.fits = search.Judge(own.candidate, none, own.option);
       --without_room_;
       judged_.push_back(std::move(own));
-      ++misfits;
+      ++infeasible;
       break;
     }
   }
@@ -492,7 +492,7 @@ MeshSearch& BestFirst::Opened(size_t number, MeshState& mesh) {
     const FamilyState& family = families_[mesh.family];
     mesh.job = std::make_unique<JobSpec>(jobs_.At(number));
     const RankShare& share = *family.shares[mesh.job->resources.sequence_parallel ? 1 : 0];
-    mesh.search = std::make_unique<MeshSearch>(*mesh.job, *family.pool->workers, share, book_,
+    mesh.search = std::make_unique<MeshSearch>(*mesh.job, *family.pool->workers, share, cache_,
                                                family.cut->blocks);
   });
   return *mesh.search;

@@ -64,7 +64,7 @@ class BestFirst {
   /// Candidates of all jobs, looked at or not.
   int64_t considered() const { return considered_; }
   /// Of them, those for which no worker has room, whatever they recompute. Where no others are left
-  /// to be told of, some of them are looked at.
+  /// to be reported, some of them are looked at.
   int64_t without_room() const { return without_room_; }
   /// Of a mesh that has workers. Not for several threads at once, nor beside Run.
   MeshSearch& Opened(size_t mesh);
@@ -146,7 +146,7 @@ class BestFirst {
   /// where none is left.
   bool TakeWaiting(double most);
   void Judge(size_t first, double limit);
-  /// Some of those without room, until `wanted` misfits are known.
+  /// Some of those without room, until `wanted` infeasible ones are known.
   void JudgeWithoutRoom();
   double Limit() const;
 
@@ -157,7 +157,7 @@ class BestFirst {
   ThreadPool threads_;
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;
-  ScheduleCache book_;
+  ScheduleCache cache_;
   std::vector<FamilyState> families_;  ///< As those of jobs_.
   std::vector<LargeChoice> large_;     ///< As Counts::large, of all.
   int64_t considered_ = 0;

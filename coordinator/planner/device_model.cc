@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/number.h"
 #include "coordinator/planner/cluster/product_rates.h"
 
 namespace weft::planner {
@@ -170,9 +171,10 @@ double DeviceModel::MemoryBytesPerSecond() const {
                                     : accelerator_.memory_bytes_per_second * stack_.memory_share;
 }
 
-double DeviceModel::AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
-                                     double bytes) const {
-  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), ranks, nodes, bytes);
+double DeviceModel::AllReduceSeconds(int64_t ranks, int64_t on_machine,
+                                     double network_bytes_per_second, double bytes) const {
+  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), ranks, D(on_machine),
+                                   bytes);
 }
 
 double DeviceModel::AllToAllSeconds(int64_t ranks, int64_t on_machine,

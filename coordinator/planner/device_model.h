@@ -41,9 +41,9 @@ class DeviceModel {
   /// Bytes per second each way between the device and pinned memory of its machine.
   double HostLinkBytesPerSecond() const { return host_link_bytes_per_second_; }
 
-  /// Seconds of an all-reduce over `ranks` on `nodes` machines, between which a rank has so many
-  /// bytes per second.
-  double AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
+  /// Seconds of an all-reduce over `ranks`, at least `on_machine` of them on each machine that has
+  /// any, between which a rank has so many bytes per second.
+  double AllReduceSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                           double bytes) const;
   /// Of what a rank has for all of `ranks`, itself among them, so many of which are on its machine.
   double AllToAllSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,

@@ -56,15 +56,20 @@ double DeviceRates::LeastMemorySeconds(double bytes) const {
   return bytes / model_.MemoryBytesPerSecond();
 }
 
-// Matrices are copied where products read another type, and read once more where products read
-// operands in a format. Two conversions count nothing: in the passes of ranks that gather matrices
-// from the host, and to a format where the host updates.
+// Matrices are copied where products read another type. For products in a format the device reads
+// each number once more to find the scale, of what the host has made and uploaded, in the type of
+// other products, twice, and writes it by rows and by columns. Conversions in the passes of ranks
+// that gather matrices from the host count nothing.
 OperandCopies DeviceRates::CopiesOf(const PrecisionRecipe& precision, double format_share,
                                     bool gathers, bool on_host) const {
   const double stored = D(ElementBytes(precision.matrices));
   const bool copied = precision.matrices != precision.products && !(on_host && gathers);
   const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
-  return {.update = copies + (on_host ? 0 : format_share * stored)};
+  if (precision.block_products == nullptr) return {.update = copies};
+  if (!on_host) return {.update = copies + format_share * stored};
+  const double uploaded =
+      D(2 * ElementBytes(precision.products) + 2 * precision.block_products->element_bytes);
+  return {.update = copies, .uploaded = format_share * uploaded};
 }
 
 double DeviceRates::HostLinkBytesPerSecond(const RankPlace& /*place*/, int64_t /*wanted*/) const {
@@ -101,7 +106,7 @@ double DeviceRates::CollectiveSeconds(const RankPlace& /*place*/, const RankGrou
   if (group.ranks == 1) return 0;
   const auto all_reduces = [&](double count, double bytes) {
     if (count == 0) return 0.0;
-    return count * model_.AllReduceSeconds(group.ranks, group.machines, network_bytes_per_second_,
+    return count * model_.AllReduceSeconds(group.ranks, group.on_worker, network_bytes_per_second_,
                                            bytes / count);
   };
   return all_reduces(load.all_reduces, load.reduced_bytes) +
@@ -110,7 +115,7 @@ double DeviceRates::CollectiveSeconds(const RankPlace& /*place*/, const RankGrou
 
 double DeviceRates::AllToAllSeconds(const RankPlace& /*place*/, const RankGroup& group,
                                     double bytes, double /*messages*/) const {
-  return model_.AllToAllSeconds(group.ranks, group.on_machine, network_bytes_per_second_, bytes);
+  return model_.AllToAllSeconds(group.ranks, group.on_worker, network_bytes_per_second_, bytes);
 }
 
 double DeviceRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,

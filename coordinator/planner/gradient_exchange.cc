@@ -4,30 +4,25 @@
 
 #include "common/model/model_counts.h"
 #include "common/number.h"
+#include "coordinator/planner/rank_groups.h"
 
 namespace weft::planner {
 namespace {
 
 constexpr double kGradientBytes = 4;  // f32
 
-/// Groups of data-parallel ranks. Tensor-parallel ranks are neighbours, so a worker has one replica
-/// for each group of them.
+/// Groups of data-parallel ranks, between which tensor-parallel ranks are.
 class DataGroups {
  public:
-  explicit DataGroups(const StepInputs& inputs)
-      : inputs_(inputs), on_worker_(inputs.ranks_on_worker / inputs.shape.tensor) {}
+  explicit DataGroups(const StepInputs& inputs) : inputs_(inputs) {}
 
-  /// The first `ranks` ranks.
+  /// Any `ranks` successive ranks.
   RankGroup Successive(int64_t ranks) const {
-    return {.ranks = ranks, .machines = MachinesOf(ranks), .within_worker = ranks <= on_worker_};
+    return GroupOf(inputs_, ranks, ranks * inputs_.shape.tensor);
   }
   /// A shard group, or all ranks where they share nothing.
   RankGroup Shards() const {
-    RankGroup group = Successive(inputs_.shard_ranks > 1 ? inputs_.shard_ranks : inputs_.ranks);
-    if (inputs_.Groups() > 1) {
-      group.within_worker = on_worker_ > 0 && on_worker_ % inputs_.shard_ranks == 0;
-    }
-    return group;
+    return Successive(inputs_.shard_ranks > 1 ? inputs_.shard_ranks : inputs_.ranks);
   }
   /// Ranks of these that have the same experts.
   RankGroup ExpertReplicas() const { return Apart(inputs_.ExpertReplicas(), Shards()); }
@@ -38,18 +33,12 @@ class DataGroups {
 
  private:
   /// `ranks` of those that are `among`, as far apart as they can be.
-  static RankGroup Apart(int64_t ranks, RankGroup among) {
-    among.ranks = ranks;
-    among.machines = std::min(ranks, among.machines);
-    return among;
-  }
-  int64_t MachinesOf(int64_t ranks) const {
-    const int64_t on_worker = std::max<int64_t>(1, on_worker_);
-    return (ranks + on_worker - 1) / on_worker;
+  static RankGroup Apart(int64_t ranks, const RankGroup& among) {
+    return {.ranks = ranks,
+            .on_worker = std::max<int64_t>(ranks * among.on_worker / among.ranks, 1)};
   }
 
   const StepInputs& inputs_;
-  const int64_t on_worker_;
 };
 
 /// What the exchanges of one step have in common.
@@ -138,12 +127,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   const bool sharded = inputs.shard_ranks > 1;
   // A reduce-scatter or an all-gather of all.
   const auto half = [&](double sent) {
-    RankGroup replicas = groups.ExpertReplicas();
-    replicas.within_worker = groups.Successive(inputs.ranks).within_worker;
     const double collectives =
         own_experts ? rates.CollectivesOf(of_experts / D(inputs.bucket_bytes)) : 0;
     return rates.GatherSeconds(place, groups.Shards(), sent * bytes, rates.CollectivesOf(buckets)) +
-           rates.GatherSeconds(place, replicas, sent * of_experts, collectives);
+           rates.GatherSeconds(place, groups.ExpertReplicas(), sent * of_experts, collectives);
   };
   const double reducing = (sharded ? 1 : 2) * half(inputs.sent_gradients);
   const double stored = D(ElementBytes(inputs.precision->matrices));

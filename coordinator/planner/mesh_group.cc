@@ -1,6 +1,7 @@
 #include "coordinator/planner/mesh_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -50,6 +51,12 @@ StepInputs::KeptUnits KeptOf(const std::vector<int64_t>& kept, const ModelShape&
   return found;
 }
 
+/// `a` and `times` times `b`.
+StageSeconds Sum(const StageSeconds& a, const StageSeconds& b, double times) {
+  return {a.block + times * b.block, a.stage + times * b.stage, a.first + times * b.first,
+          a.last + times * b.last};
+}
+
 double SecondsWithoutUpdate(TimeBreakdown time) {
   time.optimizer_seconds = 0;
   return StepSeconds(time);
@@ -82,6 +89,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   }
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
+  inputs.pipeline = resources.pipeline_parallel;
   inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;
   return inputs;
 }
@@ -120,9 +128,12 @@ double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloo
   const int64_t passes = PassesOf(mesh, choice.ranks, micro_batch);
   if (resources.pipeline_parallel > 1) {
     if (const auto* stages = share.LeastStageSeconds(choice.threads, micro_batch)) {
-      return kRoundingOfBounds *
-             floor.Seconds(stages->pass, SplitsBackward(resources) ? stages->forward : stages->pass,
-                           passes);
+      // As in PredictStages.
+      const double reads = 1 - 1 / static_cast<double>(passes);
+      const StageSeconds pass = Sum(stages->pass, stages->reads, reads);
+      const bool splits = SplitsBackward(resources);
+      const StageSeconds before = splits ? Sum(stages->forward, stages->reads, reads / 3) : pass;
+      return kRoundingOfBounds * floor.Seconds(pass, before, passes);
     }
   }
   return kRoundingOfBounds * static_cast<double>(passes) *
@@ -202,10 +213,14 @@ double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
     }
     return kRoundingOfBounds * least;
   }
-  const std::tuple key(candidate.threads, candidate.micro_batch, candidate.ranks_per_worker);
+  // With more micro-batches each takes longer (PredictStages).
+  const auto least_passes = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(passes)));
+  const std::tuple key(candidate.threads, candidate.micro_batch, candidate.ranks_per_worker,
+                       least_passes);
   auto floor = floors_.find(key);
   if (floor == floors_.end()) {
     SetCandidate(candidate, plain_);
+    plain_.accumulation_steps = least_passes;
     PipelineCosts costs;
     costs.first_trained_stage = FirstTrainedStage(plain_.shape.spec, context_.cut.blocks);
     for (const StageForecast& stage :
@@ -237,12 +252,13 @@ void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) con
   const int64_t machines = std::max<int64_t>(std::ssize(context_.workers.workers()), 1);
   inputs.ranks_on_worker = context_.workers.on_devices() ? candidate.ranks_per_worker
                                                          : (candidate.ranks - 1) / machines + 1;
+  inputs.most_on_worker = candidate.ranks_per_worker;
 }
 
-// The step without recomputation. On GPUs as close together as the option allows: recomputing adds
-// to the device's work at least as long as the processor waits less, and more machines have slower
-// links. On processors, where ranks that are fewer on a machine have more of its memory's
-// bandwidth, as far apart as there are machines. Of several ranks that offload the products alone
+// The step without recomputation. Ranks that exchange data are as close together as the option
+// allows. On GPUs recomputing adds to the device's work at least as long as the processor waits
+// less. On processors fewer ranks on a machine have more of its memory's bandwidth: as few as there
+// are machines for. Of several ranks that offload the products alone
 // are certain: recomputing has less cross the link, and hosts update faster where fewer share one.
 double MeshGroup::LeastOfWorkers(const StepInputs& inputs, const Candidate& candidate,
                                  bool with_update) const {

@@ -100,8 +100,8 @@ class MeshGroup {
   StepInputs plain_;  ///< Of ranks that tell those that see other tokens nothing.
   double taken_;      ///< All up to here was given.
   double left_;
-  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
-  std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;
+  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker, least passes.
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, PipelineFloor> floors_;
 };
 
 }  // namespace weft::planner

@@ -54,11 +54,11 @@ class Accounts {
 }  // namespace
 
 MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-                       ScheduleCache& book, std::vector<int64_t> cut)
+                       ScheduleCache& cache, std::vector<int64_t> cut)
     : job_(job),
       workers_(workers),
       share_(share),
-      book_(book),
+      cache_(cache),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
       memory_(MemoryInputsOfMesh(job, share.shape(),
@@ -101,17 +101,17 @@ std::optional<ScheduleName> MeshSearch::NameOf(const Option& option) const {
 
 const HeldSchedule* MeshSearch::Held(const Option& option) const {
   const std::optional<ScheduleName> name = NameOf(option);
-  return name ? &book_.At(*name) : nullptr;
+  return name ? &cache_.At(*name) : nullptr;
 }
 
 const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
   ThreadPool alone(1);
-  if (const std::optional<ScheduleName> name = NameOf(option)) book_.Add({*name}, alone);
+  if (const std::optional<ScheduleName> name = NameOf(option)) cache_.Add({*name}, alone);
   return Held(option);
 }
 
 std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
-  // Machines that are alike need to be told once, but for a pipeline of which others have a part.
+  // Machines that are alike count once, except in a pipeline that others have a part of.
   if (pipeline_ == 1 || workers_.kind_count() == 1) return workers_.Placements(option);
   std::vector<std::pair<size_t, int64_t>> placements;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
@@ -144,10 +144,12 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, MakeHeld(option));
   SetMemory(inputs, pipeline, option);
-  option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
-                  " threads need more " + (workers_.on_devices() ? "GPUs or cores" : "cores") +
-                  " than the workers offer: they have room for " +
-                  std::to_string(workers_.Slots(option.threads));
+  option.lacks_cores = true;
+  option.infeasible_reason = std::to_string(option.ranks) + " ranks of " +
+                             std::to_string(option.threads) + " threads need more " +
+                             (workers_.on_devices() ? "GPUs or cores" : "cores") +
+                             " than the workers offer: they have room for " +
+                             std::to_string(workers_.Slots(option.threads));
   return option;
 }
 

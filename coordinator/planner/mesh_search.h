@@ -36,13 +36,13 @@ std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& work
 class MeshSearch {
  public:
   /// All outlive it. `share` is of a mesh that shares matrices, sequences and experts
-  /// alike; `book` has, or gets, the schedules of pipelines; `cut` is CutModel's.
+  /// alike; `cache` has, or gets, the schedules of pipelines; `cut` is CutModel's.
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-             ScheduleCache& book, std::vector<int64_t> cut);
+             ScheduleCache& cache, std::vector<int64_t> cut);
 
-  /// With the cheapest recomputation that fits. The book has the schedule of a pipeline. Where none
-  /// fits, with one that needs least and without a time; false. Above `bound.limit` it need not
-  /// fit, and the time may be less than it is. From several threads, while the book does not
+  /// With the cheapest recomputation that fits. The cache has the schedule of a pipeline. Where
+  /// none fits, with one that needs least and without a time; false. Above `bound.limit` it need
+  /// not fit, and the time may be less than it is. From several threads, while the cache does not
   /// change.
   bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
 
@@ -58,7 +58,7 @@ class MeshSearch {
   Option OptionOf(const Candidate& candidate) const;
   /// Of a pipeline, else none.
   std::optional<ScheduleName> NameOf(const Option& option) const;
-  /// From the book; null without a pipeline.
+  /// From the cache; null without a pipeline.
   const HeldSchedule* Held(const Option& option) const;
   /// The same, made where it is not there.
   const HeldSchedule* MakeHeld(const Option& option);
@@ -116,7 +116,7 @@ class MeshSearch {
   const JobSpec& job_;
   const WorkerGroups& workers_;
   const RankShare& share_;
-  ScheduleCache& book_;
+  ScheduleCache& cache_;
   const int64_t tensor_;
   const int64_t pipeline_;
   MemoryInputs memory_;       ///< What of them is the same in all options ...

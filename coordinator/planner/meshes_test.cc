@@ -2,6 +2,7 @@
 #include "coordinator/planner/meshes.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -281,7 +282,12 @@ TEST(MeshesOf, KeepsWhatTheJobSays) {
 /// Jobs and clusters of processors and of GPUs, such that memory is short now and then.
 class RandomCases {
  public:
-  explicit RandomCases(uint64_t seed) : random_({seed, 0, 0}), shapes_({seed, 1, 0}) {}
+  /// `with_networks`: between machines there is now and then less than within them.
+  explicit RandomCases(uint64_t seed, bool with_networks = false)
+      : random_({seed, 0, 0}),
+        shapes_({seed, 1, 0}),
+        networks_({seed, 2, 0}),
+        with_networks_(with_networks) {}
 
   JobSpec NextJob(bool on_devices) {
     JobSpec job = Job();
@@ -307,6 +313,7 @@ class RandomCases {
     if (!on_devices) {
       ClusterProfile cluster =
           Cluster(workers, Pick({1, 2, 4}), Pick({200, 260, 400, 4096}) * kMiB, link);
+      SetNetwork(link, cluster);
       if (shapes_.Next() % 2 == 0) return cluster;
       const TimeCalibration measured = NextCalibration();
       for (WorkerProfile& worker : cluster.workers) worker.calibration = measured;
@@ -330,10 +337,17 @@ class RandomCases {
         worker.devices.push_back(device);
       }
     }
+    SetNetwork(100 * link, cluster);
     return cluster;
   }
 
  private:
+  void SetNetwork(double link, ClusterProfile& cluster) {
+    if (!with_networks_) return;
+    const std::array<double, 3> shares = {1, 0.5, 0.05};
+    const double network = link * shares[networks_.Next() % shares.size()];
+    for (WorkerProfile& worker : cluster.workers) worker.network_bytes_per_second = network;
+  }
   int64_t Pick(const std::vector<int64_t>& values) {
     return values[random_.Next() % values.size()];
   }
@@ -357,7 +371,10 @@ class RandomCases {
   }
 
   PhiloxStream random_;
-  PhiloxStream shapes_;  ///< Of its own: jobs and machines are the same without runs.
+  // Of their own: jobs and machines are the same without runs and networks.
+  PhiloxStream shapes_;
+  PhiloxStream networks_;
+  const bool with_networks_;
 };
 
 /// As text. What is shared among a group of all ranks is shared among all.
@@ -446,7 +463,7 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
 }
 
 TEST_P(AnyMesh, HasNoShorterStepThanItsBounds) {
-  RandomCases cases(13);
+  RandomCases cases(13, true);
   int pipelines = 0, near = 0;
   for (int trial = 0; trial < 30; ++trial) {
     const JobSpec job = cases.NextJob(GetParam());

@@ -4,21 +4,9 @@
 
 #include "common/model/tensor_traffic.h"
 #include "common/number.h"
+#include "coordinator/planner/rank_groups.h"
 
 namespace weft::planner {
-namespace {
-
-/// A group of `ranks` model-parallel ranks. Its first and last rank are less than `span` ranks
-/// apart. A worker's ranks are neighbours.
-RankGroup GroupAmong(const StepInputs& inputs, int64_t ranks, int64_t span) {
-  const int64_t on_worker = inputs.ranks_on_worker;
-  return {.ranks = ranks,
-          .machines = std::min(ranks, (span + on_worker - 1) / on_worker),
-          .within_worker = span <= on_worker};
-}
-
-}  // namespace
-
 double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
   const ModelShape& shape = inputs.shape;
   if (shape.tensor == 1) return 0;
@@ -28,7 +16,7 @@ double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
                         .recomputed_blocks = inputs.recomputed_blocks,
                         .recomputed_attentions = inputs.recomputed_attentions};
   const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
-    return rates.CollectiveSeconds(inputs.place(), GroupAmong(inputs, ranks, span),
+    return rates.CollectiveSeconds(inputs.place(), GroupOf(inputs, ranks, span),
                                    {.all_reduces = D(traffic.sums),
                                     .reduced_bytes = D(traffic.summed),
                                     .gathers = D(traffic.gathers),
@@ -47,7 +35,8 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Step
   const double product = rates.Slowdown(place) * pass.attention_product_seconds;
   // Tensor-parallel ranks are between them.
   const int64_t span = inputs.context.ranks * inputs.shape.tensor;
-  const Wire wire = rates.PointToPoint(place, span <= inputs.ranks_on_worker);
+  const RankGroup group = GroupOf(inputs, inputs.context.ranks, span);
+  const Wire wire = rates.PointToPoint(place, group.within_worker());
   const auto exposed = [&](const ContextTraffic& traffic, double products) {
     const double seconds =
         D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
@@ -75,21 +64,21 @@ double ExpertSeconds(const StepInputs& inputs, const StepRates& rates) {
   const RankPlace place = inputs.place();
   // Tensor-parallel and context-parallel ranks are between them.
   const int64_t apart = inputs.shape.tensor * inputs.context.ranks;
-  RankGroup group = GroupAmong(inputs, ranks, ranks * apart);
-  group.on_machine = std::min(ranks, std::max<int64_t>(inputs.ranks_on_worker / apart, 1));
+  const RankGroup group = GroupOf(inputs, ranks, ranks * apart);
   const double rows = D(inputs.tokens * model.experts_per_token * model.width *
                         ElementBytes(inputs.precision->activations));
   // A message for each expert of another rank.
   const double messages = D(ranks - 1) * D(model.experts / ranks);
   const double forward = D(model.layers + inputs.recomputed_blocks);
-  return 2 * (forward + D(model.layers)) * rates.AllToAllSeconds(place, group, rows, messages) +
+  const double backward = D(model.layers - inputs.shape.first_trained_layer);
+  return 2 * (forward + backward) * rates.AllToAllSeconds(place, group, rows, messages) +
          rates.CountExchangeSeconds(place, group, forward, 4 * D(model.experts));
 }
 
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates) {
   const ModelShape& shape = inputs.shape;
   if (shape.partial_gradients == 0) return 0;
-  return rates.AllReduceSeconds(inputs.place(), GroupAmong(inputs, shape.tensor, shape.tensor),
+  return rates.AllReduceSeconds(inputs.place(), GroupOf(inputs, shape.tensor, shape.tensor),
                                 4 * D(shape.partial_gradients), 1);
 }
 

@@ -30,7 +30,8 @@ struct Option {
   MemoryBreakdown memory;            ///< Of the fullest rank.
   std::vector<int64_t> stage_bytes;  ///< By rank of a pipeline; empty: as many as the fullest.
   int64_t device_bytes = 0;          ///< Of it on the device, with offload or a limit for that.
-  std::string misfit;                ///< Why it cannot run; empty when it can.
+  bool lacks_cores = false;          ///< There are no cores or GPUs for its ranks.
+  std::string infeasible_reason;     ///< Why it cannot run; empty when it can.
 
   /// Of the memory, what ranks have their places by: that of GPUs, or of workers.
   int64_t PlacedBytes() const {

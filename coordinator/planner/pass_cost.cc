@@ -81,23 +81,24 @@ void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_leng
   cost.attention_product_seconds = product;
 }
 
-/// Sets the bytes that the rest of the pass moves, in elements of a token's width c and of its MLP
-/// f. Forward, a norm reads two and writes two, an activation reads its one or two inputs and
-/// writes one; backward, a norm moves four and an activation twice as much, and the bias gradients
-/// read what the products read.
+/// Sets the bytes that the rest of the pass moves, in elements of a token's width c, of what a rank
+/// has of it in the residual stream, and of its MLP f. Forward, a norm reads two and writes two, an
+/// activation reads its one or two inputs and writes one; backward, a norm moves four and an
+/// activation twice as much, and the bias gradients read what the products read.
 void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                     const PrecisionRecipe& precision, const ComputedShares& computed,
                     double dropout, PassCost& cost) {
   const ModelSpec& model = shape.spec;
   const int64_t element = ElementBytes(precision.activations);
   const double c = D(model.width) * D(element) / D(shape.tensor_rows);
+  const double stream = D(model.width) * D(element) / D(shape.StreamRanks());
   const double f = D(MlpWidth(model)) * D(element) / D(shape.TensorColumns());
   const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
   const double activation = D(MlpInputs(model) + 1) * f * rows;
-  const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
-  double block_forward = 2 * 4 * c + activation + mask;
+  const double mask = dropout > 0 ? 2 * 2 * stream : 0;  // two a block, read and write
+  double block_forward = 2 * 4 * stream + activation + mask;
   const double biases = model.family == "llama" ? 0 : 5 * c + f;
-  double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  double block_backward = 2 * 4 * stream + 2 * activation + biases + mask;
   if (model.experts > 0) {
     // Rows are copied for their experts, and the results read and added up; backward the results
     // are read and written once more.
@@ -117,14 +118,15 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   block_backward += (D(element) + code) * inputs + (D(element) + 2 * code) * outputs;
   block_forward *= computed.Mean();
   block_backward *= computed.Mean();
-  const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
+  const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + stream : 0;
   const double classifier = !shape.has_head ? 0
                                             : D(HeadRows(shape, tokens, sequence_length)) *
                                                   (3 * D(shape.PaddedClasses()) * D(element));
   cost.block_forward_memory_bytes = D(tokens) * block_forward;
-  cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
-                                   BackwardLayers(shape) * block_backward + 2 * embedding + 8 * c) +
-                      classifier;
+  cost.memory_bytes =
+      D(tokens) * (D(model.layers) * block_forward + BackwardLayers(shape) * block_backward +
+                   2 * embedding + 8 * stream) +
+      classifier;
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 

@@ -40,11 +40,11 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 /// by (StepRates::Near) say.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
-                    const StepRates& rates, int64_t threads, int64_t context_ranks = 1);
+                    const StepRates& rates, int64_t threads, int64_t context_ranks);
 
 /// What the blocks of such a rank compute, which StepRates::Near asks.
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                          DType products, int64_t context_ranks = 1);
+                          DType products, int64_t context_ranks);
 
 /// PassCost::weight_gradient_bytes of such a network.
 inline double WeightGradientBytes(const ModelShape& shape) {

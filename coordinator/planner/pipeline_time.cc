@@ -17,6 +17,24 @@ double ComputeSeconds(const TimeBreakdown& time) {
          time.overhead_seconds;
 }
 
+/// Of a rank, what comes after its passes.
+double SecondsAfterPasses(const TimeBreakdown& time) {
+  return time.optimizer_seconds + time.exposed_communication_seconds;
+}
+
+/// Whether `seconds` are more than `most`, and not by rounding alone: of equals the first counts.
+bool IsLonger(double seconds, double most) {
+  constexpr double kRounding = 1e-9;
+  return seconds > most * (1 + kRounding);
+}
+
+/// Raises each part of `most` to that of `cost`.
+void RaiseTo(const StageCost& cost, StageCost& most) {
+  most.forward = std::max(most.forward, cost.forward);
+  most.backward_input = std::max(most.backward_input, cost.backward_input);
+  most.backward_weight = std::max(most.backward_weight, cost.backward_weight);
+}
+
 void Add(const TimeBreakdown& part, double times, TimeBreakdown& sum) {
   sum.gemm_seconds += times * part.gemm_seconds;
   sum.memory_bound_seconds += times * part.memory_bound_seconds;
@@ -108,7 +126,7 @@ PassCost StagePasses::Of(const ModelShape& shape) const {
 
 StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
   struct Seconds {
-    double pass, forward;
+    double pass, forward, reads;
   };
   const auto seconds_of = [&](const StageShape& stage) -> Seconds {
     inputs.shape = shapes_.Of(stage);
@@ -116,7 +134,8 @@ StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
     const double plain = pass.gemm_seconds +
                          rates_.LeastMemorySeconds(pass.memory_bytes + pass.weight_gradient_bytes);
     const double within = TensorSeconds(inputs, rates_) + ExpertSeconds(inputs, rates_);
-    return {plain + within, plain / 3 + within / 2};
+    return {plain + within, plain / 3 + within / 2,
+            rates_.LeastMemorySeconds(pass.weight_gradient_bytes)};
   };
   const Seconds one = seconds_of({1, false, false}), two = seconds_of({2, false, false});
   const Seconds first = seconds_of({1, true, false}), last = seconds_of({1, false, true});
@@ -124,13 +143,15 @@ StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
     const double block = two.*of - one.*of;
     return {block, one.*of - block, first.*of - one.*of, last.*of - one.*of};
   };
-  return {parts(&Seconds::pass), parts(&Seconds::forward)};
+  return {parts(&Seconds::pass), parts(&Seconds::forward), parts(&Seconds::reads)};
 }
 
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes) {
   const StepRates& rates = passes.rates();
   const double once = rates.step_seconds();
+  const double bandwidth = rates.MemoryBytesPerSecond(inputs.place());
+  const double reads = 1 - 1 / static_cast<double>(inputs.accumulation_steps);
   const auto last = std::ssize(cut) - 1;
   std::vector<StageForecast> stages;
   stages.reserve(cut.size());
@@ -194,6 +215,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
                 PredictStep(own, pass, rates).exposed_communication_seconds;
     }
     made.time.exposed_communication_seconds -= within;
+    made.time.memory_bound_seconds += reads * pass.weight_gradient_bytes / bandwidth;
     made.time.overhead_seconds -= once;
     const double recomputing = made.time.recompute_seconds;
     const double plain = ComputeSeconds(made.time) - recomputing;
@@ -278,40 +300,37 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   PipelineCosts& costs = forecast.costs;
   costs.stages.resize(pipeline.cut.size());
   costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, pipeline.cut);
-  // By place: the stages, and their costs.
-  struct Known {
-    std::vector<StageForecast> stages;
-    std::vector<StageCost> costs;
-  };
-  std::map<PipelinePlace, Known> known;
+  std::map<PipelinePlace, std::vector<StageForecast>> known;
   const size_t ranks = pipeline.places.size();
+  TimeBreakdown& slowest = forecast.slowest;
   for (size_t rank = 0; rank < ranks; ++rank) {
-    double slowest = -1;
-    TimeBreakdown own_time;
     for (const PipelinePlace& place : pipeline.places[rank]) {
       StepInputs own = inputs;
       own.ranks_on_worker = place.ranks_on_worker;
       auto [at, added] = known.try_emplace(place);
       if (added) {
         const StepRates& rates = place.passes->rates();
-        at->second.stages = PredictStages(own, pipeline.cut, *place.passes);
-        for (const StageForecast& stage : at->second.stages) at->second.costs.push_back(stage.cost);
+        at->second = PredictStages(own, pipeline.cut, *place.passes);
         const Wire wire = rates.PointToPoint(own.place(), pipeline.within_worker);
         costs.hop = std::max(costs.hop, wire.message_seconds + bytes / wire.bytes_per_second);
         forecast.once_seconds = std::max(forecast.once_seconds, rates.step_seconds());
       }
-      const double seconds = SecondsOfRank(at->second.costs, rank, ranks);
-      if (seconds <= slowest) continue;
-      slowest = seconds;
-      own_time = {};
+      TimeBreakdown time;
       for (size_t stage = rank; stage < costs.stages.size(); stage += ranks) {
-        Add(at->second.stages[stage].time, static_cast<double>(inputs.accumulation_steps),
-            own_time);
-        costs.stages[stage] = at->second.costs[stage];
+        const StageForecast& one = at->second[stage];
+        Add(one.time, static_cast<double>(inputs.accumulation_steps), time);
+        RaiseTo(one.cost, costs.stages[stage]);
       }
-    }
-    if (rank == 0 || ComputeSeconds(own_time) > ComputeSeconds(forecast.slowest)) {
-      forecast.slowest = own_time;
+      if (IsLonger(ComputeSeconds(time), ComputeSeconds(slowest))) {
+        slowest.gemm_seconds = time.gemm_seconds;
+        slowest.memory_bound_seconds = time.memory_bound_seconds;
+        slowest.recompute_seconds = time.recompute_seconds;
+        slowest.overhead_seconds = time.overhead_seconds;
+      }
+      if (IsLonger(SecondsAfterPasses(time), SecondsAfterPasses(slowest))) {
+        slowest.optimizer_seconds = time.optimizer_seconds;
+        slowest.exposed_communication_seconds = time.exposed_communication_seconds;
+      }
     }
   }
   return forecast;

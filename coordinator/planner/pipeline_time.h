@@ -28,17 +28,19 @@ class StagePasses {
   /// its share of them. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
-              const StepRates& rates, int64_t threads, int64_t context_ranks = 1);
+              const StepRates& rates, int64_t threads, int64_t context_ranks);
 
   const StageShapes& shapes() const { return shapes_; }
   const StepRates& rates() const { return rates_; }
   /// Of a stage that is `shape`.
   PassCost Of(const ModelShape& shape) const;
 
-  /// What no stage's pass, or its forward part, takes less than in a pipeline.
+  /// What no stage's pass, or its forward part, takes less than in a pipeline of one micro-batch,
+  /// and what it takes more to read gradients to which it adds.
   struct Least {
     StageSeconds pass;
     StageSeconds forward;
+    StageSeconds reads;
   };
   /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
   /// on processors the products and what ranks tell each other that share matrices or experts. Of
@@ -65,7 +67,8 @@ inline double SecondsOfPass(const StageCost& cost) {
 }
 
 /// Of each stage, where they have so many blocks. `inputs` are those of one rank with the whole
-/// network.
+/// network. Every micro-batch after the first reads the gradients to which it adds: each has its
+/// part of that.
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes);
 
@@ -121,16 +124,19 @@ struct PipelinePlace {
 /// What else the step depends on.
 struct PipelineTimeInputs {
   const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  /// By rank of the pipeline all that its replicas stand on, of which the slowest counts.
+  /// By rank of the pipeline all that its replicas are on. A stage takes what it takes on the one
+  /// that is slowest at it.
   const std::vector<std::vector<PipelinePlace>>& places;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };
 
 /// The step of a pipeline, before its schedule is played through.
 struct PipelineForecast {
-  PipelineCosts costs;      ///< In seconds; exchange of gradients and update come after the passes.
-  TimeBreakdown slowest;    ///< Of the rank that computes most, without what it waits for,
-  double once_seconds = 0;  ///< and without what is of a step, whatever passes it has.
+  PipelineCosts costs;  ///< In seconds; exchange of gradients and update come after the passes.
+  /// Computing is that of the rank that computes most, without what it waits for; update and
+  /// exchange are those of the rank that they take longest.
+  TimeBreakdown slowest;
+  double once_seconds = 0;  ///< What is of a step, whatever passes it has.
 
   /// The whole step where the last pass ends then: what the passes take beyond those of that rank
   /// is exposed communication.

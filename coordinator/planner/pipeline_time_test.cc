@@ -117,12 +117,12 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
     wholes.push_back(ModelShape::OfExpertRank(ShapeOf(mixture).spec, 4));
     for (const ModelShape& whole : wholes) {
       const StageShapes shapes(whole);
-      const StagePasses passes(shapes, 2, 128, kBf16Precision, {}, 0.1, rates, 2);
+      const StagePasses passes(shapes, 2, 128, kBf16Precision, {}, 0.1, rates, 2, 1);
       for (const StageShape& stage :
            {StageShape{3, true, false}, StageShape{5, false, false}, StageShape{1, false, true}}) {
         const ModelShape shape = shapes.Of(stage);
         const PassCost made = passes.Of(shape);
-        const PassCost alone = CostOfPass(shape, 2, 128, kBf16Precision, 0, 0.1, rates, 2);
+        const PassCost alone = CostOfPass(shape, 2, 128, kBf16Precision, 0, 0.1, rates, 2, 1);
         for (const auto part :
              {&PassCost::gemm_seconds, &PassCost::backward_gemm_seconds,
               &PassCost::block_forward_gemm_seconds, &PassCost::attention_forward_gemm_seconds,

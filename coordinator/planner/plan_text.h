@@ -22,7 +22,7 @@ int64_t BlocksWith(const Plan& plan, std::string_view policy);
 /// "6 of 12 blocks, attention of 2".
 std::string RecomputedText(const Plan& plan);
 
-/// What ranks share out among them, and how many do.
+/// What ranks partition among themselves, and how many do.
 std::string SharedText(const Plan& plan);
 
 /// "optimizer on the host, activations on the host"; nothing where all is on the device.

@@ -30,7 +30,7 @@ namespace weft::planner {
 namespace {
 
 constexpr size_t kFittingShown = 20;
-constexpr size_t kMisfittingShown = 10;
+constexpr size_t kInfeasibleShown = 10;
 
 /// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
 std::string GridText(const JobSpec& job, const Option& option) {
@@ -163,8 +163,9 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     plan.block_memory_policy = PoliciesOf(option.schedule);
     plan.recompute_schedule = RematOperations(option.schedule);
   }
-  candidate.feasible = option.misfit.empty();
-  candidate.reason = option.misfit;
+  candidate.feasible = option.infeasible_reason.empty();
+  candidate.lacks_cores = option.lacks_cores;
+  candidate.reason = option.infeasible_reason;
   plan.prediction.memory_per_rank = option.memory;
   plan.prediction.stage_bytes = option.stage_bytes;
   // What the rank has beside that is on its worker.
@@ -200,21 +201,21 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   return candidate;
 }
 
-/// `misfit`: the option that needs least; null where there is none.
-Status NothingFits(const JobSpec& job, const Option* misfit) {
-  if (misfit == nullptr) {
+/// `closest`: the option that needs least; null where there is none.
+Status NothingFits(const JobSpec& job, const Option* closest) {
+  if (closest == nullptr) {
     return ExhaustedError("no worker has the cores for a rank of " +
                           std::to_string(std::max<int64_t>(job.resources.threads_per_rank, 1)) +
                           " threads, or the micro-batch is past any memory; hint: lower "
                           "resources.threads_per_rank or resources.micro_batch");
   }
-  const Option& least = *misfit;
+  const Option& least = *closest;
   std::string text = "no plan fits; the one that needs least (" + std::to_string(least.ranks) +
                      " ranks of " + std::to_string(least.threads) + " threads, micro-batch " +
                      std::to_string(least.micro_batch) + ", " +
                      std::to_string(least.recomputed_blocks) + " blocks recomputed) " +
-                     least.misfit + "; hint: ";
-  if (least.misfit.find("have room for") != std::string::npos) {
+                     least.infeasible_reason + "; hint: ";
+  if (least.lacks_cores) {
     return ExhaustedError(text + "ask for fewer resources.ranks or resources.threads_per_rank");
   }
   text += "offer more memory per rank";
@@ -307,20 +308,20 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
   if (stop.stop_requested()) return AbortedError("planning was stopped");
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   const std::vector<Found> fitting = FastestOf(results, kFittingShown);
-  std::vector<Found> misfitting;
+  std::vector<Found> infeasible;
   PlanReport report;
   report.parameters = ShapeOf(jobs.At(0)).counts.Total();
   report.candidates_considered = results.considered;
   for (const SearchResult& result : results.found) {
-    for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {
-      misfitting.push_back({&result, &result.misfitting[i]});
+    for (size_t i = 0; i < std::min(result.infeasible.size(), kInfeasibleShown); ++i) {
+      infeasible.push_back({&result, &result.infeasible[i]});
     }
   }
-  std::stable_sort(misfitting.begin(), misfitting.end(), [](const Found& a, const Found& b) {
+  std::stable_sort(infeasible.begin(), infeasible.end(), [](const Found& a, const Found& b) {
     return TotalBytes(a.option->memory) < TotalBytes(b.option->memory);
   });
   if (fitting.empty()) {
-    return NothingFits(asked, misfitting.empty() ? nullptr : misfitting.front().option);
+    return NothingFits(asked, infeasible.empty() ? nullptr : infeasible.front().option);
   }
   for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
     const auto& [result, option] = fitting[i];
@@ -332,8 +333,8 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
     candidate.reason += NearRunsText(*result, *option);
     report.candidates.push_back(std::move(candidate));
   }
-  for (size_t i = 0; i < std::min(misfitting.size(), kMisfittingShown); ++i) {
-    const auto& [result, option] = misfitting[i];
+  for (size_t i = 0; i < std::min(infeasible.size(), kInfeasibleShown); ++i) {
+    const auto& [result, option] = infeasible[i];
     report.candidates.push_back(MakeCandidate(*result, *option));
   }
   return report;

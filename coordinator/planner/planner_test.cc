@@ -50,12 +50,12 @@ TEST(PlanJob, EveryCandidateThatFitsKeepsAllLimits) {
             EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
             continue;
           }
-          bool misfits_began = false;
+          bool infeasible_began = false;
           double previous = 0;
           for (const PlanCandidate& candidate : report->candidates) {
             EXPECT_FALSE(candidate.reason.empty());
-            misfits_began = misfits_began || !candidate.feasible;
-            EXPECT_EQ(candidate.feasible, !misfits_began);
+            infeasible_began = infeasible_began || !candidate.feasible;
+            EXPECT_EQ(candidate.feasible, !infeasible_began);
             if (!candidate.feasible) continue;
             CheckFits(job, cluster, candidate.plan);
             EXPECT_GE(candidate.plan.prediction.step_seconds, previous);

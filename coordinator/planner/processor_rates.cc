@@ -189,7 +189,7 @@ double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup
                                          const CollectiveLoad& load) const {
   if (group.ranks == 1) return 0;
   const double others = D(group.ranks - 1);
-  const Wire wire = PointToPoint(place, group.within_worker);
+  const Wire wire = PointToPoint(place, group.within_worker());
   return others / D(group.ranks) * (2 * load.reduced_bytes + load.gathered_bytes) /
              wire.bytes_per_second +
          (2 * load.all_reduces + load.gathers) * others * wire.message_seconds;
@@ -197,14 +197,14 @@ double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup
 
 double ProcessorRates::AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                                        double messages) const {
-  const Wire wire = PointToPoint(place, group.within_worker);
+  const Wire wire = PointToPoint(place, group.within_worker());
   return D(group.ranks - 1) / D(group.ranks) * bytes / wire.bytes_per_second +
          messages * wire.message_seconds;
 }
 
 double ProcessorRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,
                                             double times, double /*bytes*/) const {
-  return times * D(group.ranks - 1) * PointToPoint(place, group.within_worker).message_seconds;
+  return times * D(group.ranks - 1) * PointToPoint(place, group.within_worker()).message_seconds;
 }
 
 double ProcessorRates::LinksOf(int64_t /*ranks*/) const {

@@ -143,9 +143,9 @@ StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
   inputs.precision = &precision_;
   inputs.threads = threads;
   inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
-  // On processors those that are alone take no turns, and links are alike.
-  const int64_t most = workers_.on_devices() ? workers_.MostOnWorker(threads) : 1;
-  inputs.ranks_on_worker = std::max<int64_t>(most, 1);
+  inputs.most_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
+  // On processors those that are alone take no turns.
+  inputs.ranks_on_worker = workers_.on_devices() ? inputs.most_on_worker : 1;
   return inputs;
 }
 

@@ -77,7 +77,7 @@ std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts&
   const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
   int64_t most = 0;
   for (const ChainStage& stage : chain) {
-    most += stage.ways.front().saved_bytes + stage.ways.front().passing_bytes;
+    most += stage.modes.front().saved_bytes + stage.modes.front().passing_bytes;
   }
   const bool coarsens = layers > kVeryLong;
   const auto largest = [&](int64_t stages, int64_t slots, std::optional<double> link) {
@@ -102,13 +102,14 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
   const BlockBytes bytes = BlockBytesOf(inputs);
   const int64_t rows = (bytes.post_norm ? 1 : 3) * bytes.row;
   // The input of a block, which it keeps itself, counts as the result of the one before.
-  const int64_t passing = rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.before);
+  const int64_t passing =
+      rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.mlp_hidden);
   // What is kept in bits stands beside all that it is made of.
-  const int64_t beside = bytes.compressed ? rows + 4 * bytes.row + bytes.before : rows;
-  const ChainStage::Way keep{Kind::kKeep, bytes.kept.saved, beside, 0};
-  const ChainStage::Way attention{Kind::kAttention,
-                                  bytes.kept.saved - bytes.kept.attention + bytes.kept.again,
-                                  beside, costs.block.attention};
+  const int64_t beside = bytes.compressed ? rows + 4 * bytes.row + bytes.mlp_hidden : rows;
+  const ChainStage::Mode keep{Kind::kKeep, bytes.kept.saved, beside, 0};
+  const ChainStage::Mode attention{
+      Kind::kAttention, bytes.kept.saved - bytes.kept.attention + bytes.kept.recompute_input,
+      beside, costs.block.attention};
   std::vector<ChainStage> chain;
   for (int64_t block = 0; block < inputs.shape.spec.layers; ++block) {
     if (block < bytes.untrained) {

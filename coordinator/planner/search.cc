@@ -107,7 +107,7 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   if (stop.stop_requested()) return {};
   for (Judged& each : looked_at) {
     SearchResult& result = found[each.mesh];
-    (each.fits ? result.fitting : result.misfitting).push_back(std::move(each.option));
+    (each.fits ? result.fitting : result.infeasible).push_back(std::move(each.option));
   }
   SearchResults results;
   results.has_workers = search.has_workers();
@@ -115,27 +115,27 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   results.without_room = search.without_room();
   search.ForEachWithoutCores([&](size_t mesh, const Candidate& candidate) {
     const auto known = found.find(mesh);
-    if (known != found.end() && !known->second.misfitting.empty()) return;
+    if (known != found.end() && !known->second.infeasible.empty()) return;
     ++results.considered;
-    found[mesh].misfitting.push_back(search.Opened(mesh).FewCores(candidate));
+    found[mesh].infeasible.push_back(search.Opened(mesh).FewCores(candidate));
   });
-  int64_t misfits = 0;
+  int64_t infeasible = 0;
   for (auto& [mesh, result] : found) {
     results.fit += std::ssize(result.fitting);
-    misfits += std::ssize(result.misfitting);
+    infeasible += std::ssize(result.infeasible);
     SortHead(result.fitting, wanted, Faster);
-    SortHead(result.misfitting, wanted, Smaller);
+    SortHead(result.infeasible, wanted, Smaller);
     result.job = jobs.At(mesh);
     result.workers = search.Workers(mesh);
-    for (Option& option : result.misfitting) {
-      if (!option.misfit.empty()) continue;
-      option.misfit = MemoryReason(result.job.resources, *result.workers, option);
+    for (Option& option : result.infeasible) {
+      if (!option.infeasible_reason.empty()) continue;
+      option.infeasible_reason = MemoryReason(result.job.resources, *result.workers, option);
     }
     result.cluster = search.Cluster(mesh);
     result.times_from = TimesFrom(*result.workers);
     results.found.push_back(std::move(result));
   }
-  results.too_slow = results.considered - results.fit - misfits - results.without_room;
+  results.too_slow = results.considered - results.fit - infeasible - results.without_room;
   return results;
 }
 

@@ -19,7 +19,7 @@ namespace weft::planner {
 struct SearchResult {
   JobSpec job;
   std::vector<Option> fitting;                    ///< Fastest first, as many as asked for.
-  std::vector<Option> misfitting;                 ///< Least memory first, as many.
+  std::vector<Option> infeasible;                 ///< Least memory first, as many.
   std::shared_ptr<const ClusterProfile> cluster;  ///< That of `workers`, where it is not the one
                                                   ///< given.
   std::shared_ptr<const WorkerGroups> workers;

@@ -19,7 +19,7 @@ int64_t SlotsOf(int64_t blocks) {
 constexpr int64_t kVeryLong = 128;
 constexpr int64_t kCoarseStages = 64;
 constexpr int64_t kSlotsOfCoarse = 150;
-// Budgets of a rank that are told apart.
+// Budgets of a rank that are distinguished.
 constexpr int64_t kBudgets = 4096;
 
 /// Blocks of a stage, and how many of them nothing trains.
@@ -46,8 +46,8 @@ Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks
   const int64_t slots = coarsens ? kSlotsOfCoarse : SlotsOf(blocks.count);
   int64_t most = 0, passing = 0;
   for (const ChainStage& stage : chain) {
-    most += stage.ways.front().saved_bytes;
-    passing = std::max({passing, stage.passing_bytes, stage.ways.front().passing_bytes});
+    most += stage.modes.front().saved_bytes;
+    passing = std::max({passing, stage.passing_bytes, stage.modes.front().passing_bytes});
   }
   // Each stage is rounded up.
   most = (most + passing) * (slots + std::ssize(coarse.stages) + 1) / slots;
@@ -83,7 +83,7 @@ std::optional<RematChoice> ChooseStageSchedules(
     RematPlan schedule = OfStages(plans);
     return RematChoice{ReplayedBlocks(schedule), 0, std::move(schedule)};
   };
-  const auto again_seconds = [&](const std::vector<RematPlan>& plans, int64_t rank) {
+  const auto recompute_seconds = [&](const std::vector<RematPlan>& plans, int64_t rank) {
     double seconds = 0;
     for (auto stage = static_cast<size_t>(rank); stage < plans.size();
          stage += static_cast<size_t>(in_flight.ranks())) {
@@ -127,7 +127,7 @@ std::optional<RematChoice> ChooseStageSchedules(
       const std::vector<std::string> all(static_cast<size_t>(cut[stage]), "recompute");
       once[stage] = RematOfPolicies(all, cut[stage], 1);
     }
-    if ((best.empty() || again_seconds(once, rank) < again_seconds(best, rank)) &&
+    if ((best.empty() || recompute_seconds(once, rank) < recompute_seconds(best, rank)) &&
         rank_fits(rank, choice_of(once))) {
       best = std::move(once);
     }

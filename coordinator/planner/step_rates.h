@@ -21,9 +21,9 @@ struct RankPlace {
 /// Ranks that exchange data, and how they are placed.
 struct RankGroup {
   int64_t ranks = 1;
-  int64_t machines = 1;        ///< Machines over which the group is spread.
-  int64_t on_machine = 1;      ///< Ranks of the group on one machine; for all-to-alls.
-  bool within_worker = false;  ///< No group of this kind crosses workers.
+  int64_t on_worker = 1;  ///< Fewest of them on a worker that has any; its link is the slowest.
+
+  bool within_worker() const { return on_worker >= ranks; }
 };
 
 /// Collectives that run one after the other.
@@ -62,7 +62,8 @@ struct OperationCosts {
 /// Bytes that are read and written to copy a number of a stored matrix into the form that products
 /// read: packed, or in their type.
 struct OperandCopies {
-  double update = 0;    ///< Once a step, after the update.
+  double update = 0;    ///< Once a step, after the update, where it is made.
+  double uploaded = 0;  ///< On the device, each time that a number has come up from the host.
   double gathered = 0;  ///< In each forward and each backward pass, where ranks gather parameters.
   double backward = 0;  ///< In each backward pass.
 };

@@ -83,6 +83,23 @@ double OuterStepSeconds(const StepInputs& inputs, const StepRates& rates) {
          D(inputs.local_steps);
 }
 
+/// Seconds in which the device makes operands of the matrices that have come up from the host: of
+/// streamed ones in each forward and backward pass, of the others once a step.
+struct UploadedOperandSeconds {
+  double passes = 0;
+  double update = 0;
+};
+
+UploadedOperandSeconds SecondsOfUploadedOperands(const StepInputs& inputs,
+                                                 const OperandCopies& copies,
+                                                 const StepRates& rates) {
+  const double once =
+      D(inputs.shape.packed) * copies.uploaded / rates.MemoryBytesPerSecond(inputs.place());
+  const double streamed = D(inputs.streamed.forward);
+  const double share = streamed > 0 ? streamed / (streamed + D(inputs.resident_weight_bytes)) : 0;
+  return {.passes = 2 * D(inputs.accumulation_steps) * share * once, .update = (1 - share) * once};
+}
+
 /// Seconds of the update. AdamW reads gradient and moments, writes the moments and updates the
 /// parameter; the norm reads the gradients; then matrices are copied for products.
 double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const OperandCopies& copies,
@@ -112,6 +129,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
        (2 * passes - 1) * pass.weight_gradient_bytes) /
           bandwidth +
       2 * passes * (matrices * copies.gathered) / bandwidth;
+  const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);
+  time.memory_bound_seconds += uploaded.passes;
   time.recompute_seconds = RecomputeSeconds(inputs, pass, rates);
   const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
   time.overhead_seconds = OverheadSeconds(inputs, pass, computing, rates);
@@ -120,7 +139,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     time.exposed_communication_seconds =
         StateTransferSeconds(inputs, pass, time.optimizer_seconds, rates);
   }
-  time.optimizer_seconds += OuterStepSeconds(inputs, rates);
+  time.optimizer_seconds += OuterStepSeconds(inputs, rates) + uploaded.update;
   time.exposed_communication_seconds +=
       PassTransferSeconds(inputs, pass, time.recompute_seconds, rates);
   time.exposed_communication_seconds += GradientExchangeSeconds(inputs, pass, rates);

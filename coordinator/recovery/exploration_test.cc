@@ -27,7 +27,7 @@ struct Message {
   int job;
   std::string worker;
   int64_t epoch;
-  ShareEvent event;
+  PlacementEvent event;
   auto operator<=>(const Message&) const = default;
 };
 
@@ -47,7 +47,7 @@ struct World {
       out << static_cast<int>(c.job.state) << ',' << c.job.last_epoch << ',' << c.job.budget_from;
       if (c.attempt) {
         out << ',' << static_cast<int>(c.attempt->reason) << c.attempt->ended_at.has_value();
-        for (const auto& s : c.attempt->shares) out << s.worker_id << static_cast<int>(s.state);
+        for (const auto& s : c.attempt->placements) out << s.worker_id << static_cast<int>(s.state);
       }
       out << ';';
     }
@@ -102,7 +102,7 @@ struct World {
   bool Busy(const std::string& worker) const {
     for (const JobCase& c : jobs) {
       if (!c.attempt) continue;
-      for (const ShareRecord& s : c.attempt->shares) {
+      for (const PlacementRecord& s : c.attempt->placements) {
         if (s.worker_id == worker && !IsGone(s.state)) return true;
       }
     }
@@ -154,7 +154,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
       visit(next);
     }
     if (c.attempt) {  // the margin has passed: the worker has surely ended them
-      for (const ShareRecord& s : c.attempt->shares) {
+      for (const PlacementRecord& s : c.attempt->placements) {
         bool alive = false;
         auto it = world.running.find(s.worker_id);
         if (it != world.running.end()) {
@@ -164,7 +164,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
             world.outbox.count({j, s.worker_id, c.attempt->epoch, IntentKind::kStart});
         if (IsGone(s.state) || alive || undelivered) continue;
         World next = world;
-        ShareReport report{s.worker_id, c.attempt->epoch, ShareEvent::kLost, {}, "", ""};
+        PlacementReport report{s.worker_id, c.attempt->epoch, PlacementEvent::kLost, {}, "", ""};
         next.Commit(j, *ApplyReport(c, report, 1));
         visit(next);
       }
@@ -202,7 +202,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
   }
   for (const Message& m : world.reports) {
     World next = world;
-    ShareReport report{m.worker, m.epoch, m.event, Reason::kNone, "", ""};
+    PlacementReport report{m.worker, m.epoch, m.event, Reason::kNone, "", ""};
     next.Commit(m.job, *ApplyReport(world.jobs[m.job], report, 1));
     visit(next);  // the coordinator dies after the commit: the report comes again
     next.reports.erase(m);
@@ -216,12 +216,12 @@ void WorkerSteps(const World& world, const Visit& visit) {
     if (kind == IntentKind::kStart) {
       if (!next.known[worker].insert({job, epoch}).second) continue;
       next.running[worker].insert({job, epoch, false});
-      next.reports.insert({job, worker, epoch, ShareEvent::kStarted});
+      next.reports.insert({job, worker, epoch, PlacementEvent::kStarted});
     } else {
       next.known[worker].insert({job, epoch});
       std::erase_if(next.running[worker],
                     [&](const Ranks& r) { return r.job == job && r.epoch == epoch; });
-      next.reports.insert({job, worker, epoch, ShareEvent::kStopped});
+      next.reports.insert({job, worker, epoch, PlacementEvent::kStopped});
     }
     visit(next);
   }
@@ -232,12 +232,13 @@ void WorkerSteps(const World& world, const Visit& visit) {
       if (!r.training) {
         World trains = next;
         trains.running[worker].insert({r.job, r.epoch, true});
-        trains.reports.insert({r.job, worker, r.epoch, ShareEvent::kTraining});
+        trains.reports.insert({r.job, worker, r.epoch, PlacementEvent::kTraining});
         visit(trains);
       }
-      for (ShareEvent end : {ShareEvent::kFinished, ShareEvent::kFailed, ShareEvent::kStopped}) {
+      for (PlacementEvent end :
+           {PlacementEvent::kFinished, PlacementEvent::kFailed, PlacementEvent::kStopped}) {
         World ended = next;
-        if (end == ShareEvent::kStopped && ended.drains-- == 0) continue;  // unasked
+        if (end == PlacementEvent::kStopped && ended.drains-- == 0) continue;  // unasked
         ended.reports.insert({r.job, worker, r.epoch, end});
         visit(ended);
       }

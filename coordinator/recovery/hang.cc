@@ -15,30 +15,31 @@ std::string SecondsText(double seconds) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
-double LimitSeconds(const ShareActivity& share, double step_seconds, const HangRules& rules) {
+double LimitSeconds(const PlacementActivity& placement, double step_seconds,
+                    const HangRules& rules) {
   const double by_steps = rules.step_factor * step_seconds;
-  if (share.activity == kTraining) return std::max(rules.least_seconds, by_steps);
+  if (placement.activity == kTraining) return std::max(rules.least_seconds, by_steps);
   return std::max(rules.other_factor * rules.least_seconds, by_steps);
 }
 
 }  // namespace
 
-std::optional<std::string> FindHang(std::span<const ShareActivity> shares,
+std::optional<std::string> FindHang(std::span<const PlacementActivity> placements,
                                     double predicted_step_seconds, const HangRules& rules) {
-  if (rules.least_seconds <= 0 || shares.empty()) return std::nullopt;
+  if (rules.least_seconds <= 0 || placements.empty()) return std::nullopt;
   double step_seconds = std::max(0.0, predicted_step_seconds);
-  for (const ShareActivity& share : shares) {
-    step_seconds = std::max(step_seconds, share.longest_step_seconds);
+  for (const PlacementActivity& placement : placements) {
+    step_seconds = std::max(step_seconds, placement.longest_step_seconds);
   }
   // The one that fell silent last, as the others may have waited for it.
-  const ShareActivity* last = &shares.front();
+  const PlacementActivity* last = &placements.front();
   std::string states;
-  for (const ShareActivity& share : shares) {
-    const double limit = LimitSeconds(share, step_seconds, rules);
-    if (share.activity.empty() || !(share.silent_seconds > limit)) return std::nullopt;
-    if (share.silent_seconds < last->silent_seconds) last = &share;
-    states += (states.empty() ? "" : "; ") + share.worker_id + ": " + share.activity +
-              (share.rank_states.empty() ? "" : ", " + share.rank_states);
+  for (const PlacementActivity& placement : placements) {
+    const double limit = LimitSeconds(placement, step_seconds, rules);
+    if (placement.activity.empty() || !(placement.silent_seconds > limit)) return std::nullopt;
+    if (placement.silent_seconds < last->silent_seconds) last = &placement;
+    states += (states.empty() ? "" : "; ") + placement.worker_id + ": " + placement.activity +
+              (placement.rank_states.empty() ? "" : ", " + placement.rank_states);
   }
   const bool training = last->activity == kTraining;
   return "hung: " +

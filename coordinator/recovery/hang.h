@@ -19,7 +19,7 @@ struct HangRules {
 };
 
 /// What a worker last said about its living ranks of an attempt.
-struct ShareActivity {
+struct PlacementActivity {
   std::string worker_id;
   std::string activity;       ///< As in weft.v1.RunningAttempt.
   double silent_seconds = 0;  ///< Since any of them showed a sign of life.
@@ -27,10 +27,10 @@ struct ShareActivity {
   std::string rank_states;  ///< For people.
 };
 
-/// Why the attempt counts as hung: every one of its shares has been silent for longer than what it
-/// does may take. nullopt: it does not. One share that shows life is enough, as the others may wait
-/// for it. `predicted_step_seconds`: of the plan; 0: unknown.
-std::optional<std::string> FindHang(std::span<const ShareActivity> shares,
+/// Why the attempt counts as hung: every one of its placements has been silent for longer than what
+/// it does may take. nullopt: it does not. One placement that shows life is enough, as the others
+/// may wait for it. `predicted_step_seconds`: of the plan; 0: unknown.
+std::optional<std::string> FindHang(std::span<const PlacementActivity> placements,
                                     double predicted_step_seconds, const HangRules& rules);
 
 }  // namespace weft::coordinator

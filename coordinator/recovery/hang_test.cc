@@ -12,55 +12,57 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ShareActivity Share(const std::string& activity, double silent_seconds, double longest_step = 0) {
+PlacementActivity Placement(const std::string& activity, double silent_seconds,
+                            double longest_step = 0) {
   return {"w", activity, silent_seconds, longest_step, "rank 0 sleeping"};
 }
 
-bool Hangs(const std::vector<ShareActivity>& shares, double predicted = 0,
+bool Hangs(const std::vector<PlacementActivity>& placements, double predicted = 0,
            const HangRules& rules = {}) {
-  return FindHang(shares, predicted, rules).has_value();
+  return FindHang(placements, predicted, rules).has_value();
 }
 
 TEST(Hang, OfQuickStepsIsCalledAfterTheLeastTime) {
-  EXPECT_FALSE(Hangs({Share("training", 60, 0.5)}));
-  EXPECT_TRUE(Hangs({Share("training", 61, 0.5)}));
+  EXPECT_FALSE(Hangs({Placement("training", 60, 0.5)}));
+  EXPECT_TRUE(Hangs({Placement("training", 61, 0.5)}));
 }
 
 TEST(Hang, OfSlowStepsIsCalledAfterTenOfTheLongestKnown) {
-  EXPECT_FALSE(Hangs({Share("training", 299, 30)}));
-  EXPECT_TRUE(Hangs({Share("training", 301, 30)}));
-  EXPECT_FALSE(Hangs({Share("training", 299)}, /*predicted=*/30));
-  EXPECT_FALSE(Hangs({Share("training", 299), Share("training", 299, 30)})) << "of any share";
+  EXPECT_FALSE(Hangs({Placement("training", 299, 30)}));
+  EXPECT_TRUE(Hangs({Placement("training", 301, 30)}));
+  EXPECT_FALSE(Hangs({Placement("training", 299)}, /*predicted=*/30));
+  EXPECT_FALSE(Hangs({Placement("training", 299), Placement("training", 299, 30)}))
+      << "of any placement";
 }
 
 TEST(Hang, WhatIsNoStepMaySeemIdleForLonger) {
   for (const char* activity : {"starting", "evaluating", "saving", "loading"}) {
-    EXPECT_FALSE(Hangs({Share(activity, 299, 0.5)})) << activity;
-    EXPECT_TRUE(Hangs({Share(activity, 301, 0.5)})) << activity;
+    EXPECT_FALSE(Hangs({Placement(activity, 299, 0.5)})) << activity;
+    EXPECT_TRUE(Hangs({Placement(activity, 301, 0.5)})) << activity;
   }
 }
 
 TEST(Hang, OneShareThatShowsLifeIsEnough) {
-  EXPECT_FALSE(Hangs({Share("training", 500, 0.5), Share("training", 1, 0.5)}));
-  EXPECT_FALSE(Hangs({Share("training", 100, 0.5), Share("saving", 100, 0.5)}));
-  EXPECT_TRUE(Hangs({Share("training", 500, 0.5), Share("training", 70, 0.5)}));
+  EXPECT_FALSE(Hangs({Placement("training", 500, 0.5), Placement("training", 1, 0.5)}));
+  EXPECT_FALSE(Hangs({Placement("training", 100, 0.5), Placement("saving", 100, 0.5)}));
+  EXPECT_TRUE(Hangs({Placement("training", 500, 0.5), Placement("training", 70, 0.5)}));
 }
 
 TEST(Hang, IsNotConcludedFromWhatIsNotKnown) {
   EXPECT_FALSE(Hangs({}));
-  EXPECT_FALSE(Hangs({Share("training", 500, 0.5), Share("", 0)}));
-  EXPECT_FALSE(Hangs({Share("training", std::nan(""), 0.5)}));
-  EXPECT_FALSE(Hangs({Share("training", 1e9)}, 0, {.least_seconds = 0})) << "switched off";
+  EXPECT_FALSE(Hangs({Placement("training", 500, 0.5), Placement("", 0)}));
+  EXPECT_FALSE(Hangs({Placement("training", std::nan(""), 0.5)}));
+  EXPECT_FALSE(Hangs({Placement("training", 1e9)}, 0, {.least_seconds = 0})) << "switched off";
 }
 
 TEST(Hang, IsSaidWithWhoDoesWhat) {
-  std::vector<ShareActivity> shares = {{"a", "training", 75, 0.4, "rank 0 sleeping"},
-                                       {"b", "training", 90, 0.4, "rank 1 stopped"}};
-  EXPECT_THAT(*FindHang(shares, 0, {}),
+  std::vector<PlacementActivity> placements = {{"a", "training", 75, 0.4, "rank 0 sleeping"},
+                                               {"b", "training", 90, 0.4, "rank 1 stopped"}};
+  EXPECT_THAT(*FindHang(placements, 0, {}),
               AllOf(HasSubstr("no step was made for 75 s, at most 60 s are expected (steps took up "
                               "to 0.4 s)"),
                     HasSubstr("a: training, rank 0 sleeping; b: training, rank 1 stopped")));
-  EXPECT_THAT(*FindHang(std::vector{Share("starting", 400)}, 2, {}),
+  EXPECT_THAT(*FindHang(std::vector{Placement("starting", 400)}, 2, {}),
               HasSubstr("no sign of life while starting for 400 s, at most 300 s are expected"));
 }
 

@@ -55,10 +55,10 @@ class Change {
 
   /// Asks every worker with living ranks of the attempt to end them.
   void StopRanks(bool graceful) {
-    for (const ShareRecord& share : attempt_->shares) {
-      if (IsGone(share.state)) continue;
-      RemoveIntent(share.worker_id, attempt_->epoch, IntentKind::kStart);
-      AddIntent(share.worker_id, attempt_->epoch, IntentKind::kStop, graceful);
+    for (const PlacementRecord& placement : attempt_->placements) {
+      if (IsGone(placement.state)) continue;
+      RemoveIntent(placement.worker_id, attempt_->epoch, IntentKind::kStart);
+      AddIntent(placement.worker_id, attempt_->epoch, IntentKind::kStop, graceful);
     }
   }
 
@@ -100,9 +100,9 @@ class Change {
   bool attempt_changed_ = false;
 };
 
-ShareRecord* FindShare(AttemptRecord& attempt, const std::string& worker_id) {
-  for (ShareRecord& share : attempt.shares) {
-    if (share.worker_id == worker_id) return &share;
+PlacementRecord* FindPlacement(AttemptRecord& attempt, const std::string& worker_id) {
+  for (PlacementRecord& placement : attempt.placements) {
+    if (placement.worker_id == worker_id) return &placement;
   }
   return nullptr;
 }
@@ -171,9 +171,9 @@ std::string NextTry(const JobRecord& job, double now, double at) {
 void CloseAttempt(Change& change, double now) {
   AttemptRecord& attempt = *change.attempt();
   JobRecord& job = change.job();
-  bool finished = std::all_of(attempt.shares.begin(), attempt.shares.end(), [](const auto& share) {
-    return share.state == ShareState::kFinished;
-  });
+  bool finished = std::all_of(
+      attempt.placements.begin(), attempt.placements.end(),
+      [](const auto& placement) { return placement.state == PlacementState::kFinished; });
   if (finished && change.Fire(JobEvent::kFinished) == JobOutcome::kMove) {
     change.EndAttempt(Reason::kCompleted);
     attempt.message.clear();
@@ -228,7 +228,7 @@ Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, do
     ranks[plan.rank_workers[rank]].push_back(static_cast<int64_t>(rank));
   }
   for (auto& [worker, list] : ranks) {
-    attempt.shares.push_back({worker, std::move(list), ShareState::kDispatched});
+    attempt.placements.push_back({worker, std::move(list), PlacementState::kDispatched});
     change.AddIntent(worker, attempt.epoch, IntentKind::kStart);
   }
   change.attempt() = std::move(attempt);
@@ -236,22 +236,22 @@ Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, do
   return change.Finish();
 }
 
-Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& report, double now) {
+Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& report, double now) {
   Change change(current, now);
   std::string text = report.worker_id + ": " + std::string(Name(report.event)) +
                      (report.message.empty() ? "" : ": " + report.message);
-  ShareRecord* share = nullptr;
+  PlacementRecord* placement = nullptr;
   if (change.attempt() && change.attempt()->epoch == report.epoch) {
-    share = FindShare(*change.attempt(), report.worker_id);
+    placement = FindPlacement(*change.attempt(), report.worker_id);
   }
-  if (share == nullptr || change.attempt()->ended_at) {
+  if (placement == nullptr || change.attempt()->ended_at) {
     change.Event("late report", text, report.epoch);
     return change.Finish();
   }
-  const bool started = share->state != ShareState::kDispatched;
-  ShareState next = NextShareState(share->state, report.event);
-  if (next == share->state) return change.Finish();  // repeated or overtaken
-  share->state = next;
+  const bool started = placement->state != PlacementState::kDispatched;
+  PlacementState next = NextPlacementState(placement->state, report.event);
+  if (next == placement->state) return change.Finish();  // repeated or overtaken
+  placement->state = next;
   change.SaveAttempt();
   change.Event("report", text, report.epoch);
   change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStart);
@@ -259,21 +259,21 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
   AttemptRecord& attempt = *change.attempt();
   JobRecord& job = change.job();
   switch (report.event) {
-    case ShareEvent::kStarted:
+    case PlacementEvent::kStarted:
       break;
-    case ShareEvent::kTraining:
+    case PlacementEvent::kTraining:
       change.Fire(JobEvent::kTraining);
       break;
-    case ShareEvent::kFinished:
+    case PlacementEvent::kFinished:
       if (!report.summary_json.empty()) {
         job.summary_json = report.summary_json;
         change.SaveJob();  // the job itself moves only when the last worker has finished
       }
       break;
-    case ShareEvent::kFailed:
+    case PlacementEvent::kFailed:
       Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);
       break;
-    case ShareEvent::kStopped:
+    case PlacementEvent::kStopped:
       // Unasked, because the worker drains: all ranks agreed to stop, and some may still be saving.
       // Only where its ranks never started have the others nothing to save, and wait in vain.
       if (!Drain(change, "worker " + report.worker_id + " drains: its ranks stopped", started) &&
@@ -281,13 +281,13 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
         change.StopRanks(false);
       }
       break;
-    case ShareEvent::kLost:
+    case PlacementEvent::kLost:
       Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text);
       break;
   }
   if (IsGone(next)) {
     change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStop);
-    bool all_gone = std::all_of(attempt.shares.begin(), attempt.shares.end(),
+    bool all_gone = std::all_of(attempt.placements.begin(), attempt.placements.end(),
                                 [](const auto& s) { return IsGone(s.state); });
     if (all_gone) CloseAttempt(change, now);
   }

@@ -20,10 +20,10 @@ struct JobCase {
 };
 
 /// What a worker says about its ranks of one attempt, or what is concluded about them.
-struct ShareReport {
+struct PlacementReport {
   std::string worker_id;
   int64_t epoch = 0;
-  ShareEvent event = ShareEvent::kStarted;
+  PlacementEvent event = PlacementEvent::kStarted;
   Reason reason = Reason::kNone;  ///< With kFailed and kLost.
   std::string message;
   std::string summary_json;  ///< With kFinished, from the worker of rank 0.
@@ -36,9 +36,9 @@ struct ShareReport {
 /// Starts attempt last_epoch + 1 with `plan`; kConflict unless the job is queued.
 Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, double now);
 
-/// A report of the right epoch or not: older ones, and those of a worker that has no share, only
-/// become an event "late report".
-Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& report, double now);
+/// A report of the right epoch or not: older ones, and those of a worker that has no placement,
+/// only become an event "late report".
+Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& report, double now);
 
 /// The attempt cannot go on, but its ranks may still be alive (a lease ran out): stops the others
 /// and waits. Nothing when the attempt has ended or another one runs.

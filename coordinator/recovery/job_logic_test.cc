@@ -33,9 +33,9 @@ class Life {
     plan.rank_workers = std::move(workers);
     Take(DispatchAttempt(current, plan, 1));
   }
-  void Report(const std::string& worker, ShareEvent event, Reason reason = Reason::kNone,
+  void Report(const std::string& worker, PlacementEvent event, Reason reason = Reason::kNone,
               const std::string& message = "") {
-    ShareReport report;
+    PlacementReport report;
     report.worker_id = worker;
     report.epoch = current.job.last_epoch;
     report.event = event;
@@ -54,10 +54,10 @@ TEST(JobLogic, TheSummaryIsKeptWhicheverWorkerFinishesFirst) {
     Life life;
     life.Dispatch({"a", "b"});
     for (std::string worker : {first, first[0] == 'a' ? "b" : "a"}) {
-      ShareReport report;
+      PlacementReport report;
       report.worker_id = worker;
       report.epoch = 1;
-      report.event = ShareEvent::kFinished;
+      report.event = PlacementEvent::kFinished;
       if (worker == "a") report.summary_json = "{}";
       life.Take(ApplyReport(life.current, report, 2));
     }
@@ -70,17 +70,17 @@ TEST(JobLogic, TwoWorkersTrainAndFinish) {
   Life life;
   life.Dispatch({"a", "a", "b"});
   EXPECT_EQ(life.state(), JobState::kStarting);
-  ASSERT_EQ(life.current.attempt->shares.size(), 2u);
-  EXPECT_EQ(life.current.attempt->shares[0].ranks, (std::vector<int64_t>{0, 1}));
+  ASSERT_EQ(life.current.attempt->placements.size(), 2u);
+  EXPECT_EQ(life.current.attempt->placements[0].ranks, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(life.last.add_intents.size(), 2u);
-  life.Report("a", ShareEvent::kStarted);
+  life.Report("a", PlacementEvent::kStarted);
   ASSERT_EQ(life.last.remove_intents.size(), 1u);
   EXPECT_EQ(life.last.remove_intents[0].worker_id, "a");
-  life.Report("b", ShareEvent::kTraining);
+  life.Report("b", PlacementEvent::kTraining);
   EXPECT_EQ(life.state(), JobState::kRunning);
-  life.Report("b", ShareEvent::kFinished);
+  life.Report("b", PlacementEvent::kFinished);
   EXPECT_EQ(life.state(), JobState::kRunning);
-  life.Report("a", ShareEvent::kFinished);
+  life.Report("a", PlacementEvent::kFinished);
   EXPECT_EQ(life.state(), JobState::kSucceeded);
   EXPECT_EQ(life.current.attempt->reason, Reason::kCompleted);
 }
@@ -88,13 +88,13 @@ TEST(JobLogic, TwoWorkersTrainAndFinish) {
 TEST(JobLogic, LosingOneWorkerStopsTheOtherAndQueuesTheJobWhenItIsGone) {
   Life life;
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(InterruptAttempt(life.current, 1, Reason::kWorkerLost, "lease of b ran out", 3));
   EXPECT_EQ(life.state(), JobState::kRecovering);
   EXPECT_EQ(life.last.add_intents.size(), 2u);
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kRecovering) << "b may still be alive";
-  life.Report("b", ShareEvent::kLost);
+  life.Report("b", PlacementEvent::kLost);
   EXPECT_EQ(life.state(), JobState::kQueued);
   EXPECT_EQ(life.current.job.reason, Reason::kWorkerLost);
   life.Dispatch({"a"});
@@ -104,10 +104,10 @@ TEST(JobLogic, LosingOneWorkerStopsTheOtherAndQueuesTheJobWhenItIsGone) {
 TEST(JobLogic, ReportsOfAnOlderEpochOnlyGoIntoTheHistory) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed);
+  life.Report("a", PlacementEvent::kFailed);
   ASSERT_EQ(life.state(), JobState::kQueued);
   life.Dispatch({"b"});
-  ShareReport zombie{"a", 1, ShareEvent::kFinished, Reason::kNone, "", ""};
+  PlacementReport zombie{"a", 1, PlacementEvent::kFinished, Reason::kNone, "", ""};
   Result<Transaction> change = ApplyReport(life.current, zombie, 5);
   ASSERT_TRUE(change.ok());
   EXPECT_FALSE(change->job);
@@ -119,9 +119,9 @@ TEST(JobLogic, ReportsOfAnOlderEpochOnlyGoIntoTheHistory) {
 TEST(JobLogic, AUserErrorEndsTheJobEvenWhenAPeerDiedOfItFirst) {
   Life life;
   life.Dispatch({"a", "b"});
-  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "connection reset");
+  life.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "connection reset");
   EXPECT_EQ(life.state(), JobState::kRecovering);
-  life.Report("a", ShareEvent::kFailed, Reason::kUserError, "file is empty");
+  life.Report("a", PlacementEvent::kFailed, Reason::kUserError, "file is empty");
   EXPECT_EQ(life.state(), JobState::kFailed);
   EXPECT_EQ(life.current.job.reason, Reason::kUserError);
   EXPECT_THAT(life.current.job.message, HasSubstr("file is empty"));
@@ -130,10 +130,10 @@ TEST(JobLogic, AUserErrorEndsTheJobEvenWhenAPeerDiedOfItFirst) {
 TEST(JobLogic, OutOfMemoryIsRetriedOnce) {
   Life life(10);
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed, Reason::kOutOfMemory);
+  life.Report("a", PlacementEvent::kFailed, Reason::kOutOfMemory);
   EXPECT_EQ(life.state(), JobState::kQueued);
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed, Reason::kOutOfMemory);
+  life.Report("a", PlacementEvent::kFailed, Reason::kOutOfMemory);
   EXPECT_EQ(life.state(), JobState::kFailed);
 }
 
@@ -141,7 +141,7 @@ TEST(JobLogic, GivesUpAfterMaxAttemptsAndARetryStartsTheCountAnew) {
   Life life(2);
   for (int i = 0; i < 2; ++i) {
     life.Dispatch({"a"});
-    life.Report("a", ShareEvent::kFailed, Reason::kRankDied, "signal 9");
+    life.Report("a", PlacementEvent::kFailed, Reason::kRankDied, "signal 9");
   }
   EXPECT_EQ(life.state(), JobState::kFailed);
   EXPECT_EQ(life.current.job.reason, Reason::kRetriesExhausted);
@@ -151,14 +151,14 @@ TEST(JobLogic, GivesUpAfterMaxAttemptsAndARetryStartsTheCountAnew) {
   EXPECT_FALSE(life.current.job.ended_at);
   life.Dispatch({"a"});
   EXPECT_EQ(life.current.attempt->epoch, 3);
-  life.Report("a", ShareEvent::kFailed);
+  life.Report("a", PlacementEvent::kFailed);
   EXPECT_EQ(life.state(), JobState::kQueued);
 }
 
 TEST(JobLogic, CancelLetsRanksSaveAndASecondCancelKillsThem) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(CancelJob(life.current, 3));
   EXPECT_EQ(life.state(), JobState::kCancelling);
   ASSERT_EQ(life.last.add_intents.size(), 1u);
@@ -166,7 +166,7 @@ TEST(JobLogic, CancelLetsRanksSaveAndASecondCancelKillsThem) {
   life.Take(CancelJob(life.current, 3));
   ASSERT_EQ(life.last.add_intents.size(), 1u);
   EXPECT_FALSE(life.last.add_intents[0].graceful);
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kCancelled);
   EXPECT_EQ(life.current.job.reason, Reason::kCancelledByUser);
   life.Take(CancelJob(life.current, 4));
@@ -177,7 +177,7 @@ TEST(JobLogic, RanksThatFinishBeforeTheCancelReachesThemSucceed) {
   Life life;
   life.Dispatch({"a"});
   life.Take(CancelJob(life.current, 3));
-  life.Report("a", ShareEvent::kFinished);
+  life.Report("a", PlacementEvent::kFinished);
   EXPECT_EQ(life.state(), JobState::kSucceeded);
 }
 
@@ -186,16 +186,16 @@ TEST(JobLogic, AnUnaskedStopLetsTheOthersSaveAndDoesNotCount) {
   for (int i = 0; i < 3; ++i) {
     life.Dispatch({"a", "b"});
     for (const char* worker : {"a", "b"}) {
-      life.Report(worker, ShareEvent::kStarted);
-      life.Report(worker, ShareEvent::kTraining);
+      life.Report(worker, PlacementEvent::kStarted);
+      life.Report(worker, PlacementEvent::kTraining);
     }
-    life.Report("a", ShareEvent::kStopped);
+    life.Report("a", PlacementEvent::kStopped);
     EXPECT_EQ(life.state(), JobState::kRecovering);
     EXPECT_EQ(life.current.job.reason, Reason::kDrained);
     ASSERT_EQ(life.last.add_intents.size(), 1u);
     EXPECT_EQ(life.last.add_intents[0].worker_id, "b");
     EXPECT_TRUE(life.last.add_intents[0].graceful) << "it may be the one that writes";
-    life.Report("b", ShareEvent::kStopped);
+    life.Report("b", PlacementEvent::kStopped);
     EXPECT_EQ(life.state(), JobState::kQueued);
     EXPECT_EQ(life.current.attempt->reason, Reason::kDrained);
     EXPECT_FALSE(RetryAt(life.current)) << "it goes on at once";
@@ -206,15 +206,15 @@ TEST(JobLogic, ADrainStopsAllRanksGracefullyOnce) {
   for (bool training : {true, false}) {
     Life life;
     life.Dispatch({"a", "b"});
-    for (const char* worker : {"a", "b"}) life.Report(worker, ShareEvent::kStarted);
-    if (training) life.Report("a", ShareEvent::kTraining);
+    for (const char* worker : {"a", "b"}) life.Report(worker, PlacementEvent::kStarted);
+    if (training) life.Report("a", PlacementEvent::kTraining);
     life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
     EXPECT_EQ(life.state(), JobState::kRecovering);
     ASSERT_EQ(life.last.add_intents.size(), 2u);
     for (const IntentRecord& intent : life.last.add_intents) EXPECT_TRUE(intent.graceful);
     life.Take(DrainAttempt(life.current, 1, "worker b drains", 3));
     EXPECT_TRUE(life.last.empty());
-    life.Report("b", ShareEvent::kStopped);
+    life.Report("b", PlacementEvent::kStopped);
     EXPECT_TRUE(life.last.add_intents.empty()) << "nobody kills a";
   }
 }
@@ -222,21 +222,21 @@ TEST(JobLogic, ADrainStopsAllRanksGracefullyOnce) {
 TEST(JobLogic, RanksThatBreakWhileTheyDrainAreNoFailureButBadNumbersAre) {
   Life life(1);
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
-  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "lost rank 0");
+  life.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "lost rank 0");
   EXPECT_TRUE(life.last.add_intents.empty()) << "a may still be saving";
-  life.Report("a", ShareEvent::kLost, Reason::kWorkerLost);
+  life.Report("a", PlacementEvent::kLost, Reason::kWorkerLost);
   EXPECT_EQ(life.state(), JobState::kQueued);
   EXPECT_EQ(life.current.attempt->reason, Reason::kDrained);
 
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(DrainAttempt(life.current, 2, "worker a drains", 3));
-  life.Report("b", ShareEvent::kFailed, Reason::kNumerics, "diverged");
+  life.Report("b", PlacementEvent::kFailed, Reason::kNumerics, "diverged");
   ASSERT_EQ(life.last.add_intents.size(), 1u);
   EXPECT_FALSE(life.last.add_intents[0].graceful);
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kFailed);
   EXPECT_EQ(life.current.job.reason, Reason::kNumerics);
 }
@@ -244,8 +244,8 @@ TEST(JobLogic, RanksThatBreakWhileTheyDrainAreNoFailureButBadNumbersAre) {
 TEST(JobLogic, RanksThatWaitForOnesThatNeverStartAreKilled) {
   Life life;
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kStarted);
-  life.Report("b", ShareEvent::kStopped, Reason::kNone, "the worker is shutting down");
+  life.Report("a", PlacementEvent::kStarted);
+  life.Report("b", PlacementEvent::kStopped, Reason::kNone, "the worker is shutting down");
   EXPECT_EQ(life.current.job.reason, Reason::kDrained);
   ASSERT_EQ(life.last.add_intents.size(), 1u);
   EXPECT_EQ(life.last.add_intents[0].worker_id, "a");
@@ -255,7 +255,7 @@ TEST(JobLogic, RanksThatWaitForOnesThatNeverStartAreKilled) {
 TEST(JobLogic, ACancelOfADrainingJobStillLetsItSave) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
   life.Take(CancelJob(life.current, 4));
   EXPECT_EQ(life.state(), JobState::kCancelling);
@@ -265,16 +265,16 @@ TEST(JobLogic, ACancelOfADrainingJobStillLetsItSave) {
 TEST(JobLogic, RanksThatDoNotStopAreKilledAndThatIsSaid) {
   Life life;
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(CancelJob(life.current, 3));
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   life.Take(KillAttempt(life.current, 1, "ranks did not stop within 60 s: they are killed", 63));
   ASSERT_EQ(life.last.add_intents.size(), 1u);
   EXPECT_EQ(life.last.add_intents[0].worker_id, "b");
   EXPECT_FALSE(life.last.add_intents[0].graceful);
   EXPECT_EQ(life.last.events.at(0).kind, "kill");
   EXPECT_THAT(life.current.job.message, HasSubstr("did not stop within 60 s"));
-  life.Report("b", ShareEvent::kStopped);
+  life.Report("b", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kCancelled);
   life.Take(KillAttempt(life.current, 1, "late", 64));
   EXPECT_TRUE(life.last.empty());
@@ -283,11 +283,11 @@ TEST(JobLogic, RanksThatDoNotStopAreKilledAndThatIsSaid) {
 TEST(JobLogic, AHungAttemptIsKilledCountsAndIsTriedAgainLater) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(InterruptAttempt(life.current, 1, Reason::kHung, "no step for 75 s", 3));
   EXPECT_FALSE(life.last.add_intents.at(0).graceful);
   EXPECT_EQ(life.last.events.back().kind, "hung");
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kQueued);
   EXPECT_EQ(life.current.attempt->reason, Reason::kHung);
   ASSERT_TRUE(RetryAt(life.current));
@@ -300,7 +300,7 @@ TEST(JobLogic, AHungAttemptIsKilledCountsAndIsTriedAgainLater) {
 TEST(JobLogic, AUsersRetryDoesNotWait) {
   Life life(1);
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed, Reason::kRankDied);
+  life.Report("a", PlacementEvent::kFailed, Reason::kRankDied);
   EXPECT_EQ(life.state(), JobState::kFailed);
   life.Take(RetryJob(life.current, 9));
   EXPECT_FALSE(RetryAt(life.current));
@@ -309,10 +309,10 @@ TEST(JobLogic, AUsersRetryDoesNotWait) {
 TEST(JobLogic, RepeatedReportsChangeNothing) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kTraining);
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   EXPECT_TRUE(life.last.empty());
-  life.Report("a", ShareEvent::kStarted);
+  life.Report("a", PlacementEvent::kStarted);
   EXPECT_TRUE(life.last.empty());
 }
 
@@ -320,7 +320,7 @@ TEST(JobLogic, ForABetterPlanRanksSaveAndItIsNoFailure) {
   Life life(2);
   for (int i = 0; i < 3; ++i) {
     life.Dispatch({"a", "b"});
-    life.Report("a", ShareEvent::kTraining);
+    life.Report("a", PlacementEvent::kTraining);
     life.Take(ReplanAttempt(life.current, life.current.job.last_epoch, "2 to 4 ranks", 3));
     EXPECT_EQ(life.state(), JobState::kRecovering);
     EXPECT_EQ(life.current.job.message, "2 to 4 ranks");
@@ -329,19 +329,19 @@ TEST(JobLogic, ForABetterPlanRanksSaveAndItIsNoFailure) {
       EXPECT_EQ(intent.kind, IntentKind::kStop);
       EXPECT_TRUE(intent.graceful);
     }
-    life.Report("a", ShareEvent::kStopped);
+    life.Report("a", PlacementEvent::kStopped);
     EXPECT_TRUE(life.last.add_intents.empty()) << "b saves on";
-    life.Report("b", ShareEvent::kStopped);
+    life.Report("b", PlacementEvent::kStopped);
     EXPECT_EQ(life.state(), JobState::kQueued) << i;
     EXPECT_EQ(life.current.attempt->reason, Reason::kReplanned);
     EXPECT_EQ(life.current.attempt->message, "2 to 4 ranks");
   }
   // Both attempts that may fail are left.
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed);
+  life.Report("a", PlacementEvent::kFailed);
   EXPECT_EQ(life.state(), JobState::kQueued);
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kFailed);
+  life.Report("a", PlacementEvent::kFailed);
   EXPECT_EQ(life.state(), JobState::kFailed);
   EXPECT_THAT(life.current.job.message, HasSubstr("gave up after 2 attempts"));
 }
@@ -351,7 +351,7 @@ TEST(JobLogic, OnlyTheRunningAttemptIsReplanned) {
   EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty());
   life.Dispatch({"a"});
   EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty()) << "STARTING";
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   EXPECT_TRUE(ReplanAttempt(life.current, 2, "", 1)->empty()) << "another attempt";
   life.Take(ReplanAttempt(life.current, 1, "", 1));
   EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty()) << "once";
@@ -362,13 +362,13 @@ TEST(JobLogic, OnlyTheRunningAttemptIsReplanned) {
 TEST(JobLogic, ARankThatDiesWhileTheOthersSaveForABetterPlanIsAFailure) {
   Life life(1);
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(ReplanAttempt(life.current, 1, "2 to 4 ranks", 3));
-  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "signal 9");
+  life.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "signal 9");
   ASSERT_FALSE(life.last.add_intents.empty()) << "a waits for b in vain";
   EXPECT_EQ(life.last.add_intents[0].worker_id, "a");
   EXPECT_FALSE(life.last.add_intents[0].graceful);
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kFailed);
   EXPECT_EQ(life.current.attempt->reason, Reason::kRankDied);
 }
@@ -376,12 +376,12 @@ TEST(JobLogic, ARankThatDiesWhileTheOthersSaveForABetterPlanIsAFailure) {
 TEST(JobLogic, ACancelWhileRanksSaveForABetterPlanLetsThemSave) {
   Life life;
   life.Dispatch({"a"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(ReplanAttempt(life.current, 1, "1 to 2 ranks", 3));
   life.Take(CancelJob(life.current, 4));
   ASSERT_EQ(life.last.add_intents.size(), 1u);
   EXPECT_TRUE(life.last.add_intents[0].graceful);
-  life.Report("a", ShareEvent::kStopped);
+  life.Report("a", PlacementEvent::kStopped);
   EXPECT_EQ(life.state(), JobState::kCancelled);
   EXPECT_EQ(life.current.attempt->reason, Reason::kCancelledByUser);
 }
@@ -389,10 +389,10 @@ TEST(JobLogic, ACancelWhileRanksSaveForABetterPlanLetsThemSave) {
 TEST(JobLogic, RanksThatFinishBeforeTheyCanBeStoppedForABetterPlanSucceed) {
   Life life;
   life.Dispatch({"a", "b"});
-  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", PlacementEvent::kTraining);
   life.Take(ReplanAttempt(life.current, 1, "2 to 4 ranks", 3));
-  life.Report("a", ShareEvent::kFinished);
-  life.Report("b", ShareEvent::kFinished);
+  life.Report("a", PlacementEvent::kFinished);
+  life.Report("b", PlacementEvent::kFinished);
   EXPECT_EQ(life.state(), JobState::kSucceeded);
   EXPECT_EQ(life.current.attempt->reason, Reason::kCompleted);
 }

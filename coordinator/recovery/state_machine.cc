@@ -106,17 +106,17 @@ constexpr JobTransition kJobTable[] = {
 };
 
 constexpr auto MakeShareTable() {
-  std::array<ShareTransition, size_t{kShareStates} * kShareEvents> table{};
-  constexpr ShareState kTargets[kShareEvents] = {ShareState::kStarted,  ShareState::kTraining,
-                                                 ShareState::kFinished, ShareState::kFailed,
-                                                 ShareState::kStopped,  ShareState::kLost};
+  std::array<PlacementTransition, size_t{kPlacementStates} * kPlacementEvents> table{};
+  constexpr PlacementState kTargets[kPlacementEvents] = {
+      PlacementState::kStarted, PlacementState::kTraining, PlacementState::kFinished,
+      PlacementState::kFailed,  PlacementState::kStopped,  PlacementState::kLost};
   size_t next = 0;
-  for (int s = 0; s < kShareStates; ++s) {
-    for (int e = 0; e < kShareEvents; ++e) {
-      auto from = static_cast<ShareState>(s);
+  for (int s = 0; s < kPlacementStates; ++s) {
+    for (int e = 0; e < kPlacementEvents; ++e) {
+      auto from = static_cast<PlacementState>(s);
       // States are ordered by progress: a report of an earlier one is late, and what is gone stays.
       bool moves = !IsGone(from) && kTargets[e] > from;
-      table[next++] = {from, static_cast<ShareEvent>(e), moves ? kTargets[e] : from};
+      table[next++] = {from, static_cast<PlacementEvent>(e), moves ? kTargets[e] : from};
     }
   }
   return table;
@@ -138,12 +138,12 @@ const JobTransition& FindTransition(JobState from, JobEvent event, bool may_retr
   CheckFailed(__FILE__, __LINE__, "job table", "a pair of state and event is not defined");
 }
 
-std::span<const ShareTransition> ShareTransitions() {
+std::span<const PlacementTransition> PlacementTransitions() {
   return kShareTable;
 }
 
-ShareState NextShareState(ShareState from, ShareEvent event) {
-  return kShareTable[static_cast<size_t>(from) * kShareEvents + static_cast<size_t>(event)].to;
+PlacementState NextPlacementState(PlacementState from, PlacementEvent event) {
+  return kShareTable[static_cast<size_t>(from) * kPlacementEvents + static_cast<size_t>(event)].to;
 }
 
 std::string_view Name(JobEvent event) {
@@ -153,9 +153,9 @@ std::string_view Name(JobEvent event) {
   return kNames[static_cast<size_t>(event)];
 }
 
-std::string_view Name(ShareEvent event) {
-  constexpr std::string_view kNames[kShareEvents] = {"started", "training", "finished",
-                                                     "failed",  "stopped",  "lost"};
+std::string_view Name(PlacementEvent event) {
+  constexpr std::string_view kNames[kPlacementEvents] = {"started", "training", "finished",
+                                                         "failed",  "stopped",  "lost"};
   return kNames[static_cast<size_t>(event)];
 }
 

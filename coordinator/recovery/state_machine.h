@@ -49,7 +49,7 @@ std::span<const JobTransition> JobTransitions();
 const JobTransition& FindTransition(JobState from, JobEvent event, bool may_retry);
 
 /// What can happen to the ranks of an attempt on one worker.
-enum class ShareEvent {
+enum class PlacementEvent {
   kStarted,
   kTraining,
   kFinished,
@@ -57,20 +57,20 @@ enum class ShareEvent {
   kStopped,
   kLost,  ///< The worker does not have them, or its lease and the margin have passed.
 };
-inline constexpr int kShareEvents = 6;
+inline constexpr int kPlacementEvents = 6;
 
-struct ShareTransition {
-  ShareState from;
-  ShareEvent event;
-  ShareState to;  ///< Equal to from: repeated or late, changes nothing.
+struct PlacementTransition {
+  PlacementState from;
+  PlacementEvent event;
+  PlacementState to;  ///< Equal to from: repeated or late, changes nothing.
 };
 
-/// The whole life of a share, every pair defined; shares that are gone stay as they are.
-std::span<const ShareTransition> ShareTransitions();
+/// The whole life of a placement, every pair defined; placements that are gone stay as they are.
+std::span<const PlacementTransition> PlacementTransitions();
 
-ShareState NextShareState(ShareState from, ShareEvent event);
+PlacementState NextPlacementState(PlacementState from, PlacementEvent event);
 
 std::string_view Name(JobEvent event);
-std::string_view Name(ShareEvent event);
+std::string_view Name(PlacementEvent event);
 
 }  // namespace weft::coordinator

@@ -61,18 +61,21 @@ TEST(JobTable, EveryStateCanReachATerminalOne) {
 
 TEST(ShareTable, ProgressesForwardAndStaysWhenGone) {
   std::set<std::pair<int, int>> seen;
-  for (const ShareTransition& row : ShareTransitions()) {
+  for (const PlacementTransition& row : PlacementTransitions()) {
     EXPECT_TRUE(seen.insert({static_cast<int>(row.from), static_cast<int>(row.event)}).second);
     if (IsGone(row.from)) {
       EXPECT_EQ(row.to, row.from);
     }
     EXPECT_GE(row.to, row.from);
-    EXPECT_EQ(NextShareState(row.from, row.event), row.to);
+    EXPECT_EQ(NextPlacementState(row.from, row.event), row.to);
   }
-  EXPECT_EQ(seen.size(), static_cast<size_t>(kShareStates * kShareEvents));
-  EXPECT_EQ(NextShareState(ShareState::kDispatched, ShareEvent::kFinished), ShareState::kFinished);
-  EXPECT_EQ(NextShareState(ShareState::kTraining, ShareEvent::kStarted), ShareState::kTraining);
-  EXPECT_EQ(NextShareState(ShareState::kLost, ShareEvent::kFinished), ShareState::kLost);
+  EXPECT_EQ(seen.size(), static_cast<size_t>(kPlacementStates * kPlacementEvents));
+  EXPECT_EQ(NextPlacementState(PlacementState::kDispatched, PlacementEvent::kFinished),
+            PlacementState::kFinished);
+  EXPECT_EQ(NextPlacementState(PlacementState::kTraining, PlacementEvent::kStarted),
+            PlacementState::kTraining);
+  EXPECT_EQ(NextPlacementState(PlacementState::kLost, PlacementEvent::kFinished),
+            PlacementState::kLost);
 }
 
 }  // namespace

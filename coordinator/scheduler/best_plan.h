@@ -21,7 +21,7 @@ using PlanFunction = std::function<Result<PlanReport>(const JobSpec&, const Clus
 using StoppablePlanFunction = std::function<Result<PlanReport>(
     const JobSpec&, const ClusterProfile&, const std::stop_token& stop)>;
 
-/// Whether a PlanFunction, or what is told by it, has no answer yet.
+/// Whether a PlanFunction, or what it returns, has no answer yet.
 inline bool HasNoAnswerYet(const Status& status) {
   return status.code() == StatusCode::kUnavailable;
 }

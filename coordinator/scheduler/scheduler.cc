@@ -151,8 +151,8 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
       wait(job, Reason::kWaitingForWorkers, "no worker is attached; hint: start weft-worker");
       continue;
     }
-    if (job.misfit != nullptr) {
-      wait(job, Reason::kWaitingForWorkers, *job.misfit);
+    if (job.infeasible_reason != nullptr) {
+      wait(job, Reason::kWaitingForWorkers, *job.infeasible_reason);
       continue;
     }
     if (!held_back_by.empty() && (!held_by_planning || planned_ahead >= kPlannedAhead)) {
@@ -187,7 +187,7 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
     if (!on_all.ok()) {
       wait(job, Reason::kWaitingForWorkers,
            "the attached workers cannot run it: " + on_all.status().message());
-      decisions.waits.back().misfit = true;
+      decisions.waits.back().infeasible = true;
       continue;
     }
     if (unknown) {

@@ -11,16 +11,16 @@ namespace weft::coordinator {
 /// A job that waits.
 struct QueuedJob {
   std::string id;
-  const JobSpec* spec = nullptr;        ///< Outlives the call.
-  const Plan* last_plan = nullptr;      ///< Of its last attempt; null before the first.
-  bool out_of_memory = false;           ///< That is why the last attempt ended.
-  bool ran_out_of_memory = false;       ///< Some attempt did.
-  bool replanned = false;               ///< The last attempt was stopped for a better plan.
-  const Plan* next_plan = nullptr;      ///< That plan, where it is still known, or one tried before
-                                        ///< that goes on when another one failed.
-  bool planned_long = false;            ///< Others need not wait any more until its plan is known.
-  const std::string* misfit = nullptr;  ///< Why no worker of the cluster can run it, where that is
-                                        ///< known; of jobs that never ran.
+  const JobSpec* spec = nullptr;    ///< Outlives the call.
+  const Plan* last_plan = nullptr;  ///< Of its last attempt; null before the first.
+  bool out_of_memory = false;       ///< That is why the last attempt ended.
+  bool ran_out_of_memory = false;   ///< Some attempt did.
+  bool replanned = false;           ///< The last attempt was stopped for a better plan.
+  const Plan* next_plan = nullptr;  ///< That plan, where it is still known, or one tried before
+                                    ///< that goes on when another one failed.
+  bool planned_long = false;        ///< Others need not wait any more until its plan is known.
+  const std::string* infeasible_reason = nullptr;  ///< Why no worker of the cluster can run it,
+                                                   ///< where that is known; of jobs that never ran.
 };
 
 struct SchedulerSnapshot {
@@ -40,7 +40,8 @@ struct WaitDecision {
   std::string job_id;
   Reason reason;
   std::string message;
-  bool misfit = false;  ///< No worker of the cluster can run it, as long as that stays the same.
+  bool infeasible =
+      false;  ///< No worker of the cluster can run it, as long as that stays the same.
 };
 
 struct SchedulerDecisions {

@@ -377,8 +377,8 @@ TEST(Scheduler, AJobThatIsKnownToFitNowhereIsNotPlannedAgain) {
   s.Worker("a", 4, 4).Job("large", 9, 1).Job("small", 1, 1);
   SchedulerDecisions first = Schedule(s.snapshot, SimplePlan);
   ASSERT_EQ(first.waits.size(), 1u);
-  EXPECT_TRUE(first.waits[0].misfit);
-  s.snapshot.queue[0].misfit = &first.waits[0].message;
+  EXPECT_TRUE(first.waits[0].infeasible);
+  s.snapshot.queue[0].infeasible_reason = &first.waits[0].message;
   SchedulerDecisions again = Schedule(
       s.snapshot, [](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
         EXPECT_NE(spec.resources.ranks, 9);

@@ -15,7 +15,7 @@ namespace {
 /// Answers and clusters that are remembered; reports have up to some hundred KiB each.
 constexpr size_t kMostEntries = 256;
 constexpr size_t kMostClusters = 16;
-/// Jobs whose plan was given up that are told apart.
+/// Jobs whose plan was given up that are distinguished.
 constexpr size_t kMostOverruns = 4096;
 
 /// What tells jobs apart for which the planner's answers may differ.

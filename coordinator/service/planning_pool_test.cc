@@ -15,7 +15,7 @@ using std::chrono::seconds;
 /// Work that goes on until it is asked to stop or told to end.
 struct Endless {
   std::promise<void> began, ended;
-  std::promise<bool> overran;  ///< What it was told once it was asked to stop.
+  std::promise<bool> overran;  ///< What it received once it was asked to stop.
   std::atomic<bool> enough = false;
 
   PlanningPool::Work Work() {

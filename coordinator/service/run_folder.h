@@ -7,7 +7,7 @@
 namespace weft::coordinator {
 
 /// The first thing in a run folder, or among its checkpoints, that no job writes: a folder of
-/// another name (an export, a checkpoint that somebody set aside), or weights beside the
+/// another name (an export, a checkpoint that a user set aside), or weights beside the
 /// checkpoints. Empty when there is none, or no folder.
 Result<std::string> ForeignContent(Env& env, const std::string& run_dir);
 

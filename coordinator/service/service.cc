@@ -134,8 +134,9 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   }
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
-    for (const ShareRecord& share : live->current.attempt->shares) {
-      if (!IsGone(share.state)) live->shares[share.worker_id].expected_from = clock_.Monotonic();
+    for (const PlacementRecord& placement : live->current.attempt->placements) {
+      if (!IsGone(placement.state))
+        live->placements[placement.worker_id].expected_from = clock_.Monotonic();
     }
     SetPlaced(*live->current.attempt);
   }
@@ -244,9 +245,9 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
                                              live.progress.checkpoint_step);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
-      live.shares.clear();
-      for (const ShareRecord& share : attempt.shares) {
-        live.shares[share.worker_id].expected_from = clock_.Monotonic();
+      live.placements.clear();
+      for (const PlacementRecord& placement : attempt.placements) {
+        live.placements[placement.worker_id].expected_from = clock_.Monotonic();
       }
       live.dispatched_at = clock_.Monotonic();
       live.steps = StepTimer();
@@ -282,9 +283,9 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
                                 [](const IntentRecord& intent) { return intent.graceful; });
   if (asks) ExpectStop(job_id, live.current.job.last_epoch);
   if (change.delete_job) live.deleted = true;
-  bool frees =
-      change.attempt && std::any_of(change.attempt->shares.begin(), change.attempt->shares.end(),
-                                    [](const auto& share) { return IsGone(share.state); });
+  bool frees = change.attempt &&
+               std::any_of(change.attempt->placements.begin(), change.attempt->placements.end(),
+                           [](const auto& placement) { return IsGone(placement.state); });
   if (frees || live.current.job.state != from) ScheduleSoon();
   job_changes_.Notify(job_id);
   if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);

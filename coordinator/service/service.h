@@ -57,7 +57,7 @@ struct ServiceOptions {
   std::chrono::nanoseconds Margin() const { return lease / 5; }
   /// Ranks that an attached worker has reported and does not list any more are lost after this.
   std::chrono::nanoseconds MissingGrace() const { return 3 * heartbeat; }
-  /// The same for ranks that the worker was told to start and never listed.
+  /// The same for ranks that the worker was ordered to start and never listed.
   std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
 };
 
@@ -107,7 +107,7 @@ struct WorkerView {
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
 /// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
-/// says was committed before anyone is told. Public functions are thread-safe unless said
+/// says was committed before any answer. Public functions are thread-safe unless said
 /// otherwise; callbacks run on the loop, on the store's writer thread or on a thread that plans,
 /// and must not block. Plans are found on threads of their own (planning_pool.h), of which nothing
 /// else waits.
@@ -185,7 +185,7 @@ class Service {
   /// GPUs of the worker, by index, on which no rank must start any more, and why.
   void BreakDevices(const std::shared_ptr<WorkerLink>& link, std::map<int64_t, std::string> broken);
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
-              ShareReport report);
+              PlacementReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
   /// `resume_step`: where the attempt started from, which retention keeps.
   void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
@@ -206,10 +206,10 @@ class Service {
   using Done = std::function<void(const Status&)>;
 
   /// What is known of ranks on a worker beyond what is stored.
-  struct ShareTrack {
+  struct PlacementTrack {
     std::optional<Duration> listed_at;  ///< Last named by the worker.
     Duration expected_from{0};          ///< Nobody can have named them before.
-    ShareActivity activity;             ///< As last told; empty before.
+    PlacementActivity activity;         ///< As last reported; empty before.
   };
 
   /// An answer of the planner, and to what.
@@ -220,7 +220,7 @@ class Service {
   };
 
   /// Why no worker can run a job, as long as the cluster is the one of that number.
-  struct Misfit {
+  struct Infeasible {
     int64_t cluster = 0;
     std::string why;
   };
@@ -229,13 +229,13 @@ class Service {
   struct LiveJob {
     JobCase current;
     Progress progress;
-    bool busy = false;                          ///< A change is being committed.
-    std::deque<std::function<void()>> waiting;  ///< Changes after that one.
-    std::map<std::string, ShareTrack> shares;   ///< Of the newest attempt, by worker.
-    std::optional<Plan> reserved;               ///< Capacity of a start being committed.
-    std::optional<Duration> dispatched_at;      ///< Until the first answer.
-    std::optional<Duration> interrupted_at;     ///< Until it trains again.
-    std::optional<Duration> retry_from;         ///< Queued after a failure: not started before.
+    bool busy = false;                                 ///< A change is being committed.
+    std::deque<std::function<void()>> waiting;         ///< Changes after that one.
+    std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
+    std::optional<Plan> reserved;                      ///< Capacity of a start being committed.
+    std::optional<Duration> dispatched_at;             ///< Until the first answer.
+    std::optional<Duration> interrupted_at;            ///< Until it trains again.
+    std::optional<Duration> retry_from;  ///< Queued after a failure: not started before.
     Reason interrupted_by = Reason::kNone;
     AttemptHistory history;               ///< Of the attempts that have ended.
     StepTimer steps;                      ///< Of the newest attempt.
@@ -248,7 +248,7 @@ class Service {
     /// What was planned last to see whether it should go on by another plan, and for what.
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
-    std::optional<Misfit> misfit;
+    std::optional<Infeasible> infeasible;
   };
 
   struct Session {
@@ -332,8 +332,8 @@ class Service {
   void SetPlaced(const AttemptRecord& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
-  /// Of the shares of its newest attempt that are not gone.
-  std::vector<ShareActivity> Activities(const LiveJob& live) const;
+  /// Of the placements of its newest attempt that are not gone.
+  std::vector<PlacementActivity> Activities(const LiveJob& live) const;
   void CheckHang(const std::string& job_id);
   void DrainJobsOn(const std::string& worker_id);
   /// The ranks were asked to stop: looks once the limit has passed, for the `round`th time.
@@ -393,8 +393,8 @@ class Service {
   void PlansChanged(const std::string& owner);
   /// Adds to the report of ranks without memory what would fit, then goes on with `commit`. Other
   /// changes of the job wait for so long.
-  void AdviseOnMemory(const std::string& job_id, const ShareReport& report,
-                      const std::function<void(const ShareReport&)>& commit);
+  void AdviseOnMemory(const std::string& job_id, const PlacementReport& report,
+                      const std::function<void(const PlacementReport&)>& commit);
 
   // service_runs.cc: what runs teach the planner.
   /// What came out of an attempt that ends, where something was measured and its machines are

@@ -18,7 +18,7 @@ class GrowthTest : public ServiceTest {
     for (const auto& link : on) EXPECT_TRUE(link->Saw("start " + id + " 1"));
     for (int i = 0; i < start_seconds; ++i) Pass(1, on, {{id, 1, {}}});
     for (const auto& link : on) {
-      service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+      service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
       EXPECT_TRUE(link->Saw("ack " + id));
     }
     EXPECT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
@@ -49,14 +49,14 @@ class GrowthTest : public ServiceTest {
       service_->Wake();
     }
   }
-  /// Whether the ranks of attempt 1 were told to save and stop.
+  /// Whether the ranks of attempt 1 were ordered to save and stop.
   static bool Stopped(const std::shared_ptr<FakeLink>& link, const std::string& id,
                       milliseconds patience = seconds(5)) {
     return link->Saw("stop " + id + " 1 gracefully", patience);
   }
   void ReportStopped(const std::string& id, int64_t epoch, const Links& links) {
     for (const auto& link : links) {
-      service_->Report(link, id, {"", epoch, ShareEvent::kStopped, Reason::kNone, "", ""});
+      service_->Report(link, id, {"", epoch, PlacementEvent::kStopped, Reason::kNone, "", ""});
     }
   }
   static bool StoppedByNow(const std::shared_ptr<FakeLink>& link, const std::string& id) {
@@ -81,7 +81,7 @@ TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
   Train(30, id, 1, {a}, {b});  // it saves, or trains to its outer step
   EXPECT_FALSE(a->Saw("stop " + id + " 1", milliseconds(1)) &&
                a->Saw("start " + id + " 2", milliseconds(1)));
-  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   ASSERT_TRUE(b->Saw("start " + id + " 2"));
   const JobView view = *service_->Get(id);
@@ -103,7 +103,7 @@ TEST_F(GrowthTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
   ReportStopped(id, 1, {a});
   ASSERT_TRUE(b->Saw("start " + id + " 2"));
   for (const auto& link : {a, b}) {
-    service_->Report(link, id, {"", 2, ShareEvent::kTraining, Reason::kNone, "", ""});
+    service_->Report(link, id, {"", 2, PlacementEvent::kTraining, Reason::kNone, "", ""});
     ASSERT_TRUE(link->Saw("ack " + id + " 2"));
   }
   step_seconds_ = 1.5;                              // the link between them is slow
@@ -119,7 +119,7 @@ TEST_F(GrowthTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
   EXPECT_EQ(view.attempts[1].message, "2 to 1 ranks: 1.5 times as fast by what was measured");
   EXPECT_THAT(view.attempts[2].plan.rank_workers, ElementsAre("a"));
   service_->Cancel(wide, [](const Result<JobView>&) {});
-  service_->Report(a, id, {"", 3, ShareEvent::kTraining, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 3, PlacementEvent::kTraining, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("ack " + id + " 3"));
   step_seconds_ = 1;
   Train(300, id, 3, {a}, {b});
@@ -173,11 +173,11 @@ TEST_F(GrowthTest, AJobSubmittedMeanwhileTakesTheFreeWorkerButNotThePlace) {
   auto c = Attach("c");
   Train(140, id, 1, {a, b}, {c});
   ASSERT_TRUE(Stopped(a, id));
-  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("ack " + id));
   const std::string other = Submit(1)->view.job.id;
   ASSERT_TRUE(c->Saw("start " + other + " 1"));
-  service_->Report(b, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(b, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   ASSERT_TRUE(b->Saw("start " + id + " 2"));
 }
@@ -224,13 +224,13 @@ TEST_F(GrowthTest, ACoordinatorKilledAfterItDecidedLetsTheRanksSaveAndGoesOnOnce
   ASSERT_TRUE(Stopped(a, id));
   EXPECT_EQ(AwaitState(id, JobState::kRecovering), JobState::kRecovering);
   StartService();
-  // The ranks are not killed for being unknown, and are told again.
+  // The ranks are not killed for being unknown, and are ordered again.
   a = Attach("a", 0, {Running(id, 1)});
   EXPECT_TRUE(a->Saw("registered 1"));
   EXPECT_TRUE(Stopped(a, id));
   b = Attach("b");
   Train(5, id, 1, {a}, {b});
-  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   ASSERT_TRUE(b->Saw("start " + id + " 2"));
   EXPECT_EQ(service_->Get(id)->attempts.size(), 2u);
@@ -244,7 +244,7 @@ TEST_F(GrowthTest, WithoutTheNewWorkerItGoesOnAsBefore) {
   Train(140, id, 1, {a}, {b});
   ASSERT_TRUE(Stopped(a, id));
   service_->Detach(b);
-  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   EXPECT_THAT(service_->Get(id)->attempts[1].plan.rank_workers, ElementsAre("a"));
 }

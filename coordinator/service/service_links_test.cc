@@ -152,7 +152,7 @@ TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks)
   auto three = Join("w3", "m3");
   EXPECT_FALSE(three->Saw("measure", kMoment)) << "the others have ranks";
   for (const auto& [worker, link] : {std::pair("w1", one), std::pair("w2", two)}) {
-    ShareReport report{worker, 1, ShareEvent::kFinished, Reason::kNone, "", ""};
+    PlacementReport report{worker, 1, PlacementEvent::kFinished, Reason::kNone, "", ""};
     service_->Report(link, id, report);
   }
   EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
@@ -190,7 +190,7 @@ TEST_F(LinksTest, APeerThatDoesNotAnswerHoldsUpNobody) {
   EXPECT_EQ(View("w2").network_source, NetworkSource::kAssumed);
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("weft_coord_link_measurements_total{outcome=\"failed\"} 1"));
-  // What comes late is of no use, nor what somebody else says.
+  // What comes late is of no use, nor what another worker says.
   service_->ReportLink(two, {1, "", 0, 1e8, 1e8, 1e-4});
   Settle();
   EXPECT_EQ(View("w2").network_source, NetworkSource::kAssumed);

@@ -7,7 +7,7 @@
 namespace weft::coordinator {
 namespace {
 
-/// For what a job that ran out of memory is told; while it is found other reports of it wait, and
+/// For the advice to a job that ran out of memory; while it is found other reports of it wait, and
 /// its ranks must not be missed.
 constexpr std::chrono::seconds kAdviceBudget(2);
 
@@ -120,8 +120,8 @@ void Service::PlansChanged(const std::string& owner) {
   }
 }
 
-void Service::AdviseOnMemory(const std::string& job_id, const ShareReport& report,
-                             const std::function<void(const ShareReport&)>& commit) {
+void Service::AdviseOnMemory(const std::string& job_id, const PlacementReport& report,
+                             const std::function<void(const PlacementReport&)>& commit) {
   const auto it = live_.find(job_id);
   if (it == live_.end() || !it->second->current.attempt ||
       it->second->current.attempt->epoch != report.epoch) {
@@ -136,7 +136,7 @@ void Service::AdviseOnMemory(const std::string& job_id, const ShareReport& repor
   auto work = [this, job_id, report, commit, spec = live.current.job.spec,
                plan = live.current.attempt->plan,
                cluster = TakeSnapshot().cluster](const PlanTicket& ticket) {
-    ShareReport advised = report;
+    PlacementReport advised = report;
     const std::stop_token stop = ticket.stop();
     const PlanFunction find = [&](const JobSpec& other, const ClusterProfile& machines) {
       return TimedPlan(other, machines, stop);

@@ -127,15 +127,15 @@ TEST_F(ServicePlansTest, ACallHasABudgetToo) {
 
 TEST_F(ServicePlansTest, BehindAnyNumberOfJobsThatFitNowhereOthersRun) {
   auto a = Attach("a");
-  std::vector<std::string> misfits;
-  for (int i = 0; i < 1200; ++i) misfits.push_back(SubmitJob(Job(16)));
+  std::vector<std::string> infeasible;
+  for (int i = 0; i < 1200; ++i) infeasible.push_back(SubmitJob(Job(16)));
   const std::string small = SubmitJob(Job(1));
   EXPECT_TRUE(a->Saw("start " + small + " 1"));
-  for (const std::string& id : {misfits.front(), misfits.back()}) {
+  for (const std::string& id : {infeasible.front(), infeasible.back()}) {
     EXPECT_THAT(AwaitMessage(id, "cannot run it"), HasSubstr("too few workers"));
     EXPECT_EQ(service_->Get(id)->job.reason, Reason::kWaitingForWorkers);
   }
-  // The misfits on what is free with and without the small one, and the small one.
+  // The infeasible ones on what is free with and without the small one, and the small one.
   EXPECT_LE(plans_, 4);
 }
 

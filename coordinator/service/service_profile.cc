@@ -34,10 +34,11 @@ Status Service::StartProfile(const std::string& id_or_prefix, int64_t steps, Pro
                          call.job_id + " --for RUNNING");
   }
   const AttemptRecord& attempt = *it->second->current.attempt;
-  auto share = std::find_if(attempt.shares.begin(), attempt.shares.end(), [](const auto& s) {
-    return std::find(s.ranks.begin(), s.ranks.end(), 0) != s.ranks.end();
-  });
-  auto session = share == attempt.shares.end() ? sessions_.end() : sessions_.find(share->worker_id);
+  auto placement = std::find_if(
+      attempt.placements.begin(), attempt.placements.end(),
+      [](const auto& s) { return std::find(s.ranks.begin(), s.ranks.end(), 0) != s.ranks.end(); });
+  auto session = placement == attempt.placements.end() ? sessions_.end()
+                                                       : sessions_.find(placement->worker_id);
   if (session == sessions_.end() || session->second.link == nullptr) {
     return UnavailableError("the worker of rank 0 of job " + call.job_id +
                             " is not attached; hint: try again in some seconds");

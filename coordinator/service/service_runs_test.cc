@@ -85,8 +85,9 @@ class RunsTest : public ServiceTest {
                           {"median_step_seconds", times * prediction.step_seconds},
                           {"timed_steps", 30},
                           {"memory_peak", ToJson(peak)}};
-    service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
-    service_->Report(link, id, {"", 1, ShareEvent::kFinished, Reason::kNone, "", summary.dump()});
+    service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
+    service_->Report(link, id,
+                     {"", 1, PlacementEvent::kFinished, Reason::kNone, "", summary.dump()});
     EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
     return id;
   }
@@ -133,7 +134,7 @@ TEST_F(RunsTest, AnAttemptWithoutMeasuredStepsLeavesNone) {
                                     R"({"epoch":1,"median_step_seconds":"x"})"}) {
     const std::string id = SubmitJob(Job(2, 64));
     ASSERT_TRUE(link->Saw("start " + id + " 1"));
-    service_->Report(link, id, {"", 1, ShareEvent::kFinished, Reason::kNone, "", summary});
+    service_->Report(link, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", summary});
     ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded) << summary;
   }
   EXPECT_EQ(store_->ListRuns(10)->size(), 0U);
@@ -143,14 +144,14 @@ TEST_F(RunsTest, AnAttemptThatFailsCountsByWhatItsHeartbeatsTold) {
   auto link = AttachMachine();
   const std::string id = SubmitJob(Job(2, 64));
   ASSERT_TRUE(link->Saw("start " + id + " 1"));
-  service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+  service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
   for (int step = 1; step <= 25; ++step) {
     Progress progress;
     progress.step = step;
     progress.step_seconds = 0.25;
     Pass(1, {link}, {{id, 1, progress}});
   }
-  service_->Report(link, id, {"", 1, ShareEvent::kFailed, Reason::kUserError, "bad data", ""});
+  service_->Report(link, id, {"", 1, PlacementEvent::kFailed, Reason::kUserError, "bad data", ""});
   ASSERT_EQ(AwaitState(id, JobState::kFailed), JobState::kFailed);
   const auto runs = store_->ListRuns(10);
   ASSERT_EQ(runs->size(), 1U);

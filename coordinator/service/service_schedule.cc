@@ -71,10 +71,10 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
       Plan held = attempt.plan;
       held.rank_workers.clear();
       held.rank_devices.clear();
-      for (const ShareRecord& share : attempt.shares) {
-        if (IsGone(share.state) && !keeps) continue;
-        for (int64_t rank : share.ranks) {
-          held.rank_workers.push_back(share.worker_id);
+      for (const PlacementRecord& placement : attempt.placements) {
+        if (IsGone(placement.state) && !keeps) continue;
+        for (int64_t rank : placement.ranks) {
+          held.rank_workers.push_back(placement.worker_id);
           if (rank < std::ssize(attempt.plan.rank_devices)) {
             held.rank_devices.push_back(attempt.plan.rank_devices[static_cast<size_t>(rank)]);
           }
@@ -95,8 +95,8 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     QueuedJob& queued = snapshot.queue.back();
     queued.planned_long = live.planning_since &&
                           clock_.Monotonic() - *live.planning_since >= options_.planning.patience;
-    const bool known = live.misfit && live.misfit->cluster == cluster_number_;
-    if (known && !last && !live.next_plan) queued.misfit = &live.misfit->why;
+    const bool known = live.infeasible && live.infeasible->cluster == cluster_number_;
+    if (known && !last && !live.next_plan) queued.infeasible_reason = &live.infeasible->why;
   }
   return snapshot;
 }
@@ -147,7 +147,7 @@ void Service::ShowWaits(const std::vector<WaitDecision>& waits) {
   bool may_start_soon = false;
   for (const WaitDecision& wait : waits) {
     LiveJob& live = *live_.at(wait.job_id);
-    if (wait.misfit) live.misfit = Misfit{cluster_number_, wait.message};
+    if (wait.infeasible) live.infeasible = Infeasible{cluster_number_, wait.message};
     if (wait.reason != Reason::kPlanning) {
       live.planning_since.reset();
     } else if (!live.planning_since) {
@@ -193,8 +193,8 @@ void Service::Deliver(const IntentRecord& intent) {
     order.spec = current.job.spec;
     order.plan = current.attempt->plan;
     order.run_dir = current.job.run_dir;
-    for (const ShareRecord& share : current.attempt->shares) {
-      if (share.worker_id == intent.worker_id) order.ranks = share.ranks;
+    for (const PlacementRecord& placement : current.attempt->placements) {
+      if (placement.worker_id == intent.worker_id) order.ranks = placement.ranks;
     }
     link.Start(order);
   }

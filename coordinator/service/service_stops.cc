@@ -22,13 +22,14 @@ double Seconds(std::chrono::nanoseconds duration) {
 
 }  // namespace
 
-std::vector<ShareActivity> Service::Activities(const LiveJob& live) const {
-  std::vector<ShareActivity> activities;
-  for (const ShareRecord& share : live.current.attempt->shares) {
-    if (IsGone(share.state)) continue;
-    const auto track = live.shares.find(share.worker_id);
-    activities.push_back(track == live.shares.end() ? ShareActivity{} : track->second.activity);
-    activities.back().worker_id = share.worker_id;
+std::vector<PlacementActivity> Service::Activities(const LiveJob& live) const {
+  std::vector<PlacementActivity> activities;
+  for (const PlacementRecord& placement : live.current.attempt->placements) {
+    if (IsGone(placement.state)) continue;
+    const auto track = live.placements.find(placement.worker_id);
+    activities.push_back(track == live.placements.end() ? PlacementActivity{}
+                                                        : track->second.activity);
+    activities.back().worker_id = placement.worker_id;
   }
   return activities;
 }
@@ -41,10 +42,12 @@ void Service::CheckHang(const std::string& job_id) {
   const AttemptRecord& attempt = *live.current.attempt;
   if ((state != JobState::kStarting && state != JobState::kRunning) || live.busy) return;
   // The lease is for workers that are out of reach.
-  if (!std::all_of(attempt.shares.begin(), attempt.shares.end(), [this](const ShareRecord& share) {
-        const auto session = sessions_.find(share.worker_id);
-        return IsGone(share.state) || (session != sessions_.end() && session->second.link);
-      })) {
+  if (!std::all_of(attempt.placements.begin(), attempt.placements.end(),
+                   [this](const PlacementRecord& placement) {
+                     const auto session = sessions_.find(placement.worker_id);
+                     return IsGone(placement.state) ||
+                            (session != sessions_.end() && session->second.link);
+                   })) {
     return;
   }
   const std::optional<std::string> why =
@@ -92,12 +95,14 @@ void Service::CheckStop(const std::string& job_id, int64_t epoch, int round) {
   if (!asked) return;
   const LiveJob& live = *it->second;
   const double predicted = live.current.attempt->plan.prediction.step_seconds;
-  const std::vector<ShareActivity> shares = Activities(live);
-  const bool alive = std::any_of(shares.begin(), shares.end(), [&](const ShareActivity& share) {
-    const double step = std::max(predicted, share.longest_step_seconds);
-    return !share.activity.empty() &&
-           share.silent_seconds < std::max(Seconds(options_.stop_limit), kStepsToStop * step);
-  });
+  const std::vector<PlacementActivity> placements = Activities(live);
+  const bool alive =
+      std::any_of(placements.begin(), placements.end(), [&](const PlacementActivity& placement) {
+        const double step = std::max(predicted, placement.longest_step_seconds);
+        return !placement.activity.empty() &&
+               placement.silent_seconds <
+                   std::max(Seconds(options_.stop_limit), kStepsToStop * step);
+      });
   if (alive && round < kMostStopRounds) return ExpectStop(job_id, epoch, round + 1);
   const std::string why = "ranks did not stop within " +
                           std::to_string(std::llround(round * Seconds(options_.stop_limit))) +

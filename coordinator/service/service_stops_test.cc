@@ -29,7 +29,7 @@ class ServiceStopsTest : public ServiceTest {
     const std::string id = Submit(std::ssize(links))->view.job.id;
     for (const auto& link : links) {
       EXPECT_TRUE(link->Saw("start " + id + " 1"));
-      for (ShareEvent event : {ShareEvent::kStarted, ShareEvent::kTraining}) {
+      for (PlacementEvent event : {PlacementEvent::kStarted, PlacementEvent::kTraining}) {
         service_->Report(link, id, {"", 1, event, Reason::kNone, "", ""});
       }
     }
@@ -37,7 +37,7 @@ class ServiceStopsTest : public ServiceTest {
     return id;
   }
   void Stopped(const std::shared_ptr<FakeLink>& link, const std::string& id, int64_t epoch) {
-    service_->Report(link, id, {"", epoch, ShareEvent::kStopped, Reason::kNone, "", ""});
+    service_->Report(link, id, {"", epoch, PlacementEvent::kStopped, Reason::kNone, "", ""});
   }
   bool HasEvent(const std::string& id, const std::string& kind, const std::string& words) {
     const Result<std::vector<EventRecord>> events = service_->Events(id);
@@ -104,7 +104,7 @@ TEST_F(ServiceStopsTest, AStartWithoutAnySignOfLifeIsEnded) {
   auto a = Attach("a");
   const std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
-  service_->Report(a, id, {"", 1, ShareEvent::kStarted, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStarted, Reason::kNone, "", ""});
   Beat(a, {Running(id, 1, "starting", 290)});
   EXPECT_FALSE(a->Saw("stop", milliseconds(20)));
   Beat(a, {Running(id, 1, "starting", 310)});
@@ -155,7 +155,7 @@ TEST_F(ServiceStopsTest, AFailedJobWaitsEachTimeLongerAndHoldsBackNobody) {
   auto a = Attach("a");
   const std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
-  service_->Report(a, id, {"", 1, ShareEvent::kFailed, Reason::kRankDied, "signal 9", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kFailed, Reason::kRankDied, "signal 9", ""});
   ASSERT_EQ(AwaitState(id, JobState::kQueued), JobState::kQueued);
   EXPECT_THAT(service_->Get(id)->job.message,
               AllOf(HasSubstr("signal 9"), HasSubstr("attempt 2 of 10 starts in ")));
@@ -163,7 +163,7 @@ TEST_F(ServiceStopsTest, AFailedJobWaitsEachTimeLongerAndHoldsBackNobody) {
   EXPECT_FALSE(a->Saw("start " + id + " 2", milliseconds(20)));
   const std::string other = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + other + " 1"));
-  service_->Report(a, other, {"", 1, ShareEvent::kFinished, Reason::kNone, "", "{}"});
+  service_->Report(a, other, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
   ASSERT_EQ(AwaitState(other, JobState::kSucceeded), JobState::kSucceeded);
   // A restarted coordinator remembers.
   StartService();
@@ -171,7 +171,7 @@ TEST_F(ServiceStopsTest, AFailedJobWaitsEachTimeLongerAndHoldsBackNobody) {
   EXPECT_FALSE(a->Saw("start " + id + " 2", milliseconds(20)));
   Pass(7, {a});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
-  service_->Report(a, id, {"", 2, ShareEvent::kFailed, Reason::kRankDied, "signal 9", ""});
+  service_->Report(a, id, {"", 2, PlacementEvent::kFailed, Reason::kRankDied, "signal 9", ""});
   ASSERT_EQ(AwaitState(id, JobState::kQueued), JobState::kQueued);
   Pass(9, {a});
   EXPECT_FALSE(a->Saw("start " + id + " 3", milliseconds(20))) << "10 to 20 seconds now";

@@ -30,7 +30,7 @@ TEST_F(ServiceTest, AProfileGoesToTheWorkerOfRankZeroOfARunningJob) {
   EXPECT_EQ(early.status().code(), StatusCode::kConflict);
   EXPECT_THAT(early.status().message(), HasSubstr("only a RUNNING one"));
   for (const auto& link : {a, b}) {
-    service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+    service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
     ASSERT_TRUE(link->Saw("ack " + id));
   }
   EXPECT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
@@ -65,7 +65,7 @@ TEST_F(ServiceTest, ALostWorkersJobWaitsForLeaseAndMarginAndForTheOtherRanks) {
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
   ASSERT_TRUE(b->Saw("start " + id + " 1"));
   for (const auto& link : {a, b}) {
-    service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+    service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
     ASSERT_TRUE(link->Saw("ack " + id));
   }
   auto c = Attach("c");
@@ -94,7 +94,7 @@ TEST_F(ServiceTest, ALostWorkersJobWaitsForLeaseAndMarginAndForTheOtherRanks) {
   pass(2);  // the margin has passed, but a has not confirmed its stop
   std::this_thread::sleep_for(milliseconds(20));
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kRecovering);
-  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   ASSERT_TRUE(c->Saw("start " + id + " 2"));
   EXPECT_FALSE(b->Saw("start " + id + " 2", milliseconds(1)));
@@ -107,7 +107,8 @@ TEST_F(ServiceTest, AJobWhoseGpuBreaksGoesOnOnAnother) {
   EXPECT_EQ(service_->Get(id)->attempts[0].plan.rank_devices, std::vector<int64_t>{0});
   // As the worker tells it: first what broke, then how the attempt ended.
   service_->BreakDevices(a, {{0, "XID 79"}});
-  service_->Report(a, id, {"", 1, ShareEvent::kFailed, Reason::kDeviceFailed, "GPU 0: XID 79", ""});
+  service_->Report(a, id,
+                   {"", 1, PlacementEvent::kFailed, Reason::kDeviceFailed, "GPU 0: XID 79", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   auto view = service_->Get(id);
   EXPECT_EQ(view->attempts[0].reason, Reason::kDeviceFailed);
@@ -115,7 +116,8 @@ TEST_F(ServiceTest, AJobWhoseGpuBreaksGoesOnOnAnother) {
   EXPECT_EQ(service_->Workers()[0].profile.devices[0].unusable, "XID 79");
   // The last one breaks: the job waits, and does not go to the processor.
   service_->BreakDevices(a, {{0, "XID 79"}, {1, "lost"}});
-  service_->Report(a, id, {"", 2, ShareEvent::kFailed, Reason::kDeviceFailed, "GPU 1: lost", ""});
+  service_->Report(a, id,
+                   {"", 2, PlacementEvent::kFailed, Reason::kDeviceFailed, "GPU 1: lost", ""});
   EXPECT_EQ(AwaitState(id, JobState::kQueued), JobState::kQueued);
   EXPECT_FALSE(a->Saw("start " + id + " 3", milliseconds(50)));
 }
@@ -125,7 +127,7 @@ TEST_F(ServiceTest, AJobThatRanOutOfMemoryIsToldWhatWouldFitAndGetsIt) {
   std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
   service_->Report(a, id,
-                   {"", 1, ShareEvent::kFailed, Reason::kOutOfMemory, "rank 0: no memory", ""});
+                   {"", 1, PlacementEvent::kFailed, Reason::kOutOfMemory, "rank 0: no memory", ""});
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   auto view = service_->Get(id);
   EXPECT_THAT(view->attempts[0].message,
@@ -139,7 +141,7 @@ TEST_F(ServiceTest, RanksThatAWorkerDoesNotListAnyMoreAreRecovered) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
-  service_->Report(a, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("ack " + id));
   Pass(5, {a}, {{id, 1, {}}});
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
@@ -157,7 +159,7 @@ TEST_F(ServiceTest, AFullDiskRefusesSubmissionsAndDelaysReportsWithoutLosingThem
   auto refused = Submit(1);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kExhausted);
-  service_->Report(a, id, {"", 1, ShareEvent::kFinished, Reason::kNone, "", "{}"});
+  service_->Report(a, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
   EXPECT_FALSE(a->Saw("ack " + id, milliseconds(50)));
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kStarting);
   ASSERT_TRUE(SetFailpoints("").ok());
@@ -172,7 +174,7 @@ TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
-  service_->Report(a, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+  service_->Report(a, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
   ASSERT_TRUE(a->Saw("ack " + id));
   int64_t version = store_->GetJob(id)->version;
   ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());

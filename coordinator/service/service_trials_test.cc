@@ -29,11 +29,11 @@ class TrialsTest : public ServiceTest {
   }
   void AwaitTraining(int64_t epoch) {
     ASSERT_TRUE(worker_->Saw("start " + id_ + " " + std::to_string(epoch)));
-    Report(epoch, ShareEvent::kTraining);
+    Report(epoch, PlacementEvent::kTraining);
     ASSERT_TRUE(worker_->Saw("ack " + id_ + " " + std::to_string(epoch)));
     ASSERT_EQ(AwaitState(id_, JobState::kRunning), JobState::kRunning);
   }
-  void Report(int64_t epoch, ShareEvent event, Reason reason = Reason::kNone) {
+  void Report(int64_t epoch, PlacementEvent event, Reason reason = Reason::kNone) {
     service_->Report(worker_, id_, {"", epoch, event, reason, "", ""});
   }
   /// So many steps of so many seconds each.
@@ -48,13 +48,13 @@ class TrialsTest : public ServiceTest {
   bool Stopped(int64_t epoch, milliseconds patience = seconds(5)) {
     return worker_->Saw("stop " + id_ + " " + std::to_string(epoch) + " gracefully", patience);
   }
-  /// By the plan of `epoch`, until it is told to stop for the next one, which starts.
+  /// By the plan of `epoch`, until it is ordered to stop for the next one, which starts.
   void Try(int64_t epoch, double step_seconds) {
     Train(epoch, 19, step_seconds);
     EXPECT_FALSE(Stopped(epoch, milliseconds(20))) << "too few steps to tell";
     Train(epoch, 12, step_seconds);
     ASSERT_TRUE(Stopped(epoch));
-    Report(epoch, ShareEvent::kStopped);
+    Report(epoch, PlacementEvent::kStopped);
     AwaitTraining(epoch + 1);
   }
   std::vector<int64_t> MicroBatches() {
@@ -97,7 +97,7 @@ TEST_F(TrialsTest, TheLastOneGoesOnWhereItIsTheFastest) {
 TEST_F(TrialsTest, APlanThatRunsOutOfMemoryGivesWayToTheFastestSoFar) {
   Start();
   Try(1, 1.0);
-  Report(2, ShareEvent::kFailed, Reason::kOutOfMemory);
+  Report(2, PlacementEvent::kFailed, Reason::kOutOfMemory);
   AwaitTraining(3);
   EXPECT_EQ(MicroBatches(), (std::vector<int64_t>{1, 2, 1}));
 }
@@ -112,7 +112,7 @@ TEST_F(TrialsTest, ACoordinatorThatWasRestartedKnowsWhatWasTried) {
   worker_ = Attach("a", 0, {running});
   Train(3, 31, 0.8);
   ASSERT_TRUE(Stopped(3));
-  Report(3, ShareEvent::kStopped);
+  Report(3, PlacementEvent::kStopped);
   AwaitTraining(4);
   EXPECT_EQ(MicroBatches(), (std::vector<int64_t>{1, 2, 4, 1}));
 }

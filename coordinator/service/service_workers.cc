@@ -14,12 +14,13 @@ namespace {
 /// Attached or not; each counts in every pass of the scheduler.
 constexpr int64_t kMostWorkers = 10000;
 
-const ShareRecord* FindShare(const JobCase& current, int64_t epoch, const std::string& worker_id) {
+const PlacementRecord* FindPlacement(const JobCase& current, int64_t epoch,
+                                     const std::string& worker_id) {
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
     return nullptr;
   }
-  for (const ShareRecord& share : current.attempt->shares) {
-    if (share.worker_id == worker_id && !IsGone(share.state)) return &share;
+  for (const PlacementRecord& placement : current.attempt->placements) {
+    if (placement.worker_id == worker_id && !IsGone(placement.state)) return &placement;
   }
   return nullptr;
 }
@@ -34,11 +35,11 @@ std::vector<std::string> Service::JobsOn(const std::string& worker_id) const {
 
 void Service::SetPlaced(const AttemptRecord& attempt) {
   std::lock_guard lock(view_mutex_);
-  for (const ShareRecord& share : attempt.shares) {
-    if (IsGone(share.state)) {
-      placed_[share.worker_id].erase(attempt.job_id);
+  for (const PlacementRecord& placement : attempt.placements) {
+    if (IsGone(placement.state)) {
+      placed_[placement.worker_id].erase(attempt.job_id);
     } else {
-      placed_[share.worker_id].insert(attempt.job_id);
+      placed_[placement.worker_id].insert(attempt.job_id);
     }
   }
 }
@@ -163,9 +164,9 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
   bool stale = false;
   for (const RunningAttempt& item : running) {
     auto it = live_.find(item.job_id);
-    const ShareRecord* share =
-        it == live_.end() ? nullptr : FindShare(it->second->current, item.epoch, worker_id);
-    if (share == nullptr) {
+    const PlacementRecord* placement =
+        it == live_.end() ? nullptr : FindPlacement(it->second->current, item.epoch, worker_id);
+    if (placement == nullptr) {
       metrics_.Fenced(adopted != nullptr ? "attach" : "heartbeat");
       WEFT_LOG_WARNING << "worker " << worker_id << " runs attempt " << item.epoch << " of job "
                        << item.job_id << ", which is over; told to stop it";
@@ -174,15 +175,16 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
       continue;
     }
     LiveJob& live = *it->second;
-    live.shares[worker_id].listed_at = clock_.Monotonic();
-    live.shares[worker_id].activity = item.activity;
+    live.placements[worker_id].listed_at = clock_.Monotonic();
+    live.placements[worker_id].activity = item.activity;
     JobState state = live.current.job.state;
     const bool saves = SavesAndStops(*live.current.attempt);
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
       adopted->push_back({item.job_id, item.epoch});
     }
-    if (share->state == ShareState::kDispatched) {
-      ShareReport started{worker_id, item.epoch, ShareEvent::kStarted, Reason::kNone, "", ""};
+    if (placement->state == PlacementState::kDispatched) {
+      PlacementReport started{worker_id,     item.epoch, PlacementEvent::kStarted,
+                              Reason::kNone, "",         ""};
       Change(
           item.job_id,
           [this, started](const JobCase& current) {
@@ -191,7 +193,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
           [](const Status&) {}, true);
     }
     // Only the worker of rank 0 has the numbers of the whole job; the others lag or say nothing.
-    if (item.progress.step > 0 && (share->ranks.empty() || share->ranks.front() == 0 ||
+    if (item.progress.step > 0 && (placement->ranks.empty() || placement->ranks.front() == 0 ||
                                    item.progress.step > live.progress.step)) {
       live.progress = item.progress;
       live.steps.See(item.progress.step, item.progress.step_seconds, clock_.Monotonic());
@@ -212,14 +214,14 @@ void Service::FindMissing(const std::string& worker_id, Session& session, bool r
     if (it == live_.end()) continue;
     LiveJob& live = *it->second;
     int64_t epoch = live.current.attempt ? live.current.attempt->epoch : 0;
-    const ShareRecord* share = FindShare(live.current, epoch, worker_id);
-    if (share == nullptr) continue;
+    const PlacementRecord* placement = FindPlacement(live.current, epoch, worker_id);
+    if (placement == nullptr) continue;
     bool listed = std::any_of(running.begin(), running.end(), [&](const RunningAttempt& item) {
       return item.job_id == job_id && item.epoch == epoch;
     });
     if (listed) continue;
-    bool never = share->state == ShareState::kDispatched;
-    const ShareTrack& track = live.shares[worker_id];
+    bool never = placement->state == PlacementState::kDispatched;
+    const PlacementTrack& track = live.placements[worker_id];
     Duration since = std::max(
         {track.listed_at.value_or(Duration(0)), track.expected_from, session.registered_at});
     Duration grace = never ? options_.StartGrace() : options_.MissingGrace();
@@ -236,7 +238,7 @@ void Service::FindMissing(const std::string& worker_id, Session& session, bool r
 
 void Service::LoseShare(const std::string& job_id, int64_t epoch, const std::string& worker_id,
                         const std::string& why, Reason reason) {
-  ShareReport lost{worker_id, epoch, ShareEvent::kLost, reason, why, ""};
+  PlacementReport lost{worker_id, epoch, PlacementEvent::kLost, reason, why, ""};
   Change(
       job_id,
       [this, lost](const JobCase& current) {
@@ -290,7 +292,7 @@ void Service::BreakDevices(const std::shared_ptr<WorkerLink>& link,
 }
 
 void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
-                     ShareReport report) {
+                     PlacementReport report) {
   loop_.Post([this, link, job_id, report = std::move(report)]() mutable {
     Session* session = SessionOf(link, "report", &report.worker_id);
     if (session == nullptr) return;
@@ -300,19 +302,20 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
           std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
       it->second->dispatched_at.reset();
     }
-    if (auto it = live_.find(job_id); it != live_.end() && report.event == ShareEvent::kStopped &&
+    if (auto it = live_.find(job_id); it != live_.end() &&
+                                      report.event == PlacementEvent::kStopped &&
                                       it->second->current.job.last_epoch == report.epoch &&
                                       (it->second->current.job.state == JobState::kStarting ||
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
     }
-    const auto commit = [this, job_id, link](const ShareReport& told) {
+    const auto commit = [this, job_id, link](const PlacementReport& told) {
       auto decide = [this, job_id, report = told, link](const JobCase& current) {
         bool mine = current.attempt && current.attempt->epoch == report.epoch;
         if (!mine || current.attempt->ended_at) {
           metrics_.Fenced("report");
           bool alive =
-              report.event == ShareEvent::kStarted || report.event == ShareEvent::kTraining;
+              report.event == PlacementEvent::kStarted || report.event == PlacementEvent::kTraining;
           if (alive) link->Stop(job_id, report.epoch, false);
         }
         return ApplyReport(current, report, clock_.UnixSeconds());
@@ -394,7 +397,8 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
 
 bool Service::IsCurrent(const AttemptKey& attempt, const std::string& worker_id) {
   auto it = live_.find(attempt.job_id);
-  return it != live_.end() && FindShare(it->second->current, attempt.epoch, worker_id) != nullptr;
+  return it != live_.end() &&
+         FindPlacement(it->second->current, attempt.epoch, worker_id) != nullptr;
 }
 
 void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,

@@ -1,4 +1,4 @@
-// For tests of the service without its transport: workers that are told things as words, a planner
+// For tests of the service without its transport: workers that record orders as words, a planner
 // whose answers are plain, and a clock that stands still.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace weft::coordinator {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Writes down what it is told, as words.
+/// Records what it receives, as words.
 class FakeLink : public WorkerLink {
  public:
   void SendRegistered(double, double, const std::vector<AttemptKey>& adopted) override {
@@ -37,7 +37,7 @@ class FakeLink : public WorkerLink {
   void Stop(const std::string& job, int64_t epoch, bool graceful) override {
     Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
   }
-  void AckReport(const std::string& job, int64_t epoch, ShareEvent) override {
+  void AckReport(const std::string& job, int64_t epoch, PlacementEvent) override {
     Note("ack " + job + " " + std::to_string(epoch));
   }
   void AckLogs(const std::string&, int64_t, int64_t position) override {

@@ -24,7 +24,7 @@ struct RunningAttempt {
   std::string job_id;
   int64_t epoch = 0;
   Progress progress;
-  ShareActivity activity = {};  ///< Without worker_id.
+  PlacementActivity activity = {};  ///< Without worker_id.
 };
 
 /// How a worker introduces itself on a new stream.
@@ -57,7 +57,7 @@ struct LinkAnswer {
   double round_trip_seconds = 0;
 };
 
-/// What a worker is told to run. Delivered at least once.
+/// What a worker is ordered to run. Delivered at least once.
 struct StartOrder {
   std::string job_id;
   int64_t epoch = 0;
@@ -78,7 +78,7 @@ class WorkerLink {
   virtual void AckHeartbeat(int64_t sequence) = 0;
   virtual void Start(const StartOrder& order) = 0;
   virtual void Stop(const std::string& job_id, int64_t epoch, bool graceful) = 0;
-  virtual void AckReport(const std::string& job_id, int64_t epoch, ShareEvent event) = 0;
+  virtual void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) = 0;
   virtual void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) = 0;
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;
   /// Rank 0 of the attempt shall record steps.

@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, kReasons> kReasonNames = {
     "PLANNING",
 };
 
-constexpr std::array<std::string_view, kShareStates> kShareStateNames = {
+constexpr std::array<std::string_view, kPlacementStates> kPlacementStateNames = {
     "DISPATCHED", "STARTED", "TRAINING", "FINISHED", "FAILED", "STOPPED", "LOST"};
 
 template <class E, size_t N>
@@ -48,8 +48,8 @@ std::string_view Name(JobState state) {
 std::string_view Name(Reason reason) {
   return kReasonNames[static_cast<size_t>(reason)];
 }
-std::string_view Name(ShareState state) {
-  return kShareStateNames[static_cast<size_t>(state)];
+std::string_view Name(PlacementState state) {
+  return kPlacementStateNames[static_cast<size_t>(state)];
 }
 
 std::optional<JobState> JobStateFromName(std::string_view name) {
@@ -58,8 +58,8 @@ std::optional<JobState> JobStateFromName(std::string_view name) {
 std::optional<Reason> ReasonFromName(std::string_view name) {
   return Find<Reason>(kReasonNames, name);
 }
-std::optional<ShareState> ShareStateFromName(std::string_view name) {
-  return Find<ShareState>(kShareStateNames, name);
+std::optional<PlacementState> PlacementStateFromName(std::string_view name) {
+  return Find<PlacementState>(kPlacementStateNames, name);
 }
 
 }  // namespace weft::coordinator

@@ -50,7 +50,7 @@ enum class Reason {
 inline constexpr int kReasons = 17;
 
 /// Where the ranks of one attempt on one worker stand.
-enum class ShareState {
+enum class PlacementState {
   kDispatched,  ///< The start intent is stored; the worker has not answered yet.
   kStarted,     ///< Rank processes run.
   kTraining,    ///< First optimizer step done.
@@ -59,17 +59,17 @@ enum class ShareState {
   kStopped,     ///< Ended as asked, all are gone.
   kLost,        ///< The worker does not have them any more, or is itself lost past its lease.
 };
-inline constexpr int kShareStates = 7;
+inline constexpr int kPlacementStates = 7;
 
 /// "RUNNING"; the names of the wire and of the store.
 std::string_view Name(JobState state);
 std::string_view Name(Reason reason);
-std::string_view Name(ShareState state);
+std::string_view Name(PlacementState state);
 
 /// The inverse of Name; nullopt for an unknown text.
 std::optional<JobState> JobStateFromName(std::string_view name);
 std::optional<Reason> ReasonFromName(std::string_view name);
-std::optional<ShareState> ShareStateFromName(std::string_view name);
+std::optional<PlacementState> PlacementStateFromName(std::string_view name);
 
 /// Terminal states are final; only a retry asked for by a user leaves kFailed and kCancelled.
 constexpr bool IsTerminal(JobState state) {
@@ -77,9 +77,9 @@ constexpr bool IsTerminal(JobState state) {
          state == JobState::kCancelled;
 }
 
-/// No rank of the share is alive any more.
-constexpr bool IsGone(ShareState state) {
-  return state >= ShareState::kFinished;
+/// No rank of the placement is alive any more.
+constexpr bool IsGone(PlacementState state) {
+  return state >= PlacementState::kFinished;
 }
 
 /// How far a running job is; mirrors weft.v1.Progress field by field.
@@ -174,10 +174,10 @@ struct JobSummary {
 };
 
 /// The ranks of an attempt on one worker.
-struct ShareRecord {
+struct PlacementRecord {
   std::string worker_id;
   std::vector<int64_t> ranks;
-  ShareState state = ShareState::kDispatched;
+  PlacementState state = PlacementState::kDispatched;
 };
 
 /// One try at a job. Its epoch fences everything it writes.
@@ -191,7 +191,7 @@ struct AttemptRecord {
   Plan plan;
   std::optional<int64_t> first_step;
   int64_t last_step = 0;
-  std::vector<ShareRecord> shares;
+  std::vector<PlacementRecord> placements;
 };
 
 /// One line of a job's history.
@@ -205,7 +205,7 @@ struct EventRecord {
 
 enum class IntentKind { kStart, kStop };
 
-/// Something a worker must be told, kept until it shows that it knows. Delivered at least once.
+/// An order to a worker, kept until the worker shows that it knows it. Delivered at least once.
 struct IntentRecord {
   std::string worker_id;
   std::string job_id;

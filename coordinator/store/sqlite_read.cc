@@ -77,25 +77,25 @@ Result<JobSummary> ReadSummary(SqliteQuery& row) {
   return job;
 }
 
-Status ReadShares(const std::string& text, const std::string& what,
-                  std::vector<ShareRecord>& shares) {
+Status ReadPlacements(const std::string& text, const std::string& what,
+                      std::vector<PlacementRecord>& placements) {
   Result<Json> list = ParseJson(text);
   if (!list.ok() || !list->is_array()) return CorruptError(what + ": its shares are damaged");
   for (const Json& item : *list) {
-    ShareRecord share;
+    PlacementRecord placement;
     if (!item.is_object() || !item.contains("worker") || !item["worker"].is_string() ||
         !item.contains("ranks") || !item["ranks"].is_array() || !item.contains("state") ||
         !item["state"].is_string()) {
-      return CorruptError(what + ": a share is damaged");
+      return CorruptError(what + ": a placement is damaged");
     }
-    share.worker_id = item["worker"].get<std::string>();
+    placement.worker_id = item["worker"].get<std::string>();
     for (const Json& rank : item["ranks"]) {
       if (!rank.is_number_integer()) return CorruptError(what + ": a rank is damaged");
-      share.ranks.push_back(rank.get<int64_t>());
+      placement.ranks.push_back(rank.get<int64_t>());
     }
-    WEFT_RETURN_IF_ERROR(
-        DecodeName(ShareStateFromName(item["state"].get<std::string>()), what, share.state));
-    shares.push_back(std::move(share));
+    WEFT_RETURN_IF_ERROR(DecodeName(PlacementStateFromName(item["state"].get<std::string>()), what,
+                                    placement.state));
+    placements.push_back(std::move(placement));
   }
   return OkStatus();
 }
@@ -179,7 +179,7 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
     WEFT_ASSIGN_OR_RETURN(attempt.plan, Decode<Plan>(row.Text(), what));
     attempt.first_step = row.OptionalInt();
     attempt.last_step = row.Int();
-    WEFT_RETURN_IF_ERROR(ReadShares(row.Text(), what, attempt.shares));
+    WEFT_RETURN_IF_ERROR(ReadPlacements(row.Text(), what, attempt.placements));
     return attempt;
   });
 }

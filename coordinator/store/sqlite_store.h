@@ -30,7 +30,8 @@ struct SqliteOptions {
 
 /// Store on one SQLite file. One writer thread takes what has queued up while the previous commit
 /// was syncing and commits it together (group commit), so a lone change waits for nothing and a
-/// crowd shares one sync. A damaged change fails alone (savepoint); a failed sync fails its batch.
+/// crowd placements one sync. A damaged change fails alone (savepoint); a failed sync fails its
+/// batch.
 class SqliteStore : public Store {
  public:
   /// Opens or creates the database and migrates it. One that exists and needs no migration is also

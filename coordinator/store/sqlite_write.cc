@@ -22,11 +22,12 @@ Progress Finite(Progress progress) {
   return progress;
 }
 
-std::string SharesJson(const std::vector<ShareRecord>& shares) {
+std::string PlacementsJson(const std::vector<PlacementRecord>& placements) {
   Json list = Json::array();
-  for (const ShareRecord& share : shares) {
-    list.push_back(
-        {{"worker", share.worker_id}, {"ranks", share.ranks}, {"state", Name(share.state)}});
+  for (const PlacementRecord& placement : placements) {
+    list.push_back({{"worker", placement.worker_id},
+                    {"ranks", placement.ranks},
+                    {"state", Name(placement.state)}});
   }
   return list.dump();
 }
@@ -96,7 +97,7 @@ Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
                   "VALUES (?,?,?,?,?,?,?,?,?,?)");
   put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
   put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
-  put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(SharesJson(attempt.shares));
+  put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(PlacementsJson(attempt.placements));
   return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
                                attempt.job_id);
 }

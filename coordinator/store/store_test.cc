@@ -149,7 +149,8 @@ TEST_P(StoreContract, EpochsOnlyGrow) {
   t.attempt->job_id = "j";
   t.attempt->epoch = 3;
   t.attempt->plan.rank_workers = {"a", "b"};
-  t.attempt->shares = {{"a", {0}, ShareState::kTraining}, {"b", {1}, ShareState::kLost}};
+  t.attempt->placements = {{"a", {0}, PlacementState::kTraining},
+                           {"b", {1}, PlacementState::kLost}};
   MustCommit(t);
   t.attempt->last_step = 9;
   MustCommit(t);  // the same one: an update
@@ -159,9 +160,9 @@ TEST_P(StoreContract, EpochsOnlyGrow) {
   ASSERT_EQ(attempts.size(), 1u);
   EXPECT_EQ(attempts[0].last_step, 9);
   EXPECT_THAT(attempts[0].plan.rank_workers, ElementsAre("a", "b"));
-  ASSERT_EQ(attempts[0].shares.size(), 2u);
-  EXPECT_EQ(attempts[0].shares[1].state, ShareState::kLost);
-  EXPECT_THAT(attempts[0].shares[1].ranks, ElementsAre(1));
+  ASSERT_EQ(attempts[0].placements.size(), 2u);
+  EXPECT_EQ(attempts[0].placements[1].state, PlacementState::kLost);
+  EXPECT_THAT(attempts[0].placements[1].ranks, ElementsAre(1));
 }
 
 TEST_P(StoreContract, IntentsStayUntilRemoved) {

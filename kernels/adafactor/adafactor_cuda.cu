@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   t.column_sums[tile.down * t.columns + column] = sum;
 }
 
-// Blocks along x share out the moments of a tensor, which is y.
+// Blocks along x partition the moments of a tensor, which is y.
 __global__ void __launch_bounds__(kBlockThreads)
     MomentsKernel(const __grid_constant__ Table table) {
   if (!table.IsMade()) return;

@@ -4,7 +4,7 @@
 
 namespace weft::kernels {
 
-/// y = x * scale + shift, with one factor and one summand for each column or for all of them.
+/// y = x * scale + shift, with one factor and one term for each column or for all of them.
 struct AffineForwardArgs {
   TensorView x;      ///< [rows, width] f32, bf16 or f16
   TensorView scale;  ///< [width] or [1] f32, or none

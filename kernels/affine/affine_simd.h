@@ -7,7 +7,7 @@
 
 namespace weft::kernels::cpu {
 
-/// Pointers to contiguous rows [rows, width] and to [width] factors and summands; see affine.h.
+/// Pointers to contiguous rows [rows, width] and to [width] factors and terms; see affine.h.
 /// Optional ones may be null.
 template <class T>
 struct AffineForwardRows {

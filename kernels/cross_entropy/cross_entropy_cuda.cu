@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
     sums[thread / kWarp] = own.sum;
     places[thread / kWarp] = own.largest;
   }
-  // Read before anybody overwrites it with its gradient.
+  // Read before any thread overwrites it with its gradient.
   if (thread == 0 && inside) at_target = Widen(logits[target]);
   __syncthreads();
   Softmax all;

@@ -19,7 +19,7 @@ enum class GemmGelu : uint8_t {
 /// strided. a and b are of one type; c is of it, too, or f32. Sums are f32, and f32 operands are
 /// multiplied as such (not as TF32). c overlaps neither a nor b.
 ///
-/// FP8 codes (of two types, but not both E5M2) stand for numbers times a scale that lies on the
+/// FP8 values (of two types, but not both E5M2) stand for numbers times a scale that lies on the
 /// device; a is not transposed and b is, k and n are multiples of 16, a, b and c have rows at
 /// multiples of 16 bytes, and c is bf16 or f32.
 struct GemmArgs {
@@ -40,7 +40,7 @@ struct GemmArgs {
   GeluForm gelu_form = GeluForm::kTanh;
   TensorView before = {};          ///< [m, n]
   TensorView again = {};           ///< [m, n]
-  const float* a_scale = nullptr;  ///< Of FP8 codes.
+  const float* a_scale = nullptr;  ///< Of FP8 values.
   const float* b_scale = nullptr;
   bool fast_sums = false;  ///< Of FP8: sums may have fewer bits.
 };

@@ -102,7 +102,7 @@ bool FusesGelu(cublasLtEpilogue_t epilogue) {
          epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
-// FP8 codes have scales, which lie on the device.
+// FP8 values have scales, which lie on the device.
 Status SetScales(std::string_view op, const GemmArgs& args, Plan& plan) {
   if (args.a_scale == nullptr) return OkStatus();
   const int8_t fast = args.fast_sums ? 1 : 0;

@@ -18,7 +18,7 @@ inline constexpr int kRowElements = 32;
 inline constexpr int kRowThreads = 512;
 inline constexpr int64_t kMostRowWidth = int64_t{kRowElements} * kRowThreads;
 
-/// How a block shares out rows: `warps` of it for each of `groups` rows at a time.
+/// How a block partitions rows: `warps` of it for each of `groups` rows at a time.
 struct RowShape {
   int warps;
   int groups;

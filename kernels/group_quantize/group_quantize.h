@@ -13,15 +13,16 @@ inline int64_t QuantizeGroups(int64_t count) {
   return (count + kQuantizeGroup - 1) / kQuantizeGroup;
 }
 
-/// Codes of 8, 4 or 2 bits for each group of kQuantizeGroup successive elements: with the least and
-/// the largest of them and step = (largest - least) / (2^bits - 1), code = floor((x - least) *
-/// (1 / step) + u), where u, uniform in [0, 1), is word (first_element + i) of the Philox stream
-/// `key`. The mean of least + code * step is x, whatever the bits (Chakrabarti and Moseley 2019,
-/// arXiv 1901.07988; Chen et al. 2021, "ActNN", arXiv 2104.14129). A group with a number that is
-/// not finite, or whose spread is not, has the codes 0 and NaN as least and step, and comes back as
-/// NaN. Element j of a group has `bits` bits of byte j % (16 * bits) of its codes, from bit j / (16
-/// * bits) * bits on; where there is no such element they are 0. Codes and scales are bit for bit
-/// the same on every back end and instruction set.
+/// Quantised values of 8, 4 or 2 bits for each group of kQuantizeGroup successive elements: with
+/// the least and the largest of them and step = (largest - least) / (2^bits - 1),
+///   code = floor((x - least) * (1 / step) + u)
+/// where u, uniform in [0, 1), is word (first_element + i) of the Philox stream `key`. The mean of
+/// least + code * step is x, whatever the bits (Chakrabarti and Moseley 2019, arXiv 1901.07988;
+/// Chen et al. 2021, "ActNN", arXiv 2104.14129). A group with a number that is not finite, or whose
+/// spread is not, has the values 0 and NaN as least and step, and comes back as NaN. Element j of a
+/// group has `bits` bits of byte j % (16 * bits) of its values, from bit j / (16 * bits) * bits on;
+/// where there is no such element they are 0. Values and scales are bit for bit the same on every
+/// back end and instruction set.
 struct GroupQuantizeArgs {
   TensorView x;       ///< f32, bf16 or f16, contiguous
   TensorView codes;   ///< u8 [groups, 16 * bits]

@@ -25,8 +25,8 @@ struct Problem {
   int bits;
 };
 
-// Where a lane works. It has the codes of its elements in some bits of 16 bytes, in which those of
-// the lanes that are `bits` away, twice as many and so on, have the others.
+// Where a lane works. It has the quantised values of its elements in some bits of 16 bytes, in
+// which those of the lanes that are `bits` away, twice as many and so on, have the others.
 template <class T>
 struct GroupPart {
   T* values;

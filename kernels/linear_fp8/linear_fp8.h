@@ -17,7 +17,7 @@ struct Fp8Matrix {
 ///   dw += dyᵀ x         a = dyᵀ [out, rows],  b = xᵀ [in, rows], rows padded with zeros
 /// k and n are multiples of 16. One operand may be E5M2, not both.
 ///
-/// Products of codes are exact in f32, and their sums are f32, so that back ends differ by the
+/// Products of FP8 values are exact in f32, and their sums are f32, so that back ends differ by the
 /// order of additions alone; with fast_sums a device may keep partial sums in fewer bits (Hopper:
 /// about 14 in place of 24). The sum is multiplied by the two scales, the bias added, and the
 /// result rounded once. Deterministic for a fixed number of threads. kInvalid when arguments do not

@@ -1,4 +1,4 @@
-// Emulation: the numbers of FP8 codes are exact in bf16, and the products of those in f32.
+// Emulation: the numbers of FP8 values are exact in bf16, and the products of those in f32.
 
 #include <algorithm>
 #include <memory>

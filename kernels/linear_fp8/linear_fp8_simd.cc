@@ -7,7 +7,7 @@ namespace {
 
 typedef uint8_t VecB __attribute__((vector_size(kLanes)));
 
-// As ToFloat(Float8E4M3) and ToFloat(Float8E5M2): codes from kSpecial on are not numbers.
+// As ToFloat(Float8E4M3) and ToFloat(Float8E5M2): bit patterns from kSpecial on are not numbers.
 template <int kFractionBits, int kBias, uint32_t kSpecial>
 WEFT_INLINE VecF Values(VecU code) {
   constexpr int kShift = 23 - kFractionBits;

@@ -8,7 +8,7 @@
 namespace weft::kernels::cpu {
 
 struct LinearFp8Kernels {
-  /// The numbers of codes, which bf16 holds exactly.
+  /// The numbers that FP8 values are, which bf16 holds exactly.
   void (*widen_e4m3)(const uint8_t* codes, BFloat16* to, int64_t count);
   void (*widen_e5m2)(const uint8_t* codes, BFloat16* to, int64_t count);
   /// c = sum scale_a scale_b + bias, which may be null.

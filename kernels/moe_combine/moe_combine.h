@@ -5,7 +5,7 @@
 namespace weft::kernels {
 
 /// y[t] = sum over i of weights[t, i] * x[places[t, i]], in this order, in f32; a place of -1 has
-/// no summand. Of a mixture of experts: x are their results, as MoeDispatch (kernels/moe_route) has
+/// no term. Of a mixture of experts: x are their results, as MoeDispatch (kernels/moe_route) has
 /// ordered them. Without weights, gradients of what went to the experts become those of tokens.
 struct MoeCombineArgs {
   TensorView x;        ///< [n, width] f32, bf16 or f16
@@ -26,7 +26,7 @@ struct MoeCombineBackwardArgs {
 };
 
 /// Places and weights are contiguous. A place out of range is kInvalid and named; on a CUDA device,
-/// which cannot stop, its summand is NaN and its gradients are nowhere.
+/// which cannot stop, its term is NaN and its gradients are nowhere.
 WEFT_DEVICE_OP(MoeCombine, MoeCombineArgs)
 WEFT_DEVICE_OP(MoeCombineBackward, MoeCombineBackwardArgs)
 

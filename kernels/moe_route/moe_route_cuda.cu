@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// Choices are dealt out in parts, each a block's: the choices of each expert are counted by part,
+// Choices are partitioned in parts, each a block's: the choices of each expert are counted by part,
 // then parts find where theirs begin, and then each choice its place, by the number of those before
 // it in its part that want the same expert. So the order depends on no race.
 constexpr int kPart = 512;

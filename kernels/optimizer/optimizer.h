@@ -52,7 +52,7 @@ struct UpdateGate {
   const int32_t* made = nullptr;  ///< Zero leaves all memory as it is; none: the update is made.
 };
 
-/// What every update rule is told. The gradient g of the rules below is
+/// What every update rule receives. The gradient g of the rules below is
 ///   clamp(gradient_scale * gradient, -gradient_limit, gradient_limit),
 /// lr is learning_rate * learning_rate_scale, and wd the tensor's weight_decay.
 struct UpdateInputs {

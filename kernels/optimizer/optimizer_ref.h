@@ -13,7 +13,7 @@ struct UpdateRefState {
   std::array<std::vector<double>, 3> state;
 };
 
-/// What all rules are told; `gradient` is already scaled and limited.
+/// What all rules receive; `gradient` is already scaled and limited.
 struct UpdateRefInputs {
   std::vector<double> gradient;
   double learning_rate = 0;

@@ -18,8 +18,8 @@ Status CheckUnfoldPatches(const Stream& stream, const UnfoldPatchesArgs& args) {
   WEFT_RETURN_IF_ERROR(check.status());
   const int64_t pictures = args.pixels.shape[0], numbers = args.pixels.shape[1];
   const int64_t side = numbers % args.channels == 0 ? SideOf(numbers / args.channels) : 0;
-  check.That(side > 0, "pixels does not hold square pictures")
-      .That(side % args.patch_size == 0, "patch_size does not divide the side of the pictures");
+  check.That(side > 0, "pixels does not hold square images")
+      .That(side % args.patch_size == 0, "patch_size does not divide the side of the images");
   WEFT_RETURN_IF_ERROR(check.status());
   const int64_t across = side / args.patch_size;
   const Shape patches = {pictures * across * across,

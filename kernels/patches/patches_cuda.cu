@@ -14,7 +14,7 @@ struct UnfoldMap {
   int size;
   int across;  ///< Patches of a line.
 
-  // kCount elements of a patch are neighbours in a line of the picture.
+  // kCount elements of a patch are neighbours in a line of the image.
   template <int kCount>
   __device__ void Apply(int64_t patch, int64_t column) const {
     const int64_t picture = patch / (across * across);

@@ -22,11 +22,11 @@ TEST(UnfoldPatches, RefusesSizesThatDoNotFit) {
   EXPECT_TRUE(UnfoldPatches({}, args).ok());
   args.patch_size = 3;
   EXPECT_EQ(UnfoldPatches({}, args).ToString(),
-            "INVALID: UnfoldPatches: patch_size does not divide the side of the pictures");
+            "INVALID: UnfoldPatches: patch_size does not divide the side of the images");
   args.patch_size = 2;
   args.channels = 3;
   EXPECT_EQ(UnfoldPatches({}, args).ToString(),
-            "INVALID: UnfoldPatches: pixels does not hold square pictures");
+            "INVALID: UnfoldPatches: pixels does not hold square images");
   args.channels = 1;
   args.patches.shape = {2, 8};
   EXPECT_EQ(UnfoldPatches({}, args).code(), StatusCode::kInvalid);

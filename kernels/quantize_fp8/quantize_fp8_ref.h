@@ -25,7 +25,7 @@ inline double NearestFloat8(double value, DType type) {
   return std::copysign(std::min(nearest * step, largest), value);
 }
 
-/// Row-major codes' values of x scale, the product in f32.
+/// Row-major FP8 values of x scale, the product in f32.
 inline std::vector<double> QuantizeFp8(const std::vector<double>& x, float scale, DType type) {
   std::vector<double> q;
   for (double value : x) q.push_back(NearestFloat8(static_cast<float>(value) * scale, type));

@@ -9,7 +9,8 @@ namespace weft::kernels::cpu {
 
 template <class T>
 struct QuantizeFp8Loops {
-  /// Codes of x[i] * scale in q; returns the bits of the largest |x[i]|, those of a NaN if any.
+  /// FP8 values of x[i] * scale in q; returns the bits of the largest |x[i]|, those of a NaN if
+  /// any.
   uint32_t (*e4m3)(const T* x, float scale, uint8_t* q, int64_t count);
   uint32_t (*e5m2)(const T* x, float scale, uint8_t* q, int64_t count);
   /// The latter alone.

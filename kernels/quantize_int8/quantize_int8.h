@@ -6,12 +6,14 @@
 
 namespace weft::kernels {
 
-/// Numbers as symmetric codes of 8 bits, with a scale for each group of successive columns of a row
-/// (block-wise absolute maximum: Dettmers et al. 2022, arXiv 2110.02861 and 2208.07339):
+/// Numbers as symmetric quantised values of 8 bits, with a scale for each group of successive
+/// columns of a row (block-wise absolute maximum: Dettmers et al. 2022, arXiv 2110.02861 and
+/// 2208.07339):
 ///   scale = largest |x| of the group / 127
 ///   q = x * (127 / largest |x|), rounded to the nearest integer, half to even; -127 to 127
-/// Of a group whose largest magnitude is below 2^-100 codes and scale are 0. Of one with a NaN or
-/// an infinity the codes are 0 and the scale is a NaN. Bit for bit the same on every back end.
+/// Of a group whose largest magnitude is below 2^-100 quantised values and scale are 0. Of one with
+/// a NaN or an infinity the quantised values are 0 and the scale is a NaN. Bit for bit the same on
+/// every back end.
 struct QuantizeInt8Args {
   TensorView x;       ///< [rows, columns] f32, bf16 or f16; rows may be strided
   TensorView q;       ///< [rows, columns] u8 in two's complement, contiguous

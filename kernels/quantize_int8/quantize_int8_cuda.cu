@@ -10,7 +10,7 @@
 namespace weft::kernels::cuda {
 namespace {
 
-// Elements that a thread takes at a time: 16 bytes of codes.
+// Elements that a thread takes at a time: 16 bytes of quantised values.
 constexpr int kRun = 16;
 
 template <class T>

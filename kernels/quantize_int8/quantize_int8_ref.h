@@ -7,7 +7,8 @@
 
 namespace weft::kernels::ref {
 
-/// Codes (as bytes, 0 to 255) and scales of a matrix, with the f32 roundings of the contract.
+/// Quantised values (as bytes, 0 to 255) and scales of a matrix, with the f32 roundings of the
+/// contract.
 struct Int8Codes {
   std::vector<double> q;
   std::vector<double> scale;

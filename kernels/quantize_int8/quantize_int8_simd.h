@@ -12,7 +12,7 @@ template <class T>
 struct QuantizeInt8Loops {
   /// The bits of the largest |x[i]|, those of a NaN if any.
   uint32_t (*largest)(const T* x, int64_t count);
-  /// Codes of x[i] * factor, which is within +-127.
+  /// Quantised values of x[i] * factor, which is within +-127.
   void (*quantize)(const T* x, float factor, uint8_t* q, int64_t count);
   void (*dequantize)(const uint8_t* q, float scale, T* y, int64_t count);
 };

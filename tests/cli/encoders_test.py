@@ -134,7 +134,7 @@ class Encoders(unittest.TestCase):
         result = self.train(self.job("few", {**self.VIT, "classes": 3}, self.SHAPES), code=2)
         self.assertIn("the data have 4 classes (0, 1, 2, 3), the model only 3", result.err)
         result = self.train(self.job("words", self.VIT, {"train": ["weaving.txt"]}), code=2)
-        self.assertIn("pictures are for vit", result.err)
+        self.assertIn("images are for vit", result.err)
         budget = self.cluster.weft("plan", "vit.json", "--budget", "1e15")
         self.assertEqual(budget.code, 2, budget.out)
         self.assertIn("causal language models", budget.err)

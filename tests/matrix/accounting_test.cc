@@ -179,7 +179,7 @@ class Accounting : public ::testing::TestWithParam<Way> {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
-  /// Bytes of a step of `rank`, by its books; sent ones or payload.
+  /// Bytes of a step of `rank`, by its account; sent ones or payload.
   double Counted(size_t rank, const std::string& axis, const std::string& collective,
                  double CollectiveUse::*bytes = &CollectiveUse::bytes) const {
     double sum = 0;
@@ -285,7 +285,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const double sums = passes_ * (4 * layers + 2) * stream_;
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
-      // And once a step the gradients of what all have, of which each has a summand.
+      // And once a step the gradients of what all have, of which each has a term.
       const double partial_sums =
           4 *
           static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).partial_gradients);
@@ -296,7 +296,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                    passes_ * (6 * layers + 2) * stream_ + softmax);
       } else {
         const double reduced = Counted(rank, "tensor", "all-reduce");
-        // Of gradients that are shared out some ranks have more of these, some none.
+        // Of gradients that are sharded some ranks have more of these, some none.
         if (way.zero_stage == 0) ExpectNear("all-reduce", reduced, sums + partial_sums);
         EXPECT_GE(reduced, sums);
         EXPECT_LE(reduced, sums + partial_sums);

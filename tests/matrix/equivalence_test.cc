@@ -65,11 +65,11 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
   std::map<Combination, std::vector<double>> losses_;
 };
 
-/// Parts of tensors this small have other groups of codes than the whole has, and so have experts
-/// whose tokens come from other ranks or micro-batches: what is kept in bits is rounded elsewhere,
-/// and gradients are the same on average alone. In FP8 a rank scales what it has of a micro-batch
-/// in the first step, or the sequences of it that a branch picks, and other parts have other
-/// roundings; so have the partial sums of tensor-parallel ranks, in bf16.
+/// Parts of tensors this small have other quantisation groups than the whole has, and so have
+/// experts whose tokens come from other ranks or micro-batches: what is kept in bits is rounded
+/// elsewhere, and gradients are the same on average alone. In FP8 a rank scales what it has of a
+/// micro-batch in the first step, or the sequences of it that a branch picks, and other parts have
+/// other roundings; so have the partial sums of tensor-parallel ranks, in bf16.
 double ToleranceOf(const Combination& combination) {
   const JobSpec job = JobOf(combination);
   const ResourceSpec& resources = job.resources;
@@ -161,7 +161,7 @@ TEST_F(EquivalenceOfMeshes, ExpertsMoveBetweenRanks) {
   ExpectNear(losses, train(1, 1, 10));
 }
 
-// What is kept for a second forward pass, in few bits, on the host.
+// What is kept for a second forward pass, quantised, on the host.
 TEST_F(EquivalenceOfMeshes, CodesOfWhatIsRecomputedFromWaitOnTheHost) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   job.resources.recompute = "attention";

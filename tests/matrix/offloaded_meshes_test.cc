@@ -358,7 +358,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
     near("parameters", &MemoryBreakdown::parameters_bytes);
     near("gradients", &MemoryBreakdown::gradients_bytes);
     near("optimizer", &MemoryBreakdown::optimizer_bytes);
-    // Of stages and of rows that are dealt out they are predicted less closely.
+    // Of stages and of rows that are partitioned they are predicted less closely.
     if (GetParam().pipeline == 1 && !GetParam().sequence)
       near("activations", &MemoryBreakdown::activations_bytes);
     const int64_t waiting = all.activations_bytes - device.activations_bytes;

@@ -141,6 +141,23 @@ Choice StochasticDepth(const std::string& mode) {
           }};
 }
 
+Choice OverParameterization(const std::string& kind) {
+  return {"over_parameterization " + kind, Effect::kOwnTraining,
+          [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
+}
+
+/// Averages are for evaluation and export: the training is the same.
+Choice Averaging(const std::string& kind) {
+  return {"averaging " + kind, Effect::kSameBits,
+          [=](JobSpec& job) { job.train.averaging.kind = kind; }};
+}
+
+/// Measures alone.
+Choice NoiseScale() {
+  return {"gradient_noise_scale", Effect::kSameNumbers,
+          [](JobSpec& job) { job.train.gradient_noise_scale = true; }};
+}
+
 std::vector<Axis> MakeAxes() {
   return {
       {{"gpt2", Effect::kOwnTraining, Nothing},
@@ -213,6 +230,11 @@ std::vector<Axis> MakeAxes() {
       {{"all branches", Effect::kOwnTraining, Nothing},
        StochasticDepth("batch"),
        StochasticDepth("sample")},
+      {{"plain weights", Effect::kOwnTraining, Nothing},
+       OverParameterization("linear_expansion"),
+       OverParameterization("majority_kernels")},
+      {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
+      {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},

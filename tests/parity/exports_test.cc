@@ -1,6 +1,6 @@
 // Exports of each family with each kind of tokenizer, imported again: the model and the tokenizer
 // must be the same. With WEFT_EXPORTS=DIR the folders stay there, with what the engine makes of
-// texts and pictures, for check_exports.py, which uses them in transformers.
+// texts and images, for check_exports.py, which uses them in transformers.
 
 #include <cmath>
 #include <cstdlib>
@@ -25,7 +25,7 @@ struct ExportCase {
   std::string name;
   std::string family;
   std::string tokenizer;  ///< A file of common/formats/testdata/tokenizers; "": trained here.
-  int texts = 1;          ///< In a row; 0: pictures.
+  int texts = 1;          ///< In a row; 0: images.
   std::function<void(ModelSpec&)> change = [](ModelSpec&) {};
 };
 

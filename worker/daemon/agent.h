@@ -52,8 +52,8 @@ class Agent : private AttemptListener {
   /// call kills them at once.
   void Drain(std::chrono::duration<double> limit);
 
-  /// Something happened on a GPU of this machine. A broken one is told to the coordinator, and no
-  /// rank starts there any more.
+  /// Something happened on a GPU of this machine. A broken one is reported to the coordinator, and
+  /// no rank starts there any more.
   void OnDevice(const DeviceEvent& event);
 
   /// Looks for ranks that have ended; to be called after SIGCHLD.
@@ -114,7 +114,7 @@ class Agent : private AttemptListener {
   std::function<void(Status)> on_done_;
 
   std::shared_ptr<Connection> connection_;
-  int64_t dial_ = 0;         // callbacks of earlier connections are told apart by it
+  int64_t dial_ = 0;         // callbacks of earlier connections are distinguished by it
   bool registered_ = false;  // on this connection
   Backoff backoff_;
   Lease lease_;

@@ -157,7 +157,7 @@ TEST_F(AgentTest, EachRankSeesItsGpuAndABrokenOneEndsTheAttempt) {
   EXPECT_EQ(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=GPU-a"}).size(), 1u);
   EXPECT_EQ(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=GPU-b"}).size(), 1u);
   EXPECT_TRUE(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=3"}).empty());
-  // A program's own error is told in the log of its rank alone.
+  // A program's own error is reported in the log of its rank alone.
   boost::asio::post(io_, [this] { agent_->OnDevice({0, 31, "XID 31", false}); });
   EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
     const auto& lines = m.logs().lines();
@@ -449,7 +449,7 @@ TEST_F(AgentTest, TheNextOneTellsTheEndsOfADrainWithoutCoordinator) {
   EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
   EXPECT_TRUE(
       coordinator_.WaitFor([](const auto& m) { return m.heartbeat().running_size() == 1; }));
-  // The start is told again, as its end was not known.
+  // The start is ordered again, as its end was not known.
   coordinator_.ForgetMessages();
   StartJob("wait");
   EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) {

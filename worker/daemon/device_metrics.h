@@ -19,7 +19,7 @@ class DeviceMetrics {
   explicit DeviceMetrics(prometheus::Registry& registry);
   ~DeviceMetrics();
 
-  /// A GPU that will be told of. Once for each.
+  /// A GPU that will be reported. Once for each.
   void Add(const DeviceSpec& device);
 
   /// What the driver does not tell makes no series. Of a lost GPU the last values are taken away.

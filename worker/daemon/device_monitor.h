@@ -23,7 +23,7 @@ struct DeviceEvent {
 
 /// Watches GPUs: samples them again and again on one thread, and waits for XIDs on another. A GPU
 /// that does not answer any more, has new uncorrected memory errors or an XID that speaks against
-/// it is broken, which is told once. A driver that has no events, or fails, ends nothing.
+/// it is broken, which is reported once. A driver that has no events, or fails, ends nothing.
 class DeviceMonitor {
  public:
   /// Called on the monitor's own threads.

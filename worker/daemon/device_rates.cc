@@ -133,7 +133,7 @@ Result<GemmRate> MeasureGemm(kernels::cuda::StreamState& state, const GemmShape&
   return GemmRate{std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, 1, rate};
 }
 
-/// The same of FP8 codes, as the forward pass multiplies them.
+/// The same of FP8 values, as the forward pass multiplies them.
 Result<GemmRate> MeasureFp8(kernels::cuda::StreamState& state, const GemmShape& shape) {
   const Stream stream = state.stream();
   Matrices matrices(stream);

@@ -11,7 +11,7 @@
 
 namespace weft::daemon {
 
-/// What probes are told of this process: /healthz says that it lives (its event loop answers),
+/// What probes learn of this process: /healthz says that it lives (its event loop answers),
 /// /readyz that it is attached to its coordinator. Thread-safe.
 class Health {
  public:

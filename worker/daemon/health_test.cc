@@ -1,4 +1,4 @@
-// What probes are told of a worker, and a worker that starts on a full disk.
+// What probes learn of a worker, and a worker that starts on a full disk.
 #include "worker/daemon/health.h"
 
 #include <gmock/gmock.h>

@@ -10,7 +10,7 @@ namespace weft::daemon {
 /// The right of this worker to let ranks work, as seen by its own monotonic clock. The coordinator
 /// gives the work to others once the lease has run out on its side; this side gives up a margin
 /// earlier, counted from the moment it *sent* the message that was acknowledged, so that the ranks
-/// are gone before anybody else starts ("lease before effect"). Not thread-safe.
+/// are gone before any other starts ("lease before effect"). Not thread-safe.
 class Lease {
  public:
   explicit Lease(const Clock& clock) : clock_(clock) {}

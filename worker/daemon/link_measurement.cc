@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kLongestSeconds = 60;
 
-/// A thread that was told to stop ends within this time, but while it looks up a name.
+/// A thread that was asked to stop ends within this time, but while it looks up a name.
 constexpr std::chrono::milliseconds kEndPatience{100};
 
 LinkLimit LimitOf(const v1::MeasureLink& request, const std::atomic<bool>& stop) {

@@ -34,7 +34,7 @@ class RankProcess {
     std::function<void(bool is_stderr, std::string line)> on_output;
     std::function<void(std::string line)> on_control;
     /// Last call: the process is reaped and its streams are read to the end (or were still held
-    /// open by somebody a second later). `wait_status` as of waitpid(2).
+    /// open by another process a second later). `wait_status` as of waitpid(2).
     std::function<void(int wait_status)> on_end;
   };
 

@@ -8,7 +8,7 @@
 
 namespace weft::trainer {
 
-/// The books of all groups of one rank, summed up by axis of the mesh.
+/// The account of all groups of one rank, summed up by axis of the mesh.
 class CollectiveBooks {
  public:
   CollectiveBooks() = default;

@@ -18,7 +18,7 @@ namespace weft::trainer {
 /// to context and collectives for as long as it lives. Not thread-safe.
 class ProfileRecording {
  public:
-  /// `first_step` counts from 1. `books`: of the groups of this rank, which outlive this.
+  /// `first_step` counts from 1. `books`: the accounts of the groups of this rank, which outlive this.
   ProfileRecording(engine::Context& context, const CollectiveBooks& books, int64_t first_step,
                    int64_t steps);
   ~ProfileRecording();
@@ -44,7 +44,7 @@ class ProfileRecording {
 
   engine::Context& context_;
   const CollectiveBooks& books_;
-  const std::vector<CollectiveUse> before_;  ///< What the books said at the start.
+  const std::vector<CollectiveUse> before_;  ///< What the account said at the start.
   std::vector<CollectiveUse> after_;         ///< And at the end.
   const int64_t first_step_;
   const int64_t wanted_;

@@ -47,7 +47,7 @@ std::string PaddingText(const engine::TokenLoader& loader, const AttemptSpec& sp
          ", micro-batch " + std::to_string(spec.plan.micro_batch) + ")";
 }
 
-/// What somebody who gave these data should know of how they were prepared.
+/// What the user who gave these data should know of how they were prepared.
 std::vector<std::string> WarningsOf(const engine::DatasetInfo& info, const DataSpec& data) {
   std::vector<std::string> warnings;
   if (info.skipped_lines > 0) {

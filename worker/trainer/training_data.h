@@ -15,7 +15,7 @@ namespace weft::trainer {
 struct TrainingData {
   std::unique_ptr<engine::BatchSource> train;
   std::unique_ptr<engine::BatchSource> validation;  ///< Null: nothing is held out.
-  int64_t vocab_size = 0;                           ///< Of the tokenizer; 0: pictures.
+  int64_t vocab_size = 0;                           ///< Of the tokenizer; 0: images.
   std::vector<std::string> classes;                 ///< Names of the labels, by number.
   std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
   std::string tokenizer_path;  ///< The tokenizer's file; empty when there is none.

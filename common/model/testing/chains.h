@@ -25,12 +25,12 @@ inline std::vector<ChainStage> RandomChain(PhiloxStream& random, int64_t length,
     ChainStage stage = Stage(static_cast<double>(1 + below(9)), static_cast<double>(1 + below(9)),
                              result, result + below(6), below(3));
     if (two_ways) {
-      ChainStage::Way way = stage.ways[0];
-      way.kind = RematStep::Kind::kAttention;
-      way.saved_bytes = result + (way.saved_bytes - result) / 2;
-      way.passing_bytes += below(3);
-      way.again_seconds = stage.forward_seconds / 2;
-      stage.ways.push_back(way);
+      ChainStage::Mode mode = stage.modes[0];
+      mode.kind = RematStep::Kind::kAttention;
+      mode.saved_bytes = result + (mode.saved_bytes - result) / 2;
+      mode.passing_bytes += below(3);
+      mode.recompute_seconds = stage.forward_seconds / 2;
+      stage.modes.push_back(mode);
     }
     chain.push_back(stage);
   }
@@ -62,11 +62,11 @@ inline Followed Follow(const std::vector<ChainStage>& chain, const RematPlan& pl
         load.bytes = stage.result_bytes;
         continue;
       }
-      const auto way = std::find_if(stage.ways.begin(), stage.ways.end(),
-                                    [&](const auto& w) { return w.kind == step.kind; });
-      load.bytes = way->saved_bytes;
-      load.backward = way->again_seconds + stage.backward_seconds;
-      passing.back() = way->passing_bytes;
+      const auto mode = std::find_if(stage.modes.begin(), stage.modes.end(),
+                                     [&](const auto& w) { return w.kind == step.kind; });
+      load.bytes = mode->saved_bytes;
+      load.backward = mode->recompute_seconds + stage.backward_seconds;
+      passing.back() = mode->passing_bytes;
     }
     held += load.bytes;
     reach(held + passing.back());
@@ -107,8 +107,8 @@ inline std::vector<RematPlan> AllSchedules(const std::vector<ChainStage>& chain,
     }
   };
   const std::vector<RematPlan> rest = AllSchedules(chain, first + 1, last);
-  for (const auto& way : chain[static_cast<size_t>(first)].ways)
-    add({way.kind, first, 1, {}}, rest);
+  for (const auto& mode : chain[static_cast<size_t>(first)].modes)
+    add({mode.kind, first, 1, {}}, rest);
   for (int64_t next = first + 1; next <= last; ++next) {
     const std::vector<RematPlan> rests = AllSchedules(chain, next, last);
     for (const RematPlan& replay : AllSchedules(chain, first, next - 1)) {

@@ -22,14 +22,21 @@ CollectiveLinks LinksOf(const AcceleratorSpec& device, const SoftwareStack& stac
           device.network_bytes_per_second * stack.network_share, stack.latency_seconds};
 }
 
-double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, int64_t nodes, double bytes) {
+double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, double on_machine,
+                        double bytes) {
   if (ranks <= 1) return 0;
   const double share = D(ranks - 1) / D(ranks);
-  if (nodes <= 1) return links.latency_seconds * Hops(ranks) + 2 * share * bytes / links.inside;
+  if (on_machine >= D(ranks))
+    return links.latency_seconds * Hops(ranks) + 2 * share * bytes / links.inside;
   // As many rings as ranks on a machine, each of which leaves it once, by another's network card.
-  const double between = links.between * D(ranks) / D(nodes);
+  const double between = links.between * on_machine;
   const double latency = links.latency_seconds * std::max(2.0, Hops(ranks));
   return latency + 2 * share * bytes / std::min(links.inside, between);
+}
+
+double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
+                        int64_t nodes, double bytes) {
+  return AllReduceSeconds(LinksOf(device, stack), ranks, D(ranks) / D(nodes), bytes);
 }
 
 AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes) {

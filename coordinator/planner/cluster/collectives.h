@@ -15,13 +15,13 @@ struct CollectiveLinks {
 };
 CollectiveLinks LinksOf(const AcceleratorSpec& device, const SoftwareStack& stack);
 
-/// Seconds of an all-reduce of `bytes` over `ranks` that stand on `nodes` machines, a rank's share
-/// of each link; all-gather and reduce-scatter take half.
-double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, int64_t nodes, double bytes);
-inline double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
-                               int64_t ranks, int64_t nodes, double bytes) {
-  return AllReduceSeconds(LinksOf(device, stack), ranks, nodes, bytes);
-}
+/// Seconds of an all-reduce of `bytes` over `ranks`, at least `on_machine` of them on each machine
+/// that has any, each with its share of the links; all-gather and reduce-scatter take half.
+double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, double on_machine,
+                        double bytes);
+/// The same over `ranks` on `nodes` machines, as many on each.
+double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
+                        int64_t nodes, double bytes);
 
 /// Bytes that a rank sends to others of its machine and of other machines.
 struct AllToAllBytes {

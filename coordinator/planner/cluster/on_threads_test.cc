@@ -1,4 +1,4 @@
-// A team does each piece of work once, again and again, and stops where it is told to.
+// A thread pool does each piece of work once, again and again, and stops where it is asked to.
 #include "coordinator/planner/cluster/on_threads.h"
 
 #include <atomic>

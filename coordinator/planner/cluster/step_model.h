@@ -112,7 +112,7 @@ struct StepLedger {
 };
 
 /// The step's time in closed form. kInvalid when the run contradicts itself (a batch that its ranks
-/// do not divide, more stages than layers, experts that ranks do not share out evenly, a precision
+/// do not divide, more stages than layers, experts that ranks do not partition evenly, a precision
 /// that the device lacks).
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,
                                const ClusterRun& run);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/hint.h"
 #include "common/model/memory_text.h"
 #include "common/model/pipeline_shape.h"
 #include "coordinator/planner/search.h"
@@ -133,9 +134,7 @@ int64_t MostRanks(const JobSpec& job, const ClusterProfile& cluster) {
 
 /// Without its hint: what one way would need is not what this job's user asked.
 std::string FirstReason(const Status& status) {
-  std::string text = status.message();
-  text.resize(std::min(text.size(), text.find("; hint:")));
-  return text;
+  return SplitHint(status.message()).text;
 }
 
 /// How far an answer has come: what got furthest says why it stopped.
@@ -163,11 +162,11 @@ Tried With(Tried tried, const SearchResult& result) {
     tried.answer.step_seconds = StepSeconds(best.time);
     tried.answer.memory_bytes = TotalBytes(best.memory);
     tried.answer.reason.clear();
-  } else if (!result.misfitting.empty()) {
-    const Option& least = result.misfitting.front();
+  } else if (!result.infeasible.empty()) {
+    const Option& least = result.infeasible.front();
     tried.reached = Reached::kTooLarge;
     tried.answer.memory_bytes = TotalBytes(least.memory);
-    tried.answer.reason = least.misfit;
+    tried.answer.reason = least.infeasible_reason;
   }
   return tried;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/duration_text.h"
+#include "common/hint.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/report/alternatives.h"
 #include "coordinator/planner/report/costs.h"
@@ -196,9 +197,7 @@ class Explainer {
       add(text);
     }
     if (found.empty()) return status;
-    std::string text = status.message();
-    text.resize(std::min(text.size(), text.find("; hint:")));
-    return ExhaustedError(text + "; hint: it would fit: " + found);
+    return ExhaustedError(SplitHint(status.message()).text + "; hint: it would fit: " + found);
   }
 
   void NoteUnknownCosts(const Plan& plan) {

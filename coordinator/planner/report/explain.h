@@ -23,7 +23,7 @@ std::string FormatExplanation(const PlanExplanation& explanation);
 /// The frontier alone. Ends with a newline.
 std::string FormatFrontier(const PlanExplanation& explanation);
 
-/// One page of XHTML with all pictures in it, that needs nothing else: what it is loads nothing,
+/// One page of XHTML with all charts in it, that needs nothing else: what it is loads nothing,
 /// runs nothing, and is readable in light, in dark and in print. All text of users is escaped.
 std::string HtmlReport(const PlanExplanation& explanation);
 

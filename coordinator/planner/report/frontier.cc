@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/hint.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/report/costs.h"
 #include "coordinator/planner/report/devices.h"
@@ -101,8 +102,7 @@ Result<std::vector<FrontierPoint>> FrontierOf(const JobSpec& job, const ClusterP
       if (report.ok()) {
         point = PointOf(job, part, costs, report->candidates.front().plan);
       } else if (report.status().code() == StatusCode::kExhausted) {
-        point.reason = report.status().message();
-        point.reason.resize(std::min(point.reason.size(), point.reason.find("; hint:")));
+        point.reason = SplitHint(report.status().message()).text;
       } else {
         return report.status();
       }

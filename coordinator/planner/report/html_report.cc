@@ -242,7 +242,7 @@ class HtmlWriter {
     page_.Add("p", {{"class", "soft"}},
               "A rank of the chosen plan may have " +
                   HumanBytes(e_.details.front().memory_limit_bytes) +
-                  "; limits within the picture are dashed lines. ✗: does not fit.");
+                  "; limits within the chart are dashed lines. ✗: does not fit.");
     AddStackedBars(page_, "Memory of a rank by part", names, bars, unit, BytesText);
     page_.Close();
   }

@@ -32,7 +32,7 @@ class Markup {
   std::vector<std::string> open_;
 };
 
-/// "12.5": a coordinate, with as many digits as a picture needs.
+/// "12.5": a coordinate, with as many digits as a chart needs.
 std::string Coordinate(double value);
 
 }  // namespace weft::planner

@@ -74,9 +74,7 @@ PlanDetail DetailOf(const JobSpec& job, const ClusterProfile& cluster, const Clu
   if (!candidate.feasible) {
     const auto need = static_cast<double>(TotalBytes(plan.prediction.memory_per_rank));
     const auto limit = static_cast<double>(detail.memory_limit_bytes);
-    // Few cores are the other reason.
-    detail.binding =
-        candidate.reason.find("have room for") == std::string::npos ? "memory" : "cores";
+    detail.binding = candidate.lacks_cores ? "cores" : "memory";
     detail.binding_share = limit > 0 ? need / limit : 0;
     return detail;
   }

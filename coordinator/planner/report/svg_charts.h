@@ -9,7 +9,7 @@
 
 namespace weft::planner {
 
-/// Width of every picture, in its own units; the page scales it.
+/// Width of every chart, in its own units; the page scales it.
 inline constexpr double kChartWidth = 900;
 
 /// Text of a value with its unit.
@@ -19,7 +19,7 @@ using UnitText = std::function<std::string(double)>;
 /// times `unit`.
 std::vector<double> RoundTicks(double most, double unit = 1, int count = 5);
 
-/// A scale at the bottom of a picture: lines up to `top`, values below `bottom`.
+/// A scale at the bottom of a chart: lines up to `top`, values below `bottom`.
 struct HorizontalAxis {
   double left = 0, right = 0, top = 0, bottom = 0;
   double most = 1;  ///< Value at `right`.

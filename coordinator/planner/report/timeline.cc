@@ -44,6 +44,7 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   inputs.tokens = plan.micro_batch * SequenceLength(job) / plan.mesh.context;
   inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
   inputs.shard_ranks = ShardRanks(plan);
+  inputs.pipeline = plan.mesh.pipeline;
   inputs.local_steps = job.train.local_steps;
   return inputs;
 }
@@ -64,7 +65,7 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
         : rates(MakeStepRates(worker, PrecisionOf(own.precision).products, own.device != "cpu")),
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
                  FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model),
-                 *rates, own.threads_per_rank) {}
+                 *rates, own.threads_per_rank, own.mesh.context) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

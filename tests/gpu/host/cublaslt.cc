@@ -1,4 +1,4 @@
-// Products by the book, in the order of the sums, for tests: what matters is which calls are
+// Products by definition, in the order of the sums, for tests: what matters is which calls are
 // refused. Like launches, they are work of their stream.
 
 #include <algorithm>

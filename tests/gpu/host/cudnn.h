@@ -6,8 +6,8 @@
 
 namespace weft::host_cuda {
 
-// A cuDNN that computes graphs by the book, for tests: what matters is which calls are refused. It
-// stands in for the library that LoadCudnn() finds; what it computes is work of its stream.
+// A cuDNN that computes graphs by definition, for tests: what matters is which calls are refused.
+// It stands in for the library that LoadCudnn() finds; what it computes is work of its stream.
 
 /// Plans made and run since the start of the process.
 struct CudnnCalls {

@@ -43,7 +43,7 @@ std::string CheckOperation(const GraphOperation& operation);
 /// What is wrong with the order of operations: each reads what is bound or was written before.
 std::string CheckOrder(const std::vector<GraphOperation>& operations);
 
-/// Computes one operation after the other by the book, in f64, rounded to each tensor's type.
+/// Computes one operation after the other by definition, in f64, rounded to each tensor's type.
 /// Numbers are given, all else lies where `bound` says.
 void RunGraph(const std::vector<GraphOperation>& operations, const std::map<int64_t, void*>& bound,
               const std::map<int64_t, float>& numbers);

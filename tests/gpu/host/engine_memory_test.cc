@@ -22,7 +22,7 @@ namespace weft::engine {
 namespace {
 
 constexpr double kTolerance = 0.01;
-// Sanitizers keep books of all that memory.
+// Sanitizers keep account of all that memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else

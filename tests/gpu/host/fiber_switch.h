@@ -1,6 +1,6 @@
 #pragma once
 
-// What the sanitizers must be told of fibers; nothing without them.
+// What the sanitizers must know of fibers; nothing without them.
 
 #include <cstddef>
 

@@ -44,7 +44,7 @@ class Hopper {
   void InitBarrier(void* barrier, int arrivals);
   void Arrive(void* barrier, int64_t expected_bytes);
   void WaitForPhase(void* barrier, uint32_t parity, Site site);
-  /// Garbage until somebody waits for the barrier's phase.
+  /// Garbage until a thread waits for the barrier's phase.
   void CopyTile(void* shared, const CUtensorMap& map, int x, int y, int z, void* barrier);
 
   /// A store of this thread, which copies and products must not meet before its fence.

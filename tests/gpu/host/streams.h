@@ -85,7 +85,7 @@ struct CapturedPoint {
 };
 
 // Unless a test asks for more, work runs as soon as it is enqueued. Deferred work runs when
-// somebody waits for it, and no sooner: a host that reads a result without waiting, or writes over
+// a thread waits for it, and no sooner: a host that reads a result without waiting, or writes over
 // what an asynchronous copy still has to read, gets other bits than it should. From any thread: the
 // work of a stream runs on whichever waits for it first, that of several streams at the same time.
 
@@ -145,7 +145,7 @@ float MillisecondsBetween(const CUevent_st* from, const CUevent_st* to);
 std::string Synchronize(CUevent_st* event);
 std::string WaitForEvent(CUstream_st* stream, CUevent_st* event);
 
-/// How often somebody waited for work that was not done yet, since the start of the process.
+/// How often a thread waited for work that was not done yet, since the start of the process.
 int64_t Waits();
 
 }  // namespace weft::host_cuda

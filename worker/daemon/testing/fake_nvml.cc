@@ -4,7 +4,7 @@
 //   GPU KEY VALUE               0 name NVIDIA H100     * power 300000
 //   error FUNCTION CODE [GPU]   error nvmlDeviceGetPowerUsage 15 0
 //   link GPU GPU LEVEL NVLINK   link 0 1 20 1
-//   xid GPU NUMBER              each is told once, in their order
+//   xid GPU NUMBER              each is reported once, in their order
 // Built with WEFT_FAKE_OLD_DRIVER it has only what every driver has, with WEFT_FAKE_BROKEN nothing.
 #ifndef WEFT_FAKE_BROKEN
 #include <unistd.h>

@@ -120,7 +120,7 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                       replay->tape.AddGradient(ctx, replay->results[i].node, std::move(gradient)));
                 }
                 if (outer.defers()) replay->tape.DeferWeightGradients();
-                // Gradients of weights that are put off may still read the results.
+                // Gradients of weights that are deferred may still read the results.
                 if (!outer.defers() || replay.use_count() == 1) replay->results.clear();
                 WEFT_RETURN_IF_ERROR(replay->tape.RunBackward(ctx));
                 for (size_t i = 0; i < replay->inputs.size(); ++i) {

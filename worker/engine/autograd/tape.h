@@ -163,7 +163,7 @@ class Tape {
   void RunBeside(std::string_view name, Backward work) {
     beside_.push_back({name, std::move(work)});
   }
-  /// Runs what was put off so far: while something else is on its way.
+  /// Runs what was deferred so far: while something else is on its way.
   Status RunBesides(Context& context) { return Run(context, beside_); }
 
   /// From now on the gradients of weights wait until RunDeferred (Qi et al. 2023, arXiv
@@ -172,7 +172,7 @@ class Tape {
   bool defers() const { return defers_; }
   /// Where the tape defers(): puts off the part of an operation's Backward that nobody waits for.
   void Defer(std::string_view name, Backward work) { deferred_.push_back({name, std::move(work)}); }
-  /// Runs what was put off, in the order of the backward pass, freeing each after it ran: the
+  /// Runs what was deferred, in the order of the backward pass, freeing each after it ran: the
   /// gradients are bit for bit what they would have been.
   Status RunDeferred(Context& context) { return Run(context, deferred_); }
 
@@ -187,7 +187,7 @@ class Tape {
     replay.defers_ = defers_;
     return replay;
   }
-  /// The replay is over: what it deferred is put off here.
+  /// The replay is over: what it deferred is deferred here.
   void TakeDeferred(Tape replay) {
     for (Entry& entry : replay.deferred_) deferred_.push_back(std::move(entry));
   }

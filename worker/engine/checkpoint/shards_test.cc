@@ -21,8 +21,9 @@ struct Logical {
   std::string name;
   Shape shape;
   int axis = 0;
-  std::vector<int64_t> blocks;  ///< Along the axis, each of which is dealt out; none: all have it.
-  bool grid = false;            ///< Four ranks are a grid of two rows, which divide the columns.
+  std::vector<int64_t>
+      blocks;         ///< Along the axis, each of which is partitioned; none: all have it.
+  bool grid = false;  ///< Four ranks are a grid of two rows, which divide the columns.
 
   Shard Of(int64_t rank, int64_t ranks) const {
     const bool both = grid && ranks == 4;

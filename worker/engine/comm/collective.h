@@ -38,7 +38,7 @@ struct CollectiveCall {
   int root = 0;                         ///< Of a broadcast.
   std::vector<Transfer> sends = {};     ///< Of kExchange and kAllToAll.
   std::vector<Transfer> receives = {};  ///< In the order in which the peer sends.
-  double bytes = 0, sent_bytes = 0;     ///< For the books.
+  double bytes = 0, sent_bytes = 0;     ///< For the account.
 };
 
 /// Operations that all ranks of a group do together.

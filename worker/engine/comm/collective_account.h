@@ -33,7 +33,7 @@ struct CollectiveTotals {
   double bytes = 0;            ///< Of the larger of input and output.
   double sent_bytes = 0;       ///< That left this rank.
   double seconds = 0;          ///< From the start of each operation to its end.
-  double exposed_seconds = 0;  ///< Of these, what somebody stood still for; the rest was hidden.
+  double exposed_seconds = 0;  ///< Of these, what the rank waited for; the rest was hidden.
 
   CollectiveTotals& operator+=(const CollectiveTotals& other) {
     calls += other.calls;
@@ -45,7 +45,7 @@ struct CollectiveTotals {
   }
 };
 
-/// The books of one group. Thread-safe.
+/// The account of one group. Thread-safe.
 class CollectiveAccount {
  public:
   explicit CollectiveAccount(std::string group) : group_(std::move(group)) {}
@@ -57,7 +57,7 @@ class CollectiveAccount {
   void AddDone(CollectiveKind kind, std::string_view label, double bytes, double sent_bytes,
                double seconds);
 
-  /// Somebody stood still for so long until an operation was done.
+  /// A rank waited for so long until an operation was done.
   void AddExposed(CollectiveKind kind, double seconds);
 
   CollectiveTotals totals(CollectiveKind kind) const;
@@ -72,7 +72,7 @@ class CollectiveAccount {
   const std::string group_;  ///< Its name.
 };
 
-/// The books of a group along an axis of the mesh.
+/// The account of a group along an axis of the mesh.
 struct AxisAccount {
   std::string axis;
   CollectiveAccount* account = nullptr;

@@ -33,7 +33,7 @@ class CollectiveRecorder {
   /// Ends that.
   virtual std::shared_ptr<Recorded> TakeRecorded() = 0;
 
-  /// A graph with these operations has been launched: they are watched and enter the books as
+  /// A graph with these operations has been launched: they are watched and enter the account as
   /// others do. kUnavailable when the group is broken.
   virtual Status Repeat(const std::shared_ptr<Recorded>& recorded) = 0;
 };

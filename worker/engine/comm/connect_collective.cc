@@ -21,7 +21,7 @@ Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& o
   if (options.size == 1) return NewLocalCollective(options.device, "world");
   const bool on_cpu = options.device.type == DeviceType::kCpu;
   const NcclLibrary* nccl = nullptr;
-  // Before anybody waits for anybody.
+  // Before any rank waits for another.
   if (!on_cpu) {
     WEFT_ASSIGN_OR_RETURN(nccl, LoadNccl());
   }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/engine/comm/collective_recorder.h"
 #include "worker/engine/comm/local_collective.h"
+#include "worker/engine/comm/nccl_calls.h"
 
 namespace weft::engine {
 namespace {
@@ -22,32 +23,10 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using N = NcclLibrary;
 
-constexpr auto kPoll = milliseconds(1);    ///< While somebody waits for NCCL.
+constexpr auto kPoll = milliseconds(1);    ///< While a thread waits for NCCL.
 constexpr auto kWatch = milliseconds(20);  ///< While operations are under way.
 constexpr auto kNaming =
     milliseconds(300);  ///< How long NCCL's error waits for the lost one's name.
-
-int TypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return N::kFloat32;
-    case DType::kBF16:
-      return N::kBFloat16;
-    case DType::kF16:
-      return N::kFloat16;
-    case DType::kI32:
-      return N::kInt32;
-    default:
-      break;
-  }
-  return N::kUint8;
-}
-
-/// Elements as NCCL counts them: all but these types it moves as bytes.
-size_t CountOf(const TensorView& view) {
-  return TypeOf(view.dtype) == N::kUint8 ? view.Bytes()
-                                         : static_cast<size_t>(view.shape.Elements());
-}
 
 /// An operation on the stream of a group. The group guards it.
 struct Enqueued {
@@ -278,7 +257,7 @@ class NcclCollective : public Collective, public CollectiveRecorder {
     WEFT_RETURN_IF_ERROR(Cuda("marking a stream", library_.event_record(event, stream, flags)));
     return event;
   }
-  /// For the books: to be asked whether and when it was passed.
+  /// For the account: to be asked whether and when it was passed.
   Result<N::Event> WatchedEvent(N::Stream stream) {
     return PlacedEvent(stream, recording_ ? N::kEventRecordExternal : N::kEventRecordDefault);
   }
@@ -296,8 +275,6 @@ class NcclCollective : public Collective, public CollectiveRecorder {
   }
 
   Work Start(const Stream& stream, CollectiveCall call) override;
-  int Call(const CollectiveCall& call);
-  int Transfers(const CollectiveCall& call);
   /// `counts`: as exposed time.
   Status WaitFor(Enqueued& operation, const Stream& stream, bool counts);
   Status WaitInGraph(Enqueued& operation, const Stream& stream);
@@ -345,7 +322,8 @@ Work NcclCollective::Start(const Stream& stream, CollectiveCall call) {
     if (recording_ == nullptr) events_.push_back(ready);
     WEFT_RETURN_IF_ERROR(Cuda("ordering streams", library_.stream_wait_event(stream_, ready, 0)));
     WEFT_ASSIGN_OR_RETURN(operation->begin, WatchedEvent(stream_));
-    WEFT_RETURN_IF_ERROR(Settle(lock, call.label, Call(call), options_.timeout));
+    WEFT_RETURN_IF_ERROR(
+        Settle(lock, call.label, EnqueueCall(library_, comm_, stream_, call), options_.timeout));
     WEFT_ASSIGN_OR_RETURN(operation->end, WatchedEvent(stream_));
     if (recording_ == nullptr) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(operation->joined, PlacedEvent(stream_));
@@ -408,59 +386,6 @@ Status NcclCollective::Repeat(const std::shared_ptr<Recorded>& recorded) {
   return OkStatus();
 }
 
-int NcclCollective::Call(const CollectiveCall& call) {
-  const TensorView& in = call.input;
-  const TensorView& out = call.output;
-  const int op = call.reduction == Reduction::kSum ? N::kSum : N::kMax;
-  // The bits of numbers that are not negative are ordered as they are, with NaN above all, which
-  // NCCL's maximum of floating-point numbers leaves out.
-  const int type = call.reduction == Reduction::kMaxMagnitude ? int{N::kUint32} : TypeOf(in.dtype);
-  const bool empty = CountOf(in) == 0;
-  switch (call.kind) {
-    case CollectiveKind::kAllReduce:
-      if (empty) return N::kSuccess;
-      return library_.all_reduce(in.data, out.data, CountOf(in), type, op, comm_, stream_);
-    case CollectiveKind::kReduceScatter:
-      if (empty) return N::kSuccess;
-      return library_.reduce_scatter(in.data, out.data, CountOf(out), type, op, comm_, stream_);
-    case CollectiveKind::kAllGather:
-      if (empty) return N::kSuccess;
-      return library_.all_gather(in.data, out.data, CountOf(in), type, comm_, stream_);
-    case CollectiveKind::kBroadcast:
-      if (empty) return N::kSuccess;
-      return library_.broadcast(in.data, out.data, CountOf(in), type, call.root, comm_, stream_);
-    case CollectiveKind::kExchange:
-    case CollectiveKind::kAllToAll:
-      return Transfers(call);
-    case CollectiveKind::kControl:
-      break;
-  }
-  return N::kSuccess;
-}
-
-int NcclCollective::Transfers(const CollectiveCall& call) {
-  int outcome = library_.group_start();
-  if (outcome != N::kSuccess) return outcome;
-  const auto keep = [&outcome](int next) {
-    if (outcome == N::kSuccess || outcome == N::kInProgress) outcome = next;
-  };
-  for (const Transfer& transfer : call.sends) {
-    const TensorView& values = transfer.values;
-    if (values.Bytes() == 0) continue;
-    keep(library_.send(values.data, CountOf(values), TypeOf(values.dtype), transfer.peer, comm_,
-                       stream_));
-  }
-  for (const Transfer& transfer : call.receives) {
-    const TensorView& values = transfer.values;
-    if (values.Bytes() == 0) continue;
-    keep(library_.receive(values.data, CountOf(values), TypeOf(values.dtype), transfer.peer, comm_,
-                          stream_));
-  }
-  const int end = library_.group_end();
-  keep(end);
-  return outcome;
-}
-
 Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream, bool counts) {
   std::unique_lock lock(mutex_);
   if (recording_ != nullptr) return WaitInGraph(operation, stream);
@@ -502,7 +427,7 @@ Status NcclCollective::WaitOnStream(Enqueued& operation, N::Event end, const Str
   return OkStatus();
 }
 
-// Enters what is done into the books. With the lock held.
+// Enters what is done into the account. With the lock held.
 void NcclCollective::Harvest() {
   const auto passed = [this](N::Event event) { return library_.event_query(event) == 0; };
   for (const Operation& operation : operations_) {

@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// What a rank computes on, as its peers are told: "CPU", or a GPU by its bus and machine. `nccl`:
+/// What a rank computes on, as its peers learn: "CPU", or a GPU by its bus and machine. `nccl`:
 /// of a rank on a CUDA device.
 Result<std::string> PlaceOf(const Device& device, const NcclLibrary* nccl);
 

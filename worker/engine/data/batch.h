@@ -9,7 +9,7 @@ namespace weft::engine {
 /// [sequences, length] matrix; rows that are shorter are padded at their end.
 ///
 /// What is to be learnt is in `targets` (a token a position: causal and masked language models) or
-/// in `labels` (a class a sequence). Pictures come as `pixels` and have no tokens: `length` is then
+/// in `labels` (a class a sequence). Images come as `pixels` and have no tokens: `length` is then
 /// what the model makes of one, the patches and one for the class.
 struct Batch {
   int64_t sequences = 0;
@@ -20,7 +20,7 @@ struct Batch {
   /// `length`.
   int64_t stride = 0;
 
-  std::vector<int32_t> tokens;  ///< [sequences * length] in [0, vocabulary); none for pictures.
+  std::vector<int32_t> tokens;  ///< [sequences * length] in [0, vocabulary); none for images.
 
   /// [sequences * length]: the token to predict at each position, or kernels::kIgnoreTarget. None
   /// for classification.

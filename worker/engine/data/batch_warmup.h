@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// The sequences of a source that deals out full batches, in the same endless order, for steps
+/// The sequences of a source that yields full batches, in the same endless order, for steps
 /// whose batches grow: no sequence is skipped or repeated. As pure a function as the source.
 /// Thread-safe when the source is.
 class BatchWarmup : public BatchSource {

@@ -57,11 +57,11 @@ struct DatasetInfo {
     visit(Field("labels", "Each document has one, in *.labels."), self.labels);
     visit(Field("classes", "Names of the labels, by number."), self.classes);
     visit(Field("image_size",
-                "Side of the pictures, which then are the documents, a token a byte; "
+                "Side of the images, which then are the documents, a token a byte; "
                 "0: text.")
               .Unit("pixels"),
           self.image_size);
-    visit(Field("image_channels", "Colours of the pictures."), self.image_channels);
+    visit(Field("image_channels", "Colours of the images."), self.image_channels);
     visit(Field("tokenizer_hash", "Content hash of the tokenizer's file.").Range(32, 32).Required(),
           self.tokenizer_hash);
     visit(Field("train_tokens", "Tokens to train on, from the start of train.tokens.")
@@ -109,7 +109,7 @@ struct Dataset {
   TokenSpan validation;     ///< count 0 when there is none.
   std::string fingerprint;  ///< Equal for equal tokens and split, wherever they were prepared.
 
-  /// Empty when there is none: pictures, and tokens from elsewhere.
+  /// Empty when there is none: images, and tokens from elsewhere.
   std::string TokenizerPath() const {
     return info.tokenizer_file.empty() ? "" : JoinPath(folder, info.tokenizer_file);
   }

@@ -30,7 +30,7 @@ struct SpelledSpecialTokens {
   std::string example;  ///< The first of them.
 };
 
-/// Encodes documents in the order given. Long texts are shared out in parts, so that one big file
+/// Encodes documents in the order given. Long texts are split into parts, so that one big file
 /// keeps all threads busy. Of several errors the first in the order of the documents is returned.
 Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
                                              const Tokenizer& tokenizer,

@@ -1,4 +1,4 @@
-// Labelled pictures: IDX pairs, and folders of PNG and JPEG files.
+// Labelled images: IDX pairs, and folders of PNG and JPEG files.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -14,9 +14,9 @@
 namespace weft::engine {
 namespace {
 
-constexpr size_t kWave = 256;  ///< Pictures decoded before they are written.
+constexpr size_t kWave = 256;  ///< Images decoded before they are written.
 
-/// Writes pictures and labels in the order in which they come.
+/// Writes images and labels in the order in which they come.
 class PictureWriter {
  public:
   PictureWriter(const std::string& path, const JobSpec& job)
@@ -122,7 +122,7 @@ class IdxInput : public DatasetInput {
       if (shape.size() != 3 || pair.labels.shape.size() != 1 || shape[0] != pair.labels.shape[0] ||
           shape[1] == 0 || shape[2] == 0) {
         return InvalidError(path + " and " + name +
-                            " are not [pictures, height, width] and [pictures]");
+                            " are not [images, height, width] and [images]");
       }
       pairs.push_back(std::move(pair));
     }
@@ -218,7 +218,7 @@ class FolderInput : public DatasetInput {
     return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
   }
 
-  /// Lists the pictures of folders of classes; returns names and content hashes.
+  /// Lists the images of folders of classes; returns names and content hashes.
   Result<Json> FindFiles(const std::vector<std::string>& folders,
                          std::vector<PictureFile>& files) const {
     Json key = Json::array();
@@ -238,7 +238,7 @@ class FolderInput : public DatasetInput {
       }
       if (files.size() == before) {
         return InvalidError(folder +
-                            " holds no pictures. hint: a folder for each class with .png or .jpg "
+                            " holds no images. hint: a folder for each class with .png or .jpg "
                             "files");
       }
     }

@@ -46,13 +46,13 @@ Result<std::unique_ptr<ImageLoader>> ImageLoader::Create(TokenSpan span,
   WEFT_CHECK(options.size > 0 && options.channels > 0 && options.global_batch > 0,
              "sizes must be positive");
   const auto each = static_cast<uint64_t>(Bytes(options));
-  if (span.count == 0) return InvalidError("there are no pictures");
+  if (span.count == 0) return InvalidError("there are no images");
   if (span.count % each != 0 || span.first % each != 0) {
-    return InvalidError("the pictures are not of " + std::to_string(options.size) + " x " +
+    return InvalidError("the images are not of " + std::to_string(options.size) + " x " +
                         std::to_string(options.size) + " pixels in " +
                         std::to_string(options.channels) + " colours");
   }
-  if (span.labels == nullptr) return InvalidError("the pictures have no labels");
+  if (span.labels == nullptr) return InvalidError("the images have no labels");
   const auto sequences = static_cast<int64_t>(span.count / each);
   return std::unique_ptr<ImageLoader>(new ImageLoader(std::move(span), options, sequences));
 }

@@ -14,7 +14,7 @@ namespace weft::engine {
 struct ImageLoaderOptions {
   int64_t size = 0;      ///< Side in pixels.
   int64_t channels = 1;  ///< Colours.
-  int64_t length = 1;    ///< Batch::length: what the model makes of a picture.
+  int64_t length = 1;    ///< Batch::length: what the model makes of an image.
   int64_t global_batch = 1;
   uint64_t seed = 0;
   bool shuffle = true;
@@ -22,17 +22,17 @@ struct ImageLoaderOptions {
   double deviation = 1;  ///< which are then divided by this.
 };
 
-/// Patches of a picture and one token for its class.
+/// Patches of an image and one token for its class.
 int64_t ImageTokens(const ModelSpec& model);
 
-/// Options of a job's training pictures, or with shuffle false of those for validation.
+/// Options of a job's training images, or with shuffle false of those for validation.
 ImageLoaderOptions ImageOptions(const JobSpec& job, bool shuffle);
 
-/// Labelled pictures of a span whose documents are the bytes of one each, [size, size, channels].
+/// Labelled images of a span whose documents are the bytes of one each, [size, size, channels].
 /// Order as of TokenLoader. Thread-safe.
 class ImageLoader : public BatchSource {
  public:
-  /// kInvalid when there are no pictures, or of another size, or no labels.
+  /// kInvalid when there are no images, or of another size, or no labels.
   static Result<std::unique_ptr<ImageLoader>> Create(TokenSpan span,
                                                      const ImageLoaderOptions& options);
 

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr ImageLoaderOptions kTiny = {
     .size = 2, .channels = 2, .length = 5, .global_batch = 3, .seed = 1};
 
-/// Picture p of 2 x 2 pixels in 2 colours has the bytes 10 p, 10 p + 1, ...
+/// Image p of 2 x 2 pixels in 2 colours has the bytes 10 p, 10 p + 1, ...
 TokenSpan Pictures(int32_t count) {
   std::vector<std::vector<int32_t>> pictures;
   std::vector<int32_t> labels;
@@ -79,7 +79,7 @@ TEST(ImageLoader, RefusesPicturesOfAnotherSize) {
   span.labels = nullptr;
   EXPECT_THAT(ImageLoader::Create(span, kTiny).status().message(), HasSubstr("no labels"));
   EXPECT_THAT(ImageLoader::Create(MakeSpan({}), kTiny).status().message(),
-              HasSubstr("no pictures"));
+              HasSubstr("no images"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace weft::engine {
 ///
 /// Language models: each document is followed by the tokenizer's end-of-text token. Masked language
 /// models and classification: it stands in the tokenizer's form. Without a tokenizer one is trained
-/// on the training files. Pictures: the bytes of each, at the model's size, are a document.
+/// on the training files. Images: the bytes of each, at the model's size, are a document.
 /// Labelled documents are put in a fixed scattered order.
 ///
 /// Held out for validation, when no files are given for it, is the end: from the start of a

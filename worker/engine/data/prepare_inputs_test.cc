@@ -1,4 +1,4 @@
-// Datasets from pictures, ready-made tokens, labels, pairs and texts to mask.
+// Datasets from images, ready-made tokens, labels, pairs and texts to mask.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -427,7 +427,7 @@ TEST(PreparePictures, ReadsIdxPairsAndScattersThem) {
   // Smaller, and in three colours.
   EXPECT_EQ(Prepare(Vit(folder + "/train-images-idx3-ubyte", 2, 3)).info.train_tokens, 15 * 12);
   job.model.family = "gpt2";
-  EXPECT_THAT(Refusal(job), HasSubstr("pictures are for vit"));
+  EXPECT_THAT(Refusal(job), HasSubstr("images are for vit"));
   Write(folder + "/train-labels-idx1-ubyte", labels + "x");
   EXPECT_THAT(Refusal(Vit(folder + "/train-images-idx3-ubyte", 4, 1)), HasSubstr("21 values"));
 }
@@ -453,7 +453,7 @@ TEST(PreparePictures, ReadsFoldersOfClasses) {
   }
   EXPECT_EQ(Prepare(Vit(folder + "/numbered", 4, 3)).info.classes[10], "10");
   Write(folder + "/none/readme.txt", "");
-  EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no pictures"));
+  EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no images"));
 }
 
 }  // namespace

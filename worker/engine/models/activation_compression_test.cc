@@ -1,4 +1,4 @@
-// Blocks that keep their tensors in a few bits each.
+// Blocks that keep their tensors quantised.
 #include <cmath>
 #include <string>
 #include <utility>

@@ -201,7 +201,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"norm_stat", "a measurement"},
       {"optimizer", "an update"},
       {"orthogonalize", "an update"},
-      {"patches", "reads pictures, which nobody trains"},
+      {"patches", "reads images, which nobody trains"},
       {"quantize_fp8", "rounds what products read"},
       {"quantize_int8", "codes that no layer reads yet"},
       {"rms_norm", "norm backward"},

@@ -66,7 +66,7 @@ struct ModelOptions {
 Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
-/// or picture. Not thread-safe.
+/// or image. Not thread-safe.
 class Model {
  public:
   /// With the techniques that `spec` asks for.

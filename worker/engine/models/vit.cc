@@ -96,7 +96,7 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
   const int64_t patches = ImagePatches(spec_);
   if (!batch.pixels || batch.length != patches + 1 ||
       batch.pixels.shape()[-1] != patches * PatchPixels(spec_)) {
-    return InvalidError("the batch does not hold pictures of " + std::to_string(spec_.image_size) +
+    return InvalidError("the batch does not hold images of " + std::to_string(spec_.image_size) +
                         " x " + std::to_string(spec_.image_size) + " pixels in " +
                         std::to_string(spec_.image_channels) + " colours");
   }
@@ -124,7 +124,7 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
 
 Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
-  // Recomputed blocks keep the batch, which need not be the pictures too.
+  // Recomputed blocks keep the batch, which need not be the images too.
   TokenBatch tokens = batch;
   tokens.pixels = {};
   WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), tokens));

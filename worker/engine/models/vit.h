@@ -6,7 +6,7 @@
 
 namespace weft::engine {
 
-/// The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929): patches of a picture as
+/// The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929): patches of an image as
 /// tokens, a class token before them, learned positions, blocks with norms before their sub-layers,
 /// and a classifier over the class token. Parameters have the names of Hugging Face's files; the
 /// patch projection is a matrix [width, channels * patch * patch].

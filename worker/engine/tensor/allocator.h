@@ -59,7 +59,7 @@ class BlockRef {
   struct Block {
     void* data = nullptr;
     size_t bytes = 0;
-    size_t asked = 0;  ///< Of them, on the books: a block that serves again may be larger.
+    size_t asked = 0;  ///< Of them, counted: a block that serves again may be larger.
     Component component = Component::kWorkspace;
     Allocator* owner = nullptr;
     std::atomic<int> references{0};

@@ -37,7 +37,7 @@ class UpdateProgress {
 struct FileTier {
   std::atomic<int64_t> bytes = 0;
   std::atomic<int64_t> moved_bytes = 0;    ///< Read and written since the start.
-  std::atomic<double> waited_seconds = 0;  ///< Somebody stood still for reads and writes.
+  std::atomic<double> waited_seconds = 0;  ///< A rank waited for reads and writes.
 };
 
 /// The memory of the host as a tier below that of the device, with the link between them: where
@@ -61,7 +61,7 @@ class HostMemoryPool {
   UpdateProgress& updated() { return updated_; }
   FileTier& files() { return files_; }
 
-  /// Somebody stood still for the link or for files, since the start.
+  /// A rank waited for the link or for files, since the start.
   double WaitedSeconds() const {
     return down_->totals().waited_seconds + up_->totals().waited_seconds + files_.waited_seconds;
   }

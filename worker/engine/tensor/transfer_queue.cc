@@ -209,7 +209,7 @@ void TransferQueue::Run(int threads) {
     const int64_t number = finished_ + 1;
     lock.unlock();
     Note(job());
-    job = nullptr;  // what it holds goes before anybody is told
+    job = nullptr;  // what it holds goes before any caller learns of it
     Note(MarkArrival(number));
     lock.lock();
     finished_ = number;

@@ -20,7 +20,7 @@ namespace weft::engine {
 struct LinkTotals {
   int64_t bytes = 0;
   double busy_seconds = 0;    ///< Something was on the way; not told of a CUDA device.
-  double waited_seconds = 0;  ///< Somebody stood still for it.
+  double waited_seconds = 0;  ///< A rank waited for it.
 };
 
 /// One direction of the link between device memory and host memory: runs jobs in their order on a
@@ -47,7 +47,7 @@ class TransferQueue {
   int64_t Enqueue(Job job, const Stream& after = {});
 
   /// Waits for job `number` and all before it, until bytes have arrived. The first failure of a job
-  /// is told by every later call.
+  /// is returned by every later call.
   Status WaitFor(int64_t number);
   /// What is enqueued on `stream` from now on comes after job `number` and all before it. On a CPU
   /// that is to wait; on a device the host waits only until the copies are enqueued.

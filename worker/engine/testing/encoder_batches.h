@@ -57,7 +57,7 @@ class RandomLabelled : public BatchSource {
   int64_t classes_;
 };
 
-/// Pictures of noise in the shape that `model`, a vit, reads, each of a class that its
+/// Images of noise in the shape that `model`, a vit, reads, each of a class that its
 /// brightness tells: learnt within some steps.
 class BrightPictures : public BatchSource {
  public:

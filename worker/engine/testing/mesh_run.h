@@ -159,7 +159,7 @@ struct MeshOutcome {
   int64_t peak_in_flight = 0;              ///< Of a pipeline.
 };
 
-/// What a rank has entered into the books of all its groups.
+/// What a rank has entered into the account of all its groups.
 inline CollectiveTotals EnteredTotals(const MeshRanks& ranks, const BucketReducer* reducer) {
   std::vector<AxisAccount> accounts = ranks.groups.Accounts();
   const auto add = [&](const std::vector<AxisAccount>& more) {
@@ -182,7 +182,7 @@ inline CollectiveTotals TotalsOf(const MeshRanks& ranks, const BucketReducer* re
                                  ComputeDevice* device) {
   CollectiveTotals totals = EnteredTotals(ranks, reducer);
   if (device == nullptr) return totals;
-  // A thread of each group looks for what the device has done, and enters it into the books.
+  // A thread of each group looks for what the device has done, and enters it into the account.
   WEFT_CHECK(device->Synchronize().ok(), "synchronize");
   for (int64_t calls = -1; calls != totals.calls;) {
     calls = totals.calls;

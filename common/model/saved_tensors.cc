@@ -1,0 +1,146 @@
+// What a block saves for its backward pass, tensor by tensor.
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "common/model/activation_codes.h"
+#include "common/model/activation_numbers.h"
+#include "common/model/pass_memory.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
+                  int64_t activation_bits) {
+  if (activation_bits > 0 && slot.compressible) {
+    return CodeBytes(tokens * slot.elements_per_token, activation_bits);
+  }
+  return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
+}
+
+}  // namespace
+
+std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
+  const ModelSpec& model = shape.spec;
+  const int64_t c = model.width, ranks = shape.TensorColumns(), rows = shape.StreamRanks();
+  const bool norms = NormPositionOf(model) != "none";
+  std::vector<SavedTensorSlot> slots;
+  const auto add_norm = [&](std::string_view residual, std::string_view statistics,
+                            std::string_view result, bool read) {
+    slots.push_back({residual, c / rows, true, false, norms});
+    if (!norms) return;
+    slots.push_back({statistics, NormStatistics(model), false});
+    if (read) slots.push_back({result, c / rows, true, false, true});
+  };
+  // What a frozen product reads nothing reads again; with post-norm it is the stream.
+  const bool post = NormPositionOf(model) == "post";
+  const TrainedProducts& trained = shape.trained_products;
+  add_norm("residual_1", "norm_1_statistics", "norm_1", post || trained.qkv);
+  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
+  slots.push_back({"attention", c / ranks, true, true, true});
+  slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
+  const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
+  if (scaled) slots.push_back({"branch_1", c, true});
+  add_norm("residual_2", "norm_2_statistics", "norm_2", post || model.experts > 0 || trained.up);
+  if (model.experts > 0) {
+    const int64_t expert_rows = shape.ExpertRows();
+    slots.push_back({"route", RouteNumbers(model), false});
+    const auto add = [&](std::string_view name, int64_t elements) {
+      slots.push_back({name, elements, true, false, true});
+    };
+    add("expert_inputs", expert_rows * c);
+    add("experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks);
+    add("expert_results", model.experts_per_token * c);
+  } else {
+    slots.push_back(
+        {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
+  }
+  if (scaled) slots.push_back({"branch_2", c, true});
+  return slots;
+}
+
+int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
+                        int64_t activation_bits) {
+  int64_t bytes = 0;
+  for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
+    bytes += SlotBytes(slot, tokens, element_bytes, activation_bits);
+  }
+  return bytes;
+}
+
+BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const PassSizes size(inputs);
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  BlockBytes bytes{.row = size.row,
+                   .gathered = size.gathered,
+                   .attended = size.attended,
+                   .qkv = size.qkv,
+                   .mlp_hidden = size.before + size.passed,
+                   .mlp_quantised = size.before,
+                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
+                   .post_norm = NormPositionOf(model) == "post",
+                   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+                   .compressed = inputs.activation_bits > 0,
+                   .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
+                   .untrained = inputs.shape.first_trained_layer};
+  // Results of both branches and, in between, the sum and its norm.
+  bytes.after_mlp = (bytes.post_norm                                   ? 2
+                     : NormPositionOf(model) == "pre" || bytes.shifted ? 4
+                                                                       : 3) *
+                    size.row;
+  const std::vector<SavedTensorSlot> slots = BlockSavedTensors(inputs.shape);
+  const auto kept = [&](int64_t bits) {
+    BlockBytes::Kept sum;
+    for (const SavedTensorSlot& slot : slots) {
+      const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
+      sum.saved += held;
+      if (slot.in_attention) sum.attention += held;
+      if (sum.attention == 0) sum.before_qkv += held;
+      // Where there is a norm it keeps as much of what it reads.
+      if (slot.name == "residual_2") sum.norm_product_input = held;
+      if (slot.name == "attention") sum.attention_product_input = held;
+      const bool of_experts =
+          slot.name == "expert_inputs" || slot.name == "experts_before_activation";
+      // Gradients of experts' results stand in the place of these, where no other rank has them.
+      const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
+      // What is restored from quantised values for gradients to stand in its place is workspace.
+      const bool waits = bits == 0 || slot.name == "expert_inputs";
+      if ((of_experts || results) && waits) sum.expert_product_input += held;
+    }
+    return sum;
+  };
+  bytes.plain = kept(0);
+  const bool pre = NormPositionOf(model) == "pre";
+  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
+  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unsaved = size.row;
+  for (const SavedTensorSlot& slot : slots) {
+    if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
+      continue;
+    bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
+  }
+  const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
+  bytes.kept = bits == 0 ? bytes.plain : kept(bits);
+  if (bits > 0 && model.experts > 0) {
+    // At the last expert its own values are there and all that experts read and make, of which
+    // there are no quantised values nor a sum yet; then quantised values of what they read, and at
+    // last, beside the sum, those of what they make.
+    const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
+    const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
+                         std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);
+    bytes.mlp_quantised = size.from_experts + std::max<int64_t>(last, 0);
+  }
+  bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
+  if (bytes.plain.recompute_input > 0) bytes.kept.recompute_input = bytes.input;
+  return bytes;
+}
+
+int64_t CodedActivationBytes(const MemoryInputs& inputs) {
+  if (inputs.activation_bits == 0) return 0;
+  return CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length,
+                    ElementOf(inputs), inputs.activation_bits);
+}
+
+}  // namespace weft

@@ -1,0 +1,238 @@
+#include "coordinator/planner/step_time.h"
+
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "coordinator/planner/cluster/software_stack.h"
+#include "coordinator/planner/gradient_exchange.h"
+#include "coordinator/planner/model_parallel_time.h"
+#include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/rank_groups.h"
+#include "coordinator/planner/testing.h"
+
+namespace weft::planner {
+namespace {
+
+ModelShape Shape(int64_t tensor = 1, bool sequence = false) {
+  JobSpec job = Gpt2Job();
+  return ModelShape(ShapeOf(job).spec, tensor, sequence);
+}
+
+/// GPUs joined at 300 GB/s, with 25 GB/s each to other machines.
+WorkerProfile GpuMachine(int gpus) {
+  WorkerProfile worker = GpuWorker("g", gpus, 80 * kGiB);
+  worker.network_bytes_per_second = 25e9 * gpus;
+  return worker;
+}
+
+PassCost PassOf(const StepInputs& inputs, const StepRates& rates) {
+  return CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, rates, 1, 1);
+}
+
+TEST(GroupOf, HasTheFewestRanksThatAnyGroupHasOnAWorker) {
+  StepInputs inputs;
+  const auto fewest = [&](int64_t on_worker, int64_t ranks, int64_t span) {
+    inputs.ranks_on_worker = on_worker;
+    return GroupOf(inputs, ranks, span).on_worker;
+  };
+  inputs.ranks = 24;
+  EXPECT_EQ(fewest(8, 4, 4), 4);
+  EXPECT_EQ(fewest(8, 16, 16), 8);
+  EXPECT_EQ(fewest(6, 4, 4), 2) << "ranks 4 to 7 are on two machines of six";
+  EXPECT_EQ(fewest(4, 3, 3), 1) << "ranks 3 to 5 are one and two";
+  EXPECT_EQ(fewest(8, 3, 3), 1) << "ranks 6 to 8 are two and one";
+  EXPECT_EQ(fewest(8, 12, 12), 4) << "ranks 0 to 11 are eight and four";
+  // Of every second rank among eight.
+  EXPECT_EQ(fewest(8, 4, 8), 4);
+  EXPECT_EQ(fewest(4, 4, 8), 2);
+  EXPECT_EQ(fewest(1, 4, 8), 1);
+  EXPECT_TRUE(GroupOf(inputs, 1, 1).within_worker());
+  // The one group there is begins with a worker; that of a second stage does not.
+  inputs.ranks = 3;
+  EXPECT_EQ(fewest(4, 3, 3), 3);
+  inputs.pipeline = 2;
+  EXPECT_EQ(fewest(4, 3, 3), 1);
+  // A lower bound has it as near as it can be.
+  inputs.most_on_worker = 6;
+  EXPECT_EQ(fewest(1, 4, 4), 4);
+  EXPECT_EQ(fewest(1, 8, 8), 4) << "two machines";
+}
+
+TEST(GradientExchangeSeconds, OfShardGroupsThatStraddleMachinesIsThatOfTheSlowestLink) {
+  const WorkerProfile worker = GpuMachine(6);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.zero_stage = 1;
+  inputs.ranks = 12;
+  inputs.shard_ranks = 4;
+  inputs.bucket_bytes = int64_t{1} << 40;  // nothing overlaps
+  const auto seconds = [&](int64_t on_worker) {
+    inputs.ranks_on_worker = on_worker;
+    return GradientExchangeSeconds(inputs, PassOf(inputs, *rates), *rates);
+  };
+  const double bytes = 4 * static_cast<double>(inputs.shape.trained);
+  const double latency = FindStack("weft")->latency_seconds;
+  // Reduce-scatter and all-gather in a group of four, then the all-reduce of a quarter over the
+  // three ranks with the same shard, of which a machine of four has one, and one of six, one or
+  // two.
+  const double between = 2 * 2.0 / 3 * bytes / 4 / 25e9 + 2 * latency;
+  const double within = 2 * 3.0 / 4 * bytes / 300e9 + 3 * latency;
+  EXPECT_NEAR(seconds(4) / (within + between), 1, 1e-6);
+  // Ranks 4 to 7 are two on each of two machines, so two network links carry the group.
+  const double straddling = 2 * 3.0 / 4 * bytes / (2 * 25e9) + 3 * latency;
+  EXPECT_NEAR(seconds(6) / (straddling + between), 1, 1e-6);
+}
+
+TEST(TensorSeconds, OfGroupsThatStraddleMachinesAreThoseOfTheSlowestLink) {
+  const WorkerProfile worker = GpuMachine(6);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape(4);
+  inputs.tokens = 1 << 24;  // latency is nearly nothing
+  inputs.ranks = 3;
+  const auto seconds = [&](int64_t on_worker) {
+    inputs.ranks_on_worker = on_worker;
+    return TensorSeconds(inputs, *rates);
+  };
+  EXPECT_NEAR(seconds(6) / seconds(4) / (300e9 / (2 * 25e9)), 1, 0.02);
+  // The first three of four ranks are on one machine of three, the last on the next.
+  EXPECT_NEAR(seconds(3) / seconds(4) / (300e9 / 25e9), 1, 0.02);
+}
+
+TEST(ExpertSeconds, OfFrozenBlocksAreThoseOfTheForwardPass) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  JobSpec job = Gpt2Job();
+  job.model.family = "llama";
+  job.model.experts = 4;
+  job.model.experts_per_token = 1;
+  StepInputs inputs;
+  inputs.shape = ModelShape::OfExpertRank(ShapeOf(job).spec, 4);
+  inputs.tokens = 1 << 20;
+  inputs.ranks = inputs.ranks_on_worker = 4;
+  const double all = ExpertSeconds(inputs, *rates);
+  // Of two exchanges forward and two backward in each of 12 blocks, 12 are left out.
+  inputs.shape.first_trained_layer = 6;
+  EXPECT_NEAR(ExpertSeconds(inputs, *rates) / all, 36.0 / 48, 1e-2);
+}
+
+TEST(CostOfPass, SequenceParallelRanksHaveTheirTokensOfTheResidualStreamAlone) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const auto bytes = [&](bool sequence) {
+    StepInputs inputs;
+    inputs.shape = Shape(4, sequence);
+    inputs.tokens = 256;
+    return PassOf(inputs, *rates).memory_bytes;
+  };
+  // Norms move 8 elements of the stream forward and 8 backward in each of 12 blocks, the last norm
+  // and the loss 8, and the embedding 2; of a token's 768 elements of two bytes three of four go.
+  EXPECT_NEAR(bytes(false) - bytes(true), 256 * (12 * 16 + 8 + 2) * (768 * 2) * 3 / 4, 1);
+}
+
+TEST(PredictStep, CountsTheCastOfUploadedWeightsToAFormat) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.precision = FindPrecision("fp8");
+  ASSERT_NE(inputs.precision, nullptr);
+  inputs.offloads_optimizer = true;
+  const auto step = [&](double format_share) {
+    const PassCost pass =
+        CostOfPass(inputs.shape, 1, 256, *inputs.precision, format_share, 0, *rates, 1, 1);
+    return PredictStep(inputs, pass, *rates);
+  };
+  // Half of the matrices: bf16 read for the scale and for the cast, one byte by rows and columns.
+  const double cast =
+      0.5 * static_cast<double>(inputs.shape.packed) * (2 * 2 + 2 * 1) / (0.9 * 3e12);
+  EXPECT_NEAR(step(0.5).optimizer_seconds - step(0).optimizer_seconds, cast, 1e-9);
+  // Weights that are streamed come up in two passes of each of three micro-batches, and those of a
+  // quarter of the bytes that stay, once.
+  const double in_passes = step(0.5).memory_bound_seconds;
+  inputs.streamed = {.first = 0, .forward = 3, .backward = 3};
+  inputs.resident_weight_bytes = 1;
+  EXPECT_NEAR(step(0.5).memory_bound_seconds - in_passes, 2 * 3 * 0.75 * cast, 1e-9);
+  EXPECT_NEAR(step(0.5).optimizer_seconds - step(0).optimizer_seconds, 0.25 * cast, 1e-9);
+}
+
+/// A pipeline of two ranks on two machines, a rank on each, or both ranks' replicas on each.
+class TwoStages : public testing::Test {
+ protected:
+  TwoStages() {
+    inputs_.shape = Shape();
+    inputs_.tokens = 256;
+    inputs_.accumulation_steps = 4;
+    inputs_.ranks = 2;
+    inputs_.pipeline = 2;
+    inputs_.bucket_bytes = int64_t{1} << 40;
+  }
+  StagePasses PassesOn(const StepRates& rates) const {
+    return {shapes_, 1, 256, kBf16Precision, {}, 0, rates, 1, 1};
+  }
+  PipelineForecast Predict(const std::vector<std::vector<PipelinePlace>>& places) const {
+    return PredictPipeline(inputs_, {.cut = cut_, .places = places, .within_worker = false});
+  }
+
+  const StageShapes shapes_{Shape()};
+  const std::vector<int64_t> cut_ = {6, 6};
+  StepInputs inputs_;
+};
+
+TEST_F(TwoStages, TakeWhatTheSlowestPlaceOfEachTakesInWhateverOrder) {
+  WorkerProfile fast = GpuMachine(2), slow_memory = GpuMachine(2), slow_network = GpuMachine(2);
+  slow_memory.devices[0].copy_bytes_per_second /= 4;
+  slow_network.network_bytes_per_second /= 100;
+  std::vector<std::unique_ptr<const StepRates>> rates;
+  std::vector<StagePasses> passes;
+  for (const WorkerProfile* worker : {&fast, &slow_memory, &slow_network}) {
+    rates.push_back(MakeStepRates(*worker, DType::kBF16, true));
+    passes.push_back(PassesOn(*rates.back()));
+  }
+  const PipelinePlace a{&passes[0], 1}, memory{&passes[1], 1}, network{&passes[2], 1};
+  const double end = 1;
+  // A machine that computes as fast as another and has a slower network adds what its exchange
+  // takes longer, on whichever rank it is and in whichever order it comes.
+  const TimeBreakdown alone = Predict({{network}, {network}}).StepUntil(end);
+  for (const auto& places : std::vector<std::vector<std::vector<PipelinePlace>>>{
+           {{a, network}, {a}}, {{network, a}, {a}}, {{a}, {a, network}}, {{a}, {network, a}}}) {
+    const TimeBreakdown step = Predict(places).StepUntil(end);
+    EXPECT_NEAR(step.exposed_communication_seconds / alone.exposed_communication_seconds, 1, 0.4);
+    EXPECT_GT(StepSeconds(step), StepSeconds(Predict({{a}, {a}}).StepUntil(end)) + 0.05);
+  }
+  const TimeBreakdown one = Predict({{a, network}, {a}}).StepUntil(end);
+  const TimeBreakdown other = Predict({{network, a}, {a}}).StepUntil(end);
+  EXPECT_EQ(StepSeconds(one), StepSeconds(other));
+  // The slower memory decides on passes, and the slower network on what follows them.
+  const TimeBreakdown both = Predict({{memory, network}, {a}}).StepUntil(end);
+  const PipelineForecast of_memory = Predict({{memory}, {a}});
+  EXPECT_DOUBLE_EQ(both.memory_bound_seconds, of_memory.StepUntil(end).memory_bound_seconds);
+  EXPECT_DOUBLE_EQ(Predict({{memory, network}, {a}}).costs.stages[0].forward,
+                   of_memory.costs.stages[0].forward);
+  EXPECT_GT(StepSeconds(both), StepSeconds(of_memory.StepUntil(end)) + 0.05);
+}
+
+TEST_F(TwoStages, ReadTheGradientsToWhichEachLaterMicroBatchAdds) {
+  const WorkerProfile worker = GpuMachine(2);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const StagePasses passes = PassesOn(*rates);
+  inputs_.ranks_on_worker = 1;
+  const auto seconds = [&](int64_t micro_batches) {
+    inputs_.accumulation_steps = micro_batches;
+    return static_cast<double>(micro_batches) *
+           PredictStages(inputs_, cut_, passes).front().time.memory_bound_seconds;
+  };
+  const ModelShape stage = shapes_.Of({6, true, false});
+  // Four times all else, and gradients are written four times and read three times.
+  const double gradients = WeightGradientBytes(stage) / (0.9 * 3e12);
+  EXPECT_NEAR(seconds(4) - 4 * seconds(1), 3 * gradients, 1e-12);
+}
+
+}  // namespace
+}  // namespace weft::planner

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Checks the comments of job.proto against docs/job_reference.md, which is written from the specs.
+
+    tests/proto_comments.py
+
+Every field of a job has a comment, and the default that the comment names is the default of the
+spec: "Default: VALUE." A message, a list, an empty text and a required field need none.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROTO = "proto/weft/v1/job.proto"
+FIELD = re.compile(r"(?:(optional|repeated) )?([\w.<>, ]+) (\w+) = \d+;")
+
+
+def messages(text):
+    """Of each message its fields: (line, type, name, comment); a list of messages has no type."""
+    found, fields, comment = {}, None, []
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if line.startswith("//"):
+            comment.append(line.lstrip("/ "))
+            continue
+        if start := re.match(r"message (\w+)", line):
+            fields = found.setdefault(start[1], [])
+        elif field := FIELD.match(line):
+            type_ = "list" if field[1] == "repeated" else field[2]
+            fields.append((number, type_, field[3], " ".join(comment)))
+        comment = []
+    return found
+
+
+def reference(text):
+    """By path of a field its default."""
+    rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (`[^`]*`|required) \|", text, re.MULTILINE)
+    return {path: value.strip("`") for path, value in rows}
+
+
+def said_default(comment):
+    """The default that a comment names, or None."""
+    said = re.search(r"Default: (.+?)(?:\.(?:\s|$)|$)", comment)
+    return said[1] if said else None
+
+
+def equal(said, default):
+    """Whether a comment and a spec say the same; of an unset field a comment says what it means."""
+    if default == "none" or said == default or (said, default) == ("empty", '""'):
+        return True
+    try:
+        return float(said.replace(",", "")) == float(default)
+    except ValueError:
+        return False
+
+
+def problems(found, defaults, message, prefix=""):
+    for line, type_, name, comment in found[message]:
+        path = prefix + name
+        where = f"{PROTO}:{line}: {path}"
+        if not comment:
+            yield f"{where} has no comment; hint: say what it means, its unit and its default"
+        if type_ in found:
+            yield from problems(found, defaults, type_, path + ".")
+            continue
+        if path not in defaults:
+            yield f"{where} is not in docs/job_reference.md; hint: a visit line in common/spec"
+            continue
+        said = said_default(comment)
+        if said is not None and not equal(said, defaults[path]):
+            yield (f"{where} says \"Default: {said}\", and the spec has {defaults[path]!r}"
+                   "; hint: change the comment")
+        if said is None and defaults[path] not in ("required", "[]", '""'):
+            yield f"{where} names no default; hint: \"Default: {defaults[path]}.\""
+
+
+def main():
+    found = messages((ROOT / PROTO).read_text(encoding="utf-8"))
+    defaults = reference((ROOT / "docs/job_reference.md").read_text(encoding="utf-8"))
+    wrong = list(problems(found, defaults, "JobSpec"))
+    wrong += [f"docs/job_reference.md: {path} is not in {PROTO}" for path in defaults
+              if path not in paths(found, "JobSpec")]
+    sys.exit("\n".join(wrong) or 0)
+
+
+def paths(found, message, prefix=""):
+    """Paths of all fields of a message."""
+    for _, type_, name, _ in found[message]:
+        yield prefix + name
+        if type_ in found:
+            yield from paths(found, type_, prefix + name + ".")
+
+
+if __name__ == "__main__":
+    main()
