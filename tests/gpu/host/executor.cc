@@ -581,9 +581,11 @@ std::string Run(const Launch& launch) {
   const uint64_t seed = NextSeed();
   const Order blocks(launch.grid.Count(), seed, 0);
   std::atomic<bool> stop{false};
-  for (int i = 0; i < kWorkers; ++i) workers[i].Begin(launch, blocks, seed, stop);
+  // One that would have no block is not woken.
+  const int needed = blocks.count < kWorkers ? static_cast<int>(blocks.count) : kWorkers;
+  for (int i = 0; i < needed; ++i) workers[i].Begin(launch, blocks, seed, stop);
   std::string failure;
-  for (int i = 0; i < kWorkers; ++i) {
+  for (int i = 0; i < needed; ++i) {
     const std::string own = workers[i].End();
     if (failure.empty()) failure = own;
   }
