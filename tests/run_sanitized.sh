@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # Runs tests under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer.
 #   tests/run_sanitized.sh [--all]
-# By default the programs that parse foreign input, compute on raw memory or share it between threads,
-# except kernels_cuda_host_test, which takes longest. Of these, the programs of folders that the last
-# two days of history touched run every time, and a third of the others, another third each day.
+# By default, of the programs that parse foreign input, compute on raw memory or share it between
+# threads (except kernels_cuda_host_test, which takes longest):
+#   - those that read foreign files every time;
+#   - those of a folder that the last commit touched, unless it touched more than three of them;
+#   - of the others a third, the next third the next day. A third has what needs the same libraries:
+#     most of the time goes to building them. So within three days each program runs in full.
+# Kernels, a quarter of the build, are built with AddressSanitizer when kernels_test runs, which gives
+# them shapes of all kinds.
+# Days are those of the last commit: the same commit always runs the same programs.
 # --all: every test, which builds everything twice more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,16 +40,21 @@ if [ "${1:-}" = --one ]; then  # a program that run built
   exit
 fi
 
-# What takes longest comes first.
-memory=(engine_experts_test engine_train_test engine_offload_test weft_common_test weft_yaml_test
-  weft_spec_test env_fault_test safetensors_test huggingface_test tokenizer_test documents_test kernels_test
-  engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test engine_pipeline_test
-  engine_context_test engine_local_steps_test comm_test nccl_host_test
-  checkpoint_test trainer_control_test trainer_test coordinator_store_test
-  coordinator_scheduler_test)
+# Of each list the first has what runs every time, the others what takes turns. What takes longest
+# comes first.
+memory=(
+  "weft_common_test weft_yaml_test safetensors_test tokenizer_test documents_test"
+  "kernels_test engine_tensor_test engine_autograd_test comm_test nccl_host_test weft_spec_test"
+  "engine_experts_test engine_train_test engine_pipeline_test engine_context_test
+   engine_local_steps_test trainer_control_test trainer_test"
+  "engine_offload_test engine_data_test engine_parallel_test huggingface_test env_fault_test
+   checkpoint_test coordinator_store_test coordinator_scheduler_test")
 # Not comm_test: without a report, but it does not always end within minutes.
-threads=(engine_offload_test weft_planner_test env_fault_test engine_data_test checkpoint_test
-  engine_parallel_test coordinator_store_test coordinator_service_test)
+threads=(
+  ""
+  "weft_planner_test env_fault_test coordinator_store_test coordinator_service_test"
+  "engine_offload_test engine_parallel_test"
+  "engine_data_test checkpoint_test")
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
@@ -51,25 +62,38 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1 suppressions=$PWD/tests/tsan.supp}"
 export OMP_WAIT_POLICY=passive
 
-# Counted from the last commit, so that the same commit always runs the same programs.
-last=$(git log -1 --format=%ct)
-touched=$(git log --since="$((last - 2 * 86400))" --name-only --format= | sort -u)
-day=$((last / 86400))
+day=$(($(git log -1 --format=%ct) / 86400))
 
-# Those of the test programs whose turn it is; says which are left out.
-its_turn() {
-  local preset=$1 number=0 program folder skipped=()
+# Programs of the folders with tests that the last commit touched (of a merge, what it resolved
+# itself), unless there are more than three; of a preset.
+just_touched() {
+  git log -1 --name-only --format= | awk '
+    NR == FNR { programs[$2] = programs[$2] " " $1; next }
+    {
+      folder = $0
+      while (sub("/[^/]*$", "", folder) && !(folder in programs)) {}
+      if (folder in programs && !(folder in touched)) { touched[folder]; count++ }
+    }
+    END { if (count <= 3) for (folder in touched) print programs[folder] }' \
+    "build/$1/test_folders.txt" - | xargs
+}
+
+# Programs of a list that run today, by their preset; says which are left out.
+todays() {
+  local preset=$1 turn=0 programs program ours skipped=()
   shift
-  for program in "$@"; do
-    folder=$(awk -v program="$program" '$1 == program { print $2 }' "build/$preset/test_folders.txt")
-    number=$((number + 1))
-    if grep -q "^$folder/" <<<"$touched" || [ $(((number + day) % 3)) -eq 0 ]; then
-      echo "$program"
-    else
-      skipped+=("$program")
-    fi
+  ours=$(just_touched "$preset")
+  for programs in "$@"; do
+    for program in $programs; do
+      if [ $turn -eq 0 ] || [ $((day % 3 + 1)) -eq $turn ] || [[ " $ours " = *" $program "* ]]; then
+        echo "$program"
+      else
+        skipped+=("$program")
+      fi
+    done
+    turn=$((turn + 1))
   done
-  [ ${#skipped[@]} -eq 0 ] || echo "sanitized: $preset, not today: ${skipped[*]}" >&2
+  echo "sanitized: $preset, not today: ${skipped[*]}" >&2
 }
 
 cores=$(nproc)  # now: OMP_NUM_THREADS, which comes below, limits what it says
@@ -78,10 +102,12 @@ run() {
   shift
   cmake --preset "$preset" >/dev/null
   local programs
-  mapfile -t programs < <(its_turn "$preset" "$@")
+  mapfile -t programs < <(todays "$preset" "$@")
   set -- "${programs[@]}"
+  if [ "$preset" = asan ] && [[ " $* " != *" kernels_test "* ]]; then
+    cmake --preset "$preset" -DWEFT_SANITIZE_KERNELS=OFF >/dev/null
+  fi
   echo "sanitized: preset $preset, $# test programs"
-  [ $# -gt 0 ] || return 0
   cmake --build --preset "$preset" --target "$@"
   # As many at a time as there are cores: most of them compute on one.
   printf '%s\n' "$@" | xargs -P "$cores" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'

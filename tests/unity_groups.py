@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Groups sources that can be compiled as one: prints a line of files for each group.
+"""Groups sources of targets that can be compiled as one.
 
-    tests/unity_groups.py MOST FILE...
+    tests/unity_groups.py MOST
 
-A group has MOST files at the most. What one of them has in an unnamed namespace no other one has, sees
-in our headers or hides: their unnamed namespaces become one. Declarations are found by their place: at
-the start of a line, as clang-format puts them. What stands there in a string too is one more name,
-and costs nothing but a smaller group.
+Reads lines of a target, its folder and its files, and prints for each group of two files or more a
+line of its target and its files. A group has MOST files at the most. What one of them has in an
+unnamed namespace no other one has, sees in our headers or hides: their unnamed namespaces become one.
+Declarations are found by their place: at the start of a line, as clang-format puts them. What stands
+there in a string too is one more name, and costs nothing but a smaller group.
 """
 
 import functools
@@ -57,14 +58,15 @@ def read(path):
     return own, taken
 
 
-def grouped(paths, most):
-    """Lists of paths, in their order."""
+def grouped(paths, most, folder=ROOT):
+    """Lists of paths, which may be relative to the folder, in their order."""
     groups = []  # files and both kinds of names, or None where nothing is added
     for path in paths:
-        if ALONE.search(pathlib.Path(path).read_text(encoding="utf-8")):
+        file = (folder / path).resolve()
+        if ALONE.search(file.read_text(encoding="utf-8")):
             groups.append(([path], None, None))
             continue
-        own, taken = read(pathlib.Path(path).resolve())
+        own, taken = read(file)
         for files, theirs, all_taken in groups:
             if (theirs is not None and len(files) < most and
                     not own & (theirs | all_taken) and not theirs & taken):
@@ -78,5 +80,8 @@ def grouped(paths, most):
 
 
 if __name__ == "__main__":
-    for group in grouped(sys.argv[2:], int(sys.argv[1])):
-        print(*group)
+    for line in sys.stdin:
+        target, source_dir, *sources = line.split()
+        for group in grouped(sources, int(sys.argv[1]), pathlib.Path(source_dir)):
+            if len(group) > 1:
+                print(target, *group)

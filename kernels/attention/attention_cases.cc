@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_ref.h"
@@ -132,16 +134,26 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype, CaseUse use) {
   return {qkv, sequence_starts, args, std::move(reference)};
 }
 
+/// `compute`, which computes on the first call what all calls return.
+template <class Compute>
+auto Once(Compute compute) {
+  auto result = std::make_shared<std::optional<decltype(compute())>>();
+  return [=]() -> const decltype(compute())& {
+    if (!*result) *result = compute();
+    return **result;
+  };
+}
+
 OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
   return {"attention_forward/" + NameOf(g, dtype), use, [=](OpRun& run) {
             Inputs inputs = MakeInputs(run, g, dtype, use);
             int64_t tokens = inputs.reference.Tokens();
             auto reference = inputs.reference;
-            TestTensor& out =
-                run.Output("out", dtype, {tokens, g.heads * g.head_dim}, 8 + g.padding, Terms(g),
-                           [reference] { return reference.Forward().out; });
+            const auto results = Once([reference] { return reference.Forward(); });
+            TestTensor& out = run.Output("out", dtype, {tokens, g.heads * g.head_dim},
+                                         8 + g.padding, Terms(g), [=] { return results().out; });
             TestTensor& lse = run.Output("log_sum_exp", DType::kF32, {g.heads, tokens}, 0, Terms(g),
-                                         [reference] { return reference.Forward().log_sum_exp; });
+                                         [=] { return results().log_sum_exp; });
             AttentionForwardArgs args = inputs.args;
             args.out = out.view();
             args.log_sum_exp = lse.view();
@@ -172,9 +184,9 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
               out.Random(run.rng);
               lse.Random(run.rng);
             }
-            auto gradient = [reference, &dout, &out] {
+            const auto gradient = Once([reference, &dout, &out] {
               return reference.Backward(dout.InitialValues(), out.InitialValues());
-            };
+            });
             TestTensor& dq = run.Output("dq", dtype, {tokens, width}, 0, Terms(g),
                                         [gradient] { return gradient().dq; });
             TestTensor& dk = run.Output("dk", dtype, {tokens, kv_width}, 8 + g.padding, Terms(g),

@@ -42,6 +42,7 @@ namespace {
 namespace ctx = boost::context;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr size_t kStackShift = 5 * 64;  // An odd number of cache lines.
 constexpr size_t kRegionBytes = size_t{64} << 20;
 constexpr size_t kMostStaticShared = size_t{48} << 10;
 constexpr size_t kGap = 128;  // Between shared variables, poisoned.
@@ -53,7 +54,8 @@ constexpr int kWorkers = 2;
 // Unwinds a thread whose launch has failed.
 struct Cancelled {};
 
-// [0, count) in an order of its own: (first + i * stride) % count.
+// [0, count) in an order of its own: (first + i * stride) % count. Next() goes from one to the next
+// without a division.
 struct Order {
   uint64_t count, first, stride;
 
@@ -62,8 +64,13 @@ struct Order {
     first = words.v[0] % size;
     stride = 1 + words.v[1] % size;
     while (std::gcd(stride, size) != 1) ++stride;
+    stride %= size;
   }
   uint64_t operator[](uint64_t i) const { return (first + i * stride) % count; }
+  uint64_t Next(uint64_t at) const {
+    at += stride;
+    return at >= count ? at - count : at;
+  }
 };
 
 Index3 Unflatten(uint64_t rank, const Index3& sizes) {
@@ -104,6 +111,7 @@ struct Slot {
   void* fake_stack = nullptr;
   State state = State::kDone;
   uint32_t rank = 0;
+  Index3 thread;
   const void* waits_on = nullptr;
   const char* waits_at = "";
   Site site{"", 0};
@@ -318,7 +326,10 @@ class BlockRunner {
 
   // Slots turn from block to block, so that ThreadSanitizer does not take the same thread of
   // different blocks for one thread, which could not race with itself.
-  Slot& SlotOf(uint32_t rank) { return slots_[(rank + turn_) % threads_]; }
+  Slot& SlotOf(uint32_t rank) {
+    const uint32_t at = rank + turn_;
+    return slots_[at < threads_ ? at : at - threads_];
+  }
 
   void Record(const std::string& problem) {
     if (failure_.empty()) failure_ = "block " + ToString(blockIdx) + ": " + problem;
@@ -350,14 +361,16 @@ class BlockRunner {
       Slot& slot = SlotOf(t);
       if (slot.stack_bottom == nullptr) Start(slot);
       slot.rank = t;
+      slot.thread = Unflatten(t, launch_->block);
       slot.state = State::kReady;
     }
     bool moved = true;
     for (uint64_t pass = 0; moved; ++pass) {
       moved = false;
       const Order order(threads_, seed_, (place << 20) + pass);
-      for (uint32_t i = 0; i < threads_; ++i) {
-        Slot& slot = SlotOf(static_cast<uint32_t>(order[i]));
+      uint64_t at = order.first;
+      for (uint32_t i = 0; i < threads_; ++i, at = order.Next(at)) {
+        Slot& slot = SlotOf(static_cast<uint32_t>(at));
         if (slot.state != State::kReady) continue;
         Resume(slot);
         moved = true;
@@ -413,10 +426,14 @@ class BlockRunner {
   void Start(Slot& slot) {
     ctx::protected_fixedsize_stack stacks(kStackBytes);
     const ctx::stack_context stack = stacks.allocate();
-    slot.stack_bottom = static_cast<uint8_t*>(stack.sp) - stack.size;
-    slot.stack_bytes = stack.size;
+    // Stacks are whole pages apart: with their tops at the same place in a page they would share a
+    // few lines of the caches between them.
+    const size_t unused = static_cast<size_t>(&slot - slots_.get()) * kStackShift % 4096;
+    void* const top = static_cast<uint8_t*>(stack.sp) - unused;
+    slot.stack_bytes = stack.size - unused;
+    slot.stack_bottom = static_cast<uint8_t*>(top) - slot.stack_bytes;
     slot.tsan = TsanCreate();
-    slot.fiber = ctx::fiber(std::allocator_arg, ctx::preallocated(stack.sp, stack.size, stack),
+    slot.fiber = ctx::fiber(std::allocator_arg, ctx::preallocated(top, slot.stack_bytes, stack),
                             stacks, [this, &slot](ctx::fiber&& scheduler) {
                               AsanFinishSwitch(nullptr, &scheduler_bottom_, &scheduler_size_);
                               slot.scheduler = std::move(scheduler);
@@ -445,7 +462,7 @@ class BlockRunner {
 
   void Resume(Slot& slot) {
     running_ = &slot;
-    threadIdx = Unflatten(slot.rank, launch_->block);
+    threadIdx = slot.thread;
     void* fake_stack = nullptr;
     TsanSwitch(slot.tsan);
     AsanStartSwitch(&fake_stack, slot.stack_bottom, slot.stack_bytes);
@@ -564,9 +581,11 @@ std::string Run(const Launch& launch) {
   const uint64_t seed = NextSeed();
   const Order blocks(launch.grid.Count(), seed, 0);
   std::atomic<bool> stop{false};
-  for (int i = 0; i < kWorkers; ++i) workers[i].Begin(launch, blocks, seed, stop);
+  // One that would have no block is not woken.
+  const int needed = blocks.count < kWorkers ? static_cast<int>(blocks.count) : kWorkers;
+  for (int i = 0; i < needed; ++i) workers[i].Begin(launch, blocks, seed, stop);
   std::string failure;
-  for (int i = 0; i < kWorkers; ++i) {
+  for (int i = 0; i < needed; ++i) {
     const std::string own = workers[i].End();
     if (failure.empty()) failure = own;
   }

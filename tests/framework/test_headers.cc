@@ -1,0 +1,1 @@
+#include "tests/framework/test_headers.h"
