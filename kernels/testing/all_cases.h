@@ -30,6 +30,7 @@ std::vector<OpCase> QuantizeFp8Cases();
 std::vector<OpCase> QuantizeInt8Cases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
+std::vector<OpCase> Sparse24Cases();
 std::vector<OpCase> StepTotalsCases();
 std::vector<OpCase> StochasticRoundCases();
 std::vector<OpCase> SwiGluCases();

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// The weight W of y = x Wᵀ + b under a mask, in the form that the sparse products read. With a
+/// transposable 2:4 mask (kernels/sparse24_mask) they do half of the multiply-adds of dense ones.
+/// Any other mask is multiplied right, too, though not faster where it keeps more. Owns its memory,
+/// reported by Bytes(). Not thread-safe.
+class SparseWeight {
+ public:
+  virtual ~SparseWeight() = default;
+
+  /// The elements that count from the next Pack() on: [out / 4, in / 4] u16, as
+  /// kernels/sparse24_mask has it.
+  virtual Status SetMask(const Stream& stream, const TensorView& mask) = 0;
+
+  /// Takes the values of W [out, in], f32 or bf16, under the mask.
+  virtual Status Pack(const Stream& stream, const TensorView& weight) = 0;
+
+  /// Bytes held.
+  virtual int64_t Bytes() const = 0;
+
+  int64_t out_features() const { return out_features_; }
+  int64_t in_features() const { return in_features_; }
+  DType compute() const { return compute_; }
+
+ protected:
+  SparseWeight(int64_t out_features, int64_t in_features, DType compute)
+      : out_features_(out_features), in_features_(in_features), compute_(compute) {}
+
+ private:
+  int64_t out_features_;
+  int64_t in_features_;
+  DType compute_;
+};
+
+namespace cpu {
+Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out_features,
+                                                      int64_t in_features, DType compute);
+}
+namespace cuda {
+Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out_features,
+                                                      int64_t in_features, DType compute);
+}
+
+/// `compute` is the type of x and y: one of kFloatTypes. Sums are in f32. kInvalid unless both
+/// sizes are multiples of 4.
+inline Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out_features,
+                                                             int64_t in_features, DType compute) {
+  return device.type == DeviceType::kCuda
+             ? cuda::NewSparseWeight(device, out_features, in_features, compute)
+             : cpu::NewSparseWeight(device, out_features, in_features, compute);
+}
+
+/// y = x Wᵀ + bias.
+struct SparseForwardArgs {
+  TensorView x;  ///< [M, in] compute type
+  const SparseWeight* weight = nullptr;
+  TensorView bias = {};  ///< [out] f32, or none
+  TensorView y;          ///< [M, out] compute type
+};
+
+/// dx = dy W.
+struct SparseBackwardInputArgs {
+  TensorView dy;  ///< [M, out] compute type
+  const SparseWeight* weight = nullptr;
+  TensorView dx;  ///< [M, in] compute type
+};
+
+/// dW += dyᵀ x, or = when `accumulate` is false, where dy is sparse along its rows, as
+/// kernels/sparse24_mvue leaves it.
+struct SparseBackwardWeightArgs {
+  TensorView x;        ///< [M, in]
+  TensorView dy;       ///< [M, out] of the type of x; out is a multiple of 4
+  TensorView dweight;  ///< [out, in] f32
+  bool accumulate = true;
+};
+
+/// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
+/// strided. Deterministic, for any number of threads.
+WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
+WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
+WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)
+
+}  // namespace weft::kernels

@@ -1,0 +1,157 @@
+#include <memory>
+
+#include "kernels/linear/linear_ref.h"
+#include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24_mask/sparse24_patterns.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight };
+
+enum class MaskKind : uint8_t { kTransposable, kAny };
+
+struct Problem {
+  int64_t rows, in, out;
+  DType dtype = DType::kF32;
+  MaskKind mask = MaskKind::kTransposable;
+  int64_t padding = 0;  // behind each row of x, y, dx and dy
+  bool bias = false, accumulate = false;
+
+  std::string Name(Product product) const {
+    const std::string_view what = product == Product::kForward         ? "forward"
+                                  : product == Product::kBackwardInput ? "backward_input"
+                                                                       : "backward_weight";
+    return "sparse24_" + std::string(what) + "/" + std::to_string(rows) + "x" + std::to_string(in) +
+           "x" + std::to_string(out) + "/" + std::string(DTypeName(dtype)) +
+           (mask == MaskKind::kAny ? "/any_mask" : "") + (padding > 0 ? "/padded" : "") +
+           (bias ? "/bias" : "") + (accumulate ? "/accumulate" : "");
+  }
+};
+
+// A mask, and the weight under it.
+TestTensor& RandomMask(OpRun& run, const Problem& p) {
+  TestTensor& mask = run.tensors.emplace_back(DType::kU16, Shape{p.out / 4, p.in / 4});
+  std::vector<double> blocks(p.out / 4 * p.in / 4);
+  for (double& block : blocks) {
+    block = p.mask == MaskKind::kAny ? static_cast<double>(run.rng.Below(1 << 16))
+                                     : kTransposable.of[run.rng.Below(kTransposablePatterns)].bits;
+  }
+  return mask.Assign(blocks);
+}
+
+std::vector<double> Masked(const std::vector<double>& weight, const std::vector<double>& mask,
+                           int64_t in) {
+  std::vector<double> masked = weight;
+  for (size_t i = 0; i < masked.size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i) / in, column = static_cast<int64_t>(i) % in;
+    const auto block = static_cast<int>(mask[row / 4 * (in / 4) + column / 4]);
+    if ((block >> (4 * (row % 4) + column % 4) & 1) == 0) masked[i] = 0;
+  }
+  return masked;
+}
+
+void BuildWithWeight(OpRun& run, const Problem& p, Product product) {
+  const bool forward = product == Product::kForward;
+  TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
+  TestTensor& mask = RandomMask(run, p);
+  TestTensor& from = run.Input(p.dtype, {p.rows, forward ? p.in : p.out}, p.padding);
+  TestTensor* bias = p.bias ? &run.Input(DType::kF32, {p.out}) : nullptr;
+  TestTensor& to = run.Output(
+      forward ? "y" : "dx", p.dtype, {p.rows, forward ? p.out : p.in}, p.padding,
+      forward ? p.in : p.out, [=, &weight, &mask, &from] {
+        const std::vector<double> w = Masked(weight.Values(), mask.Values(), p.in);
+        if (!forward) return LinearBackwardInputRef(from.Values(), w, {}, p.rows, p.in, p.out);
+        return LinearForwardRef(from.Values(), w, bias ? bias->Values() : std::vector<double>(),
+                                p.rows, p.in, p.out);
+      });
+  run.run = [=, &weight, &mask, &from, &to](const Stream& stream) -> Status {
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SparseWeight> sparse,
+                          NewSparseWeight(stream.device, p.out, p.in, p.dtype));
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
+    WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
+    if (!forward) {
+      return SparseBackwardInput(stream,
+                                 {.dy = from.view(), .weight = sparse.get(), .dx = to.view()});
+    }
+    return SparseForward(stream, {.x = from.view(),
+                                  .weight = sparse.get(),
+                                  .bias = bias ? bias->view() : TensorView(),
+                                  .y = to.view()});
+  };
+}
+
+// dy is 2:4 sparse along its rows, or keeps any elements.
+void BuildWeightGradient(OpRun& run, const Problem& p) {
+  TestTensor& x = run.Input(p.dtype, {p.rows, p.in}, p.padding);
+  TestTensor& dy = run.tensors.emplace_back(p.dtype, Shape{p.rows, p.out}, p.padding);
+  std::vector<double> values(p.rows * p.out);
+  for (int64_t row = 0; row < p.rows; ++row) {
+    for (int64_t c = 0; c < p.out; ++c) {
+      const auto word =
+          Philox({.seed = 3, .step = 0, .site = 1}, static_cast<uint64_t>(row / 4 * p.out + c))
+              .v[0];
+      const KeptPair pair = kKeptPairs[word % kPairs];
+      const bool kept = p.mask == MaskKind::kAny ? run.rng.Below(2) == 0
+                                                 : row % 4 == pair.first || row % 4 == pair.second;
+      values[row * p.out + c] = kept ? run.rng.Uniform() - 0.5 : 0;
+    }
+  }
+  dy.Assign(values);
+  TestTensor& dweight = run.tensors.emplace_back(DType::kF32, Shape{p.out, p.in});
+  if (p.accumulate) dweight.Random(run.rng);
+  run.Check("dweight", dweight, p.rows, [=, &x, &dy, &dweight] {
+    return LinearBackwardWeightRef(
+        x.Values(), dy.Values(),
+        p.accumulate ? dweight.InitialValues() : std::vector<double>(p.out * p.in), p.rows, p.in,
+        p.out);
+  });
+  run.run = [=, &x, &dy, &dweight](const Stream& stream) {
+    return SparseBackwardWeight(
+        stream,
+        {.x = x.view(), .dy = dy.view(), .dweight = dweight.view(), .accumulate = p.accumulate});
+  };
+}
+
+OpCase Case(const Problem& p, Product product, CaseUse use) {
+  return {p.Name(product), use, [=](OpRun& run) {
+            if (product == Product::kBackwardWeight) {
+              BuildWeightGradient(run, p);
+            } else {
+              BuildWithWeight(run, p, product);
+            }
+            // Half of those of a dense product.
+            run.flops = static_cast<double>(p.rows * p.in * p.out);
+          }};
+}
+
+constexpr Product kProducts[] = {Product::kForward, Product::kBackwardInput,
+                                 Product::kBackwardWeight};
+
+}  // namespace
+
+std::vector<OpCase> Sparse24Cases() {
+  std::vector<OpCase> cases;
+  const Problem problems[] = {
+      {.rows = 1, .in = 4, .out = 4},
+      {.rows = 3, .in = 16, .out = 8, .bias = true},
+      {.rows = 67, .in = 36, .out = 52, .padding = 8},
+      {.rows = 130, .in = 232, .out = 12, .bias = true, .accumulate = true},
+      {.rows = 40, .in = 500, .out = 308, .mask = MaskKind::kAny, .padding = 8, .bias = true},
+      {.rows = 461, .in = 20, .out = 132, .mask = MaskKind::kAny, .accumulate = true},
+      {.rows = 33, .in = 68, .out = 300, .dtype = DType::kBF16, .bias = true},
+      {.rows = 65, .in = 300, .out = 72, .dtype = DType::kF16, .accumulate = true},
+      // More rows of the result than stay in the cache at a time, few of x.
+      {.rows = 5, .in = 8, .out = 4100},
+  };
+  for (const Product product : kProducts) {
+    for (const Problem& p : problems) cases.push_back(Case(p, product, CaseUse::kTest));
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{768, 3072}, {3072, 768}}) {
+      cases.push_back(Case({.rows = 1024, .in = in, .out = out}, product, CaseUse::kSpeed));
+    }
+  }
+  return cases;
+}
+
+}  // namespace weft::kernels::testing

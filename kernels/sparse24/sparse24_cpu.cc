@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <memory>
+
+#include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24/sparse24_check.h"
+#include "kernels/sparse24/sparse24_operand.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Rows of a weight gradient that are listed at a time: their lists stay in the last-level cache.
+constexpr int64_t kListedElements = int64_t{2} << 20;
+
+// W for y = x Wᵀ, and its transpose for dx = dy W.
+class CpuSparseWeight : public SparseWeight {
+ public:
+  CpuSparseWeight(int64_t out_features, int64_t in_features, DType compute)
+      : SparseWeight(out_features, in_features, compute),
+        forward_(out_features, in_features),
+        backward_(in_features, out_features) {}
+
+  Status SetMask(const Stream& stream, const TensorView& mask) override {
+    WEFT_RETURN_IF_ERROR(CheckSparseMask(stream, *this, mask));
+    const auto* blocks = mask.As<uint16_t>();
+    const int64_t width = mask.shape[1];
+    listed_ = packed_ = false;
+    WEFT_RETURN_IF_ERROR(forward_.List([=](int64_t group, int64_t first, int64_t count,
+                                           uint8_t* codes) {
+      const uint16_t* row = blocks + group * width;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t c = first + i;
+        const int bits = row[c / 4] >> (c % 4);
+        codes[i] =
+            static_cast<uint8_t>((bits & 1) | (bits >> 3 & 2) | (bits >> 6 & 4) | (bits >> 9 & 8));
+      }
+    }));
+    WEFT_RETURN_IF_ERROR(backward_.List([=](int64_t group, int64_t first, int64_t count,
+                                            uint8_t* codes) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = first + i;
+        codes[i] = static_cast<uint8_t>(blocks[row / 4 * width + group] >> (4 * (row % 4)) & 15);
+      }
+    }));
+    listed_ = true;
+    return OkStatus();
+  }
+
+  Status Pack(const Stream& stream, const TensorView& weight) override {
+    WEFT_RETURN_IF_ERROR(CheckSparsePack(stream, *this, weight));
+    if (!listed_) return InvalidError("SparseWeight: Pack before SetMask");
+    forward_.Take(weight);
+    backward_.TakeTransposed(weight);
+    packed_ = true;
+    return OkStatus();
+  }
+
+  int64_t Bytes() const override { return forward_.Bytes() + backward_.Bytes(); }
+
+  bool packed() const { return packed_; }
+  const SparseOperand& forward() const { return forward_; }
+  const SparseOperand& backward() const { return backward_; }
+
+ private:
+  SparseOperand forward_, backward_;
+  bool listed_ = false, packed_ = false;
+};
+
+Result<const CpuSparseWeight*> Packed(const SparseWeight& weight) {
+  const auto* own = dynamic_cast<const CpuSparseWeight*>(&weight);
+  if (own == nullptr) return InvalidError("the sparse weight is one of another device");
+  if (!own->packed()) return InvalidError("the sparse weight is not packed");
+  return own;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device /*device*/, int64_t out_features,
+                                                      int64_t in_features, DType compute) {
+  WEFT_RETURN_IF_ERROR(CheckSparseWeight(out_features, in_features, compute));
+  return std::unique_ptr<SparseWeight>(
+      std::make_unique<CpuSparseWeight>(out_features, in_features, compute));
+}
+
+Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSparseForward(stream, args));
+  WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
+  weight->forward().Multiply(args.x, static_cast<const float*>(args.bias.data), args.y);
+  return OkStatus();
+}
+
+Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
+  WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
+  weight->backward().Multiply(args.dy, nullptr, args.dx);
+  return OkStatus();
+}
+
+Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSparseBackwardWeight(stream, args));
+  const int64_t rows = args.dy.shape[0], out = args.dy.shape[1];
+  if (out == 0) return OkStatus();
+  const SparseKernels& kernels = PickSparseKernels();
+  const int64_t most = std::max<int64_t>(kListedElements / out / kernels.depth, 1) * kernels.depth;
+  const auto part_of = [](const TensorView& view, int64_t first, int64_t count) {
+    TensorView part = view;
+    part.data = static_cast<char*>(view.data) +
+                first * view.row_stride * static_cast<int64_t>(DTypeSize(view.dtype));
+    part.shape = {count, view.shape[1]};
+    return part;
+  };
+  for (int64_t first = 0; first < std::max<int64_t>(rows, 1); first += most) {
+    const int64_t count = std::min(most, rows - first);
+    SparseOperand operand(out, count);
+    WEFT_RETURN_IF_ERROR(operand.ListTransposed(part_of(args.dy, first, count)));
+    operand.MultiplyRows(part_of(args.x, first, count), args.accumulate || first > 0, args.dweight);
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

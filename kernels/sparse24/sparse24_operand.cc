@@ -1,0 +1,314 @@
+#include "kernels/sparse24/sparse24_operand.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_scratch.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Part of the result that stays in a thread's second-level cache while blocks of columns are added
+// to it.
+constexpr int64_t kPanelBytes = 256 << 10;
+
+// Uses of scratch memory.
+struct Lines;
+struct Sums;
+
+constexpr int64_t Parts(int64_t count, int64_t most) {
+  return (count + most - 1) / most;
+}
+
+struct Counts {
+  int64_t entries = 0, values = 0;
+};
+
+Counts CountLists(const uint8_t* codes, int64_t count, SparseGroup& group) {
+  std::array<uint16_t, 16> columns{};
+  for (int64_t c = 0; c < count; ++c) ++columns[codes[c]];
+  std::array<uint16_t, kPairLists + 1> pairs{};
+  std::array<uint16_t, kRowLists + 1> rows{};
+  for (int code = 1; code < 16; ++code) {
+    const SparseCode& lists = kSparseCodes.of[code];
+    for (const uint8_t pair : {lists.pair, lists.other_pair}) {
+      pairs[pair] = static_cast<uint16_t>(pairs[pair] + columns[code]);
+    }
+    rows[lists.row] = static_cast<uint16_t>(rows[lists.row] + columns[code]);
+  }
+  Counts counts;
+  for (int list = 0; list < kPairLists; ++list) {
+    group.pairs[list] = pairs[list];
+    counts.entries += pairs[list];
+    counts.values += 2 * pairs[list];
+  }
+  for (int row = 0; row < kRowLists; ++row) {
+    group.rows[row] = rows[row];
+    counts.entries += rows[row];
+    counts.values += rows[row];
+  }
+  return counts;
+}
+
+void ListColumns(const uint8_t* codes, int64_t count, const SparseGroup& group, uint16_t* entries) {
+  std::array<uint16_t*, kPairLists> pairs{};
+  std::array<uint16_t*, kRowLists> rows{};
+  for (int list = 0; list < kPairLists; entries += group.pairs[list++]) pairs[list] = entries;
+  for (int row = 0; row < kRowLists; entries += group.rows[row++]) rows[row] = entries;
+  for (int64_t c = 0; c < count; ++c) {
+    const SparseCode& lists = kSparseCodes.of[codes[c]];
+    for (const uint8_t pair : {lists.pair, lists.other_pair}) {
+      if (pair < kPairLists) *pairs[pair]++ = static_cast<uint16_t>(c);
+    }
+    if (lists.row < kRowLists) *rows[lists.row]++ = static_cast<uint16_t>(c);
+  }
+}
+
+// value_of(row of the group, column of the block)
+template <class ValueOf>
+void TakeValues(const SparseGroup& group, const uint16_t* columns, float* values,
+                const ValueOf& value_of) {
+  for (int list = 0; list < kPairLists; ++list) {
+    const SparsePair pair = kSparsePairs[list];
+    for (int i = 0; i < group.pairs[list]; ++i, ++columns, values += 2) {
+      values[0] = value_of(pair.first, *columns);
+      values[1] = value_of(pair.second, *columns);
+    }
+  }
+  for (int row = 0; row < kRowLists; ++row) {
+    for (int i = 0; i < group.rows[row]; ++i) *values++ = value_of(row, *columns++);
+  }
+}
+
+template <class T>
+void* MemoryFor(AlignedMemory& memory, int64_t count) {
+  memory.reset();
+  memory = AllocateAligned(static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T));
+  return memory.get();
+}
+
+}  // namespace
+
+int64_t SparseOperand::DepthOf(int64_t block) const {
+  return std::min(kernels_.depth, columns_ - block * kernels_.depth);
+}
+
+SparseBlock SparseOperand::Block(int64_t block, int64_t first_group, int64_t count) const {
+  return {Groups(block) + first_group, count, static_cast<const uint16_t*>(entries_.get()),
+          static_cast<const float*>(values_.get())};
+}
+
+Status SparseOperand::Reserve(int64_t entries, int64_t values) {
+  const bool grows = entries > most_entries_ || values > most_values_;
+  if (!grows) return OkStatus();
+  most_entries_ = most_values_ = 0;
+  if (MemoryFor<uint16_t>(entries_, entries) == nullptr ||
+      MemoryFor<float>(values_, values) == nullptr) {
+    return ExhaustedError("sparse matrix: no memory for " + std::to_string(values) + " values");
+  }
+  most_entries_ = entries;
+  most_values_ = values;
+  bytes_ = blocks() * groups() * static_cast<int64_t>(sizeof(SparseGroup)) +
+           entries * static_cast<int64_t>(sizeof(uint16_t)) +
+           values * static_cast<int64_t>(sizeof(float));
+  return OkStatus();
+}
+
+Status SparseOperand::List(const CodesOf& codes_of) {
+  const int64_t items = blocks() * groups();
+  if (lists_ == nullptr && MemoryFor<SparseGroup>(lists_, items) == nullptr) {
+    return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
+  }
+  auto* lists = static_cast<SparseGroup*>(lists_.get());
+  const auto for_each = [&](const auto& fn) {
+    ParallelFor(items, 16, [&](int64_t begin, int64_t end) {
+      std::array<uint8_t, kMostSparseDepth> codes;
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t block = item / groups(), count = DepthOf(block);
+        codes_of(item % groups(), block * kernels_.depth, count, codes.data());
+        fn(codes.data(), count, lists[item]);
+      }
+    });
+  };
+  for_each([](const uint8_t* codes, int64_t count, SparseGroup& group) {
+    const Counts counts = CountLists(codes, count, group);
+    group.first_entry = static_cast<uint32_t>(counts.entries);
+    group.first_value = static_cast<uint32_t>(counts.values);
+  });
+  Counts before;
+  for (int64_t item = 0; item < items; ++item) {
+    const Counts own = {lists[item].first_entry, lists[item].first_value};
+    lists[item].first_entry = static_cast<uint32_t>(before.entries);
+    lists[item].first_value = static_cast<uint32_t>(before.values);
+    before.entries += own.entries;
+    before.values += own.values;
+  }
+  WEFT_RETURN_IF_ERROR(Reserve(before.entries, before.values));
+  auto* entries = static_cast<uint16_t*>(entries_.get());
+  for_each([entries](const uint8_t* codes, int64_t count, const SparseGroup& group) {
+    ListColumns(codes, count, group, entries + group.first_entry);
+  });
+  return OkStatus();
+}
+
+void SparseOperand::Take(const TensorView& matrix) {
+  WithFloatType(matrix.dtype, [&]<class T>() {
+    const auto* entries = static_cast<const uint16_t*>(entries_.get());
+    auto* values = static_cast<float*>(values_.get());
+    const int64_t stride = matrix.row_stride;
+    ParallelFor(blocks() * groups(), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t block = item / groups(), group = item % groups();
+        const T* corner = matrix.As<T>() + 4 * group * stride + block * kernels_.depth;
+        const SparseGroup& list = Groups(block)[group];
+        TakeValues(
+            list, entries + list.first_entry, values + list.first_value,
+            [=](int64_t row, int64_t column) { return ToFloat(corner[row * stride + column]); });
+      }
+    });
+  });
+}
+
+// Rows of the transpose are far apart, and so would fall on the same lines of the cache: as many of
+// their columns as a tile has are brought together first.
+template <class Fn>
+void SparseOperand::ForEachGroup(const TensorView& transpose, const Fn& fn) const {
+  const int64_t tile = kernels_.tile, strips = Parts(rows_, tile);
+  WithFloatType(transpose.dtype, [&]<class T>() {
+    ParallelFor(blocks() * strips, 1, [&](int64_t begin, int64_t end) {
+      auto* lines = ThreadScratch<Lines, float>(kernels_.depth * tile);
+      Counts listed = {-1, -1};
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t block = item / strips, first = item % strips * tile;
+        const int64_t here = std::min(tile, rows_ - first);
+        kernels_.tiles.Of<T>().pack_rows(
+            transpose.As<T>() + block * kernels_.depth * transpose.row_stride + first,
+            transpose.row_stride, DepthOf(block), here, lines);
+        for (int64_t row = 0; row < here; row += 4) {
+          fn(block, (first + row) / 4, lines + row, listed);
+        }
+      }
+    });
+  });
+}
+
+void SparseOperand::TakeTransposed(const TensorView& transpose) {
+  const auto* entries = static_cast<const uint16_t*>(entries_.get());
+  auto* values = static_cast<float*>(values_.get());
+  const int64_t tile = kernels_.tile;
+  ForEachGroup(transpose, [&](int64_t block, int64_t group, const float* lines, Counts&) {
+    const SparseGroup& list = Groups(block)[group];
+    TakeValues(list, entries + list.first_entry, values + list.first_value,
+               [=](int64_t row, int64_t column) { return lines[column * tile + row]; });
+  });
+}
+
+Status SparseOperand::ListTransposed(const TensorView& transpose) {
+  const int64_t items = blocks() * groups();
+  if (lists_ == nullptr && MemoryFor<SparseGroup>(lists_, items) == nullptr) {
+    return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
+  }
+  // At most two entries and four values a column. What a thread lists stands together: the product
+  // reads it in this order.
+  const int64_t most_entries = 2 * kernels_.depth, most_values = 4 * kernels_.depth;
+  WEFT_RETURN_IF_ERROR(Reserve(items * most_entries, items * most_values));
+  auto* entries = static_cast<uint16_t*>(entries_.get());
+  auto* values = static_cast<float*>(values_.get());
+  auto* lists = static_cast<SparseGroup*>(lists_.get());
+  ForEachGroup(transpose, [&](int64_t block, int64_t group, const float* lines, Counts& listed) {
+    const int64_t item = block * groups() + group;
+    SparseGroup& list = lists[item];
+    if (listed.entries < 0) listed = {item * most_entries, item * most_values};
+    list.first_entry = static_cast<uint32_t>(listed.entries);
+    list.first_value = static_cast<uint32_t>(listed.values);
+    kernels_.list_columns(lines, kernels_.tile, DepthOf(block), list, entries + listed.entries,
+                          values + listed.values);
+    for (const uint16_t pairs : list.pairs) {
+      listed.entries += pairs;
+      listed.values += 2 * pairs;
+    }
+    for (const uint16_t rows : list.rows) {
+      listed.entries += rows;
+      listed.values += rows;
+    }
+  });
+  return OkStatus();
+}
+
+// Rows of the result at a time: such that there is work for each thread.
+int64_t SparseOperand::PanelRows(int64_t tiles) const {
+  constexpr int64_t kLeastRows = 64;
+  const int64_t most = kPanelBytes / (kernels_.tile * static_cast<int64_t>(sizeof(float)));
+  const int64_t shares = Parts(2 * Threads(), tiles);
+  const int64_t rows = std::max(Parts(rows_, shares), std::min(kLeastRows, rows_));
+  return Parts(std::min(rows, most), 4) * 4;
+}
+
+void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y) const {
+  const int64_t m = x.shape[0];
+  if (m == 0) return;
+  const int64_t tiles = Parts(m, kernels_.tile), panel = PanelRows(tiles);
+  const int64_t panels = Parts(rows_, panel);
+  WithFloatType(x.dtype, [&]<class T>() {
+    const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
+    ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
+      auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
+      auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
+      int64_t packed = -1;
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t tile = task / panels, row = task % panels * panel;
+        const int64_t first = tile * kernels_.tile;
+        const int64_t count = std::min(kernels_.tile, m - first);
+        if (packed != tile) {
+          loops.pack_columns(x.As<T>() + first * x.row_stride, x.row_stride, count, columns_,
+                             lines);
+          packed = tile;
+        }
+        const int64_t rows = std::min(panel, rows_ - row);
+        std::fill_n(sums, rows * kernels_.tile, 0.0f);
+        for (int64_t block = 0; block < blocks(); ++block) {
+          kernels_.multiply(Block(block, row / 4, rows / 4),
+                            lines + block * kernels_.depth * kernels_.tile, sums);
+        }
+        loops.unpack_columns(sums, count, rows, bias == nullptr ? nullptr : bias + row,
+                             y.As<T>() + first * y.row_stride + row, y.row_stride);
+      }
+    });
+  });
+}
+
+void SparseOperand::MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const {
+  const int64_t n = x.shape[1];
+  if (n == 0) return;
+  const int64_t tiles = Parts(n, kernels_.tile), panel = PanelRows(tiles);
+  const int64_t panels = Parts(rows_, panel);
+  WithFloatType(x.dtype, [&]<class T>() {
+    const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
+    ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
+      auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
+      auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
+      int64_t packed = -1;
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t tile = task / panels, row = task % panels * panel;
+        const int64_t first = tile * kernels_.tile;
+        const int64_t count = std::min(kernels_.tile, n - first);
+        if (packed != tile) {
+          loops.pack_rows(x.As<T>() + first, x.row_stride, columns_, count, lines);
+          packed = tile;
+        }
+        const int64_t rows = std::min(panel, rows_ - row);
+        std::fill_n(sums, rows * kernels_.tile, 0.0f);
+        for (int64_t block = 0; block < blocks(); ++block) {
+          kernels_.multiply(Block(block, row / 4, rows / 4),
+                            lines + block * kernels_.depth * kernels_.tile, sums);
+        }
+        kernels_.unpack_rows(sums, rows, count, accumulate,
+                             y.As<float>() + row * y.row_stride + first, y.row_stride);
+      }
+    });
+  });
+}
+
+}  // namespace weft::kernels::cpu

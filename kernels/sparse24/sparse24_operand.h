@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "common/status.h"
+#include "kernels/cpu/aligned_memory.h"
+#include "kernels/sparse24/sparse24_simd.h"
+#include "kernels/tensor_view.h"
+
+namespace weft::kernels::cpu {
+
+/// A sparse matrix A [rows, columns] in groups of four rows, for the kernels that were active when
+/// it was made. rows is a multiple of 4. Not thread-safe.
+class SparseOperand {
+ public:
+  /// Elements of rows [4 group, 4 group + 4) in columns [first, first + count): codes[c] has bit r
+  /// for row r.
+  using CodesOf = std::function<void(int64_t group, int64_t first, int64_t count, uint8_t* codes)>;
+
+  SparseOperand(int64_t rows, int64_t columns)
+      : kernels_(PickSparseKernels()), rows_(rows), columns_(columns) {}
+
+  /// Lists the elements. kExhausted when there is no memory.
+  Status List(const CodesOf& codes_of);
+
+  /// Takes the values of the elements from A, or from its transpose; f32, bf16 or f16.
+  void Take(const TensorView& matrix);
+  void TakeTransposed(const TensorView& transpose);
+
+  /// Lists the elements that are not 0, and takes their values, of A given by its transpose.
+  Status ListTransposed(const TensorView& transpose);
+
+  /// y [m, rows] = x [m, columns] Aᵀ + bias; bias [rows] may be null.
+  void Multiply(const TensorView& x, const float* bias, const TensorView& y) const;
+
+  /// y [rows, n] (+)= A x for x [columns, n]; y is f32.
+  void MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const;
+
+  int64_t Bytes() const { return bytes_; }
+
+ private:
+  int64_t groups() const { return rows_ / 4; }
+  int64_t blocks() const { return (columns_ + kernels_.depth - 1) / kernels_.depth; }
+  const SparseGroup* Groups(int64_t block) const {
+    return static_cast<const SparseGroup*>(lists_.get()) + block * groups();
+  }
+  SparseBlock Block(int64_t block, int64_t first_group, int64_t count) const;
+  int64_t DepthOf(int64_t block) const;
+  Status Reserve(int64_t entries, int64_t values);
+  int64_t PanelRows(int64_t tiles) const;
+  /// Calls fn(block, group, lines, listed) for each group, where element (c, r) of the transpose is
+  /// at lines[c * tile + r], as f32, for columns c of the block and rows r of the group. `listed`
+  /// is the same for all of one thread.
+  template <class Fn>
+  void ForEachGroup(const TensorView& transpose, const Fn& fn) const;
+
+  const SparseKernels& kernels_;
+  int64_t rows_, columns_;
+  AlignedMemory lists_, entries_, values_;  // [blocks, groups], and what they point at
+  int64_t most_entries_ = 0, most_values_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace weft::kernels::cpu

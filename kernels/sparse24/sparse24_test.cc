@@ -1,0 +1,66 @@
+#include "kernels/sparse24/sparse24.h"
+
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels {
+namespace {
+
+TEST(Sparse24, MatchesTheReference) {
+  EXPECT_EQ(testing::CheckCases(testing::Sparse24Cases()), "");
+}
+
+// A mask that changes is followed by the next Pack() alone.
+TEST(Sparse24, FollowsAMaskThatChanges) {
+  std::vector<float> weight(16 * 8, 1.0f), x(3 * 8, 1.0f), y(3 * 16);
+  std::vector<uint16_t> bits(8, 0xA5A5);
+  const TensorView w(weight.data(), DType::kF32, {16, 8}), mask(bits.data(), DType::kU16, {4, 2});
+  Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight({}, 16, 8, DType::kF32);
+  ASSERT_TRUE(sparse.ok());
+  const SparseForwardArgs args = {.x = {x.data(), DType::kF32, {3, 8}},
+                                  .weight = sparse->get(),
+                                  .y = {y.data(), DType::kF32, {3, 16}}};
+  EXPECT_EQ((*sparse)->Pack({}, w).code(), StatusCode::kInvalid);
+  ASSERT_TRUE((*sparse)->SetMask({}, mask).ok());
+  EXPECT_EQ(SparseForward({}, args).code(), StatusCode::kInvalid);
+  ASSERT_TRUE((*sparse)->Pack({}, w).ok());
+  ASSERT_TRUE(SparseForward({}, args).ok());
+  EXPECT_EQ(y, std::vector<float>(3 * 16, 4.0f));
+  bits.assign(8, 0xFFFF);
+  ASSERT_TRUE((*sparse)->SetMask({}, mask).ok());
+  ASSERT_TRUE((*sparse)->Pack({}, w).ok());
+  ASSERT_TRUE(SparseForward({}, args).ok());
+  EXPECT_EQ(y, std::vector<float>(3 * 16, 8.0f));
+  EXPECT_GE((*sparse)->Bytes(), 2 * 16 * 8 * 4);
+}
+
+TEST(Sparse24, NoRowsLeaveAGradientOfZeros) {
+  std::array<float, 32> memory;
+  memory.fill(3.0f);
+  const TensorView dweight(memory.data(), DType::kF32, {4, 8});
+  const SparseBackwardWeightArgs args = {.x = {memory.data(), DType::kF32, {0, 8}},
+                                         .dy = {memory.data(), DType::kF32, {0, 4}},
+                                         .dweight = dweight};
+  ASSERT_TRUE(SparseBackwardWeight({}, args).ok());
+  EXPECT_EQ(memory[7], 3.0f);
+}
+
+TEST(Sparse24, RefusesArgumentsThatDoNotFit) {
+  EXPECT_EQ(NewSparseWeight({}, 6, 8, DType::kF32).status().ToString(),
+            "INVALID: SparseWeight: there is none of [6, 8] f32; hint: sizes that are multiples of "
+            "4, and a type of activations");
+  std::array<float, 64> memory{};
+  Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight({}, 4, 8, DType::kF32);
+  ASSERT_TRUE(sparse.ok());
+  const TensorView x(memory.data(), DType::kF32, {2, 8}), y(memory.data(), DType::kF32, {2, 8});
+  EXPECT_EQ(SparseForward({}, {.x = x, .weight = sparse->get(), .y = y}).code(),
+            StatusCode::kInvalid);
+  EXPECT_EQ(SparseForward({}, {.x = x, .y = y}).code(), StatusCode::kInvalid);
+}
+
+}  // namespace
+}  // namespace weft::kernels

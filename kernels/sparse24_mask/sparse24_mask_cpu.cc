@@ -1,0 +1,62 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/sparse24_mask/sparse24_mask.h"
+#include "kernels/sparse24_mask/sparse24_mask_check.h"
+#include "kernels/sparse24_mask/sparse24_mask_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+struct NewMask;  // A use of scratch memory.
+
+template <class T>
+void RunMask(MaskLoop<T> loop, const TensorView& weight, const TensorView& mask,
+             const TensorView& flips) {
+  const int64_t rows = mask.shape[0], blocks = mask.shape[1];
+  constexpr int64_t kGrainBlocks = 1024;
+  const int64_t grain = std::max<int64_t>(kGrainBlocks / std::max<int64_t>(blocks, 1), 1);
+  ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+    auto* found = ThreadScratch<NewMask, uint16_t>(blocks);
+    for (int64_t row = begin; row < end; ++row) {
+      loop(weight.As<T>() + 4 * row * weight.row_stride, weight.row_stride, blocks, found);
+      uint16_t* to = mask.As<uint16_t>() + row * blocks;
+      if (flips) {
+        int32_t changed = 0;
+        for (int64_t i = 0; i < blocks; ++i) {
+          changed += std::popcount(static_cast<uint16_t>(found[i] ^ to[i]));
+        }
+        flips.As<int32_t>()[row] = changed;
+      }
+      std::copy_n(found, blocks, to);
+    }
+  });
+}
+
+}  // namespace
+
+Status TransposableMask(const Stream& stream, const TransposableMaskArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckMask(stream, "TransposableMask", args.weight, args.mask, args.flips));
+  const MaskKernels& kernels = PickMaskKernels();
+  if (args.weight.dtype == DType::kF32) {
+    RunMask(kernels.transposable_f32, args.weight, args.mask, args.flips);
+  } else {
+    RunMask(kernels.transposable_bf16, args.weight, args.mask, args.flips);
+  }
+  return OkStatus();
+}
+
+Status RowMask(const Stream& stream, const RowMaskArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckMask(stream, "RowMask", args.weight, args.mask, args.flips));
+  const MaskKernels& kernels = PickMaskKernels();
+  if (args.weight.dtype == DType::kF32) {
+    RunMask(kernels.row_f32, args.weight, args.mask, args.flips);
+  } else {
+    RunMask(kernels.row_bf16, args.weight, args.mask, args.flips);
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

@@ -1,0 +1,149 @@
+#include "kernels/sparse24_mvue/sparse24_mvue_simd.h"
+
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_philox.h"
+
+namespace weft::kernels::cpu::WEFT_ISA {
+namespace {
+
+// Below this sum of magnitudes a group becomes zeros: its quotients would not be normal numbers.
+constexpr float kLeastSum = 0x1.0p-100f;
+
+// Uniform in [0, 1), as UniformFloat.
+WEFT_INLINE VecF Uniform(VecU words) {
+  return __builtin_convertvector(reinterpret_cast<VecI>(words >> 8), VecF) * 0x1.0p-24f;
+}
+
+// One group a lane: element r in x[r].
+struct Groups {
+  VecF x[4];
+};
+
+struct Sums {
+  VecF a[4];  // Magnitudes, ...
+  VecF sum;   // ... and their sum.
+};
+
+WEFT_INLINE Sums SumsOf(const Groups& groups) {
+  Sums s;
+  for (int i = 0; i < 4; ++i) s.a[i] = Abs(groups.x[i]);
+  s.sum = (s.a[0] + s.a[1]) + (s.a[2] + s.a[3]);
+  return s;
+}
+
+// The first element at which the running sum of `a` passes `point`; the last one of those that are
+// not 0 where rounding leaves it beyond all.
+struct Chosen {
+  VecI is[4];
+};
+WEFT_INLINE Chosen PassedBy(const VecF (&a)[4], VecF point) {
+  Chosen chosen;
+  VecI found = {}, last = VecI{} - 1;
+  VecF running = {};
+  for (int i = 0; i < 4; ++i) {
+    running += a[i];
+    const VecI here = (running > point) & (a[i] > 0.0f) & ~found;
+    chosen.is[i] = here;
+    found |= here;
+  }
+  for (int i = 3; i >= 0; --i) {
+    const VecI fallback = ~found & last & (a[i] > 0.0f);
+    chosen.is[i] |= fallback;
+    last &= ~fallback;
+    found |= fallback;
+  }
+  return chosen;
+}
+
+// Draws without putting back. An element is kept with probability
+//   p_i = t_i + a_i (K - k_i),  t_i = a_i / s,  k_i = t_i / (s - a_i),  K = sum of k:
+// that of being first, and that of coming after each other first one.
+WEFT_INLINE void DrawSequential(Groups& groups, const VecU (&words)[4]) {
+  Sums s = SumsOf(groups);
+  // A share of the sum for each, so that there always are two to draw; more than rounding takes.
+  const VecF share = s.sum * 0x1.0p-22f;
+  for (int i = 0; i < 4; ++i) s.a[i] += share;
+  s.sum = (s.a[0] + s.a[1]) + (s.a[2] + s.a[3]);
+  const Chosen first = PassedBy(s.a, Uniform(words[0]) * s.sum);
+  VecF rest[4], first_magnitude = {};
+  for (int i = 0; i < 4; ++i) {
+    rest[i] = first.is[i] ? VecF{} : s.a[i];
+    first_magnitude = first.is[i] ? s.a[i] : first_magnitude;
+  }
+  const VecF rest_sum = (rest[0] + rest[1]) + (rest[2] + rest[3]);
+  const Chosen second = PassedBy(rest, Uniform(words[1]) * rest_sum);
+  VecF t[4], k[4];
+  for (int i = 0; i < 4; ++i) {
+    t[i] = s.a[i] / s.sum;
+    // The others by themselves: s - a_i would lose them beside a large a_i.
+    const VecF others = (s.a[(i + 1) % 4] + s.a[(i + 2) % 4]) + s.a[(i + 3) % 4];
+    k[i] = t[i] / others;
+  }
+  for (int i = 0; i < 4; ++i) {
+    const VecF other_k = (k[(i + 1) % 4] + k[(i + 2) % 4]) + k[(i + 3) % 4];
+    const VecF p = t[i] + s.a[i] * other_k;
+    groups.x[i] = (first.is[i] | second.is[i]) ? groups.x[i] / p : VecF{};
+  }
+}
+
+// p_i = 2 a_i / s; where that passes 1 for the largest, it is always kept, and the others share the
+// second place. Those are kept in whose part of [0, 2) one of u and u + 1 lies.
+WEFT_INLINE void DrawMinimumVariance(Groups& groups, const VecU (&words)[4]) {
+  const Sums s = SumsOf(groups);
+  const VecF largest = Max(Max(s.a[0], s.a[1]), Max(s.a[2], s.a[3]));
+  VecF rest[4], taken = {};
+  VecI is_taken[4], none = VecI{} - 1;
+  for (int i = 0; i < 4; ++i) {
+    is_taken[i] = (s.a[i] == largest) & (2.0f * largest > s.sum) & none;
+    none &= ~is_taken[i];
+    rest[i] = is_taken[i] ? VecF{} : s.a[i];
+    taken = is_taken[i] ? Set(1.0f) : taken;
+  }
+  const VecF rest_sum = (rest[0] + rest[1]) + (rest[2] + rest[3]);
+  // Points of the running sum of `rest`: one, or two half of it apart.
+  const VecF spacing = taken > 0.0f ? rest_sum : 0.5f * rest_sum;
+  const VecF point = Uniform(words[0]) * spacing;
+  const Chosen one = PassedBy(rest, point);
+  const Chosen two = PassedBy(rest, point + spacing);
+  for (int i = 0; i < 4; ++i) {
+    const VecI drawn = one.is[i] | (two.is[i] & ~(taken > 0.0f));
+    const VecF scale = spacing / rest[i];
+    groups.x[i] = is_taken[i] ? groups.x[i] : drawn ? groups.x[i] * scale : VecF{};
+  }
+}
+
+WEFT_INLINE void Draw(MvueDraw draw, const PhiloxKey& key, uint64_t block, Groups& groups) {
+  VecU low, high, words[4];
+  for (int i = 0; i < kLanes; ++i) {
+    low[i] = static_cast<uint32_t>(block + i);
+    high[i] = static_cast<uint32_t>((block + i) >> 32);
+  }
+  PhiloxBlocks(key, low, high, words);
+  const VecF sum = SumsOf(groups).sum;
+  if (draw == MvueDraw::kSequential) {
+    DrawSequential(groups, words);
+  } else {
+    DrawMinimumVariance(groups, words);
+  }
+  // 0 of zeros, and a NaN of what is not finite.
+  const VecF finite = sum * 0.0f;
+  for (VecF& x : groups.x) x = (sum < kLeastSum ? VecF{} : x) + finite;
+}
+
+template <class T>
+void Run(MvueDraw draw, const PhiloxKey& key, uint64_t block, const T* x, int64_t x_stride, T* y,
+         int64_t y_stride, int64_t columns) {
+  for (int64_t c = 0; c < columns; c += kLanes) {
+    const int64_t here = columns - c;
+    Groups groups;
+    for (int r = 0; r < 4; ++r) groups.x[r] = LoadUpTo(x + r * x_stride + c, here);
+    Draw(draw, key, block + static_cast<uint64_t>(c), groups);
+    for (int r = 0; r < 4; ++r) StoreUpTo(y + r * y_stride + c, groups.x[r], here);
+  }
+}
+
+}  // namespace
+
+const MvueKernels kMvueKernels = {.f32 = {Run<float>}, .bf16 = {Run<BFloat16>}, .f16 = {Run<Half>}};
+
+}  // namespace weft::kernels::cpu::WEFT_ISA
