@@ -30,8 +30,7 @@ struct SparseGroup {
 struct SparsePair {
   uint8_t first, second;
 };
-inline constexpr SparsePair kSparsePairs[kPairLists] = {{2, 3}, {1, 3}, {0, 3},
-                                                        {0, 1}, {1, 2}, {0, 2}};
+constexpr SparsePair kSparsePairs[kPairLists] = {{2, 3}, {1, 3}, {0, 3}, {0, 1}, {1, 2}, {0, 2}};
 
 /// The lists of a column by its elements, bit r for row r: a pair or none, one more pair of four
 /// elements, a row of one or three. The number after the last list stands for none.
@@ -73,7 +72,7 @@ constexpr SparseCodes ListSparseCodes() {
   return codes;
 }
 
-inline constexpr SparseCodes kSparseCodes = ListSparseCodes();
+constexpr SparseCodes kSparseCodes = ListSparseCodes();
 
 /// Groups of one block of columns, each with its entries.
 struct SparseBlock {

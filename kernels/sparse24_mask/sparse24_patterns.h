@@ -12,7 +12,7 @@ struct KeptPair {
 inline constexpr int kPairs = 6;
 
 /// By rising bits.
-inline constexpr KeptPair kKeptPairs[kPairs] = {{0, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3}, {2, 3}};
+constexpr KeptPair kKeptPairs[kPairs] = {{0, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3}, {2, 3}};
 
 /// A block of 4 x 4 with two kept in each row and column.
 struct TransposablePattern {
@@ -48,6 +48,6 @@ constexpr TransposablePatterns ListTransposablePatterns() {
 }
 
 /// All of them, by rising bits.
-inline constexpr TransposablePatterns kTransposable = ListTransposablePatterns();
+constexpr TransposablePatterns kTransposable = ListTransposablePatterns();
 
 }  // namespace weft::kernels

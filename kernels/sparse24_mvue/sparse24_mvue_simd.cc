@@ -75,7 +75,7 @@ WEFT_INLINE void DrawSequential(Groups& groups, const VecU (&words)[4]) {
   VecF t[4], k[4];
   for (int i = 0; i < 4; ++i) {
     t[i] = s.a[i] / s.sum;
-    // The others by themselves: s - a_i would lose them beside a large a_i.
+    // The others by themselves: s - a_i would lose them next to a large a_i.
     const VecF others = (s.a[(i + 1) % 4] + s.a[(i + 2) % 4]) + s.a[(i + 3) % 4];
     k[i] = t[i] / others;
   }

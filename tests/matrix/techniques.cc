@@ -146,15 +146,15 @@ Choice OverParameterization(const std::string& kind) {
           [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
 }
 
-/// Averages are for evaluation and export: the training is the same.
+/// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
-  return {"averaging " + kind, Effect::kSameBits,
+  return {"averaging " + kind, Effect::kOwnTraining,
           [=](JobSpec& job) { job.train.averaging.kind = kind; }};
 }
 
-/// Measures alone.
+/// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
-  return {"gradient_noise_scale", Effect::kSameNumbers,
+  return {"gradient_noise_scale", Effect::kOwnTraining,
           [](JobSpec& job) { job.train.gradient_noise_scale = true; }};
 }
 

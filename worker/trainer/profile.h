@@ -18,7 +18,8 @@ namespace weft::trainer {
 /// to context and collectives for as long as it lives. Not thread-safe.
 class ProfileRecording {
  public:
-  /// `first_step` counts from 1. `books`: the accounts of the groups of this rank, which outlive this.
+  /// `first_step` counts from 1. `books`: the accounts of the groups of this rank, which outlive
+  /// this.
   ProfileRecording(engine::Context& context, const CollectiveBooks& books, int64_t first_step,
                    int64_t steps);
   ~ProfileRecording();

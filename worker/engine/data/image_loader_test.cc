@@ -78,8 +78,7 @@ TEST(ImageLoader, RefusesPicturesOfAnotherSize) {
   EXPECT_THAT(ImageLoader::Create(span, options).status().message(), HasSubstr("3 x 3 pixels"));
   span.labels = nullptr;
   EXPECT_THAT(ImageLoader::Create(span, kTiny).status().message(), HasSubstr("no labels"));
-  EXPECT_THAT(ImageLoader::Create(MakeSpan({}), kTiny).status().message(),
-              HasSubstr("no images"));
+  EXPECT_THAT(ImageLoader::Create(MakeSpan({}), kTiny).status().message(), HasSubstr("no images"));
 }
 
 }  // namespace
