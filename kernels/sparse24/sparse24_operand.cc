@@ -246,68 +246,61 @@ int64_t SparseOperand::PanelRows(int64_t tiles) const {
   return Parts(std::min(rows, most), 4) * 4;
 }
 
-void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y) const {
-  const int64_t m = x.shape[0];
-  if (m == 0) return;
-  const int64_t tiles = Parts(m, kernels_.tile), panel = PanelRows(tiles);
+// Tiles of `count` numbers of each line of the dense matrix, times panels of rows of this one.
+template <class Pack, class Finish>
+void SparseOperand::MultiplyTiles(int64_t count, const Pack& pack, const Finish& finish) const {
+  const int64_t tiles = Parts(count, kernels_.tile), panel = PanelRows(tiles);
   const int64_t panels = Parts(rows_, panel);
+  ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
+    auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
+    auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
+    int64_t packed = -1;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t tile = task / panels, row = task % panels * panel;
+      const int64_t first = tile * kernels_.tile, here = std::min(kernels_.tile, count - first);
+      if (packed != tile) pack(first, here, lines);
+      packed = tile;
+      const int64_t rows = std::min(panel, rows_ - row);
+      std::fill_n(sums, rows * kernels_.tile, 0.0f);
+      for (int64_t block = 0; block < blocks(); ++block) {
+        kernels_.multiply(Block(block, row / 4, rows / 4),
+                          lines + block * kernels_.depth * kernels_.tile, sums);
+      }
+      finish(first, here, row, rows, sums);
+    }
+  });
+}
+
+void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y) const {
+  if (x.shape[0] == 0) return;
   WithFloatType(x.dtype, [&]<class T>() {
     const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
-    ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
-      auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
-      auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
-      int64_t packed = -1;
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t tile = task / panels, row = task % panels * panel;
-        const int64_t first = tile * kernels_.tile;
-        const int64_t count = std::min(kernels_.tile, m - first);
-        if (packed != tile) {
+    MultiplyTiles(
+        x.shape[0],
+        [&](int64_t first, int64_t count, float* lines) {
           loops.pack_columns(x.As<T>() + first * x.row_stride, x.row_stride, count, columns_,
                              lines);
-          packed = tile;
-        }
-        const int64_t rows = std::min(panel, rows_ - row);
-        std::fill_n(sums, rows * kernels_.tile, 0.0f);
-        for (int64_t block = 0; block < blocks(); ++block) {
-          kernels_.multiply(Block(block, row / 4, rows / 4),
-                            lines + block * kernels_.depth * kernels_.tile, sums);
-        }
-        loops.unpack_columns(sums, count, rows, bias == nullptr ? nullptr : bias + row,
-                             y.As<T>() + first * y.row_stride + row, y.row_stride);
-      }
-    });
+        },
+        [&](int64_t first, int64_t count, int64_t row, int64_t rows, const float* sums) {
+          loops.unpack_columns(sums, count, rows, bias == nullptr ? nullptr : bias + row,
+                               y.As<T>() + first * y.row_stride + row, y.row_stride);
+        });
   });
 }
 
 void SparseOperand::MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const {
-  const int64_t n = x.shape[1];
-  if (n == 0) return;
-  const int64_t tiles = Parts(n, kernels_.tile), panel = PanelRows(tiles);
-  const int64_t panels = Parts(rows_, panel);
+  if (x.shape[1] == 0) return;
   WithFloatType(x.dtype, [&]<class T>() {
     const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
-    ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
-      auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
-      auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
-      int64_t packed = -1;
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t tile = task / panels, row = task % panels * panel;
-        const int64_t first = tile * kernels_.tile;
-        const int64_t count = std::min(kernels_.tile, n - first);
-        if (packed != tile) {
+    MultiplyTiles(
+        x.shape[1],
+        [&](int64_t first, int64_t count, float* lines) {
           loops.pack_rows(x.As<T>() + first, x.row_stride, columns_, count, lines);
-          packed = tile;
-        }
-        const int64_t rows = std::min(panel, rows_ - row);
-        std::fill_n(sums, rows * kernels_.tile, 0.0f);
-        for (int64_t block = 0; block < blocks(); ++block) {
-          kernels_.multiply(Block(block, row / 4, rows / 4),
-                            lines + block * kernels_.depth * kernels_.tile, sums);
-        }
-        kernels_.unpack_rows(sums, rows, count, accumulate,
-                             y.As<float>() + row * y.row_stride + first, y.row_stride);
-      }
-    });
+        },
+        [&](int64_t first, int64_t count, int64_t row, int64_t rows, const float* sums) {
+          kernels_.unpack_rows(sums, rows, count, accumulate,
+                               y.As<float>() + row * y.row_stride + first, y.row_stride);
+        });
   });
 }
 

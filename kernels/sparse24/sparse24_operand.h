@@ -49,6 +49,10 @@ class SparseOperand {
   int64_t DepthOf(int64_t block) const;
   Status Reserve(int64_t entries, int64_t values);
   int64_t PanelRows(int64_t tiles) const;
+  /// Multiplies by a dense matrix with lines of `count` numbers: pack(first, count, lines) brings a
+  /// tile of each line, finish(first, count, row, rows, sums) takes the sums of a panel of rows.
+  template <class Pack, class Finish>
+  void MultiplyTiles(int64_t count, const Pack& pack, const Finish& finish) const;
   /// Calls fn(block, group, lines, listed) for each group, where element (c, r) of the transpose is
   /// at lines[c * tile + r], as f32, for columns c of the block and rows r of the group. `listed`
   /// is the same for all of one thread.
