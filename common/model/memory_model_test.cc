@@ -19,7 +19,7 @@ ModelSpec Gpt2Model() {
   return model;
 }
 
-// Of which the first `recomputed` blocks are recomputed.
+// Inputs of GPT-2 that recomputes its first `recomputed` blocks.
 MemoryInputs Gpt2Inputs(int64_t recomputed = 0) {
   JobSpec job;
   job.model = Gpt2Model();

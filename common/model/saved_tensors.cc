@@ -124,9 +124,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
   bytes.kept = bits == 0 ? bytes.plain : kept(bits);
   if (bits > 0 && model.experts > 0) {
-    // At the last expert its own values are there and all that experts read and make, of which
-    // there are no quantised values nor a sum yet; then quantised values of what they read, and at
-    // last, beside the sum, those of what they make.
+    // At the last expert its own values are there, and all inputs and outputs of the experts, which
+    // are neither quantised nor summed yet. Then the inputs are quantised, and at last the outputs,
+    // while their sum is there.
     const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
     const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
                          std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);

@@ -18,10 +18,11 @@ struct StateFormat {
 
   bool operator==(const StateFormat&) const = default;
 
+  /// The number of scales that `numbers` numbers have.
   int64_t Scales(int64_t numbers) const {
     return scale_block == 0 ? 0 : (numbers + scale_block - 1) / scale_block;
   }
-  /// Of so many numbers with their scales.
+  /// Bytes of `numbers` numbers with their scales.
   int64_t Bytes(int64_t numbers) const {
     return static_cast<int64_t>(DTypeSize(dtype)) * numbers +
            static_cast<int64_t>(sizeof(float)) * Scales(numbers);

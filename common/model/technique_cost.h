@@ -89,8 +89,8 @@ class TechniqueCost {
   virtual void AddStepWork(const ModelShape&, StepWork&) const {}
 
   /// Expected share of the work of a sub-layer, forward and backward, that training computes for a
-  /// micro-batch of `sequences`; 0: of so many that a single one does not count. A gate
-  /// (worker/engine/nn/graft.h) skips the rest.
+  /// micro-batch of `sequences`; 0: the limit of many sequences. A gate (worker/engine/nn/graft.h)
+  /// skips the rest.
   virtual double ComputedShare(const ModelSpec&, SubLayer, int64_t /*layer*/,
                                int64_t /*sequences*/) const {
     return 1;

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSlots = 40;
 constexpr int64_t kUnit = 8;
 
-/// A chain of random stages, of which each may be run in one mode.
+/// A chain of random stages, each with one mode.
 std::vector<ChainStage> RandomChain(uint32_t seed) {
   PhiloxStream random({seed, 0, 0});
   const auto pick = [&](int64_t most) {

@@ -42,7 +42,7 @@ class DeviceModel {
   double HostLinkBytesPerSecond() const { return host_link_bytes_per_second_; }
 
   /// Seconds of an all-reduce over `ranks`, at least `on_machine` of them on each machine that has
-  /// any, between which a rank has so many bytes per second.
+  /// any. Between machines a rank has `network_bytes_per_second`.
   double AllReduceSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                           double bytes) const;
   /// Of what a rank has for all of `ranks`, itself among them, so many of which are on its machine.

@@ -58,7 +58,8 @@ class RankShare {
   /// The same where these units are kept on the device, and the sum of these.
   weft::OpenGradients OpenGradientsBut(const std::vector<int64_t>& kept) const;
   StreamedUnit Kept(const std::vector<int64_t>& units) const;
-  /// Where so many ranks partition the parameters, as they do at that stage of ZeRO; else nothing.
+  /// The parameters partitioned over `shard_ranks` ranks, as `zero_stage` 3 does; none of a
+  /// lower stage or one rank.
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t shard_ranks) const;
 
   /// Of what its blocks may compute again, or send to the host.

@@ -22,7 +22,7 @@ struct StepInputs {
   int64_t recomputed_blocks = 0;
   int64_t threads = 1;
   int64_t ranks = 1;     ///< Ranks that see different tokens, each of shape.tensor ranks.
-  int64_t pipeline = 1;  ///< Pipeline ranks, each of which has `ranks`.
+  int64_t pipeline = 1;  ///< Pipeline ranks; each stage has `ranks`.
   int64_t ranks_on_worker = 1;
   /// In a lower bound: no worker has more ranks, and groups of ranks are on as few workers as they
   /// can be. 0: ranks fill workers of `ranks_on_worker` one after the other.

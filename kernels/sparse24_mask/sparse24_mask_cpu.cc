@@ -13,7 +13,7 @@ namespace {
 struct NewMask;  // A use of scratch memory.
 
 template <class T>
-void RunMask(MaskLoop<T> loop, const TensorView& weight, const TensorView& mask,
+void RunLoop(MaskLoop<T> loop, const TensorView& weight, const TensorView& mask,
              const TensorView& flips) {
   const int64_t rows = mask.shape[0], blocks = mask.shape[1];
   constexpr int64_t kGrainBlocks = 1024;
@@ -35,27 +35,23 @@ void RunMask(MaskLoop<T> loop, const TensorView& weight, const TensorView& mask,
   });
 }
 
+void RunLoops(const MaskLoops& loops, const TensorView& weight, const TensorView& mask,
+              const TensorView& flips) {
+  if (weight.dtype == DType::kF32) return RunLoop(loops.f32, weight, mask, flips);
+  RunLoop(loops.bf16, weight, mask, flips);
+}
+
 }  // namespace
 
 Status TransposableMask(const Stream& stream, const TransposableMaskArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMask(stream, "TransposableMask", args.weight, args.mask, args.flips));
-  const MaskKernels& kernels = PickMaskKernels();
-  if (args.weight.dtype == DType::kF32) {
-    RunMask(kernels.transposable_f32, args.weight, args.mask, args.flips);
-  } else {
-    RunMask(kernels.transposable_bf16, args.weight, args.mask, args.flips);
-  }
+  RunLoops(PickMaskKernels().transposable, args.weight, args.mask, args.flips);
   return OkStatus();
 }
 
 Status RowMask(const Stream& stream, const RowMaskArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMask(stream, "RowMask", args.weight, args.mask, args.flips));
-  const MaskKernels& kernels = PickMaskKernels();
-  if (args.weight.dtype == DType::kF32) {
-    RunMask(kernels.row_f32, args.weight, args.mask, args.flips);
-  } else {
-    RunMask(kernels.row_bf16, args.weight, args.mask, args.flips);
-  }
+  RunLoops(PickMaskKernels().rows, args.weight, args.mask, args.flips);
   return OkStatus();
 }
 

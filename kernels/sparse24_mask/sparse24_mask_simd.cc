@@ -134,10 +134,8 @@ void Masks(const T* weight, int64_t stride, int64_t blocks, uint16_t* mask) {
 }  // namespace
 
 const MaskKernels kMaskKernels = {
-    .transposable_f32 = Masks<BestTransposable, float>,
-    .row_f32 = Masks<BestOfRows, float>,
-    .transposable_bf16 = Masks<BestTransposable, BFloat16>,
-    .row_bf16 = Masks<BestOfRows, BFloat16>,
+    .transposable = {Masks<BestTransposable, float>, Masks<BestTransposable, BFloat16>},
+    .rows = {Masks<BestOfRows, float>, Masks<BestOfRows, BFloat16>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -11,9 +11,14 @@ namespace weft::kernels::cpu {
 template <class T>
 using MaskLoop = void (*)(const T* weight, int64_t stride, int64_t blocks, uint16_t* mask);
 
+/// One for each type of weights.
+struct MaskLoops {
+  MaskLoop<float> f32;
+  MaskLoop<BFloat16> bf16;
+};
+
 struct MaskKernels {
-  MaskLoop<float> transposable_f32, row_f32;
-  MaskLoop<BFloat16> transposable_bf16, row_bf16;
+  MaskLoops transposable, rows;
 };
 
 WEFT_ISA_TABLE(MaskKernels)

@@ -66,7 +66,7 @@ Status DeviceWeights::FinishUploads() {
   return uploader_ != nullptr ? uploader_->Finish() : OkStatus();
 }
 
-Status DeviceWeights::FinishUploadsBeside() {
+Status DeviceWeights::FinishUploadsFromUpdateThread() {
   return uploader_ != nullptr ? uploader_->FinishBeside() : OkStatus();
 }
 

@@ -39,8 +39,8 @@ class DeviceWeights {
   Status Renew();
   /// Waits until all has come: before values change that were under way.
   Status FinishUploads();
-  /// The same in a thread that runs alongside the rank's.
-  Status FinishUploadsBeside();
+  /// The same, called in the thread of a late update.
+  Status FinishUploadsFromUpdateThread();
 
  private:
   /// Brings everything that `stale_` says, and packs it.

@@ -128,7 +128,7 @@ Status OffloadedUpdates::Start(const StepArgs& args, bool late) {
 
 Status OffloadedUpdates::Run(UpdateUnderWay& update) {
   // What the update before a late one has made is still on its way to the device.
-  if (update.late) WEFT_RETURN_IF_ERROR(parts_.weights->FinishUploadsBeside());
+  if (update.late) WEFT_RETURN_IF_ERROR(parts_.weights->FinishUploadsFromUpdateThread());
   Status updated = parts_.updaters->main().Update(update.context, update.args);
   if (!updated.ok() && update.update_pipeline != nullptr) update.update_pipeline->Fail(updated);
   if (!update.late) update.context.host->updated().Finish();
