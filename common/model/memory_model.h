@@ -8,6 +8,7 @@
 
 #include "common/model/context_attention.h"
 #include "common/model/gradient_bytes.h"
+#include "common/model/mlp_products.h"
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
@@ -87,6 +88,7 @@ struct MemoryInputs {
   ProductKind products = ProductKind::kTiles;  ///< For precision->products; says the device, too.
   int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
   FormatBlocks format_blocks;                  ///< FormatBlocksOf `precision`.
+  MlpProducts mlp_products;                    ///< MlpProductsOf the training.
   OptimizerBytes optimizer;
   OpenGradients open_gradients;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.

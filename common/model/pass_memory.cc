@@ -175,6 +175,10 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     }
     reading = std::max(reading, size.row + in + size.qkv + 2 * InFormat(inputs, size.qkv));
   }
+  if (inputs.mlp_products.copies_gradients) {
+    // That of the MLP's result, then that of what its activation reads.
+    mlp_backward = std::max(mlp_backward + in, size.row + in + 2 * size.before);
+  }
   // The gradient of a scaled branch is not that of the stream.
   const int64_t branch = ScalesBranches(model) ? size.row : 0;
   return {mlp_backward + branch, reading + branch, size.row + size.qkv + attending + branch,
@@ -232,10 +236,13 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
                (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
                 model.experts + received);
   }
-  const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
+  const int64_t before = MlpInputs(model) * MlpWidth(model), inner = before + MlpWidth(model);
+  const int64_t copies =
+      inputs.mlp_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
   return PutOffInFormat(inputs) +
          tokens * ElementOf(inputs) *
-             (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
+             (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor +
+              copies);
 }
 
 /// Gradients of a row around the first norm of a block in the backward pass, where those of results

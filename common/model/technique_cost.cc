@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/model/precision.h"
 #include "common/spec/technique_checks.h"
 
 namespace weft {
@@ -80,6 +81,21 @@ void SetPrecision(JobSpec& job, const std::string& precision) {
     const PrecisionRecipe* own = technique->precision();
     if (own != nullptr && own->name != precision) technique->ForgetPrecision(job);
   }
+}
+
+std::string MlpRateName(std::string_view rate_name, GemmPass pass, DType products) {
+  const std::string_view name = pass == GemmPass::kForward         ? "forward_"
+                                : pass == GemmPass::kInputGradient ? "input_gradient_"
+                                                                   : "weight_gradient_";
+  return std::string(rate_name) + std::string(name) + std::string(GemmRateName(products));
+}
+
+MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const MlpProducts products = technique->ProductsOfMlps(train, on_cuda);
+    if (products.any()) return products;
+  }
+  return {};
 }
 
 StepWork StepWorkOf(const ModelShape& shape) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/model/mlp_products.h"
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
 #include "common/model/precision.h"
@@ -99,6 +101,15 @@ class TechniqueCost {
   /// Whether residual branches are multiplied by something before they are added: their gradients
   /// are then other tensors than that of the residual stream.
   virtual bool ScalesBranches(const ModelSpec&) const { return false; }
+
+  /// How it multiplies by the weights of MLPs; any() is false where it does not.
+  virtual MlpProducts ProductsOfMlps(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
+
+  /// Where ProductsOfMlps() make training faster, and the job does not insist on them: the same job
+  /// without.
+  virtual std::optional<JobSpec> WithoutProducts(const JobSpec&) const { return std::nullopt; }
+  /// What the user can ask for instead of products that are slower than dense ones.
+  virtual std::string_view InsteadOfSlowProducts() const { return {}; }
 
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }

@@ -115,6 +115,16 @@ const std::map<const Feature*, Change>& Changes() {
       {&kActivationCompression, [](JobSpec& job) { job.resources.activation_bits = 4; }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
       {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
+      {FeatureOf("sparse24"), [](JobSpec& job) { job.train.sparsity.method = "measure"; }},
+      {FeatureOf("sparse24", 0),
+       [](JobSpec& job) {
+         job.train.sparsity = {.method = "static", .gradient_estimate = "exact"};
+       }},
+      {FeatureOf("sparse24", 1), [](JobSpec& job) { job.train.sparsity.method = "masked_decay"; }},
+      {FeatureOf("sparse24", 2),
+       [](JobSpec& job) {
+         job.train.sparsity = {.method = "sr_ste", .gradient_estimate = "exact"};
+       }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},

@@ -111,6 +111,47 @@ struct GuardSpec {
   }
 };
 
+/// The weights of MLPs are 2:4 sparse (two of four neighbours count) in training (Hu et al. 2024,
+/// arXiv 2404.01847).
+struct SparsitySpec {
+  std::string method = "none";
+  double decay = 6e-5;
+  int64_t mask_interval = 40;
+  double dense_share = 0.1667;
+  std::string gradient_estimate = "minimum_variance";
+  bool require = false;
+
+  bool operator==(const SparsitySpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(
+        Field("method",
+              "none; masked_decay: transposable masks, and a decay in the gradients of the weights "
+              "that they leave out; sr_ste: masks of rows, and a decay of these weights besides "
+              "the optimizer; static: transposable masks of the first weights; measure: dense, "
+              "with the flip rate that masks would have.")
+            .OneOf({"none", "masked_decay", "sr_ste", "static", "measure"}),
+        self.method);
+    visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste).")
+              .Range(0, 1),
+          self.decay);
+    visit(
+        Field("mask_interval", "Steps between two searches for masks.").Unit("steps").Range(1, 1e6),
+        self.mask_interval);
+    visit(Field("dense_share", "Share of the steps, the last ones, that train dense.").Range(0, 1),
+          self.dense_share);
+    visit(Field("gradient_estimate",
+                "2:4 estimate that the gradients of weights are computed from, without bias: "
+                "minimum_variance, sequential (drawn one after the other); exact: the dense "
+                "gradient.")
+              .OneOf({"minimum_variance", "sequential", "exact"}),
+          self.gradient_estimate);
+    visit(Field("require", "Train sparse also where the planner expects dense to be faster."),
+          self.require);
+  }
+};
+
 struct TrainSpec {
   int64_t steps = 1000;
   int64_t global_batch = 32;
@@ -124,6 +165,7 @@ struct TrainSpec {
   double gradient_clip_value = 0.0;
   LossScalingSpec loss_scaling;
   Fp8Spec fp8;
+  SparsitySpec sparsity;
   int64_t batch_warmup_steps = 0;
   int64_t batch_warmup_start = 0;
   bool gradient_noise_scale = false;
@@ -175,6 +217,7 @@ struct TrainSpec {
           self.gradient_clip_value);
     visit(Field("loss_scaling", "Dynamic loss scale of fp16."), self.loss_scaling);
     visit(Field("fp8", "Scaling of precision fp8."), self.fp8);
+    visit(Field("sparsity", "2:4 sparse weights of the MLPs."), self.sparsity);
     visit(Field("batch_warmup_steps",
                 "Steps over which the batch grows from batch_warmup_start to global_batch.")
               .Unit("steps")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/model/mlp_products.h"
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
 #include "common/model/transfer_waits.h"
@@ -37,10 +38,11 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 /// `format_share` counts where operands in the recipe's format are multiplied as such
 /// (StepRates::Multiplies). `context_ranks`: context-parallel ranks, which have equal parts of each
 /// sequence and of its pairs of a query and a key. Products take as many times longer as runs near
-/// by (StepRates::Near) say.
+/// by (StepRates::Near) say. `mlp`: how a technique multiplies by the weights of MLPs.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
-                    const StepRates& rates, int64_t threads, int64_t context_ranks);
+                    const StepRates& rates, int64_t threads, int64_t context_ranks,
+                    const MlpProducts& mlp = {});
 
 /// What the blocks of such a rank compute, which StepRates::Near asks.
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,

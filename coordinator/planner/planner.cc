@@ -348,13 +348,48 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
   return CutModel(job).status();
 }
 
+/// Says of products that a technique made for speed what they bring: compares with the job without
+/// them, planned by `plan`. kInvalid where they are slower, and the job does not insist.
+template <class PlanFn>
+Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, const PlanFn& plan) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::optional<JobSpec> without = technique->WithoutProducts(job);
+    if (!without) continue;
+    WEFT_ASSIGN_OR_RETURN(const PlanReport dense, plan(*without));
+    PlanCandidate& chosen = report.candidates.front();
+    const double own = chosen.plan.prediction.step_seconds;
+    const double other = dense.candidates.front().plan.prediction.step_seconds;
+    const std::string name(technique->feature().name);
+    // Within what predictions can tell.
+    constexpr double kAlike = 0.005;
+    char text[160];
+    if (own > (1 + kAlike) * other) {
+      std::snprintf(
+          text, sizeof(text),
+          "makes steps %.2f times as long as dense products do (%.3g s instead of %.3g s)",
+          own / other, own, other);
+      return InvalidError(name + " " + text + " on these machines; hint: " +
+                          std::string(technique->InsteadOfSlowProducts()));
+    }
+    if (other > (1 + kAlike) * own) {
+      std::snprintf(text, sizeof(text), " makes steps %.2f times as fast as dense products do",
+                    other / own);
+      chosen.reason += "; " + name + text;
+    }
+  }
+  return report;
+}
+
 }  // namespace
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
                            const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const JobSet jobs = JobsOf(job, cluster, false);
-  return PlanAmong(job, jobs, cluster, 0, stop);
+  const auto plan = [&](const JobSpec& asked) {
+    return PlanAmong(asked, JobsOf(asked, cluster, false), cluster, 0, stop);
+  };
+  WEFT_ASSIGN_OR_RETURN(PlanReport report, plan(job));
+  return WithWorthOfProducts(job, std::move(report), plan);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
@@ -382,7 +417,11 @@ Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster
                                const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, true);
+  const auto plan = [&](const JobSpec& asked) {
+    return PlanAmong(asked, JobsOf(asked, cluster, true), cluster, threads, stop);
+  };
   Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads, stop);
+  if (report.ok()) report = WithWorthOfProducts(job, *std::move(report), plan);
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
     const bool on_devices = WantsDevices(jobs.At(0), cluster);
     report->candidates.front().reason +=

@@ -101,9 +101,25 @@ double ProcessorRates::GemmFlopsPerSecond(DType products, int64_t m, int64_t n, 
     return factor * DefaultCoreRate(worker_.isa, products) * thinnest / (thinnest + half) *
            std::pow(running(threads), kThreadScaling);
   }
+  return factor * MeasuredRate(precision, m, n, k, measured, threads);
+}
+
+double ProcessorRates::MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m,
+                                         int64_t n, int64_t k, int64_t threads) const {
+  const std::string name = MlpRateName(rate_name, pass, products());
+  const int64_t measured = NearestThreads(worker_.gemm, name, threads);
+  if (measured == 0) return 0;
+  return ProductShare(worker_.calibration, products(), m, n, k) *
+         MeasuredRate(name, m, n, k, measured, threads);
+}
+
+double ProcessorRates::MeasuredRate(std::string_view name, int64_t m, int64_t n, int64_t k,
+                                    int64_t measured, int64_t threads) const {
+  const int64_t processors = worker_.processors > 0 ? worker_.processors : worker_.cores;
+  const auto running = [&](int64_t asked) { return D(std::min(asked, processors)); };
   double weights = 0, logs = 0;
   for (const GemmRate& rate : worker_.gemm) {
-    if (rate.precision != precision || rate.threads != measured || rate.flops_per_second <= 0) {
+    if (rate.precision != name || rate.threads != measured || rate.flops_per_second <= 0) {
       continue;
     }
     const double dm = Log2(m) - Log2(rate.m), dn = Log2(n) - Log2(rate.n),
@@ -113,7 +129,7 @@ double ProcessorRates::GemmFlopsPerSecond(DType products, int64_t m, int64_t n, 
     logs += weight * std::log(rate.flops_per_second);
   }
   const double scaling = std::pow(running(threads) / running(measured), kThreadScaling);
-  return factor * std::exp(logs / weights) * scaling;
+  return std::exp(logs / weights) * scaling;
 }
 
 double ProcessorRates::AttentionFlopsPerSecond(int64_t threads) const {

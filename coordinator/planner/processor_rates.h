@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/model/memory_model.h"
@@ -23,6 +24,8 @@ class ProcessorRates final : public StepRates {
   /// instruction set, less for thin matrices.
   double GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
                             int64_t threads) const override;
+  double MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m, int64_t n,
+                           int64_t k, int64_t threads) const override;
   /// Its products are small: a calibrated share of the rate of a 512-cube product.
   double AttentionFlopsPerSecond(int64_t threads) const override;
   double Slowdown(const RankPlace& place) const override;
@@ -69,6 +72,9 @@ class ProcessorRates final : public StepRates {
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
+  /// The rate of products of that name, as GemmFlopsPerSecond says, on so many threads.
+  double MeasuredRate(std::string_view name, int64_t m, int64_t n, int64_t k, int64_t measured,
+                      int64_t threads) const;
   /// How many ranks take turns on each processor of the worker; at least 1.
   double RanksPerProcessor(const RankPlace& place) const;
 

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/dtype.h"
+#include "common/model/model_counts.h"
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 #include "common/spec/time_calibration.h"
@@ -94,6 +96,12 @@ class StepRates {
   /// Seconds of a product [m, k] x [k, n] with operands in a format that Multiplies() names.
   virtual double FormatProductSeconds(const ProductFormat& /*format*/, int64_t /*m*/, int64_t /*n*/,
                                       int64_t /*k*/) const {
+    return 0;
+  }
+  /// FLOP/s, counted as those of a dense product, of a product with the weight of an MLP in the
+  /// form of a technique (MlpProducts::rate_name); 0: not measured.
+  virtual double MlpFlopsPerSecond(std::string_view /*rate_name*/, GemmPass /*pass*/, int64_t /*m*/,
+                                   int64_t /*n*/, int64_t /*k*/, int64_t /*threads*/) const {
     return 0;
   }
   /// How often the backward pass of attention draws its dropout again.

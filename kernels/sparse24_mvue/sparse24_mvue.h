@@ -20,8 +20,9 @@ enum class MvueDraw : uint8_t {
 /// of as many rows is then an unbiased estimate of that of xᵀ. Rows behind the last whole group are
 /// copied. A group with one element that is not 0 keeps it as it is; one of zeros stays.
 ///
-/// Group g of column c takes the words of block (first_row / 4 + g) * columns + c of the Philox
-/// stream, so that any split of rows draws the same.
+/// x may be a part of a larger matrix: group g of column c takes the words of block
+/// (first_row / 4 + g) * all_columns + first_column + c of the Philox stream, so that any split
+/// draws the same.
 struct MvueArgs {
   TensorView x;  ///< [rows, columns] f32, bf16 or f16; rows may be strided
   TensorView y;  ///< same shape and type; may be x
@@ -29,6 +30,8 @@ struct MvueArgs {
   PhiloxKey key;
   const uint32_t* step = nullptr;  ///< Where key.step lies (kernels/step_value.h), or none.
   int64_t first_row = 0;           ///< Number of row 0 among all rows; a multiple of 4.
+  int64_t first_column = 0;        ///< Number of column 0 among all columns ...
+  int64_t all_columns = 0;         ///< ... of which there are so many; 0: those of x.
 };
 
 /// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN.

@@ -10,6 +10,10 @@ Status CheckMvue(const Stream& stream, const MvueArgs& args) {
       .That(args.x.shape.rank == 2, "x is no matrix")
       .Tensor("y", args.y, args.x.shape, {args.x.dtype})
       .That(args.first_row >= 0 && args.first_row % 4 == 0, "first_row is not a multiple of 4")
+      .That(args.first_column >= 0 &&
+                (args.all_columns == 0 ? args.first_column == 0
+                                       : args.first_column + args.x.shape[1] <= args.all_columns),
+            "the columns are none of all_columns")
       .status();
 }
 

@@ -12,6 +12,7 @@ Status Mvue(const Stream& stream, const MvueArgs& args) {
   const int64_t rows = args.x.shape[0], columns = args.x.shape[1];
   const int64_t groups = rows / 4;
   const int64_t first_group = args.first_row / 4;
+  const int64_t all_columns = args.all_columns > 0 ? args.all_columns : columns;
   PhiloxKey key = args.key;
   if (args.step != nullptr) key.step = *args.step;
   WithFloatType(args.x.dtype, [&]<class T>() {
@@ -21,7 +22,8 @@ Status Mvue(const Stream& stream, const MvueArgs& args) {
     const MvueLoops<T>& loops = PickMvueKernels().Of<T>();
     ParallelFor(groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t g = begin; g < end; ++g) {
-        loops.run(args.draw, key, static_cast<uint64_t>((first_group + g) * columns),
+        loops.run(args.draw, key,
+                  static_cast<uint64_t>((first_group + g) * all_columns + args.first_column),
                   row_of(args.x, 4 * g), args.x.row_stride, row_of(args.y, 4 * g),
                   args.y.row_stride, columns);
       }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -146,6 +147,19 @@ TEST(Mvue, PartsOfRowsDrawWhatAllDraw) {
   ASSERT_TRUE(draw(parts, 0, 8).ok());
   ASSERT_TRUE(draw(parts, 8, 14).ok());
   EXPECT_EQ(parts, whole);
+  std::vector<float> columns = x;
+  for (const auto& [first, count] : {std::pair{0, 5}, std::pair{5, 4}}) {
+    TensorView part(columns.data() + first, DType::kF32, {22, count});
+    part.row_stride = 9;
+    ASSERT_TRUE(Mvue({}, {.x = part,
+                          .y = part,
+                          .key = key,
+                          .step = &step,
+                          .first_column = first,
+                          .all_columns = 9})
+                    .ok());
+  }
+  EXPECT_EQ(columns, whole);
   // The last two rows are no group.
   EXPECT_TRUE(std::equal(whole.begin() + 20 * 9, whole.end(), x.begin() + 20 * 9));
   PhiloxKey stepped = key;
@@ -158,6 +172,8 @@ TEST(Mvue, RefusesArgumentsThatDoNotFit) {
   const TensorView x(memory.data(), DType::kF32, {4, 4});
   EXPECT_EQ(Mvue({}, {.x = x, .y = x, .key = {}, .first_row = 2}).ToString(),
             "INVALID: Mvue: first_row is not a multiple of 4");
+  EXPECT_EQ(Mvue({}, {.x = x, .y = x, .key = {}, .first_column = 1, .all_columns = 4}).ToString(),
+            "INVALID: Mvue: the columns are none of all_columns");
 }
 
 }  // namespace

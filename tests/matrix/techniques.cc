@@ -141,6 +141,14 @@ Choice StochasticDepth(const std::string& mode) {
           }};
 }
 
+/// Masks that change, and a dense step at the end.
+Choice Sparsity(const std::string& method) {
+  return {"sparsity " + method, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.train.sparsity.method = method;
+            job.train.sparsity.mask_interval = 2;
+          }};
+}
+
 Choice OverParameterization(const std::string& kind) {
   return {"over_parameterization " + kind, Effect::kOwnTraining,
           [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
@@ -230,6 +238,7 @@ std::vector<Axis> MakeAxes() {
       {{"all branches", Effect::kOwnTraining, Nothing},
        StochasticDepth("batch"),
        StochasticDepth("sample")},
+      {{"dense", Effect::kOwnTraining, Nothing}, Sparsity("masked_decay"), Sparsity("sr_ste")},
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},

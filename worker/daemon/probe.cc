@@ -12,6 +12,7 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/model/mlp_products.h"
 #include "common/model/precision.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
@@ -19,6 +20,9 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear/linear.h"
+#include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24_mask/sparse24_mask.h"
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "worker/daemon/link_rate.h"
 
 namespace weft::daemon {
@@ -56,6 +60,9 @@ struct GemmShape {
 constexpr std::array<GemmShape, 5> kGemmShapes{
     {{64, 128, 128}, {256, 256, 256}, {256, 1024, 256}, {512, 512, 512}, {512, 1536, 512}}};
 
+/// Layers of an MLP, up and down.
+constexpr std::array<GemmShape, 2> kSparseLayers{{{512, 1536, 512}, {512, 512, 1536}}};
+
 Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
   using namespace kernels;
   // Random, as in training: with equal numbers, whose bits do not change, matrix units run faster.
@@ -89,6 +96,64 @@ Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
       std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, threads, flops / seconds};
 }
 
+/// The products of an MLP's layer with 2:4 sparse weights, their lists and estimates included, in
+/// the FLOPs of dense ones.
+Status MeasureSparseProducts(const GemmShape& layer, DType dtype, int threads,
+                             WorkerProfile& profile) {
+  using namespace kernels;
+  PhiloxStream rng({.seed = 2});
+  const auto random = [&](int64_t rows, int64_t columns) {
+    std::vector<float> values(static_cast<size_t>(rows * columns));
+    for (float& value : values) value = static_cast<float>(rng.Uniform()) - 0.5f;
+    return values;
+  };
+  std::vector<float> weight = random(layer.n, layer.k), dweight(weight.size());
+  std::vector<uint16_t> bits(weight.size() / 16);
+  const TensorView w(weight.data(), DType::kF32, {layer.n, layer.k});
+  const TensorView mask(bits.data(), DType::kU16, {layer.n / 4, layer.k / 4});
+  const Stream stream;
+  WEFT_RETURN_IF_ERROR(TransposableMask(stream, {.weight = w, .mask = mask}));
+  WEFT_ASSIGN_OR_RETURN(const auto sparse, NewSparseWeight(Device{}, layer.n, layer.k, dtype));
+  WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask));
+  WEFT_RETURN_IF_ERROR(sparse->Pack(stream, w));
+  // In either type: as many bytes as f32 takes.
+  std::vector<float> inputs = random(layer.m, layer.k), outputs = random(layer.m, layer.n);
+  std::vector<float> result(static_cast<size_t>(layer.m * std::max(layer.n, layer.k)));
+  const auto narrow = [dtype](std::vector<float>& values) {
+    if (dtype == DType::kF32) return;
+    std::vector<BFloat16> half(values.size());
+    std::transform(values.begin(), values.end(), half.begin(), ToBFloat16);
+    std::memcpy(values.data(), half.data(), half.size() * sizeof(BFloat16));
+  };
+  narrow(inputs);
+  narrow(outputs);
+  const TensorView x(inputs.data(), dtype, {layer.m, layer.k});
+  const TensorView y(outputs.data(), dtype, {layer.m, layer.n});
+  const TensorView estimate(result.data(), dtype, {layer.m, layer.n});
+  Status status;
+  const double flops = 2.0 * static_cast<double>(layer.m * layer.n * layer.k);
+  const auto add = [&](GemmPass pass, int64_t m, int64_t n, int64_t k, const auto& product) {
+    const double seconds = BestSeconds([&] {
+      if (status.ok()) status = product();
+    });
+    profile.gemm.push_back(
+        {MlpRateName("sparse24_", pass, dtype), m, n, k, threads, flops / seconds});
+  };
+  add(GemmPass::kForward, layer.m, layer.n, layer.k,
+      [&] { return SparseForward(stream, {.x = x, .weight = sparse.get(), .y = estimate}); });
+  add(GemmPass::kInputGradient, layer.m, layer.k, layer.n, [&] {
+    const TensorView dx(result.data(), dtype, {layer.m, layer.k});
+    return SparseBackwardInput(stream, {.dy = y, .weight = sparse.get(), .dx = dx});
+  });
+  add(GemmPass::kWeightGradient, layer.n, layer.k, layer.m, [&]() -> Status {
+    WEFT_RETURN_IF_ERROR(Mvue(stream, {.x = y, .y = estimate, .key = {}}));
+    const TensorView dw(dweight.data(), DType::kF32, {layer.n, layer.k});
+    return SparseBackwardWeight(stream,
+                                {.x = x, .dy = estimate, .dweight = dw, .accumulate = false});
+  });
+  return status;
+}
+
 Status MeasureGemms(WorkerProfile& profile) {
   std::vector<int> thread_counts{1};
   if (profile.cores > 1) thread_counts.push_back(static_cast<int>(profile.cores));
@@ -98,6 +163,9 @@ Status MeasureGemms(WorkerProfile& profile) {
       for (const GemmShape& shape : kGemmShapes) {
         WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, dtype, threads));
         profile.gemm.push_back(std::move(rate));
+      }
+      for (const GemmShape& layer : kSparseLayers) {
+        WEFT_RETURN_IF_ERROR(MeasureSparseProducts(layer, dtype, threads, profile));
       }
     }
   }

@@ -65,7 +65,8 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
         : rates(MakeStepRates(worker, PrecisionOf(own.precision).products, own.device != "cpu")),
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
                  FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model),
-                 *rates, own.threads_per_rank, own.mesh.context) {}
+                 *rates, own.threads_per_rank, own.mesh.context,
+                 MlpProductsOf(job.train, own.device != "cpu")) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

@@ -139,6 +139,10 @@ class Tape {
   void SetAuxiliaryScale(float scale) { auxiliary_scale_ = scale; }
   float auxiliary_scale() const { return auxiliary_scale_; }
 
+  /// Where row 0 of the micro-batch is in the global batch: for what is drawn at random for rows.
+  void SetFirstRow(int64_t first_row) { first_row_ = first_row; }
+  int64_t first_row() const { return first_row_; }
+
   /// Appends an operation; only when Records its result. `name` is a string literal, for the
   /// profiler.
   void Record(std::string_view name, Backward backward) {
@@ -179,11 +183,11 @@ class Tape {
   /// A tape for running a part of the forward pass without recording it, to be replayed later.
   Tape Preview() const {
     return Tape(parameters_, mode_ == Mode::kReplay ? Mode::kReplayPreview : Mode::kPreview,
-                auxiliary_scale_);
+                auxiliary_scale_, first_row_);
   }
   /// A tape for that replay.
   Tape Replay() const {
-    Tape replay(parameters_, Mode::kReplay, auxiliary_scale_);
+    Tape replay(parameters_, Mode::kReplay, auxiliary_scale_, first_row_);
     replay.defers_ = defers_;
     return replay;
   }
@@ -202,12 +206,16 @@ class Tape {
   /// In their order, freeing each after it ran.
   Status Run(Context& context, std::deque<Entry>& entries);
 
-  Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0)
-      : parameters_(parameters), mode_(mode), auxiliary_scale_(auxiliary_scale) {}
+  Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0, int64_t first_row = 0)
+      : parameters_(parameters),
+        mode_(mode),
+        auxiliary_scale_(auxiliary_scale),
+        first_row_(first_row) {}
 
   ParameterGradients* parameters_;
   Mode mode_;
   float auxiliary_scale_;
+  int64_t first_row_;
   SavedTensorPolicy* policy_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Tensor> gradients_;  ///< By node.

@@ -30,8 +30,8 @@ Status DenseProducts::Forward(Context& context, const Tensor& x, const Tensor& y
                                                  .gelu = active.form});
 }
 
-Result<OutputGradient> DenseProducts::Prepare(Context& /*context*/, Tensor dy, bool /*for_input*/,
-                                              bool /*for_weight*/) const {
+Result<OutputGradient> DenseProducts::Prepare(Context& /*context*/, Tensor dy,
+                                              const GradientUse& /*use*/) const {
   return OutputGradient{std::move(dy)};
 }
 

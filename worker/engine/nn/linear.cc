@@ -98,7 +98,7 @@ Result<OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tenso
   for_weight = for_weight && TrainsWeight(tape);
   const bool has_rows = dy.shape().Rows() > 0;
   if (!has_rows || (!for_input && !for_weight)) return OutputGradient{std::move(dy)};
-  return products_->Prepare(context, std::move(dy), for_input, for_weight);
+  return products_->Prepare(context, std::move(dy), {for_input, for_weight, tape.first_row()});
 }
 
 Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,

@@ -63,10 +63,16 @@ class WeightProducts {
   virtual Status Forward(Context& context, const Tensor& x, const Tensor& y,
                          const GeluValue& active, bool training) const = 0;
 
-  /// Prepares the gradient of y, which has rows, for those of the two functions below that will be
-  /// called.
-  virtual Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
-                                         bool for_weight) const = 0;
+  /// What is made of the gradient of y, besides itself: for those of the two functions below that
+  /// will be called.
+  struct GradientUse {
+    bool for_input = false;
+    bool for_weight = false;
+    int64_t first_row = 0;  ///< Tape::first_row
+  };
+  /// Prepares the gradient of y, which has rows.
+  virtual Result<OutputGradient> Prepare(Context& context, Tensor dy,
+                                         const GradientUse& use) const = 0;
 
   /// dx = dy W, [rows, in]. Where x = GELU(before), writes the gradient of `before` instead, and
   /// computes x again into `active.value` if there is one.

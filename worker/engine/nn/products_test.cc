@@ -27,10 +27,10 @@ class NotingProducts : public DenseProducts {
 
   NotingProducts(const LinearLayer& layer, Notes* notes) : DenseProducts(layer), notes_(notes) {}
 
-  Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
-                                 bool for_weight) const override {
-    notes_->prepared.emplace_back(for_input, for_weight);
-    return DenseProducts::Prepare(context, std::move(dy), for_input, for_weight);
+  Result<OutputGradient> Prepare(Context& context, Tensor dy,
+                                 const GradientUse& use) const override {
+    notes_->prepared.emplace_back(use.for_input, use.for_weight);
+    return DenseProducts::Prepare(context, std::move(dy), use);
   }
   Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                         std::span<const WeightGradientTarget> targets) const override {

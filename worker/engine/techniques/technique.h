@@ -14,6 +14,8 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "kernels/optimizer/optimizer.h"
+#include "kernels/step_value.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -52,6 +54,8 @@ struct TrainingParts {
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
+  /// Adds up over the ranks that have other parts of the same replica of the model.
+  std::function<Status(std::span<double>)> sum_over_replica;
   /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
   /// share matrices too.
   std::function<Status(const TensorView&)> take_maxima;
@@ -60,6 +64,12 @@ struct TrainingParts {
   Context ContextOf(const UpdatedParameters& of) const {
     return of.in_host_memory_pool ? InHostMemoryPool(*context) : *context;
   }
+};
+
+/// An update that is about to be enqueued.
+struct PendingUpdate {
+  kernels::StepValue<float> learning_rate;
+  kernels::UpdateGate gate;  ///< What the gradients are multiplied by, and whether it is made.
 };
 
 /// A step whose gradients are known, once the host knows whether they were applied.
@@ -125,6 +135,11 @@ class Technique {
   /// Gradients are sums over micro-batches and ranks, with the loss scale, neither measured nor
   /// clipped. `state`: where parameters and gradients are.
   virtual Status OnGradients(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
+
+  /// The norm of the gradients is known, and their clipping decided: changes gradients or
+  /// parameters before the rule of the optimizer sees them. `state`: as above. Called where updates
+  /// are made at once, not late or beside the next step.
+  virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }

@@ -57,6 +57,11 @@ Status TechniqueList::OnGradients(Context& state, int64_t step) {
   return OkStatus();
 }
 
+Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeUpdate(state, update));
+  return OkStatus();
+}
+
 bool TechniqueList::ReadsUpdatedParameters() const {
   return std::any_of(all_.begin(), all_.end(),
                      [](const Technique* t) { return t->ReadsUpdatedParameters(); });

@@ -30,6 +30,7 @@ class TechniqueList {
   void OnFirstMicroBatch();
   Status OnFirstGradient(Context& context, const TensorView& gradient);
   Status OnGradients(Context& state, int64_t step);
+  Status BeforeUpdate(Context& state, const PendingUpdate& update);
   bool ReadsUpdatedParameters() const;
   Status OnUpdated(int64_t updates);
   Status OnStepEnd(const FinishedStep& step);

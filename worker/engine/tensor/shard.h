@@ -45,6 +45,20 @@ struct Shard {
     return logical;
   }
 
+  /// The same of a matrix in which each number stands for `block` x `block` of this one. All bounds
+  /// are multiples of it.
+  Shard InBlocks(int64_t block) const {
+    const auto divided = [&](const Range& range) {
+      return Range{range.begin / block, range.end / block};
+    };
+    Shard blocks = *this;
+    blocks.extent /= block;
+    for (Range& range : blocks.ranges) range = divided(range);
+    blocks.across = divided(across);
+    blocks.across_extent /= block;
+    return blocks;
+  }
+
   /// Of these rows the columns, one range of them, that `columns` says.
   Shard Across(const Shard& columns) const {
     Shard both = *this;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "common/check.h"
@@ -10,9 +11,14 @@
 
 namespace weft::engine {
 
-/// Elements of a contiguous tensor of one of kFloatTypes.
+/// Elements of a contiguous tensor of one of kFloatTypes, or of masks (u16).
 inline std::vector<float> ValuesOf(const TensorView& view) {
   std::vector<float> values;
+  if (view.dtype == DType::kU16) {
+    const auto* from = view.As<uint16_t>();
+    for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(from[i]);
+    return values;
+  }
   kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
     const T* from = view.As<T>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));

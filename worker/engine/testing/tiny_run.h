@@ -81,6 +81,7 @@ struct TinyRun {
     auto tokens = TokenBatch::New(context, batch, first_sequence);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
     Tape tape(&gradients);
+    tape.SetFirstRow(tokens->first_token);
     BatchLoss loss;
     Status status = model->Loss(context, tape, *tokens, scale, &loss);
     WEFT_CHECK(status.ok(), status.message());

@@ -94,6 +94,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
           .first->second;
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(flights_.size()));
   if (split_) flight.tape.DeferWeightGradients();
+  flight.tape.SetFirstRow(batch.first_token);
   Value in;
   if (!first) {
     WEFT_ASSIGN_OR_RETURN(Tensor values, Take(activations_));

@@ -3,6 +3,14 @@
 #include <cstdint>
 
 namespace weft::engine {
+namespace {
+
+Shape InBlocks(Shape shape, int64_t block) {
+  for (int i = 0; i < shape.rank; ++i) shape.dims[static_cast<size_t>(i)] /= block;
+  return shape;
+}
+
+}  // namespace
 
 void MarkPlaces(const TrainerParts& parts, std::vector<NamedTensor>& tensors, size_t of_all) {
   const ParameterSet& parameters = parts.model->parameters();
@@ -25,12 +33,12 @@ void MarkPlaces(const TrainerParts& parts, std::vector<NamedTensor>& tensors, si
                                : parameters.Counts(tensor.parameter) && first;
     if (parameter.shard.whole()) continue;
     if (!tensor.part) {
-      WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
-      tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
-      continue;
+      WEFT_CHECK(tensor.view.shape == InBlocks(parameter.shape, tensor.block),
+                 "state has the shape of its parameter");
+      tensor.part.emplace();
     }
-    tensor.part->whole = parameter.logical_shape();
-    tensor.part->shard = parameter.shard;
+    tensor.part->whole = InBlocks(parameter.logical_shape(), tensor.block);
+    tensor.part->shard = parameter.shard.InBlocks(tensor.block);
   }
 }
 

@@ -61,6 +61,7 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
+    tape.SetFirstRow(batches[k].first_token);
     WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
     batches[k] = {};
     WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));

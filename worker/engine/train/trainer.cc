@@ -130,6 +130,10 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                            .update = counters_.updates + 1,
                            .gate = totals_.gate(),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
+  WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
+      state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
+                                              &StepNumbers::learning_rate),
+              .gate = update.gate}));
   if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
   {

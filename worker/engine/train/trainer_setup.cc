@@ -226,6 +226,13 @@ Status Trainer::StartTechniques() {
                                         waited_for_techniques_ += seconds.communication_exposed;
                                         return summed;
                                       },
+                                  .sum_over_replica =
+                                      [this](std::span<double> values) {
+                                        PhaseSeconds seconds;
+                                        Status summed = ranks_.SumOverReplica(values, seconds);
+                                        waited_for_techniques_ += seconds.communication_exposed;
+                                        return summed;
+                                      },
                                   .take_maxima =
                                       [this](const TensorView& magnitudes) {
                                         return ranks_.TakeMaxima(magnitudes,

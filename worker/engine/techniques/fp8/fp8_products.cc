@@ -60,12 +60,13 @@ Status Fp8Products::Forward(Context& context, const Tensor& x, const Tensor& y,
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
 }
 
-Result<OutputGradient> Fp8Products::Prepare(Context& context, Tensor dy, bool for_input,
-                                            bool for_weight) const {
+Result<OutputGradient> Fp8Products::Prepare(Context& context, Tensor dy,
+                                            const GradientUse& use) const {
   ProfileScope scope(context.profiler, "linear: FP8 gradient");
-  WEFT_ASSIGN_OR_RETURN(const Fp8Tensor codes,
-                        scaling_->QuantizeGradient(context, number_, dy,
-                                                   {.codes = for_input, .transposed = for_weight}));
+  WEFT_ASSIGN_OR_RETURN(
+      const Fp8Tensor codes,
+      scaling_->QuantizeGradient(context, number_, dy,
+                                 {.codes = use.for_input, .transposed = use.for_weight}));
   return OutputGradient{
       std::move(dy), {codes.codes, codes.inverse_scale}, {codes.transposed, codes.inverse_scale}};
 }

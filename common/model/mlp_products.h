@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/dtype.h"
+#include "common/model/model_counts.h"
+#include "common/spec/train_spec.h"
+
+namespace weft {
+
+/// How a technique multiplies by the weights of MLPs, where it does so in a form of its own
+/// (WeightProducts of the engine).
+struct MlpProducts {
+  double state_bytes = 0;    ///< Of each weight, in every step.
+  double operand_bytes = 0;  ///< Of each weight: what its products read instead of dense copies.
+  double dense_share = 1;    ///< Of the steps, those whose products are dense after all.
+  bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
+  std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
+
+  bool any() const { return state_bytes > 0; }
+};
+
+/// GemmRate::precision of the measured products of a pass.
+std::string MlpRateName(std::string_view rate_name, GemmPass pass, DType products);
+
+/// That of the technique that `train` asks for, on a processor or a GPU.
+MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda);
+
+}  // namespace weft

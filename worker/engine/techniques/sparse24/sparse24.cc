@@ -1,0 +1,156 @@
+// MLPs with 2:4 sparse weights: masks that are searched every so many steps, a decay of what they
+// leave out, and dense training at the end.
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/sparse24_decay/sparse24_decay.h"
+#include "worker/engine/techniques/sparse24/sparse24_cost.h"
+#include "worker/engine/techniques/sparse24/sparse24_products.h"
+#include "worker/engine/techniques/technique.h"
+#include "worker/engine/tensor/profiler.h"
+
+namespace weft::engine {
+namespace {
+
+TensorView Flat(TensorView view) {
+  view.shape = {view.shape.Elements()};
+  view.row_stride = view.shape[0];
+  return view;
+}
+
+class Sparse24 : public Technique {
+ public:
+  explicit Sparse24(const TrainSpec& train)
+      : factory_(train.sparsity), first_dense_step_(FirstDenseStep(train)) {
+    factory_.SetSparse(IsSparse(0));
+  }
+
+  ProductsFactory* BlockProducts() override { return &factory_; }
+
+  Status OnParameters(ParameterSet&) override { return factory_.ChooseLayers(); }
+
+  Status OnTraining(const TrainingParts& parts) override {
+    if (factory_.spec() != parts.job->train.sparsity) {
+      return InvalidError("the model was made for another train.sparsity than the job has");
+    }
+    parts_ = parts;
+    std::map<int64_t, TensorView> masks;
+    for (const Sparse24Layer::Part& part : factory_.Parts()) masks[part.parameter] = part.mask;
+    for (const UpdatedParameters& updated : parts.updated) {
+      const std::vector<ParameterPart> all =
+          updated.parts.empty() ? TrainedParts(*parts.parameters) : updated.parts;
+      for (const ParameterPart& part : all) {
+        const auto mask = masks.find(part.index);
+        if (mask != masks.end() && part.count() > 0) decayed_.push_back({part, mask->second});
+      }
+    }
+    return OkStatus();
+  }
+
+  std::string_view WhyNoGraphs() const override { return "masks are searched in some steps alone"; }
+
+  // Masks are searched, and the sparse phase ends, at steps.
+  bool WeightsDependOnStep() const override { return true; }
+
+  Status BeforeForward(Context& context, std::optional<int64_t> step) override {
+    if (step) factory_.SetSparse(IsSparse(*step));
+    const bool due = step && *step != searched_step_ && RenewsMasks(factory_.spec()) &&
+                     *step % factory_.spec().mask_interval == 0;
+    if (has_masks_ && !due) return OkStatus();
+    ProfileScope scope(context.profiler, "2:4 masks");
+    WEFT_RETURN_IF_ERROR(factory_.FindMasks(context));
+    if (has_masks_) {
+      WEFT_ASSIGN_OR_RETURN(flips_, factory_.CountFlips(context));
+    }
+    has_masks_ = true;
+    if (step) searched_step_ = *step;
+    return OkStatus();
+  }
+
+  Status BeforeUpdate(Context& state, const PendingUpdate& update) override {
+    const SparsitySpec& spec = factory_.spec();
+    if (!IsSparse(state.step) || spec.decay == 0) return OkStatus();
+    const bool of_gradients = spec.method == "masked_decay";
+    if (!of_gradients && spec.method != "sr_ste") return OkStatus();
+    ProfileScope scope(state.profiler, "2:4 decay");
+    for (const Decayed& each : decayed_) {
+      const TensorView weight = Flat(each.part.value), gradient = Flat(each.part.gradient);
+      const auto decay = static_cast<float>(spec.decay);
+      WEFT_RETURN_IF_ERROR(
+          of_gradients
+              ? kernels::MaskedDecay(state.stream, {.weight = weight,
+                                                    .gradient = gradient,
+                                                    .mask = each.mask,
+                                                    .first = each.part.first,
+                                                    .decay = decay,
+                                                    .gate = update.gate})
+              : kernels::MaskedWeightDecay(state.stream, {.weight = weight,
+                                                          .mask = each.mask,
+                                                          .first = each.part.first,
+                                                          .decay = decay,
+                                                          .learning_rate = update.learning_rate,
+                                                          .gate = update.gate}));
+    }
+    return OkStatus();
+  }
+
+  Status OnStepEnd(const FinishedStep& step) override {
+    if (!flips_) return OkStatus();
+    std::array<double, 2> sums = {static_cast<double>(flips_->changed),
+                                  static_cast<double>(flips_->elements)};
+    flips_.reset();
+    WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(sums));
+    if (sums[1] > 0) step.metrics->emplace(kFlipRateMetric, sums[0] / sums[1]);
+    return OkStatus();
+  }
+
+  std::vector<NamedTensor> StateTensors() override {
+    std::vector<NamedTensor> tensors;
+    for (const Sparse24Layer::Part& part : factory_.Parts()) {
+      tensors.push_back({.name = "sparse24/mask/" + (*parts_.parameters)[part.parameter].name,
+                         .view = part.mask,
+                         .parameter = part.parameter,
+                         .block = 4});
+    }
+    return tensors;
+  }
+
+  // Masks of a step are searched at the end of the one before.
+  void OnRestored(int64_t steps) override {
+    has_masks_ = true;
+    factory_.MasksChanged();
+    searched_step_ = steps;
+    flips_.reset();
+  }
+
+ private:
+  struct Decayed {
+    ParameterPart part;
+    TensorView mask;  ///< Of the whole parameter.
+  };
+
+  bool IsSparse(int64_t step) const { return step < first_dense_step_; }
+
+  Sparse24ProductsFactory factory_;
+  int64_t first_dense_step_;
+  TrainingParts parts_;
+  std::vector<Decayed> decayed_;
+  bool has_masks_ = false;
+  int64_t searched_step_ = -1;  ///< The step that they were last searched for.
+  std::optional<Sparse24ProductsFactory::Flips> flips_;  ///< Of a search that was not reported.
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewSparse24(const TechniqueInputs& inputs) {
+  if (inputs.train.sparsity.method == "none") return nullptr;
+  return std::make_unique<Sparse24>(inputs.train);
+}
+
+}  // namespace weft::engine

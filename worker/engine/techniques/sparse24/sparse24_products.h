@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/spec/train_spec.h"
+#include "kernels/sparse24/sparse24.h"
+#include "worker/engine/nn/dense_products.h"
+#include "worker/engine/nn/products.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+/// The mask of the weight of a layer.
+class Sparse24Layer {
+ public:
+  explicit Sparse24Layer(const LinearLayer& layer) : layer_(layer) {}
+
+  const LinearLayer& layer() const { return layer_; }
+  /// Its mask in the layout of kernels/sparse24_mask; none where the weight stays dense.
+  const TensorView& mask() const { return mask_.view(); }
+
+  /// Says whether the weight is to be sparse, once it is known what is trained. kInvalid where its
+  /// sizes do not allow it.
+  Status Choose();
+  /// Allocates the mask of a weight that is.
+  Status Allocate(Context& context);
+
+  /// Searches for the mask of the weight as it is now: of rows, or a transposable one.
+  Status FindMask(Context& context, bool of_rows);
+  /// The mask has been overwritten.
+  void Changed() { ++version_; }
+  /// Another number for each mask; 0: none has been searched.
+  int64_t version() const { return version_; }
+  /// Bits that FindMask changed, on this rank.
+  Result<int64_t> CountFlips(Context& context) const;
+
+  /// One of the stacked weights, and its rows of the mask.
+  struct Part {
+    int64_t parameter = 0;
+    TensorView mask;  ///< [rows / 4, in / 4] u16
+  };
+  std::vector<Part> Parts() const;
+
+ private:
+  LinearLayer layer_;
+  bool chosen_ = false;
+  Tensor mask_;
+  Tensor flips_;  ///< [out / 4] i32, of the last search.
+  int64_t version_ = 0;
+};
+
+/// What the layers of a model have in common.
+struct Sparse24Mode {
+  SparsitySpec spec;
+  bool sparse = false;  ///< Products are, from the next Pack on.
+};
+
+/// The products of an MLP's layer with half of its weights (Hu et al. 2024, arXiv 2404.01847): the
+/// forward pass and the gradient of x read W under its mask, and dW is computed from a 2:4 estimate
+/// of dy. It is of the whole of W, as if there were no mask. Outside of the sparse phase, and
+/// before there is a mask, they are dense.
+class Sparse24Products : public WeightProducts {
+ public:
+  /// Both outlive this.
+  Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode);
+
+  Status Pack(Context& context, Repack what) override;
+  Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
+                 bool training) const override;
+  Result<OutputGradient> Prepare(Context& context, Tensor dy,
+                                 const GradientUse& use) const override;
+  Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                       const Tensor& before, const GeluValue& active) const override;
+  Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                        std::span<const WeightGradientTarget> targets) const override;
+
+ private:
+  const Sparse24Layer* layer_;
+  const Sparse24Mode* mode_;
+  DenseProducts dense_;
+  std::unique_ptr<kernels::SparseWeight> sparse_;  ///< Or none: products are dense.
+  int64_t mask_version_ = -1;                      ///< Of the mask that it has.
+  ExternalBytes held_;
+  uint32_t site_;
+};
+
+/// Makes the products of MLPs sparse, and has their masks.
+class Sparse24ProductsFactory : public ProductsFactory {
+ public:
+  explicit Sparse24ProductsFactory(const SparsitySpec& spec) : mode_{spec} {}
+
+  const SparsitySpec& spec() const { return mode_.spec; }
+
+  /// Those of layers whose weight may become sparse. Call ChooseLayers once it is known what is
+  /// trained.
+  std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
+  void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
+  Status ChooseLayers();
+  Status Allocate(Context& context) override;
+  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+
+  /// Whether products are sparse from the next Pack on.
+  void SetSparse(bool sparse) { mode_.sparse = sparse; }
+
+  Status FindMasks(Context& context);
+  /// The masks have been overwritten.
+  void MasksChanged();
+
+  struct Flips {
+    int64_t changed = 0;
+    int64_t elements = 0;
+  };
+  /// What that changed, in the weights here.
+  Result<Flips> CountFlips(Context& context) const;
+
+  /// All weights that have a mask.
+  std::vector<Sparse24Layer::Part> Parts() const;
+
+ private:
+  Sparse24Mode mode_;
+  std::vector<std::unique_ptr<Sparse24Layer>> layers_;
+};
+
+}  // namespace weft::engine

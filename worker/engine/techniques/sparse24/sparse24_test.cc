@@ -1,0 +1,400 @@
+// Training with 2:4 sparse MLPs against plain networks whose weights are multiplied by the masks.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
+#include "common/model/technique_cost.h"
+#include "kernels/sparse24_mask/sparse24_mask.h"
+#include "worker/engine/techniques/sparse24/sparse24_cost.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/product_kind.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kSequences = 4;
+
+SparsitySpec Exact(std::string method = "masked_decay") {
+  return {.method = std::move(method), .mask_interval = 3, .gradient_estimate = "exact"};
+}
+
+ModelOptions OptionsOf(const SparsitySpec& spec,
+                       const PrecisionRecipe& precision = kFp32Precision) {
+  ModelOptions options{&precision, true, {}};
+  options.train.sparsity = spec;
+  options.train.steps = 1 << 20;
+  return options;
+}
+
+Batch TokensOf(const ModelSpec& spec, int64_t first = 0, int64_t count = kSequences) {
+  return *RandomTokens(spec.vocab_size, spec.context).Get(0, first, count);
+}
+
+ModelSpec Llama() {
+  ModelSpec spec = TinyModel();
+  spec.family = "llama";
+  spec.mlp_width = 48;
+  return spec;
+}
+
+// By element 1 where the mask keeps it.
+std::vector<float> Mask(const TensorView& weight, bool of_rows = false) {
+  const int64_t rows = weight.shape[0], columns = weight.shape[1];
+  std::vector<uint16_t> bits(static_cast<size_t>(rows * columns / 16));
+  const TensorView view(bits.data(), DType::kU16, {rows / 4, columns / 4});
+  const Status found = of_rows ? kernels::RowMask({}, {.weight = weight, .mask = view})
+                               : kernels::TransposableMask({}, {.weight = weight, .mask = view});
+  WEFT_CHECK(found.ok(), found.message());
+  std::vector<float> mask;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const uint16_t block = bits[static_cast<size_t>(i / 4 * (columns / 4) + j / 4)];
+      mask.push_back(static_cast<float>(block >> (4 * (i % 4) + j % 4) & 1));
+    }
+  }
+  return mask;
+}
+
+std::vector<int64_t> SparseWeights(const ParameterSet& parameters) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (CanBeSparse24(parameters[i])) indices.push_back(i);
+  }
+  return indices;
+}
+
+// What a training does before the forward pass of a step.
+void Prepare(TinyRun& run, int64_t step) {
+  run.context.step = step;
+  for (const auto& technique : run.model->techniques()) {
+    WEFT_CHECK(technique->BeforeForward(run.context, step).ok(), "before forward");
+  }
+  WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+}
+
+// The network whose weights are multiplied by their masks has the same loss and gradients: they are
+// of the products, and the mask is taken as a constant.
+void ExpectFollowsMaskedNetwork(const ModelSpec& spec, const std::string& method) {
+  TinyRun sparse(spec, OptionsOf(Exact(method)));
+  Prepare(sparse, 0);
+  TinyRun masked(spec, OptionsOf({}));
+  ParameterSet& parameters = masked.model->parameters();
+  for (const int64_t i : SparseWeights(parameters)) {
+    const TensorView weight = parameters.value(i);
+    const std::vector<float> mask = Mask(weight, method == "sr_ste");
+    for (size_t e = 0; e < mask.size(); ++e) weight.As<float>()[e] *= mask[e];
+  }
+  ASSERT_TRUE(masked.model->Pack(masked.context).ok());
+  const Batch batch = TokensOf(spec);
+  const double truth = masked.Differentiate(batch);
+  EXPECT_NEAR(sparse.Differentiate(batch), truth, 1e-5 * truth);
+  EXPECT_LT(Distance(sparse.Gradients(), masked.Gradients()), 2e-5);
+}
+
+TEST(Sparse24, FollowsTheMaskedNetwork) {
+  for (const char* method : {"masked_decay", "sr_ste", "static"}) {
+    SCOPED_TRACE(method);
+    ExpectFollowsMaskedNetwork(TinyModel(), method);
+    ExpectFollowsMaskedNetwork(Llama(), method);
+  }
+}
+
+TEST(Sparse24, EveryFamilyHasSparseMlps) {
+  ModelSpec bert = TinyModel();
+  bert.family = "bert";
+  ModelSpec vit = TinyModel();
+  vit.family = "vit";
+  vit.classes = 5;
+  for (const ModelSpec& spec : {TinyModel(), Llama(), bert, vit}) {
+    TinyRun run(spec, OptionsOf(Exact()));
+    EXPECT_EQ(std::ssize(SparseWeights(run.model->parameters())),
+              spec.layers * (spec.family == "llama" ? 3 : 2))
+        << spec.family;
+  }
+}
+
+// The mean over draws goes to the exact gradient as one over the root of their number.
+TEST(Sparse24, EstimatesOfGradientsHaveNoBias) {
+  for (ModelSpec spec : {TinyModel(), Llama()}) {
+    spec.dropout = spec.attention_dropout = 0;  // They are drawn for each step, too.
+    for (const char* estimate : {"minimum_variance", "sequential"}) {
+      SCOPED_TRACE(estimate);
+      SparsitySpec sparsity = Exact();
+      TinyRun exact(spec, OptionsOf(sparsity));
+      Prepare(exact, 0);
+      const Batch batch = TokensOf(spec);
+      exact.Differentiate(batch);
+      const std::vector<float> truth = exact.Gradients();
+      sparsity.gradient_estimate = estimate;
+      TinyRun run(spec, OptionsOf(sparsity));
+      std::vector<double> sum(truth.size());
+      std::array<double, 2> errors{};
+      constexpr std::array<int64_t, 2> kDraws = {32, 512};
+      int64_t drawn = 0;
+      for (size_t k = 0; k < kDraws.size(); ++k) {
+        for (; drawn < kDraws[k]; ++drawn) {
+          Prepare(run, drawn);
+          run.Differentiate(batch);
+          const std::vector<float> one = run.Gradients();
+          for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
+        }
+        for (size_t i = 0; i < sum.size(); ++i) {
+          const double off = sum[i] / static_cast<double>(drawn) - truth[i];
+          errors[k] += off * off;
+        }
+      }
+      EXPECT_GT(errors[0], 0);
+      // A sixteenth, and a third more for chance.
+      EXPECT_LT(errors[1], errors[0] / 12);
+    }
+  }
+}
+
+TEST(Sparse24, EveryMicroBatchDrawsForItsOwnRows) {
+  const ModelSpec spec = Llama();
+  SparsitySpec sparsity{.method = "masked_decay"};
+  TinyRun whole(spec, OptionsOf(sparsity)), parts(spec, OptionsOf(sparsity));
+  Prepare(whole, 5);
+  Prepare(parts, 5);
+  whole.Differentiate(TokensOf(spec));
+  std::vector<float> sum(whole.Gradients().size());
+  for (const int64_t first : {0, 2}) {
+    parts.Differentiate(TokensOf(spec, first, 2), 1.0f, first);
+    const std::vector<float> one = parts.Gradients();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
+  }
+  EXPECT_LT(Distance(sum, whole.Gradients()), 2e-5);
+}
+
+JobSpec JobOf(const SparsitySpec& spec, int64_t steps = 12) {
+  JobSpec job = TinyJob();
+  job.train.steps = steps;
+  job.train.sparsity = spec;
+  job.optimizer.learning_rate = 0.05;
+  return job;
+}
+
+// One step of plain gradient descent tells the two decays apart from everything else.
+TEST(Sparse24, DecayReachesWhatTheMaskLeavesOut) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  for (const char* method : {"masked_decay", "sr_ste"}) {
+    SCOPED_TRACE(method);
+    const auto train = [&](double decay) {
+      SparsitySpec spec = Exact(method);
+      spec.decay = decay;
+      spec.dense_share = 0;
+      JobSpec job = JobOf(spec);
+      job.optimizer.name = "sgd";
+      job.optimizer.momentum = 0;
+      job.optimizer.weight_decay = 0;
+      job.train.gradient_clip_norm = 0.01;  // The decay is not clipped.
+      job.schedule.kind = "constant";
+      auto run = std::make_unique<TinyTraining>(job, TinyPlan("fp32"), tokens);
+      run->Step();
+      return run;
+    };
+    const auto plain = train(0), decayed = train(0.5);
+    TinyRun start(TinyModel(), OptionsOf({}));
+    const ParameterSet& before = start.model->parameters();
+    for (int64_t i = 0; i < before.size(); ++i) {
+      const auto values = [i](const TinyRun& run) {
+        return ValuesOf(run.model->parameters().value(i));
+      };
+      const std::vector<float> own = values(*decayed), other = values(*plain);
+      if (!CanBeSparse24(before[i])) {
+        EXPECT_EQ(own, other) << before[i].name;
+        continue;
+      }
+      const std::vector<float> mask = Mask(before.value(i), std::string(method) == "sr_ste");
+      const std::vector<float> first = values(start);
+      for (size_t e = 0; e < own.size(); ++e) {
+        ASSERT_NEAR(own[e], other[e] - 0.05 * 0.5 * (1 - mask[e]) * first[e], 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Sparse24, MasksAreSearchedAtTheirInterval) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  SparsitySpec spec = Exact();
+  spec.dense_share = 0;
+  TinyTraining run(JobOf(spec), TinyPlan("fp32"), tokens);
+  std::vector<int64_t> reported;
+  const int64_t index = SparseWeights(run.model->parameters()).front();
+  std::vector<float> mask = Mask(run.model->parameters().value(index));
+  for (int64_t step = 0; step < 9; ++step) {
+    const StepReport report = run.Step();
+    const auto flips = report.technique_metrics.find(std::string(kFlipRateMetric));
+    if (flips == report.technique_metrics.end()) continue;
+    // For the step that comes next.
+    reported.push_back(step + 1);
+    EXPECT_GT(flips->second, 0);
+    EXPECT_LT(flips->second, 0.5);
+  }
+  EXPECT_EQ(reported, (std::vector<int64_t>{3, 6, 9}));
+}
+
+TEST(Sparse24, MeasuringChangesNothing) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  TinyTraining plain(JobOf({}), TinyPlan("bf16"), tokens);
+  TinyTraining measured(JobOf(Exact("measure")), TinyPlan("bf16"), tokens);
+  int64_t reports = 0;
+  for (int step = 0; step < 9; ++step) {
+    const StepReport report = measured.Step();
+    EXPECT_EQ(report.loss, plain.Step().loss);
+    reports += std::ssize(report.technique_metrics);
+  }
+  EXPECT_EQ(reports, 3);
+  EXPECT_EQ(measured.Parameters(), plain.Parameters());
+}
+
+// From the same state on, the steps at the end are those of a dense training.
+TEST(Sparse24, EndsDense) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  SparsitySpec spec = Exact();
+  spec.dense_share = 0.5;
+  TinyTraining sparse(JobOf(spec), TinyPlan("fp32"), tokens);
+  TinyTraining dense(JobOf({}), TinyPlan("fp32"), tokens);
+  for (int step = 0; step < 6; ++step) sparse.Step();
+  std::vector<NamedTensor> to = dense.trainer->StateTensors();
+  for (const NamedTensor& from : sparse.trainer->StateTensors()) {
+    for (NamedTensor& tensor : to) {
+      if (tensor.name != from.name) continue;
+      std::memcpy(tensor.view.data, from.view.data, from.view.Bytes());
+    }
+  }
+  dense.trainer->Restored(sparse.trainer->counters());
+  for (int step = 6; step < 12; ++step) EXPECT_EQ(sparse.Step().loss, dense.Step().loss);
+  EXPECT_EQ(sparse.Parameters(), dense.Parameters());
+}
+
+TEST(Sparse24, ARestoredStateGoesOnBitForBit) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  for (const char* method : {"masked_decay", "sr_ste", "static"}) {
+    for (const int steps : {3, 4}) {
+      SCOPED_TRACE(std::string(method) + " " + std::to_string(steps));
+      SparsitySpec spec{.method = method, .mask_interval = 3};
+      TinyTraining original(JobOf(spec), TinyPlan("bf16", 2, 2), tokens);
+      for (int i = 0; i < steps; ++i) original.Step();
+      TinyTraining copy(JobOf(spec), TinyPlan("bf16", 2, 2), tokens);
+      const auto from = original.trainer->StateTensors();
+      const auto to = copy.trainer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      copy.trainer->Restored(original.trainer->counters());
+      for (int i = 0; i < 8; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
+      EXPECT_EQ(copy.Parameters(), original.Parameters());
+    }
+  }
+}
+
+TEST(Sparse24, MemoryIsWhatIsPredicted) {
+  for (const char* method : {"masked_decay", "sr_ste", "measure"}) {
+    for (const char* family : {"gpt2", "llama"}) {
+      for (const char* precision : {"fp32", "bf16"}) {
+        SCOPED_TRACE(std::string(method) + " " + family + " " + precision);
+        SparsitySpec spec{.method = method, .mask_interval = 2, .dense_share = 0.25};
+        JobSpec job = JobOf(spec, 8);
+        job.model.family = family;
+        job.model.width = 128;
+        job.model.heads = 4;
+        job.model.context = 64;
+        job.model.dropout = 0;
+        const Plan plan = TinyPlan(precision, 2, 2);
+        RandomTokens tokens(job.model.vocab_size, job.model.context);
+        TinyTraining run(job, plan, tokens);
+        MemoryBreakdown measured;
+        for (int step = 0; step < 8; ++step) measured = run.Step().peak_memory;
+        const MemoryMachine machine{ProductsOf(run.model->precision().products)};
+        const MemoryBreakdown predicted = PredictMemory(MemoryInputsOf(job, plan, machine));
+        const auto near = [](int64_t own, int64_t truth, double share) {
+          EXPECT_NEAR(static_cast<double>(own), static_cast<double>(truth),
+                      share * static_cast<double>(truth));
+        };
+        near(predicted.parameters_bytes, measured.parameters_bytes, 0.02);
+        near(predicted.activations_bytes, measured.activations_bytes, 0.01);
+        near(predicted.workspace_bytes, measured.workspace_bytes, 0.02);
+        near(predicted.optimizer_bytes, measured.optimizer_bytes, 0.01);
+      }
+    }
+  }
+}
+
+TEST(Sparse24, MeshesTrainAsOneRankDoes) {
+  struct Way {
+    std::string name;
+    void (*change)(MeshCase& c);
+  };
+  const std::vector<Way> ways = {
+      {"data 2, one sequence a micro-batch",
+       [](MeshCase& c) {
+         c.plan.mesh.data = 2;
+         c.plan.micro_batch = 1;
+         c.plan.bucket_bytes = 2048;
+       }},
+      {"tensor 2", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
+      {"tensor 2 with sequence",
+       [](MeshCase& c) {
+         c.plan.mesh.tensor = 2;
+         c.plan.sequence_parallel = true;
+       }},
+      {"pipeline 2, zero bubble",
+       [](MeshCase& c) {
+         c.plan.mesh.pipeline = 2;
+         c.plan.pipeline_schedule = "zero_bubble";
+         c.plan.stage_blocks = {1, 1};
+         c.plan.micro_batch = 1;
+       }},
+      {"zero 1", [](MeshCase& c) { c.plan.mesh.data = 2, c.plan.zero_stage = 1; }},
+      {"zero 2", [](MeshCase& c) { c.plan.mesh.data = 2, c.plan.zero_stage = 2; }},
+  };
+  for (const ModelSpec& model : {TinyModel(), Llama()}) {
+    for (const char* method : {"masked_decay", "sr_ste"}) {
+      for (const Way& way : ways) {
+        SCOPED_TRACE(model.family + ", " + method + ", " + way.name);
+        MeshCase c{JobOf({.method = method, .decay = 0.01, .mask_interval = 2}, 6),
+                   TinyPlan("fp32", 2)};
+        c.job.model = model;
+        c.job.optimizer.learning_rate = 1e-3;
+        way.change(c);
+        c.plan.accumulation_steps = kSequences / (c.plan.micro_batch * c.plan.mesh.data);
+        const std::vector<MeshOutcome> whole = TrainOnMesh(c.Whole());
+        ExpectFollows(TrainOnMesh(c), whole.front(), 2e-5, 1e-4);
+      }
+    }
+  }
+}
+
+TEST(Sparse24, RefusesWhatDoesNotFit) {
+  const auto error = [](const SparsitySpec& spec, int64_t mlp_width = 0) {
+    JobSpec job = TinyJob();
+    job.data.train = {"a.txt"};
+    job.train.sparsity = spec;
+    job.model.mlp_width = mlp_width;
+    return ValidateJob(job).message();
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.method = "masked_decay"}), "");
+  EXPECT_THAT(error({.decay = 0.1}), HasSubstr("and none is; hint: train.sparsity.method"));
+  EXPECT_THAT(error({.method = "masked_decay"}, 50),
+              HasSubstr("train.sparsity needs a width of the MLP that is a multiple of 4, not 50"));
+}
+
+}  // namespace
+}  // namespace weft::engine
