@@ -123,4 +123,12 @@ std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {
   return {};
 }
 
+std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::optional<StateName> name = technique->ExportedMasks(job, steps);
+    if (name) return name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace weft

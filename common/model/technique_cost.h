@@ -123,6 +123,13 @@ class TechniqueCost {
     return {};
   }
 
+  /// The tensors whose 2:4 masks (kernels/sparse24_mask) trained matrices have in exports of a
+  /// checkpoint after `steps` steps: prefix, the name of the parameter, suffix. None: they count as
+  /// they are.
+  virtual std::optional<StateName> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
+    return std::nullopt;
+  }
+
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
 
@@ -146,5 +153,7 @@ bool ScalesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
+
+std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps);
 
 }  // namespace weft

@@ -104,6 +104,8 @@ ROWS = [
     ("SparseBackwardWeight", "2:4 sparse linear, gradient of its weight, added", None,
      "2*T*C + 9*T*M/8 + 8*C*M", "T*C*M", {}),
     ("TransposableMask RowMask", "2:4 masks of a matrix of C by M", None, "4*C*M + C*M/8", "0", {}),
+    ("MaskedDecay", "decay of what a 2:4 mask leaves out", None, "12*C*M + C*M/8", "0", {}),
+    ("MaskedWeightDecay", "the same, of the weights themselves", None, "8*C*M + C*M/8", "0", {}),
     ("Mvue", "2:4 estimate of a gradient", None, "4*T*M", "0", {}),
     ("GatherRows ScatterRows", "rows gathered or scattered, all T of them", None, "4*T*C", "0", {}),
     ("MoeRoute", "router of experts, 2 of 8 for a token", None, "64*T", "0", {}),

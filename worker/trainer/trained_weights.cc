@@ -1,5 +1,9 @@
 #include "worker/trainer/trained_weights.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,11 +18,11 @@ namespace {
 
 using engine::NamedTensor;
 
-/// Those parameters that the checkpoint has an average of: frozen ones have none.
-Result<std::vector<NamedTensor>> AveragedParameters(Env& env, const std::string& folder,
-                                                    const engine::CheckpointManifest& manifest,
-                                                    const engine::ParameterSet& parameters,
-                                                    const StateName& average) {
+/// Those parameters that the checkpoint has such a tensor of: frozen ones have no average.
+Result<std::vector<NamedTensor>> ParametersWith(const StateName& state, Env& env,
+                                                const std::string& folder,
+                                                const engine::CheckpointManifest& manifest,
+                                                const engine::ParameterSet& parameters) {
   // Each file may hold a part of it.
   std::set<std::string> names;
   for (const engine::CheckpointFile& file : manifest.files) {
@@ -28,25 +32,18 @@ Result<std::vector<NamedTensor>> AveragedParameters(Env& env, const std::string&
   }
   std::vector<NamedTensor> found;
   for (NamedTensor& parameter : parameters.NamedValues()) {
-    if (!names.contains(average.prefix + parameter.name + average.suffix)) continue;
+    if (!names.contains(state.prefix + parameter.name + state.suffix)) continue;
     found.push_back(std::move(parameter));
   }
   return found;
 }
 
-}  // namespace
-
-Status LoadTrainedWeights(Env& env, const std::string& folder,
-                          const engine::CheckpointManifest& manifest,
-                          engine::ParameterSet& parameters) {
-  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
-                                           engine::ExtraTensors::kIgnore, parameters.stream()));
-  const std::vector<StateName> averages = ExportedAverages(manifest.job, manifest.updates);
-  engine::Context context;
-  context.stream = parameters.stream();
-  if (averages.empty()) return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
-  WEFT_ASSIGN_OR_RETURN(std::vector<NamedTensor> averaged,
-                        AveragedParameters(env, folder, manifest, parameters, averages[0]));
+/// Replaces parameters by the means of what the checkpoint has of each.
+Status LoadAverages(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
+                    const std::vector<StateName>& averages, engine::ParameterSet& parameters) {
+  if (averages.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::vector<NamedTensor> averaged,
+                        ParametersWith(averages[0], env, folder, manifest, parameters));
   for (const NamedTensor& one : averaged) {
     WEFT_CHECK(one.view.dtype == DType::kF32, "averages stand for f32 weights");
     const auto count = static_cast<size_t>(one.view.shape.Elements());
@@ -66,6 +63,51 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
     }
     WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), snapshot.data(), one.view));
   }
+  return OkStatus();
+}
+
+/// Makes zero of matrices what the checkpoint's masks leave out.
+Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
+                  const std::optional<StateName>& masks, engine::ParameterSet& parameters) {
+  if (!masks) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::vector<NamedTensor> masked,
+                        ParametersWith(*masks, env, folder, manifest, parameters));
+  for (const NamedTensor& one : masked) {
+    const int64_t rows = one.view.shape[0], columns = one.view.shape[1], blocks = columns / 4;
+    std::vector<uint16_t> bits(static_cast<size_t>(rows / 4 * blocks));
+    const TensorView view(bits.data(), DType::kU16, {rows / 4, blocks});
+    WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
+                                             {{masks->prefix + one.name + masks->suffix, view}},
+                                             engine::ExtraTensors::kIgnore));
+    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
+                          engine::HostCopy::Of(parameters.stream(), one.view));
+    const size_t element = DTypeSize(one.view.dtype);
+    const auto* from = static_cast<const std::byte*>(copy.view().data);
+    std::vector<std::byte> values(from, from + copy.view().Bytes());
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      const int64_t row = i / columns, column = i % columns;
+      const uint16_t block = bits[static_cast<size_t>(row / 4 * blocks + column / 4)];
+      if ((block >> (4 * (row % 4) + column % 4) & 1) != 0) continue;
+      std::fill_n(values.begin() + i * static_cast<int64_t>(element), element, std::byte{0});
+    }
+    WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), values.data(), one.view));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status LoadTrainedWeights(Env& env, const std::string& folder,
+                          const engine::CheckpointManifest& manifest,
+                          engine::ParameterSet& parameters) {
+  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
+                                           engine::ExtraTensors::kIgnore, parameters.stream()));
+  WEFT_RETURN_IF_ERROR(LoadAverages(env, folder, manifest,
+                                    ExportedAverages(manifest.job, manifest.updates), parameters));
+  WEFT_RETURN_IF_ERROR(
+      ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step), parameters));
+  engine::Context context;
+  context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
 }
 

@@ -26,6 +26,7 @@ void ExpectEvaluatedWeights(const JobSpec& job, int64_t steps) {
   CheckpointManifest manifest;
   manifest.job = job;
   manifest.updates = run.trainer->counters().updates;
+  manifest.step = run.trainer->counters().step;
   auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
   ASSERT_TRUE(file.ok()) << file.status().ToString();
   manifest.files = {*file};
@@ -59,6 +60,12 @@ TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
   ExpectEvaluatedWeights(job, 2);
   ExpectEvaluatedWeights(job, 7);
   job.train.averaging.kind = "none";
+  job.model.freeze = {"*.h.0.mlp.*"};
+  job.train.steps = 8;
+  job.train.sparsity = {.method = "masked_decay", .mask_interval = 2, .dense_share = 0.25};
+  ExpectEvaluatedWeights(job, 5);  // under masks
+  ExpectEvaluatedWeights(job, 7);  // dense at the end
+  job.train.sparsity = {};
   job.optimizer.name = "schedule_free_adamw";
   ExpectEvaluatedWeights(job, 5);
 }

@@ -113,7 +113,7 @@ class Sparse24 : public Technique {
   std::vector<NamedTensor> StateTensors() override {
     std::vector<NamedTensor> tensors;
     for (const Sparse24Layer::Part& part : factory_.Parts()) {
-      tensors.push_back({.name = "sparse24/mask/" + (*parts_.parameters)[part.parameter].name,
+      tensors.push_back({.name = kSparse24Masks + (*parts_.parameters)[part.parameter].name,
                          .view = part.mask,
                          .parameter = part.parameter,
                          .block = 4});

@@ -131,6 +131,11 @@ class Sparse24Cost : public TechniqueCost {
            "same";
   }
 
+  std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps) const override {
+    if (steps >= FirstDenseStep(job.train)) return std::nullopt;
+    return StateName{kSparse24Masks, ""};
+  }
+
   std::vector<TechniqueMetric> Metrics() const override {
     return {
         {kFlipRateMetric,

@@ -11,6 +11,9 @@ namespace weft {
 /// Name of its metric, with the unit.
 inline constexpr std::string_view kFlipRateMetric = "sparse24_flip_rate_ratio";
 
+/// Prefix of the names of masks in checkpoints, before that of the parameter.
+inline constexpr const char* kSparse24Masks = "sparse24/mask/";
+
 /// Prefix of the names of its measured products (GemmRate::precision).
 inline constexpr std::string_view kSparse24Rates = "sparse24_";
 
