@@ -59,7 +59,6 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &Fp8TechniqueCost().feature(), kNotYet, "train.precision bf16"},
     {&kSparse24, &kZeroParameters, kWholeWeights, "resources.zero_stage 2"},
     {&kSparse24, &kOffloadOptimizer, kWholeWeights, "resources.offload_optimizer none"},
-    {&kSparse24, &kOffloadParameters, kWholeWeights, "resources.offload_parameters none"},
     {&kSparse24, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kNotYet, kDense},
