@@ -55,6 +55,17 @@ struct TrainingParts {
   /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
   /// share matrices too.
   std::function<Status(const TensorView&)> take_maxima;
+  /// Adds up over the ranks that have other parts of the model: tensor-, expert- and
+  /// pipeline-parallel ones.
+  std::function<Status(std::span<double>)> sum_over_model;
+  /// Differentiates the loss of the batch of the step that is about to begin, at the values that
+  /// the parameters have: the gradients become those of the step, summed over the ranks, times
+  /// `loss_scale`. All ranks ask for it, in BeforeStep alone.
+  std::function<Status(double loss_scale)> compute_gradients;
+  /// The state of the optimizer, as in checkpoints; writing into the views changes it.
+  std::function<std::vector<NamedTensor>()> optimizer_state;
+  /// Says that BeforeStep has changed parameters.
+  std::function<void()> values_changed;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
@@ -107,6 +118,9 @@ class Technique {
 
   // In the order of a step.
 
+  /// `step` is about to begin. May compute gradients and change parameters, see TrainingParts.
+  virtual Status BeforeStep(int64_t /*step*/) { return OkStatus(); }
+
   /// Whether BeforeForward computes other weights in each step, also when no parameter has changed.
   virtual bool WeightsDependOnStep() const { return false; }
   /// Weights are about to be packed for the products of `step`, or with none for evaluation:
@@ -125,6 +139,13 @@ class Technique {
   /// Gradients are sums over micro-batches and ranks, with the loss scale, neither measured nor
   /// clipped. `state`: where parameters and gradients are.
   virtual Status OnGradients(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
+
+  /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
+  /// ranks. Not with optimizers that are offloaded.
+  virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
+  /// Loss and gradients of the step are finite, and gradients are as after OnGradients. May change
+  /// parameters and the state of the optimizer.
+  virtual Status InsteadOfUpdate(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }

@@ -10,9 +10,13 @@
 
 namespace weft::engine {
 
-/// Elements of a contiguous tensor of one of kFloatTypes.
+/// Elements of a contiguous tensor of one of kFloatTypes, or of bytes.
 inline std::vector<float> ValuesOf(const TensorView& view) {
   std::vector<float> values;
+  if (view.dtype == DType::kU8) {
+    const auto* bytes = view.As<uint8_t>();
+    return {bytes, bytes + view.shape.Elements()};
+  }
   kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
     const T* from = view.As<T>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));
