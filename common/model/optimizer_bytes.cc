@@ -1,6 +1,7 @@
 #include "common/model/optimizer_bytes.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "common/model/parameter_list.h"
@@ -24,6 +25,20 @@ int64_t MuonWorkspace(const ParameterInfo& parameter, DType products) {
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
 }
 
+/// Parameters of which the same is kept.
+std::vector<ParameterGroup> GroupsOf(const ModelSpec& model, const JobSpec& job, int64_t tensor,
+                                     int64_t rows) {
+  const bool apart =
+      std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                  [&](const TechniqueCost* each) { return each->StateTellsBlocksApart(job); });
+  if (!apart) return ParameterGroupsOfRank(model, tensor, rows);
+  std::vector<ParameterGroup> groups;
+  for (ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
+    groups.push_back({.first = std::move(parameter)});
+  }
+  return groups;
+}
+
 }  // namespace
 
 // Two moments of a million parameters each, and a block to begin at one.
@@ -35,14 +50,15 @@ int64_t FileBufferBytes(int64_t numbers) {
 
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
                                 int64_t tensor, int64_t rows, int64_t expert_ranks) {
-  int64_t copies = 0;
-  for (const TechniqueCost* technique : TechniqueCosts()) copies += technique->StateCopies(job);
   // The parameters after the last outer step, and its momentum.
   const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
   const bool in_file = job.resources.offload_optimizer == "nvme";
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
-    int64_t numbers = 0, state = 0;
+    int64_t numbers = 0, state = 0, of_techniques = 0;
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      of_techniques += technique->StateBytes(job, parameter);
+    }
     for (const StateTensor& kept : StateTensorsOf(job.optimizer, parameter, parameter.shape)) {
       numbers += kept.Numbers();
       state += kept.format.Bytes(kept.Numbers());
@@ -51,14 +67,14 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     if (in_file) bytes.in_file += count * numbers;
     if (in_file && of_experts) bytes.in_file_of_experts += count * numbers;
     const int64_t held =
-        count * ((in_file ? 0 : state) + kF32 * (copies + outer) * parameter.Elements());
+        count * ((in_file ? 0 : state) + of_techniques + kF32 * outer * parameter.Elements());
     bytes.state += held;
     if (of_experts) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter, parameter.shape.size())) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(parameter, products));
     }
   };
-  for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {
+  for (const ParameterGroup& group : GroupsOf(model, job, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     // Experts of a group are sharded; alone they are here or not.

@@ -114,8 +114,10 @@ class TechniqueCost {
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }
 
-  /// f32 copies of each updated parameter that it keeps with the state of the optimizer.
-  virtual int64_t StateCopies(const JobSpec&) const { return 0; }
+  /// Bytes that it keeps of an updated parameter with the state of the optimizer.
+  virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
+  /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
+  virtual bool StateTellsBlocksApart(const JobSpec&) const { return false; }
 
   /// The tensors whose mean replaces each trained parameter in exports of a checkpoint after
   /// `updates` updates; none where the parameters themselves count.

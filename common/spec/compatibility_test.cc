@@ -128,6 +128,15 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
+      {FeatureOf("pruning"), [](JobSpec& job) { job.train.pruning.method = "magnitude"; }},
+      {FeatureOf("pruning", 0),
+       [](JobSpec& job) {
+         job.train.pruning.method = "magnitude";
+         job.train.pruning.distribution = "global";
+       }},
+      {FeatureOf("pruning", 1), [](JobSpec& job) { job.train.pruning.method = "rigl"; }},
+      {FeatureOf("pruning", 2), [](JobSpec& job) { job.train.pruning.method = "synflow"; }},
+      {FeatureOf("pruning", 3), [](JobSpec& job) { job.train.pruning.method = "grasp"; }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},

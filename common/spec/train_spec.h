@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/spec/field.h"
 #include "common/spec/precision_names.h"
@@ -82,6 +83,53 @@ struct AveragingSpec {
     visit(Field("every_steps", "Steps between updates or snapshots.").Unit("steps").Range(1, 1e12),
           self.every_steps);
     visit(Field("window", "Snapshots kept (lawa).").Range(1, 1000), self.window);
+  }
+};
+
+/// Training of a part of the weights of each matrix; the others are zero (unstructured sparsity).
+struct PruningSpec {
+  std::string method = "none";
+  double density = 0.2;
+  std::string distribution = "uniform";
+  std::vector<std::string> layers;
+  int64_t interval = 100;
+  double drop_rate = 0.3;
+  double stop_ratio = 0.75;
+  int64_t rounds = 100;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "How weights are chosen. Before the first step: random, magnitude, snip, grasp, "
+                "synflow; again and again while training: set, rigl.")
+              .OneOf({"none", "random", "magnitude", "snip", "grasp", "synflow", "set", "rigl"}),
+          self.method);
+    visit(Field("density", "Share of the weights that is kept.").Range(1e-4, 1), self.density);
+    visit(
+        Field("distribution",
+              "Of the kept weights over the matrices. uniform: the same share of each; erk: more "
+              "of small ones (Erdos-Renyi); global: the best of all matrices together (magnitude, "
+              "snip, grasp, synflow).")
+            .OneOf({"uniform", "erk", "global"}),
+        self.distribution);
+    visit(Field("layers",
+                "Name patterns (with *) of the matrices; empty: every trained one of the blocks."),
+          self.layers);
+    visit(Field("interval", "Steps between two exchanges of weights (set, rigl).")
+              .Unit("steps")
+              .Range(1, 1e12),
+          self.interval);
+    visit(
+        Field("drop_rate",
+              "Share of the kept weights that the first exchange drops and grows elsewhere; falls "
+              "to 0 as a cosine (set, rigl).")
+            .Range(0, 1),
+        self.drop_rate);
+    visit(Field("stop_ratio", "Share of the steps after which nothing is exchanged (set, rigl).")
+              .Range(0, 1),
+          self.stop_ratio);
+    visit(Field("rounds", "Rounds in which the density falls to its end (synflow).").Range(1, 1e4),
+          self.rounds);
   }
 };
 
@@ -174,6 +222,7 @@ struct TrainSpec {
   int64_t local_steps = 1;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
+  PruningSpec pruning;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -244,6 +293,7 @@ struct TrainSpec {
     visit(Field("outer_momentum", "Nesterov momentum of the outer step, with local_steps.")
               .Range(0, 1),
           self.outer_momentum);
+    visit(Field("pruning", "Sparse training: only some weights of each matrix."), self.pruning);
   }
 };
 

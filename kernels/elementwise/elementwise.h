@@ -37,11 +37,18 @@ struct AddScaledArgs {
   float keep = 1;
 };
 
-/// All five: tensors are contiguous; kInvalid otherwise.
+/// x[i] = 0 where mask[i] is 0, whatever it was; the other elements stay as they are.
+struct ApplyMaskArgs {
+  TensorView x;     ///< f32, bf16 or f16
+  TensorView mask;  ///< u8, same shape
+};
+
+/// All six: tensors are contiguous; kInvalid otherwise.
 WEFT_DEVICE_OP(Cast, CastArgs)
 WEFT_DEVICE_OP(Add, AddArgs)
 WEFT_DEVICE_OP(Fill, FillArgs)
 WEFT_DEVICE_OP(Scale, ScaleArgs)
 WEFT_DEVICE_OP(AddScaled, AddScaledArgs)
+WEFT_DEVICE_OP(ApplyMask, ApplyMaskArgs)
 
 }  // namespace weft::kernels

@@ -94,6 +94,26 @@ OpCase FillCase(DType dtype, int64_t count, CaseUse use) {
           }};
 }
 
+// Two of three elements are kept.
+OpCase ApplyMaskCase(DType dtype, int64_t count, CaseUse use) {
+  std::string name = "apply_mask/" + std::to_string(count) + "/" + std::string(DTypeName(dtype));
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count});
+            TestTensor& mask =
+                run.tensors.emplace_back(DType::kU8, Shape{count}).RandomIntegers(run.rng, 0, 3);
+            run.Check("x", x, 1, [&x, &mask] {
+              const std::vector<double> keep = mask.Values();
+              std::vector<double> masked = x.InitialValues();
+              for (size_t i = 0; i < masked.size(); ++i) masked[i] = keep[i] != 0 ? masked[i] : 0;
+              return masked;
+            });
+            run.run = [&x, &mask](const Stream& stream) {
+              return ApplyMask(stream, {.x = x.view(), .mask = mask.view()});
+            };
+            run.bytes = static_cast<double>(2 * x.view().Bytes() + mask.view().Bytes());
+          }};
+}
+
 }  // namespace
 
 std::vector<OpCase> ElementwiseCases() {
@@ -109,6 +129,7 @@ std::vector<OpCase> ElementwiseCases() {
       cases.push_back(AddScaledCase(dtype, count, 0, use));
       cases.push_back(AddScaledCase(dtype, count, -1.25f, use));
       cases.push_back(FillCase(dtype, count, use));
+      cases.push_back(ApplyMaskCase(dtype, count, use));
     }
   };
   for (int64_t count : {0, 1, 3, 16, 17, 63, 100001}) {

@@ -43,4 +43,11 @@ Status CheckAddScaled(const Stream& stream, const AddScaledArgs& args) {
       .status();
 }
 
+Status CheckApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
+  return ArgumentCheck(stream, "ApplyMask")
+      .ContiguousTensor("x", args.x, args.x.shape, kFloatTypes)
+      .ContiguousTensor("mask", args.mask, args.x.shape, {DType::kU8})
+      .status();
+}
+
 }  // namespace weft::kernels

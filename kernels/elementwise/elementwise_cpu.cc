@@ -89,4 +89,17 @@ Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
   return OkStatus();
 }
 
+Status ApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
+  const TensorView& x = args.x;
+  WEFT_RETURN_IF_ERROR(CheckApplyMask(stream, args));
+  const auto* mask = args.mask.As<uint8_t>();
+  WithFloatType(x.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.apply_mask(mask + begin, x.As<T>() + begin, end - begin);
+    });
+  });
+  return OkStatus();
+}
+
 }  // namespace weft::kernels::cpu

@@ -43,6 +43,41 @@ struct FillMap {
   }
 };
 
+template <class T>
+struct MaskMap {
+  T* x;
+  const uint8_t* mask;
+
+  template <int kCount>
+  struct Loaded {
+    Packed<T, kCount> x;
+    uint32_t words[(kCount + 3) / 4];  ///< Of the mask.
+  };
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    Loaded<kCount> loaded = {LoadPacked<kCount>(x + i), {}};
+    if constexpr (kCount == 1) {
+      loaded.words[0] = mask[i];
+    } else {
+      const auto* words = reinterpret_cast<const uint32_t*>(mask + i);
+#pragma unroll
+      for (int w = 0; w < kCount / 4; ++w) loaded.words[w] = words[w];
+    }
+    return loaded;
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Loaded<kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const bool keep = (loaded.words[k / 4] >> (8 * (k % 4)) & 0xff) != 0;
+      values[k] = keep ? loaded.x[k] : 0.0f;
+    }
+    StoreFloats(x + i, values);
+  }
+};
+
 template <class In, class Out>
 Status CastTo(const Stream& stream, const CastArgs& args) {
   // As many elements at a time as are 16 bytes of the narrower type, which makes two accesses of
@@ -121,6 +156,15 @@ Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
     return LaunchMap<kWide<T>>(
         stream, "AddScaled",
         BinaryMap<float, T, float, KeepAndAdd>{y, x, y, {args.keep, args.factor}}, count, aligned);
+  });
+}
+
+Status ApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckApplyMask(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return LaunchMap<kWide<T>>(
+        stream, "ApplyMask", MaskMap<T>{args.x.As<T>(), args.mask.As<uint8_t>()},
+        args.x.shape.Elements(), Aligned16(args.x.data, args.mask.data));
   });
 }
 

@@ -41,11 +41,17 @@ void AddScaled(const T* x, float factor, float keep, float* y, int64_t count) {
   StorePart(y + i, read ? LoadPart(y + i, count - i) * keep + term : term, count - i);
 }
 
+// The compiler widens the mask, whatever vectors there are.
+template <class T>
+void ApplyMask(const uint8_t* mask, T* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] = mask[i] != 0 ? x[i] : T{};
+}
+
 }  // namespace
 
 template <class T>
-constexpr ElementwiseLoops<T> kLoopsOf = {Convert<float, T>, Convert<T, float>, Add<T>, Scale<T>,
-                                          AddScaled<T>};
+constexpr ElementwiseLoops<T> kLoopsOf = {Convert<float, T>, Convert<T, float>, Add<T>,
+                                          Scale<T>,          AddScaled<T>,      ApplyMask<T>};
 
 const ElementwiseKernels kElementwiseKernels = {
     .f32 = kLoopsOf<float>,

@@ -15,6 +15,7 @@ struct ElementwiseLoops {
   void (*add)(const T* a, const T* b, T* y, int64_t count);
   void (*scale)(T* x, float factor, int64_t count);
   void (*add_scaled)(const T* x, float factor, float keep, float* y, int64_t count);
+  void (*apply_mask)(const uint8_t* mask, T* x, int64_t count);
 };
 using ElementwiseKernels = FloatTypes<ElementwiseLoops>;
 

@@ -50,6 +50,15 @@ TEST(Elementwise, EveryInstructionSetConvertsLikeTheScalarFunctions) {
   }
 }
 
+TEST(Elementwise, AMaskRemovesWhatIsNoNumber) {
+  std::array<float, 3> x = {std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::infinity(), -1.5f};
+  std::array<uint8_t, 3> mask = {0, 0, 2};
+  const TensorView view(x.data(), DType::kF32, {3});
+  ASSERT_TRUE(ApplyMask({}, {.x = view, .mask = {mask.data(), DType::kU8, {3}}}).ok());
+  EXPECT_EQ(x, (std::array<float, 3>{0, 0, -1.5f}));
+}
+
 TEST(Elementwise, RefusesArgumentsThatDoNotFit) {
   std::array<float, 12> memory{};
   TensorView four(memory.data(), DType::kF32, {4});
@@ -72,6 +81,8 @@ TEST(Elementwise, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(AddScaled({}, {.x = four, .y = brain}).ToString(),
             "INVALID: AddScaled: y is bf16, not f32");
   EXPECT_EQ(AddScaled({}, {.x = four, .y = three}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(ApplyMask({}, {.x = four, .mask = words}).ToString(),
+            "INVALID: ApplyMask: mask is i32, not u8");
   EXPECT_EQ(Fill({.device = {DeviceType::kCuda, 0}}, {.x = four}).code(), StatusCode::kUnavailable);
 }
 

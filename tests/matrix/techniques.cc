@@ -160,6 +160,17 @@ Choice Averaging(const std::string& kind) {
           [=](JobSpec& job) { job.train.averaging.kind = kind; }};
 }
 
+/// Weights are exchanged in every other step.
+Choice Pruning(const std::string& method, const std::string& distribution) {
+  return {"pruning " + method, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.train.pruning.method = method;
+            job.train.pruning.distribution = distribution;
+            job.train.pruning.density = 0.4;
+            job.train.pruning.interval = 2;
+            job.train.pruning.rounds = 5;
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -243,6 +254,10 @@ std::vector<Axis> MakeAxes() {
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
+      {{"dense", Effect::kOwnTraining, Nothing},
+       Pruning("rigl", "erk"),
+       Pruning("snip", "uniform"),
+       Pruning("synflow", "global")},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},

@@ -54,11 +54,20 @@ struct TrainingParts {
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
-  /// Adds up over the ranks that have other parts of the same replica of the model.
-  std::function<Status(std::span<double>)> sum_over_replica;
   /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
   /// share matrices too.
   std::function<Status(const TensorView&)> take_maxima;
+  /// Adds up over the ranks that have other parts of the same replica of the model: tensor-, expert-
+  /// and pipeline-parallel ones.
+  std::function<Status(std::span<double>)> sum_over_replica;
+  /// Differentiates the loss of the batch of the step that is about to begin, at the values that
+  /// the parameters have: the gradients become those of the step, summed over the ranks, times
+  /// `loss_scale`. All ranks ask for it, in BeforeStep alone.
+  std::function<Status(double loss_scale)> compute_gradients;
+  /// The state of the optimizer, as in checkpoints; writing into the views changes it.
+  std::function<std::vector<NamedTensor>()> optimizer_state;
+  /// Says that BeforeStep has changed parameters.
+  std::function<void()> values_changed;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
@@ -117,6 +126,9 @@ class Technique {
 
   // In the order of a step.
 
+  /// `step` is about to begin. May compute gradients and change parameters, see TrainingParts.
+  virtual Status BeforeStep(int64_t /*step*/) { return OkStatus(); }
+
   /// Whether BeforeForward computes other weights in each step, also when no parameter has changed.
   virtual bool WeightsDependOnStep() const { return false; }
   /// Weights are about to be packed for the products of `step`, or with none for evaluation:
@@ -140,6 +152,13 @@ class Technique {
   /// parameters before the rule of the optimizer sees them. `state`: as above. Called where updates
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
+
+  /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
+  /// ranks. Not with optimizers that are offloaded.
+  virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
+  /// Loss and gradients of the step are finite, and gradients are as after OnGradients. May change
+  /// parameters and the state of the optimizer.
+  virtual Status InsteadOfUpdate(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }

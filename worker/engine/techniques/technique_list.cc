@@ -24,6 +24,11 @@ std::string_view TechniqueList::WhyNoGraphs() const {
   return "";
 }
 
+Status TechniqueList::BeforeStep(int64_t step) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeStep(step));
+  return OkStatus();
+}
+
 bool TechniqueList::WeightsDependOnStep() const {
   return std::any_of(all_.begin(), all_.end(),
                      [](const Technique* t) { return t->WeightsDependOnStep(); });
@@ -59,6 +64,19 @@ Status TechniqueList::OnGradients(Context& state, int64_t step) {
 
 Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeUpdate(state, update));
+  return OkStatus();
+}
+
+bool TechniqueList::ReplacesUpdate(int64_t step) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [step](const Technique* t) { return t->ReplacesUpdate(step); });
+}
+
+Status TechniqueList::InsteadOfUpdate(Context& state, int64_t step) {
+  for (Technique* technique : all_) {
+    if (!technique->ReplacesUpdate(step)) continue;
+    WEFT_RETURN_IF_ERROR(technique->InsteadOfUpdate(state, step));
+  }
   return OkStatus();
 }
 

@@ -23,6 +23,7 @@ class TechniqueList {
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
 
+  Status BeforeStep(int64_t step);
   /// Whether any of them says so; likewise below.
   bool WeightsDependOnStep() const;
   Status BeforeForward(Context& context, std::optional<int64_t> step);
@@ -31,6 +32,9 @@ class TechniqueList {
   Status OnFirstGradient(Context& context, const TensorView& gradient);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
+  bool ReplacesUpdate(int64_t step) const;
+  /// Of those that replace the update of `step`.
+  Status InsteadOfUpdate(Context& state, int64_t step);
   bool ReadsUpdatedParameters() const;
   Status OnUpdated(int64_t updates);
   Status OnStepEnd(const FinishedStep& step);

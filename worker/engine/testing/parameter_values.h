@@ -11,9 +11,13 @@
 
 namespace weft::engine {
 
-/// Elements of a contiguous tensor of one of kFloatTypes, or of masks (u16).
+/// Elements of a contiguous tensor of one of kFloatTypes, of bytes or of masks (u16).
 inline std::vector<float> ValuesOf(const TensorView& view) {
   std::vector<float> values;
+  if (view.dtype == DType::kU8) {
+    const auto* bytes = view.As<uint8_t>();
+    return {bytes, bytes + view.shape.Elements()};
+  }
   if (view.dtype == DType::kU16) {
     const auto* from = view.As<uint16_t>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(from[i]);

@@ -16,10 +16,11 @@ Result<StepReport> Trainer::Step() {
   Context& context = *parts_.context;
   StepReport report = NewReport();
   context.step = counters_.step;
+  WEFT_RETURN_IF_ERROR(techniques_.BeforeStep(counters_.step));
   WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
 
   const bool loss_fails = !Failpoint("trainer.loss").ok();
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails, report));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails || ReplacesUpdate(), report));
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = on_gpu() ? numbers_.device() : nullptr;
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
@@ -48,7 +49,21 @@ StepReport Trainer::NewReport() const {
   return report;
 }
 
-Result<StepBatches> Trainer::TakeBatches(bool loss_fails, StepReport& report) {
+Status Trainer::ComputeGradients(double loss_scale) {
+  Context& context = *parts_.context;
+  StepReport report = NewReport();
+  report.loss_scale = loss_scale;
+  weights_.Changed(Repack::kTrained);
+  WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(true, report));
+  WEFT_RETURN_IF_ERROR(SendNumbers(report));
+  context.numbers = on_gpu() ? numbers_.device() : nullptr;
+  const Status enqueued = EnqueueGradients(std::move(batches.micro_batches), report);
+  context.numbers = nullptr;
+  return enqueued;
+}
+
+Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
@@ -57,7 +72,7 @@ Result<StepBatches> Trainer::TakeBatches(bool loss_fails, StepReport& report) {
                                   static_cast<double>(batches.padding_tokens)};
   WEFT_RETURN_IF_ERROR(launcher_.Agree({.batches = batches.micro_batches,
                                         .measures_groups = MeasuresGroups(),
-                                        .alone = loss_fails,
+                                        .alone = alone,
                                         .parts = SumsLosses() ? size_t{2} : size_t{1}},
                                        counts, report.seconds));
   report.targets = static_cast<int64_t>(counts[0]);
@@ -136,6 +151,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
               .gate = update.gate}));
   if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
+  if (ReplacesUpdate()) return OkStatus();
   {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(updaters_.main().Update(context, update));
@@ -164,6 +180,12 @@ Status Trainer::FinishUpdate(StepReport& report) {
   if (MeasuresGroups()) {
     WEFT_RETURN_IF_ERROR(totals_.SumGroups(report.seconds));
     report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
+  }
+  if (ReplacesUpdate()) {
+    Context state = StateContext();
+    WEFT_RETURN_IF_ERROR(techniques_.InsteadOfUpdate(state, counters_.step));
+    weights_.Changed(Repack::kTrained);
+    return OkStatus();
   }
   ++counters_.updates;
   if (rounds_ != nullptr) rounds_->OnUpdated();

@@ -96,12 +96,14 @@ class Trainer {
 
   StepReport NewReport() const;
   /// Loads the micro-batches, sums their targets and tokens over the ranks, and agrees with these
-  /// on how the step is done. `loss_fails`: the loss is to be infinite.
-  Result<StepBatches> TakeBatches(bool loss_fails, StepReport& report);
+  /// on how the step is done. `alone`: no other step is as this one.
+  Result<StepBatches> TakeBatches(bool alone, StepReport& report);
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
+  /// As TrainingParts::compute_gradients has it.
+  Status ComputeGradients(double loss_scale);
   /// Enqueues all up to the gradients, summed over the ranks.
   Status EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
@@ -118,6 +120,8 @@ class Trainer {
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   /// Whether the host sums the losses before the update: other ranks have some.
   bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
+  /// Whether a technique does something else in this step than to update.
+  bool ReplacesUpdate() const { return techniques_.ReplacesUpdate(counters_.step); }
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   float GradientScale(const StepReport& report) const;
   /// Which step's data the step under way trains on.

@@ -212,32 +212,35 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
 
 Status Trainer::StartTechniques() {
   ParameterSet& parameters = parts_.model->parameters();
-  const TrainingParts training = {.job = &job_,
-                                  .plan = &plan_,
-                                  .context = parts_.context,
-                                  .parameters = &parameters,
-                                  .updated = updaters_.updated(),
-                                  .shards_updates = !ranks_.updated_parts().empty(),
-                                  .data_ranks = ranks_.data_ranks(),
-                                  .sum_scalars =
-                                      [this](std::span<double> values) {
-                                        PhaseSeconds seconds;
-                                        Status summed = ranks_.SumScalars(values, seconds);
-                                        waited_for_techniques_ += seconds.communication_exposed;
-                                        return summed;
-                                      },
-                                  .sum_over_replica =
-                                      [this](std::span<double> values) {
-                                        PhaseSeconds seconds;
-                                        Status summed = ranks_.SumOverReplica(values, seconds);
-                                        waited_for_techniques_ += seconds.communication_exposed;
-                                        return summed;
-                                      },
-                                  .take_maxima =
-                                      [this](const TensorView& magnitudes) {
-                                        return ranks_.TakeMaxima(magnitudes,
-                                                                 waited_for_techniques_);
-                                      }};
+  const TrainingParts training = {
+      .job = &job_,
+      .plan = &plan_,
+      .context = parts_.context,
+      .parameters = &parameters,
+      .updated = updaters_.updated(),
+      .shards_updates = !ranks_.updated_parts().empty(),
+      .data_ranks = ranks_.data_ranks(),
+      .sum_scalars =
+          [this](std::span<double> values) {
+            PhaseSeconds seconds;
+            Status summed = ranks_.SumScalars(values, seconds);
+            waited_for_techniques_ += seconds.communication_exposed;
+            return summed;
+          },
+      .take_maxima =
+          [this](const TensorView& magnitudes) {
+            return ranks_.TakeMaxima(magnitudes, waited_for_techniques_);
+          },
+      .sum_over_replica =
+          [this](std::span<double> values) {
+            PhaseSeconds seconds;
+            Status summed = ranks_.SumOverReplica(values, seconds);
+            waited_for_techniques_ += seconds.communication_exposed;
+            return summed;
+          },
+      .compute_gradients = [this](double scale) { return ComputeGradients(scale); },
+      .optimizer_state = [this] { return updaters_.StateTensors(); },
+      .values_changed = [this] { weights_.Changed(Repack::kTrained); }};
   return techniques_.OnTraining(training);
 }
 

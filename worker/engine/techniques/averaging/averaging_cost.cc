@@ -35,8 +35,9 @@ class AveragingCost : public TechniqueCost {
   const Feature& feature() const override { return kAveraging; }
   std::span<const Refusal> refusals() const override { return kAveragingRefusals; }
 
-  int64_t StateCopies(const JobSpec& job) const override {
-    return Asked(job) ? AverageSlots(job.train.averaging) : 0;
+  // In f32.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    return Asked(job) ? 4 * AverageSlots(job.train.averaging) * parameter.Elements() : 0;
   }
 
   std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) const override {

@@ -1,0 +1,316 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/glob.h"
+#include "common/model/parameter_list.h"
+#include "common/rng.h"
+#include "common/spec/spec_json.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/techniques/pruning/mask_choice.h"
+#include "worker/engine/techniques/pruning/pruning_cost.h"
+#include "worker/engine/techniques/pruning/pruning_scores.h"
+#include "worker/engine/techniques/pruning/synaptic_flow.h"
+#include "worker/engine/techniques/technique.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// kInvalid where a pattern names no matrix of the network, wherever it is.
+Status CheckPatterns(const PruningSpec& spec, const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.block_matrix() && !parameter.frozen) names.push_back(parameter.name);
+  }
+  for (const std::string& pattern : spec.layers) {
+    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
+    if (std::any_of(names.begin(), names.end(), matches)) continue;
+    const std::string nearest = NearestName(pattern, names);
+    return InvalidError("train.pruning.layers '" + pattern +
+                        "' matches no trained matrix of a block; hint: " +
+                        (nearest.empty() ? names.empty() ? "model.freeze leaves none to train"
+                                                         : "names are like " + names.front()
+                                         : "did you mean '" + nearest + "'?"));
+  }
+  if (!names.empty()) return OkStatus();
+  return InvalidError("train.pruning has nothing to prune: model.freeze leaves no matrix to train");
+}
+
+/// Zeros in the parameters, chosen before the first step or again and again.
+class Pruning : public Technique {
+ public:
+  explicit Pruning(PruningSpec spec) : spec_(std::move(spec)) {}
+
+  Status OnTraining(const TrainingParts& parts) override {
+    parts_ = parts;
+    WEFT_RETURN_IF_ERROR(CheckPatterns(spec_, parts.job->model));
+    std::map<std::string, int64_t> kept;
+    for (const PrunedMatrix& matrix : PrunedMatricesOf(spec_, parts.job->model)) {
+      kept[matrix.name] = matrix.kept;
+    }
+    const ParameterSet& parameters = *parts.parameters;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
+      if (!IsPruned(spec_, parameter, parameter.name)) continue;
+      state_.Add("pruning/" + parameter.name + "/mask", parameters, WholePart(parameters, i),
+                 {.dtype = DType::kU8});
+      matrices_.push_back({.parameter = i, .kept = kept.at(parameter.name), .mask = {}});
+      indices_.push_back(i);
+    }
+    WEFT_RETURN_IF_ERROR(state_.Allocate(*parts.context));
+    for (size_t m = 0; m < matrices_.size(); ++m) matrices_[m].mask = state_[m];
+    return OkStatus();
+  }
+
+  Status BeforeStep(int64_t step) override {
+    if (chosen()) return OkStatus();
+    ProfileScope scope(parts_.context->profiler, "choose weights");
+    WEFT_ASSIGN_OR_RETURN(const std::vector<Mask> masks, ChooseMasks(step));
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], masks[m]));
+    }
+    chosen_ = 1;
+    parts_.values_changed();
+    return OkStatus();
+  }
+
+  // Rules that treat a matrix as a whole, as Muon does, move the weights that have no gradient too.
+  Status BeforeForward(Context& context, std::optional<int64_t>) override {
+    if (!chosen() || UpdatesElementwise(parts_.job->optimizer)) return OkStatus();
+    ProfileScope scope(context.profiler, "mask weights");
+    for (const Matrix& matrix : matrices_) {
+      WEFT_RETURN_IF_ERROR(ApplyTo(context, parts_.parameters->value(matrix.parameter), matrix));
+    }
+    return OkStatus();
+  }
+
+  Status OnGradients(Context& state, int64_t step) override {
+    if (ReplacesUpdate(step)) return OkStatus();  // what is grown has a gradient
+    ProfileScope scope(state.profiler, "mask gradients");
+    for (const Matrix& matrix : matrices_) {
+      WEFT_RETURN_IF_ERROR(ApplyTo(state, parts_.parameters->gradient(matrix.parameter), matrix));
+    }
+    return OkStatus();
+  }
+
+  bool ReplacesUpdate(int64_t step) const override {
+    return IsExchangeStep(spec_, step, parts_.job->train.steps);
+  }
+
+  Status InsteadOfUpdate(Context& state, int64_t step) override {
+    ProfileScope scope(state.profiler, "exchange weights");
+    const double rate = DropRate(spec_, step, parts_.job->train.steps);
+    std::array<double, 2> grown_of = {0, 0};
+    for (const Matrix& matrix : matrices_) {
+      const auto dropped = static_cast<int64_t>(rate * static_cast<double>(matrix.kept));
+      WEFT_ASSIGN_OR_RETURN(const int64_t grown, ExchangeIn(state, matrix, dropped, step));
+      if (!parts_.parameters->Counts(matrix.parameter)) continue;
+      grown_of[0] += static_cast<double>(grown);
+      grown_of[1] += static_cast<double>(matrix.kept);
+    }
+    WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(grown_of));
+    grown_ = grown_of[0] / grown_of[1];
+    return OkStatus();
+  }
+
+  Status OnStepEnd(const FinishedStep& step) override {
+    if (!density_) WEFT_RETURN_IF_ERROR(MeasureDensity());
+    step.metrics->emplace(kDensityMetric, *density_);
+    if (grown_) step.metrics->emplace(kGrownMetric, *grown_);
+    grown_.reset();
+    return OkStatus();
+  }
+
+  std::vector<NamedTensor> StateTensors() override {
+    std::vector<NamedTensor> tensors = state_.Named();
+    tensors.push_back({.name = "pruning/chosen", .view = {&chosen_, DType::kF32, {1}}});
+    return tensors;
+  }
+
+  void OnRestored(int64_t) override { density_.reset(); }
+
+ private:
+  using Mask = std::vector<uint8_t>;
+
+  struct Matrix {
+    int64_t parameter = 0;
+    int64_t kept = 0;  ///< Weights; of a global choice those of an equal share.
+    TensorView mask;
+  };
+
+  bool chosen() const { return chosen_ != 0; }
+  const Parameter& ParameterOf(const Matrix& matrix) const {
+    return (*parts_.parameters)[matrix.parameter];
+  }
+  PhiloxKey KeyOf(int64_t step, const std::string& site) const {
+    return {parts_.context->seed, static_cast<uint32_t>(step), SiteHash(site.c_str())};
+  }
+
+  Status ApplyTo(Context& context, const TensorView& numbers, const Matrix& matrix) const {
+    CountWork(context.profiler, 0, static_cast<double>(2 * numbers.Bytes() + matrix.mask.Bytes()));
+    return kernels::ApplyMask(context.stream, {.x = numbers, .mask = matrix.mask});
+  }
+
+  /// Replaces a mask; weights without it, and what the optimizer keeps of them, become zero.
+  Status SetMask(Context& context, const Matrix& matrix, const Mask& mask) const {
+    WEFT_RETURN_IF_ERROR(Upload(context.stream, mask.data(), matrix.mask));
+    WEFT_RETURN_IF_ERROR(ApplyTo(context, parts_.parameters->value(matrix.parameter), matrix));
+    for (const NamedTensor& tensor : parts_.optimizer_state()) {
+      if (tensor.parameter != matrix.parameter || tensor.view.shape != matrix.mask.shape) continue;
+      WEFT_RETURN_IF_ERROR(ApplyTo(context, tensor.view, matrix));
+    }
+    return OkStatus();
+  }
+
+  Result<Mask> FetchMask(const Context& context, const Matrix& matrix) const {
+    Mask mask(static_cast<size_t>(matrix.mask.shape.Elements()));
+    WEFT_RETURN_IF_ERROR(Download(context.stream, matrix.mask, mask.data()));
+    return mask;
+  }
+
+  Result<PruningScores> ScoresOf() const {
+    if (spec_.method == "snip") return ConnectionSensitivity(parts_, indices_);
+    if (spec_.method == "grasp") return GradientFlow(parts_, indices_);
+    WEFT_ASSIGN_OR_RETURN(PruningScores scores, Magnitudes(parts_, indices_));
+    if (spec_.method == "magnitude") return scores;
+    // Equal scores are ranked at random.
+    for (std::vector<float>& matrix : scores) std::fill(matrix.begin(), matrix.end(), 0.0f);
+    return scores;
+  }
+
+  Result<std::vector<Mask>> ChooseMasks(int64_t step) const {
+    if (spec_.method == "synflow") return ChooseBySynapticFlow(step);
+    WEFT_ASSIGN_OR_RETURN(const PruningScores scores, ScoresOf());
+    return KeepBest(scores, 1, step);
+  }
+
+  /// The best weights, by matrix or of all: with `power` 1 as many as in the end, with 0 all.
+  std::vector<Mask> KeepBest(const PruningScores& scores, double power, int64_t step) const {
+    const auto count = [&](double kept, double weights) {
+      return std::llround(weights * std::pow(kept / weights, power));
+    };
+    std::vector<Mask> masks;
+    if (spec_.distribution != "global") {
+      for (size_t m = 0; m < matrices_.size(); ++m) {
+        const Matrix& matrix = matrices_[m];
+        const int64_t kept =
+            count(static_cast<double>(matrix.kept), static_cast<double>(scores[m].size()));
+        masks.push_back(KeepLargest(scores[m], kept, KeyOf(step, ParameterOf(matrix).name)));
+      }
+      return masks;
+    }
+    std::vector<float> all;
+    for (const std::vector<float>& matrix : scores)
+      all.insert(all.end(), matrix.begin(), matrix.end());
+    const auto weights = static_cast<double>(all.size());
+    const Mask mask = KeepLargest(all, count(spec_.density * weights, weights), KeyOf(step, "all"));
+    auto next = mask.begin();
+    for (const std::vector<float>& matrix : scores) {
+      masks.emplace_back(next, next + std::ssize(matrix));
+      next += std::ssize(matrix);
+    }
+    return masks;
+  }
+
+  /// SynFlow's rounds, each of which scores what the one before has left.
+  Result<std::vector<Mask>> ChooseBySynapticFlow(int64_t step) const {
+    const ParameterSet& parameters = *parts_.parameters;
+    std::vector<const ParameterAttributes*> attributes;
+    std::vector<std::vector<int64_t>> shapes;
+    std::vector<int64_t> network_indices;
+    std::vector<size_t> pruned;  // by matrix_, of the network
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
+      if (!parameter.block_matrix()) continue;
+      if (IsPruned(spec_, parameter, parameter.name)) pruned.push_back(attributes.size());
+      attributes.push_back(&parameter);
+      shapes.push_back({parameter.shape[0], parameter.shape[1]});
+      network_indices.push_back(i);
+    }
+    FlowNetwork network = FlowNetworkOf(parts_.job->model, attributes, shapes);
+    WEFT_ASSIGN_OR_RETURN(PruningScores magnitudes, Magnitudes(parts_, network_indices));
+    for (size_t m = 0; m < magnitudes.size(); ++m) {
+      network.matrices[m].magnitudes = std::move(magnitudes[m]);
+    }
+    std::vector<Mask> masks;
+    for (int64_t round = 1; round <= spec_.rounds; ++round) {
+      PruningScores all = SynapticFlow(network);
+      PruningScores scores;
+      for (size_t m = 0; m < pruned.size(); ++m) {
+        std::vector<float>& score = scores.emplace_back(std::move(all[pruned[m]]));
+        for (size_t i = 0; i < score.size() && !masks.empty(); ++i) {
+          if (masks[m][i] == 0) score[i] = kNeverChosen;
+        }
+      }
+      const double power = static_cast<double>(round) / static_cast<double>(spec_.rounds);
+      masks = KeepBest(scores, power, step);
+      for (size_t m = 0; m < pruned.size(); ++m) {
+        std::vector<float>& left = network.matrices[pruned[m]].magnitudes;
+        for (size_t i = 0; i < left.size(); ++i) left[i] = masks[m][i] != 0 ? left[i] : 0;
+      }
+    }
+    return masks;
+  }
+
+  /// Drops that many weights of a matrix and grows as many; returns how many are new.
+  Result<int64_t> ExchangeIn(Context& state, const Matrix& matrix, int64_t dropped, int64_t step) {
+    if (dropped == 0 || matrix.kept == matrix.mask.shape.Elements()) return 0;
+    const ParameterSet& parameters = *parts_.parameters;
+    const std::string& name = ParameterOf(matrix).name;
+    WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(state, matrix));
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes,
+                          FetchFloats(state.stream, parameters.value(matrix.parameter)));
+    std::vector<float> growth(mask.size(), 0.0f);  // set: at random, as all are equal
+    if (spec_.method == "rigl") {
+      WEFT_ASSIGN_OR_RETURN(growth,
+                            FetchFloats(state.stream, parameters.gradient(matrix.parameter)));
+    }
+    for (std::vector<float>* scores : {&magnitudes, &growth}) {
+      for (float& score : *scores) score = std::fabs(score);
+    }
+    const ExchangedMask next = Exchange(mask, magnitudes, growth, dropped,
+                                        KeyOf(step, name + "/drop"), KeyOf(step, name + "/grow"));
+    WEFT_RETURN_IF_ERROR(SetMask(state, matrix, next.mask));
+    return next.grown;
+  }
+
+  Status MeasureDensity() {
+    std::array<double, 2> counts = {0, 0};
+    for (const Matrix& matrix : matrices_) {
+      if (!parts_.parameters->Counts(matrix.parameter)) continue;
+      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrix));
+      counts[0] += static_cast<double>(std::count(mask.begin(), mask.end(), uint8_t{1}));
+      counts[1] += static_cast<double>(mask.size());
+    }
+    WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(counts));
+    density_ = counts[0] / counts[1];
+    return OkStatus();
+  }
+
+  PruningSpec spec_;
+  TrainingParts parts_;
+  OptimizerState state_;
+  std::vector<Matrix> matrices_;
+  std::vector<int64_t> indices_;  ///< Of the parameters, by matrix.
+  float chosen_ = 0;              ///< Whether masks are; in checkpoints.
+  std::optional<double> density_;
+  std::optional<double> grown_;  ///< In this step.
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewPruning(const TechniqueInputs& inputs) {
+  const PruningSpec& spec = inputs.train.pruning;
+  return spec.method == "none" ? nullptr : std::make_unique<Pruning>(spec);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,188 @@
+#include "worker/engine/techniques/pruning/pruning_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "common/glob.h"
+#include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+
+namespace weft {
+
+// Techniques before this one in the registry.
+const TechniqueCost& OverParameterizationTechniqueCost();
+const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& AveragingTechniqueCost();
+
+namespace {
+
+using namespace features;
+
+bool Prunes(const JobSpec& job) {
+  return job.train.pruning.method != "none";
+}
+
+std::string ShownMethod(const JobSpec& job) {
+  return "train.pruning.method " + job.train.pruning.method;
+}
+
+const Feature kPruning = {
+    .name = "pruning", .setting = "train.pruning", .asked = Prunes, .shown = ShownMethod};
+
+const Feature kSettings[] = {
+    {.name = "pruning by a global ranking",
+     .setting = "train.pruning.distribution global",
+     .asked =
+         [](const JobSpec& job) {
+           return Prunes(job) && job.train.pruning.distribution == "global";
+         },
+     .shown = [](const JobSpec&) { return std::string("train.pruning.distribution global"); }},
+    {.name = "dynamic sparse training",
+     .setting = "train.pruning.method set or rigl",
+     .asked = [](const JobSpec& job) { return ExchangesWeights(job.train.pruning); },
+     .shown = ShownMethod},
+    {.name = "SynFlow",
+     .setting = "train.pruning.method synflow",
+     .asked = [](const JobSpec& job) { return job.train.pruning.method == "synflow"; },
+     .shown = ShownMethod},
+    {.name = "GraSP",
+     .setting = "train.pruning.method grasp",
+     .asked = [](const JobSpec& job) { return job.train.pruning.method == "grasp"; },
+     .shown = ShownMethod},
+};
+const Feature& kGlobalRanking = kSettings[0];
+const Feature& kDynamic = kSettings[1];
+const Feature& kSynFlow = kSettings[2];
+const Feature& kGrasp = kSettings[3];
+
+constexpr std::string_view kWholeMatrices = "weights are ranked within whole matrices";
+constexpr std::string_view kWholeNetwork = "a rank has a part of the matrices";
+constexpr std::string_view kPerMatrix = "train.pruning.distribution uniform or erk";
+
+class PruningCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "pruning"; }
+
+  const Feature& feature() const override { return kPruning; }
+  std::span<const Feature> settings() const override { return kSettings; }
+  std::span<const Refusal> refusals() const override {
+    static const Refusal rows[] = {
+        {&kPruning, &kTensorParallel, kWholeMatrices, "data or pipeline parallelism"},
+        {&kPruning, &kZero, kWholeMatrices, "resources.zero_stage 0"},
+        {&kPruning, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+        {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
+        {&kPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
+        {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
+        {&kDynamic, &AveragingTechniqueCost().feature(),
+         "averages would be of weights that come and go", kOneOfTwo},
+        {&kSynFlow, &kPipelineParallel, kWholeNetwork, "another train.pruning.method"},
+        {&kSynFlow, &kExpertParallel, kWholeNetwork, "another train.pruning.method"},
+        {&kGrasp, &kBf16Pure, "weights in bf16 are too coarse for differences of gradients",
+         "train.precision bf16"},
+    };
+    return rows;
+  }
+
+  Status Check(const JobSpec& job) const override {
+    const PruningSpec& spec = job.train.pruning;
+    if (!Asked(job)) {
+      if (spec.layers.empty()) return OkStatus();
+      return InvalidError("train.pruning.layers needs a train.pruning.method; hint: rigl");
+    }
+    if (spec.distribution == "global" && (spec.method == "random" || ExchangesWeights(spec))) {
+      return InvalidError("train.pruning.method " + spec.method +
+                          " has no scores to rank all matrices by, as distribution global does; "
+                          "hint: distribution erk");
+    }
+    return OkStatus();
+  }
+
+  // A byte for each weight: whether it is kept.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    const PruningSpec& spec = job.train.pruning;
+    return Asked(job) && IsPruned(spec, parameter, parameter.name) ? parameter.Elements() : 0;
+  }
+  bool StateTellsBlocksApart(const JobSpec& job) const override {
+    return !job.train.pruning.layers.empty();
+  }
+
+  std::vector<TechniqueMetric> Metrics() const override {
+    return {{kDensityMetric, "Share of the weights of pruned matrices that is kept."},
+            {kGrownMetric,
+             "Share of the kept weights that this step has grown anew; absent in other steps."}};
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& PruningTechniqueCost() {
+  static const PruningCost cost;
+  return cost;
+}
+
+bool IsExchangeStep(const PruningSpec& spec, int64_t step, int64_t steps) {
+  return ExchangesWeights(spec) && step > 0 && step % spec.interval == 0 &&
+         static_cast<double>(step) <= spec.stop_ratio * static_cast<double>(steps);
+}
+
+double DropRate(const PruningSpec& spec, int64_t step, int64_t steps) {
+  const double stop = spec.stop_ratio * static_cast<double>(steps);
+  if (static_cast<double>(step) >= stop) return 0;
+  return spec.drop_rate / 2 * (1 + std::cos(std::numbers::pi * static_cast<double>(step) / stop));
+}
+
+bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,
+              std::string_view name) {
+  if (!parameter.block_matrix() || parameter.frozen) return false;
+  return spec.layers.empty() ||
+         std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+}
+
+std::vector<PrunedMatrix> PrunedMatricesOf(const PruningSpec& spec, const ModelSpec& model) {
+  std::vector<PrunedMatrix> matrices;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (!IsPruned(spec, parameter, parameter.name)) continue;
+    matrices.push_back({parameter.name, parameter.shape[0], parameter.shape[1]});
+  }
+  SetKept(spec.density, spec.distribution == "erk", matrices);
+  return matrices;
+}
+
+void SetKept(double density, bool erk, std::span<PrunedMatrix> matrices) {
+  const auto sides = [](const PrunedMatrix& m) { return static_cast<double>(m.rows + m.columns); };
+  const auto raw = [&](const PrunedMatrix& m) {
+    return sides(m) / static_cast<double>(m.Weights());
+  };
+  std::vector<bool> dense(matrices.size(), false);
+  double scale = 0;
+  while (erk) {
+    double left = 0, sum = 0, most = 0;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      const auto weights = static_cast<double>(matrices[i].Weights());
+      left += (dense[i] ? density - 1 : density) * weights;
+      if (dense[i]) continue;
+      sum += sides(matrices[i]);
+      most = std::max(most, raw(matrices[i]));
+    }
+    if (sum == 0) break;
+    scale = left / sum;
+    if (scale * most <= 1) break;
+    for (size_t i = 0; i < matrices.size(); ++i) dense[i] = dense[i] || raw(matrices[i]) == most;
+  }
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    PrunedMatrix& matrix = matrices[i];
+    const double share = dense[i] ? 1 : erk ? scale * raw(matrix) : density;
+    const int64_t kept = std::llround(share * static_cast<double>(matrix.Weights()));
+    matrix.kept = std::clamp<int64_t>(kept, 1, matrix.Weights());
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/parameter_info.h"
+#include "common/spec/model_spec.h"
+#include "common/spec/train_spec.h"
+
+namespace weft {
+
+/// Metrics: share of the weights that is kept, and share of the kept ones that were grown anew in
+/// the last exchange.
+inline constexpr std::string_view kDensityMetric = "density_ratio";
+inline constexpr std::string_view kGrownMetric = "grown_weights_ratio";
+
+/// Whether weights are exchanged while training (dynamic sparse training).
+inline bool ExchangesWeights(const PruningSpec& spec) {
+  return spec.method == "set" || spec.method == "rigl";
+}
+
+/// Whether `step`, from 0, exchanges weights instead of updating them.
+bool IsExchangeStep(const PruningSpec& spec, int64_t step, int64_t steps);
+
+/// The share of the kept weights that is dropped in `step`: a cosine from spec.drop_rate to 0.
+double DropRate(const PruningSpec& spec, int64_t step, int64_t steps);
+
+/// Whether this parameter is pruned: a trained matrix of a block that a pattern of `spec` names, or
+/// every one where there are none.
+bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter, std::string_view name);
+
+/// A matrix of which a part of the weights is kept.
+struct PrunedMatrix {
+  std::string name;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t kept = 0;  ///< Weights of it; of a global choice the same share of each.
+
+  int64_t Weights() const { return rows * columns; }
+};
+
+/// The pruned matrices of the whole network, with what is kept of each.
+std::vector<PrunedMatrix> PrunedMatricesOf(const PruningSpec& spec, const ModelSpec& model);
+
+/// Sets PrunedMatrix::kept, at least 1. uniform: `density` of each. erk (Mocanu et al. 2018, Evci
+/// et al. 2020): in proportion to (rows + columns) / (rows columns), so that all together keep
+/// `density` of their weights; those that would keep more than all are dense.
+void SetKept(double density, bool erk, std::span<PrunedMatrix> matrices);
+
+}  // namespace weft

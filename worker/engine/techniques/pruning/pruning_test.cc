@@ -1,0 +1,429 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/failpoint.h"
+#include "common/model/optimizer_bytes.h"
+#include "worker/engine/techniques/pruning/pruning_cost.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int64_t kBatch = 8;
+constexpr int64_t kInterval = 2;
+
+PruningSpec Spec(const std::string& method, double density = 0.3,
+                 const std::string& distribution = "uniform") {
+  PruningSpec spec;
+  spec.method = method;
+  spec.density = density;
+  spec.distribution = distribution;
+  spec.interval = kInterval;
+  spec.drop_rate = 0.4;
+  spec.rounds = 10;
+  return spec;
+}
+
+JobSpec PrunedJob(const PruningSpec& spec) {
+  JobSpec job = TinyJob(kBatch);
+  job.train.pruning = spec;
+  job.train.steps = 40;
+  job.optimizer.weight_decay = 0.1;
+  return job;
+}
+
+/// A training on one rank.
+struct PrunedTraining {
+  RandomTokens tokens{TinyModel().vocab_size, TinyModel().context};
+  TinyTraining run;
+
+  explicit PrunedTraining(const JobSpec& job, const std::string& precision = "fp32")
+      : run(job, TinyPlan(precision, 4, 2), tokens) {}
+
+  /// The training state by name: parameters, optimizer, masks.
+  std::map<std::string, std::vector<float>> State() {
+    std::map<std::string, std::vector<float>> state;
+    for (const NamedTensor& tensor : run.trainer->StateTensors()) {
+      state[tensor.name] = ValuesOf(tensor);
+    }
+    return state;
+  }
+  std::map<std::string, std::vector<float>> Masks() {
+    std::map<std::string, std::vector<float>> masks;
+    for (auto& [name, values] : State()) {
+      constexpr std::string_view kPrefix = "pruning/", kSuffix = "/mask";
+      if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+      masks[name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size())] =
+          std::move(values);
+    }
+    return masks;
+  }
+};
+
+int64_t Count(const std::vector<float>& mask) {
+  return static_cast<int64_t>(std::accumulate(mask.begin(), mask.end(), 0.0));
+}
+
+TEST(PruningTest, EachMethodKeepsWhatIsAskedForAndAllElseIsZeroInAllTrainingState) {
+  struct Rule {
+    std::string optimizer;
+    std::string precision;
+  };
+  const std::vector<Rule> rules = {{"adamw", "fp32"},      {"adamw", "bf16"},
+                                   {"adamw", "bf16_pure"}, {"muon", "fp32"},
+                                   {"adafactor", "fp32"},  {"lion", "fp32"},
+                                   {"sgd", "fp32"},        {"schedule_free_adamw", "fp32"}};
+  for (const char* method : {"random", "magnitude", "snip", "grasp", "synflow", "set", "rigl"}) {
+    for (const Rule& rule : rules) {
+      if (rule.precision == "bf16_pure" && method == std::string("grasp")) continue;
+      SCOPED_TRACE(std::string(method) + ", " + rule.optimizer + ", " + rule.precision);
+      JobSpec job = PrunedJob(Spec(method, 0.3, "erk"));
+      job.optimizer.name = rule.optimizer;
+      if (rule.optimizer == "sgd") job.optimizer.momentum = 0.9;
+      if (rule.optimizer == "schedule_free_adamw") job.schedule.kind = "constant";
+      PrunedTraining training(job, rule.precision);
+      std::map<std::string, int64_t> kept;
+      for (const PrunedMatrix& matrix : PrunedMatricesOf(job.train.pruning, job.model)) {
+        kept[matrix.name] = matrix.kept;
+      }
+      ASSERT_EQ(kept.size(), 8u);
+      std::map<std::string, std::vector<float>> before;
+      for (int64_t step = 0; step < 5; ++step) {
+        SCOPED_TRACE(step);
+        const StepReport report = training.run.Step();
+        EXPECT_NEAR(report.technique_metrics.at(std::string(kDensityMetric)), 0.3, 1e-3);
+        const auto masks = training.Masks();
+        ASSERT_EQ(masks.size(), kept.size());
+        const bool exchanges = IsExchangeStep(job.train.pruning, step, job.train.steps);
+        EXPECT_EQ(report.technique_metrics.contains(std::string(kGrownMetric)), exchanges);
+        EXPECT_EQ(masks == before, !exchanges && step > 0);
+        before = masks;
+        const auto state = training.State();
+        for (const auto& [name, mask] : masks) {
+          EXPECT_EQ(Count(mask), kept.at(name)) << name;
+          for (const auto& [tensor, values] : state) {
+            const bool of_it = tensor == name || tensor.find("/" + name + "/") != std::string::npos;
+            if (!of_it || values.size() != mask.size()) continue;
+            int64_t others = 0;
+            for (size_t i = 0; i < mask.size(); ++i) {
+              others += mask[i] == 0 && values[i] != 0 ? 1 : 0;
+            }
+            EXPECT_EQ(others, 0) << tensor;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PruningTest, TrainingGoesOnWithWhatIsKept) {
+  for (const char* method : {"random", "magnitude", "snip", "synflow", "set", "rigl"}) {
+    SCOPED_TRACE(method);
+    JobSpec job = PrunedJob(Spec(method));
+    job.optimizer.learning_rate = 1e-2;
+    job.train.steps = 60;
+    job.train.pruning.interval = 10;
+    CountingTokens tokens(7, job.model.context);
+    TinyTraining run(job, TinyPlan("fp32", 4, 2), tokens);
+    const double first = run.Step().loss;
+    double last = 0;
+    while (!run.trainer->finished()) last = run.Step().loss;
+    EXPECT_LT(last, first - 1);
+  }
+}
+
+TEST(PruningTest, AGlobalRankingKeepsAShareOfAllMatricesTogether) {
+  for (const char* method : {"magnitude", "snip", "grasp", "synflow"}) {
+    SCOPED_TRACE(method);
+    const JobSpec job = PrunedJob(Spec(method, 0.1, "global"));
+    PrunedTraining training(job);
+    training.run.Step();
+    int64_t kept = 0, weights = 0;
+    bool alike = true;
+    const auto masks = training.Masks();
+    for (const auto& [name, mask] : masks) {
+      kept += Count(mask);
+      weights += std::ssize(mask);
+      alike = alike && std::abs(10 * Count(mask) - std::ssize(mask)) < 10;
+      if (method == std::string("synflow")) {
+        EXPECT_GT(Count(mask), 0) << "no layer collapses";
+      }
+    }
+    EXPECT_EQ(kept, std::llround(0.1 * static_cast<double>(weights)));
+    EXPECT_FALSE(alike);
+  }
+}
+
+TEST(PruningTest, MagnitudesAreThoseOfTheStart) {
+  const JobSpec job = PrunedJob(Spec("magnitude"));
+  PrunedTraining training(job);
+  const auto start = training.State();
+  training.run.Step();
+  for (const auto& [name, mask] : training.Masks()) {
+    float least_kept = INFINITY, most_dropped = 0;
+    const std::vector<float>& values = start.at(name);
+    for (size_t i = 0; i < mask.size(); ++i) {
+      float& bound = mask[i] != 0 ? least_kept : most_dropped;
+      bound = mask[i] != 0 ? std::min(bound, std::fabs(values[i]))
+                           : std::max(bound, std::fabs(values[i]));
+    }
+    EXPECT_GE(least_kept, most_dropped) << name;
+  }
+}
+
+TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
+  for (const char* method : {"set", "rigl"}) {
+    SCOPED_TRACE(method);
+    const JobSpec job = PrunedJob(Spec(method));
+    PrunedTraining training(job);
+    for (int64_t step = 0; step < 3 * kInterval; ++step) training.run.Step();
+    const auto before = training.State();
+    const auto masks = training.Masks();
+    const int64_t updates = training.run.trainer->counters().updates;
+    // The dense gradients of the step, at the weights before it.
+    TinyRun dense(job.model, ModelOptionsOf(TinyPlan("fp32")));
+    ParameterSet& parameters = dense.model->parameters();
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const std::vector<float>& values = before.at(parameters[i].name);
+      std::copy(values.begin(), values.end(), parameters.value(i).As<float>());
+    }
+    WEFT_CHECK(dense.model->Pack(dense.context).ok(), "pack");
+    const Batch batch = *training.tokens.Get(3 * kInterval, 0, kBatch);
+    dense.Differentiate(batch);
+
+    const StepReport report = training.run.Step();
+    EXPECT_EQ(training.run.trainer->counters().updates, updates) << "the update is left out";
+    EXPECT_EQ(training.run.trainer->counters().skipped_steps, 0);
+    EXPECT_FALSE(report.skipped);
+    const double rate = DropRate(job.train.pruning, 3 * kInterval, job.train.steps);
+    const auto after = training.State();
+    int64_t all_grown = 0, all_kept = 0;
+    for (const auto& [name, mask] : training.Masks()) {
+      SCOPED_TRACE(name);
+      const std::vector<float>& old = masks.at(name);
+      const std::vector<float> gradient =
+          ValuesOf(parameters.gradient(parameters.Find(name).value()));
+      const int64_t kept = Count(old);
+      const auto dropped = static_cast<int64_t>(rate * static_cast<double>(kept));
+      int64_t grown = 0;
+      float least_grown = INFINITY, most_left = 0;
+      for (size_t i = 0; i < mask.size(); ++i) {
+        const float value = after.at(name)[i];
+        if (mask[i] != 0 && old[i] != 0) {
+          EXPECT_EQ(value, before.at(name)[i]);
+        }
+        if (mask[i] != 0 && old[i] == 0) {
+          EXPECT_EQ(value, 0);
+          ++grown;
+          least_grown = std::min(least_grown, std::fabs(gradient[i]));
+        }
+        if (mask[i] == 0) most_left = std::max(most_left, std::fabs(gradient[i]));
+      }
+      EXPECT_EQ(Count(mask), kept);
+      EXPECT_GT(grown, 0);
+      EXPECT_LE(grown, dropped) << "what is dropped may grow again at once";
+      if (method == std::string("rigl")) {
+        EXPECT_GE(least_grown, most_left * (1 - 1e-5)) << "the largest gradients";
+      } else {
+        EXPECT_LT(least_grown, most_left);
+      }
+      all_grown += grown;
+      all_kept += kept;
+    }
+    EXPECT_NEAR(report.technique_metrics.at(std::string(kGrownMetric)),
+                static_cast<double>(all_grown) / static_cast<double>(all_kept), 1e-12);
+    // All else, the state of the optimizer among it, is as it was, or zero where weights came and
+    // went.
+    for (const auto& [name, values] : after) {
+      if (name.starts_with("pruning/")) continue;
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (values[i] == 0) continue;
+        ASSERT_EQ(values[i], before.at(name)[i]) << name;
+      }
+    }
+    // Growing alone changes no output: the old weights without the dropped ones give the same loss.
+    for (const auto& [name, mask] : training.Masks()) {
+      float* value = parameters.value(parameters.Find(name).value()).As<float>();
+      for (size_t i = 0; i < mask.size(); ++i) value[i] *= mask[i];
+    }
+    WEFT_CHECK(dense.model->Pack(dense.context).ok(), "pack");
+    WEFT_CHECK(training.run.model->Pack(training.run.context).ok(), "pack");
+    EXPECT_EQ(dense.Loss(batch), training.run.Loss(batch));
+  }
+}
+
+TEST(PruningTest, AStepThatIsNotFiniteExchangesNothing) {
+  PrunedTraining training(PrunedJob(Spec("rigl")));
+  for (int64_t step = 0; step < kInterval; ++step) training.run.Step();
+  const auto masks = training.Masks();
+  ASSERT_TRUE(SetFailpoints("trainer.loss=error").ok());
+  EXPECT_TRUE(training.run.Step().skipped);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  EXPECT_EQ(training.Masks(), masks);
+  EXPECT_EQ(training.run.trainer->counters().skipped_steps, 1);
+}
+
+TEST(PruningTest, ChosenLayersAlone) {
+  PruningSpec spec = Spec("magnitude");
+  spec.layers = {"*.h.1.attn.*", "*.mlp.c_fc.weight"};
+  JobSpec job = PrunedJob(spec);
+  job.model.freeze = {"*.h.0.mlp.*"};
+  PrunedTraining training(job);
+  training.run.Step();
+  std::vector<std::string> names;
+  for (const auto& [name, mask] : training.Masks()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"transformer.h.1.attn.c_attn.weight",
+                                             "transformer.h.1.attn.c_proj.weight",
+                                             "transformer.h.1.mlp.c_fc.weight"}));
+  job.train.pruning.layers = {"*.h.0.mlp.*"};
+  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32", 4, 2)));
+  const auto refused =
+      Trainer::New(job, TinyPlan("fp32", 4, 2),
+                   {.context = &run.context, .model = run.model.get(), .train = &training.tokens});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);
+  EXPECT_NE(refused.status().message().find("matches no trained matrix"), std::string::npos)
+      << refused.status().message();
+}
+
+TEST(PruningTest, AnEvaluationChangesNothing) {
+  for (const char* optimizer : {"adamw", "muon", "schedule_free_adamw"}) {
+    SCOPED_TRACE(optimizer);
+    JobSpec job = PrunedJob(Spec("rigl"));
+    job.optimizer.name = optimizer;
+    if (optimizer == std::string("schedule_free_adamw")) job.schedule.kind = "constant";
+    PrunedTraining plain(job), evaluated(job);
+    ASSERT_TRUE(evaluated.run.trainer->Evaluate().ok()) << "before weights are chosen";
+    for (int64_t step = 0; step < 5; ++step) {
+      EXPECT_EQ(plain.run.Step().loss, evaluated.run.Step().loss);
+      ASSERT_TRUE(evaluated.run.trainer->Evaluate().ok());
+    }
+    EXPECT_EQ(plain.State(), evaluated.State());
+  }
+}
+
+TEST(PruningTest, ARestoredStateGoesOnBitForBit) {
+  for (const char* method : {"random", "snip", "grasp", "synflow", "set", "rigl"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      for (const int64_t stop : {0, 1, 2, 3}) {  // also before weights are chosen
+        SCOPED_TRACE(std::string(method) + " " + precision + " " + std::to_string(stop));
+        const JobSpec job = PrunedJob(Spec(method));
+        PrunedTraining original(job, precision);
+        for (int64_t i = 0; i < stop; ++i) original.run.Step();
+        PrunedTraining copy(job, precision);
+        for (int64_t i = 0; i < 2; ++i) copy.run.Step();  // forgotten
+        const auto from = original.run.trainer->StateTensors();
+        const auto to = copy.run.trainer->StateTensors();
+        ASSERT_EQ(from.size(), to.size());
+        for (size_t i = 0; i < from.size(); ++i) {
+          std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+        }
+        copy.run.trainer->Restored(original.run.trainer->counters());
+        for (int64_t i = 0; i < 4; ++i) {
+          const StepReport a = original.run.Step(), b = copy.run.Step();
+          EXPECT_EQ(a.loss, b.loss);
+          EXPECT_EQ(a.technique_metrics, b.technique_metrics);
+        }
+        EXPECT_EQ(original.State(), copy.State());
+      }
+    }
+  }
+}
+
+TEST(PruningTest, MasksAreInThePredictedMemory) {
+  for (const bool all : {true, false}) {
+    PruningSpec spec = Spec("rigl");
+    if (!all) spec.layers = {"*.h.1.mlp.*"};
+    JobSpec job = PrunedJob(spec);
+    job.model.width = 128;
+    RandomTokens tokens(job.model.vocab_size, job.model.context);
+    TinyTraining run(job, TinyPlan("fp32", 4, 2), tokens);
+    run.Step();
+    const auto measured = static_cast<double>(run.Step().peak_memory.optimizer_bytes);
+    const auto predicted = static_cast<double>(OptimizerBytesOf(job.model, job, DType::kF32).state);
+    job.train.pruning = {};
+    const auto plain = static_cast<double>(OptimizerBytesOf(job.model, job, DType::kF32).state);
+    EXPECT_EQ(predicted - plain, 128 * 128 * (all ? 24 : 8));
+    EXPECT_GE(measured, predicted);
+    EXPECT_LE(measured, 1.01 * predicted + 65536);
+  }
+}
+
+TEST(PruningTest, MeshesTrainAsOneRankDoes) {
+  struct Mesh {
+    std::string name;
+    bool whole_network;  ///< Each rank has all of it.
+    void (*change)(MeshCase& c);
+  };
+  const std::vector<Mesh> meshes = {
+      {"data 2", true, [](MeshCase& c) { c.plan.mesh.data = 2; }},
+      {"data 4, recomputed", true,
+       [](MeshCase& c) {
+         c.plan.mesh.data = 4;
+         c.plan.bucket_bytes = 2048;
+         c.plan.block_memory_policy = std::vector<std::string>(c.job.model.layers, "recompute");
+       }},
+      {"ring 2", true,
+       [](MeshCase& c) {
+         c.job.resources.context_method = "ring";
+         c.plan.mesh.context = 2;
+       }},
+      {"pipeline 2", false,
+       [](MeshCase& c) {
+         c.plan.mesh.pipeline = 2;
+         c.plan.stage_blocks = {1, 1};
+       }},
+      {"zero bubble 2 x data 2", false,
+       [](MeshCase& c) {
+         c.plan.mesh.data = c.plan.mesh.pipeline = 2;
+         c.plan.pipeline_schedule = "zero_bubble";
+         c.plan.stage_blocks = {1, 1};
+       }},
+      {"expert 2", false,
+       [](MeshCase& c) {
+         c.job.model.family = "llama";
+         c.job.model.experts = 4;
+         c.job.model.router_aux_loss = 0;
+         c.plan.mesh.expert = 2;
+       }},
+  };
+  struct Way {
+    std::string method, distribution;
+    bool whole_network;  ///< Needed.
+  };
+  const std::vector<Way> ways = {{"rigl", "erk", false},      {"set", "uniform", false},
+                                 {"magnitude", "erk", false}, {"snip", "uniform", false},
+                                 {"snip", "global", true},    {"grasp", "uniform", false},
+                                 {"synflow", "global", true}};
+  for (const Mesh& mesh : meshes) {
+    for (const Way& way : ways) {
+      if (way.whole_network && !mesh.whole_network) continue;
+      SCOPED_TRACE(mesh.name + ", " + way.method + " " + way.distribution);
+      MeshCase c{PrunedJob(Spec(way.method, 0.3, way.distribution)), TinyPlan("fp32", 2, 1)};
+      c.job.train.steps = 6;
+      mesh.change(c);
+      c.plan.accumulation_steps =
+          kBatch / c.plan.micro_batch / c.plan.mesh.data / c.plan.mesh.expert;
+      const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+      const MeshOutcome whole = TrainOnMesh(c.Whole())[0];
+      ExpectFollows(ranks, whole, 1e-5, 1e-4);
+      for (const MeshOutcome& rank : ranks) {
+        for (size_t step = 0; step < whole.reports.size(); ++step) {
+          EXPECT_EQ(rank.reports[step].technique_metrics, whole.reports[step].technique_metrics);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
