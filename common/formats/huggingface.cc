@@ -50,15 +50,15 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
                        ShapeInFile(model, in_file)});
   };
   bool blocks_done = false;
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
+  for (const ParameterInfo& parameter : PlainParametersOf(model)) {
     if (parameter.block < 0) {
       add(parameter, parameter.name);
       continue;
     }
     if (std::exchange(blocks_done, true)) continue;
     for (int64_t layer = 0; layer < model.layers; ++layer) {
-      const auto own = BlockParameters(model, layer);
-      const auto shared = BlockParameters(model, BlockOfLayer(model, layer));
+      const auto own = PlainBlockParameters(model, layer);
+      const auto shared = PlainBlockParameters(model, BlockOfLayer(model, layer));
       for (size_t i = 0; i < own.size(); ++i) add(own[i], shared[i].name);
     }
   }

@@ -1,10 +1,13 @@
 #include "common/model/model_counts.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 
@@ -53,6 +56,54 @@ int64_t LayersTraining(const ModelShape& shape, const Which& which) {
     }
   }
   return layers;
+}
+
+/// A product that layers of blocks compute, each so many times in all.
+struct BlockProduct {
+  int64_t out = 0, in = 0;
+  int64_t forward = 0, input = 0, weight = 0;
+};
+
+/// The products of the layers with roles that `which` says, of weights and of what is in their
+/// place. `without_input`: of the first layers that have a backward pass, those whose input has no
+/// gradient.
+template <class Which>
+std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which,
+                                           int64_t without_input) {
+  const ModelSpec& model = shape.spec;
+  std::map<std::pair<int64_t, int64_t>, BlockProduct> products;
+  std::vector<ParameterInfo> block;
+  const bool alike = !TellsBlocksApart(model);
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    if (layer == 0 || !alike) block = BlockParameters(model, BlockOfLayer(model, layer));
+    const bool backward = layer >= shape.first_trained_layer;
+    const bool input = layer >= shape.first_trained_layer + without_input;
+    // Weights of a layer that are there are one product.
+    int64_t out = 0, in = 0;
+    bool trains = false;
+    const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool trained, bool again) {
+      BlockProduct& product =
+          products.try_emplace({rows, columns}, BlockProduct{rows, columns}).first->second;
+      product.forward += (again && backward && trained ? 2 : 1) * times;
+      if (input) product.input += times;
+      if (trained) product.weight += times;
+    };
+    for (const ParameterInfo& parameter : block) {
+      if (!parameter.matrix() || !which(parameter.role)) continue;
+      if (!parameter.in_place_of.empty()) {
+        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
+            !parameter.frozen, parameter.multiplied_again);
+        continue;
+      }
+      out += parameter.shape[0];
+      in = parameter.shape[1];
+      trains = trains || !parameter.frozen;
+    }
+    if (out > 0) add(out, in, 1, trains, false);
+  }
+  std::vector<BlockProduct> list;
+  for (const auto& [size, product] : products) list.push_back(product);
+  return list;
 }
 
 /// FLOPs of a token that training is expected to skip.
@@ -125,6 +176,12 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t backward = model.layers - shape.first_trained_layer;
   auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, const auto& which,
                            int64_t without_input = 0) {
+    if (shape.replaces_weights) {
+      for (const BlockProduct& of : ProductsOfBlocks(shape, which, without_input)) {
+        add(name, tokens, of.in, of.out, of.forward, of.input, of.weight);
+      }
+      return;
+    }
     add(name, tokens, in, out, model.layers, backward - without_input,
         LayersTraining(shape, which));
   };
@@ -155,6 +212,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t experts = std::max<int64_t>(model.experts / shape.expert_ranks, 1);
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
   const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, ParameterRole role) {
+    if (model.experts == 0) return add_in_blocks(name, in, out, is(role));
     add(name, rows, in, out, experts * model.layers, experts * backward,
         experts * LayersTraining(shape, is(role)));
   };

@@ -116,6 +116,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding += here * parameter.PackedPadding();
     }
+    if (!parameter.in_place_of.empty()) replaces_weights = true;
     const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
     if (sources_of_it.empty()) continue;
     derived += elements;

@@ -95,13 +95,14 @@ struct ModelShape {
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
-  int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
-  int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
-  int64_t packed_padding = 0;   ///< what fills up the copies of the others.
-  int64_t derived = 0;          ///< Numbers of the weights that are computed from others ...
-  int64_t sources = 0;          ///< ... and of these, which are trained in their place.
-  int64_t largest_derived = 0;  ///< Numbers of the largest of those weights ...
-  int64_t largest_source = 0;   ///< ... and of the largest source.
+  int64_t packed = 0;             ///< Numbers of the matrices that are packed for products ...
+  int64_t packed_in_tiles = 0;    ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
+  int64_t packed_padding = 0;     ///< what fills up the copies of the others.
+  int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
+  int64_t sources = 0;            ///< ... and of these, which are trained in their place.
+  int64_t largest_derived = 0;    ///< Numbers of the largest of those weights ...
+  int64_t largest_source = 0;     ///< ... and of the largest source.
+  bool replaces_weights = false;  ///< Some layer of a block has tensors in place of its weight.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.

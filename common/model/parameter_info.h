@@ -84,7 +84,12 @@ struct ParameterInfo : ParameterAttributes {
                                ///< BlockParameters leaves it, as product_rows.
   bool tiled = false;          ///< Its rows, of tokens or classes, are stored in whole tiles.
   bool stacked = false;        ///< One matrix with the one before it, as a product reads them.
-  int64_t product_rows = 0;    ///< Of a matrix: rows in memory, with those of what it is one with.
+  int64_t product_rows = 0;    ///< Of a matrix: rows in memory, with those of what it is one with;
+                               ///< of several products those of one.
+  int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
+  bool multiplied_again = false;  ///< The backward pass computes its product once more.
+  std::string in_place_of = {};   ///< The weight that the network has this for
+                                  ///< (TechniqueCost::ReplacementsOf); none: "".
 
   int64_t Elements() const {
     int64_t count = 1;

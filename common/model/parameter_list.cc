@@ -9,6 +9,11 @@
 namespace weft {
 namespace {
 
+bool IsFrozen(const ModelSpec& model, const std::string& name) {
+  return std::any_of(model.freeze.begin(), model.freeze.end(),
+                     [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+}
+
 /// A list under way.
 struct Builder {
   explicit Builder(const ModelSpec& of) : model(of) {}
@@ -22,9 +27,7 @@ struct Builder {
     ParameterInfo& added = list.emplace_back();
     added.role = role;
     added.bias = bias;
-    added.frozen =
-        std::any_of(model.freeze.begin(), model.freeze.end(),
-                    [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+    added.frozen = IsFrozen(model, name);
     added.block = block;
     added.expert = expert;
     added.name = std::move(name);
@@ -146,7 +149,7 @@ void AddVitBlock(const ModelSpec& model, int64_t index, Builder& add) {
 
 void AddBlocks(const ModelSpec& model, Builder& add) {
   for (int64_t i = 0; i < DistinctBlocks(model); ++i) {
-    for (ParameterInfo& parameter : BlockParameters(model, i)) {
+    for (ParameterInfo& parameter : PlainBlockParameters(model, i)) {
       add.list.push_back(std::move(parameter));
     }
   }
@@ -253,6 +256,37 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   if (shape.size() > 1) shape[1] /= rows;
 }
 
+/// Puts what the network has in place of weights where these are. The weights of a layer are one
+/// matrix unless one of them is replaced.
+std::vector<ParameterInfo> ReplaceWeights(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  std::vector<std::vector<ParameterInfo>> tensors(list.size());
+  std::vector<size_t> layer;
+  bool any = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const ParameterInfo& weight = list[i];
+    if (weight.block < 0 || !weight.matrix()) continue;
+    tensors[i] = ReplacementsOf(model, weight);
+    any = any || !tensors[i].empty();
+    if (!weight.stacked) layer.clear();
+    layer.push_back(i);
+    const bool whole =
+        std::all_of(layer.begin(), layer.end(), [&](size_t k) { return tensors[k].empty(); });
+    for (size_t k : layer) list[k].stacked = whole && k != layer.front();
+  }
+  if (!any) return list;
+  std::vector<ParameterInfo> replaced;
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (ParameterInfo& tensor : tensors[i]) {
+      tensor.frozen = IsFrozen(model, tensor.name) || IsFrozen(model, list[i].name);
+      tensor.stacked = false;
+      tensor.in_place_of = list[i].name;
+      replaced.push_back(std::move(tensor));
+    }
+    if (tensors[i].empty()) replaced.push_back(std::move(list[i]));
+  }
+  return replaced;
+}
+
 void CountProductRows(std::vector<ParameterInfo>& parameters) {
   std::vector<ParameterInfo*> product;
   for (ParameterInfo& parameter : parameters) {
@@ -260,7 +294,8 @@ void CountProductRows(std::vector<ParameterInfo>& parameters) {
     if (!parameter.stacked) product.clear();
     product.push_back(&parameter);
     const int64_t above = product.front() == &parameter ? 0 : product.front()->product_rows;
-    const int64_t rows = above + parameter.StoredElements() / parameter.shape[1];
+    const int64_t rows =
+        above + parameter.StoredElements() / parameter.shape[1] / parameter.products;
     for (ParameterInfo* part : product) part->product_rows = rows;
   }
 }
@@ -274,10 +309,10 @@ int64_t ParameterInfo::StoredElements() const {
 int64_t ParameterInfo::PackedPadding() const {
   if (stacked || in_tiles()) return 0;
   const int64_t rows = (product_rows + 63) / 64 * 64, columns = (shape[1] + 15) / 16 * 16;
-  return rows * columns - product_rows * shape[1];
+  return products * (rows * columns - product_rows * shape[1]);
 }
 
-std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
+std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index) {
   Builder add(model);
   add.block = index;
   if (model.family == "llama") {
@@ -292,10 +327,18 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
   return std::move(add.list);
 }
 
+std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
+  return ReplaceWeights(model, PlainBlockParameters(model, index));
+}
+
+std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
+  if (model.family == "bert") return BertParameters(model);
+  if (model.family == "vit") return VitParameters(model);
+  return DecoderParameters(model);
+}
+
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
-  std::vector<ParameterInfo> parameters = model.family == "bert"  ? BertParameters(model)
-                                          : model.family == "vit" ? VitParameters(model)
-                                                                  : DecoderParameters(model);
+  std::vector<ParameterInfo> parameters = ReplaceWeights(model, PlainParametersOf(model));
   int64_t unit = 0;
   for (ParameterInfo& parameter : parameters) {
     unit = parameter.block >= 0 ? parameter.block + 1 : unit > 0 ? DistinctBlocks(model) + 1 : 0;

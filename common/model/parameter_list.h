@@ -12,6 +12,11 @@ namespace weft {
 /// The parameters of a block, named as that of layer `index`.
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index);
 
+/// The same without techniques that have other tensors in place of weights
+/// (TechniqueCost::ReplacementsOf): those that files have. Likewise below.
+std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index);
+std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model);
+
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 

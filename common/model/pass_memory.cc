@@ -136,6 +136,24 @@ int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
   return size.active + std::max(2 * row + active, 2 * active + row);
 }
 
+/// What products of both sub-layers want besides what dense ones do, in bytes.
+struct ProductBytes {
+  ProductNumbers attention, mlp;
+
+  explicit ProductBytes(const MemoryInputs& inputs)
+      : attention(Of(inputs, SubLayer::kAttention)), mlp(Of(inputs, SubLayer::kMlp)) {}
+
+  int64_t forward() const { return std::max(attention.forward, mlp.forward); }
+  int64_t deferred() const { return attention.deferred + mlp.deferred; }
+
+ private:
+  static ProductNumbers Of(const MemoryInputs& inputs, SubLayer sub_layer) {
+    const int64_t bytes = inputs.micro_batch * inputs.sequence_length * ElementOf(inputs);
+    const ProductNumbers numbers = WorkspaceOfProducts(inputs.shape.spec, sub_layer);
+    return {bytes * numbers.forward, bytes * numbers.backward, bytes * numbers.deferred};
+  }
+};
+
 BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& size) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
@@ -181,8 +199,10 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   }
   // The gradient of a scaled branch is not that of the stream.
   const int64_t branch = ScalesBranches(model) ? size.row : 0;
-  return {mlp_backward + branch, reading + branch, size.row + size.qkv + attending + branch,
-          attending};
+  const ProductBytes products(inputs);
+  return {mlp_backward + products.mlp.backward + branch,
+          reading + products.attention.backward + branch,
+          size.row + size.qkv + attending + products.attention.backward + branch, attending};
 }
 
 /// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.
@@ -239,7 +259,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
   const int64_t before = MlpInputs(model) * MlpWidth(model), inner = before + MlpWidth(model);
   const int64_t copies =
       inputs.mlp_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
-  return PutOffInFormat(inputs) +
+  return PutOffInFormat(inputs) + ProductBytes(inputs).deferred() +
          tokens * ElementOf(inputs) *
              (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor +
               copies);
@@ -426,7 +446,8 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
   const bool experts = inputs.shape.spec.experts > 0;
   const int64_t active = experts ? size_.active : size_.inner;
   const int64_t in_format = inputs.format() != nullptr ? InFormat(inputs, active) : 0;
-  workspace.forward = active + in_format + (experts ? size_.exchanged : 0) + widened_;
+  workspace.forward = active + in_format + (experts ? size_.exchanged : 0) + widened_ +
+                      ProductBytes(inputs).forward();
   if (stage.last) {
     // All that is there at the end but what the classifier reads.
     saved.kept += std::max<int64_t>(last_ - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);
@@ -492,7 +513,7 @@ int64_t EvaluationBytes(const MemoryInputs& inputs) {
   // All results of a block count as workspace.
   const int64_t inner = inputs.shape.spec.experts > 0 ? size.active : size.inner;
   return 4 * size.row + size.gathered + std::max(size.row, size.attended) + size.qkv + inner +
-         size.before + size.passed + size.exchanged;
+         size.before + size.passed + size.exchanged + ProductBytes(inputs).forward();
 }
 
 }  // namespace weft

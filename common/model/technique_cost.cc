@@ -15,6 +15,25 @@ std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo
   return {};
 }
 
+std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::vector<ParameterInfo> tensors = technique->ReplacementsOf(model, weight);
+    if (!tensors.empty()) return tensors;
+  }
+  return {};
+}
+
+ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
+  ProductNumbers sum;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const ProductNumbers own = technique->WorkspaceOfProducts(model, sub_layer);
+    sum.forward += own.forward;
+    sum.backward += own.backward;
+    sum.deferred += own.deferred;
+  }
+  return sum;
+}
+
 bool TellsBlocksApart(const ModelSpec& model) {
   return !model.freeze.empty() || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                                               [&](const TechniqueCost* technique) {

@@ -49,6 +49,14 @@ struct StateName {
   std::string suffix;
 };
 
+/// Numbers of workspace for each token, of the type of activations.
+struct ProductNumbers {
+  int64_t forward = 0;   ///< At most, while a product is computed.
+  int64_t backward = 0;  ///< Likewise, while it is differentiated.
+  int64_t deferred =
+      0;  ///< Of all products, until gradients of weights that are deferred are made.
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -84,6 +92,17 @@ class TechniqueCost {
   virtual std::vector<ParameterInfo> SourcesOf(const ModelSpec&, const ParameterInfo&) const {
     return {};
   }
+
+  /// The tensors that the network has in place of `weight`, a weight of a layer of a block, or
+  /// besides it, in the order in which the layer registers them; none where it has the weight
+  /// alone. Products read matrices among them; ParameterInfo::products says how.
+  virtual std::vector<ParameterInfo> ReplacementsOf(const ModelSpec&,
+                                                    const ParameterInfo& /*weight*/) const {
+    return {};
+  }
+
+  /// What the products of such a sub-layer want besides what dense ones do.
+  virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
   virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
@@ -145,6 +164,8 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 // What all techniques together say.
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
+std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
+ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.

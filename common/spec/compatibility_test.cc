@@ -155,6 +155,12 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
        }},
+      {FeatureOf("structured_matrices"),
+       [](JobSpec& job) { job.model.structured_matrices.kind = "monarch"; }},
+      {FeatureOf("structured_matrices", 0),
+       [](JobSpec& job) {
+         job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -117,6 +117,30 @@ struct StochasticDepthSpec {
   }
 };
 
+/// Weights of blocks that are structured matrices, which have fewer numbers and multiply-adds.
+struct StructuredMatricesSpec {
+  std::string kind = "none";
+  std::vector<std::string> layers;
+  int64_t blocks = 4;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("kind",
+                "monarch: each chosen weight is the product of two block-diagonal matrices with a "
+                "permutation between them (Dao et al. 2022, arXiv 2204.00595).")
+              .OneOf({"none", "monarch"}),
+          self.kind);
+    visit(
+        Field("layers", "Name patterns (with *) of the weights; empty: every matrix of the MLPs."),
+        self.layers);
+    visit(Field("blocks",
+                "Diagonal blocks of each of the two matrices of monarch; its square divides the "
+                "smaller side of a weight, and it divides the larger one.")
+              .Range(2, 256),
+          self.blocks);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -149,6 +173,7 @@ struct ModelSpec {
   InitializationSpec initialization;
   OverParameterizationSpec over_parameterization;
   StochasticDepthSpec stochastic_depth;
+  StructuredMatricesSpec structured_matrices;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -241,6 +266,9 @@ struct ModelSpec {
           self.over_parameterization);
     visit(Field("stochastic_depth", "Residual branches that training skips at random."),
           self.stochastic_depth);
+    visit(Field("structured_matrices",
+                "Weights of blocks with fewer numbers and multiply-adds than whole matrices."),
+          self.structured_matrices);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

@@ -258,6 +258,10 @@ TEST_F(KernelsOnCuda, StepTotals) {
 TEST_F(KernelsOnCuda, StochasticRound) {
   EXPECT_EQ(Failures(testing::StochasticRoundCases()), "");
 }
+TEST_F(KernelsOnCuda, SwapBlocks) {
+  EXPECT_EQ(Failures(testing::SwapBlocksCases()), "");
+}
+
 TEST_F(KernelsOnCuda, SwiGlu) {
   EXPECT_EQ(Failures(testing::SwiGluCases()), "");
 }

@@ -33,6 +33,7 @@ std::vector<OpCase> RopeCases();
 std::vector<OpCase> Sparse24Cases();
 std::vector<OpCase> StepTotalsCases();
 std::vector<OpCase> StochasticRoundCases();
+std::vector<OpCase> SwapBlocksCases();
 std::vector<OpCase> SwiGluCases();
 
 /// All of them, for the benchmark.
@@ -45,7 +46,7 @@ inline std::vector<OpCase> AllCases() {
            LinearFp8Cases(),       MoeCombineCases(),    MoeRouteCases(),    NormStatCases(),
            OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),     QuantizeFp8Cases(),
            QuantizeInt8Cases(),    RmsNormCases(),       RopeCases(),        StepTotalsCases(),
-           StochasticRoundCases(), SwiGluCases(),
+           StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -108,6 +108,7 @@ ROWS = [
     ("MaskedWeightDecay", "the same, of the weights themselves", None, "8*C*M + C*M/8", "0", {}),
     ("Mvue", "2:4 estimate of a gradient", None, "4*T*M", "0", {}),
     ("GatherRows ScatterRows", "rows gathered or scattered, all T of them", None, "4*T*C", "0", {}),
+    ("SwapBlocks", "blocks of columns swapped", None, "4*T*C", "0", {}),
     ("MoeRoute", "router of experts, 2 of 8 for a token", None, "64*T", "0", {}),
     ("MoeRouteBackward", "router of experts, backward", None, "72*T", "0", {}),
     ("MoeDispatch", "places of tokens at their 2 experts", None, "24*T", "0", {}),

@@ -154,6 +154,16 @@ Choice OverParameterization(const std::string& kind) {
           [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
 }
 
+/// Of the matrices of MLPs, or of all.
+Choice Monarch(bool attention) {
+  return {attention ? "monarch with attention" : "monarch", Effect::kOwnTraining,
+          [=](JobSpec& job) {
+            job.model.structured_matrices.kind = "monarch";
+            job.model.structured_matrices.blocks = 2;
+            if (attention) job.model.structured_matrices.layers = {"*"};
+          }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -253,6 +263,7 @@ std::vector<Axis> MakeAxes() {
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},
+      {{"whole matrices", Effect::kOwnTraining, Nothing}, Monarch(false), Monarch(true)},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

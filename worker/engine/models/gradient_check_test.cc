@@ -212,6 +212,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"sparse24_mvue", "an estimate of gradients"},
       {"step_totals", "a measurement"},
       {"stochastic_round", "an update"},
+      {"swap_blocks", "linear backward: techniques/structured_matrices has its gradients"},
       {"swiglu", "mlp backward"},
   };
   const std::string cmake = TextOf(WEFT_SOURCE_DIR "/kernels/CMakeLists.txt");

@@ -103,7 +103,10 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   ParameterSet& parameters = model->parameters();
   if (parameters.of_stage()) {
     std::vector<std::string> names;
-    for (ParameterInfo& each : ParametersOf(model->spec())) names.push_back(std::move(each.name));
+    for (ParameterInfo& each : ParametersOf(model->spec())) {
+      if (!each.in_place_of.empty()) names.push_back(std::move(each.in_place_of));
+      names.push_back(std::move(each.name));
+    }
     parameters.SetNetwork(std::move(names), DistinctBlocks(model->spec()));
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));

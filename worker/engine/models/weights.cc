@@ -75,66 +75,119 @@ Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& 
   return stored->Write(0, std::as_bytes(std::span(rounded)));
 }
 
+/// Replaces the value of a parameter, or this rank's part of it, by that of the whole tensor.
+Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
+  const Parameter& parameter = parameters[index];
+  if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
+  const ParameterSet::HeldValue held = parameters.held_value(index);
+  if (parameters.values_sharded()) {
+    const auto begin = floats.begin() + held.first;
+    floats = {begin, begin + held.view.shape.Elements()};
+  }
+  if (parameters.file() != nullptr) return WriteToFile(parameters, index, floats);
+  Status rounded;
+  WEFT_RETURN_IF_ERROR(
+      FillOnHost(parameters.stream(), Flat(held.view), [&](const TensorView& host) {
+        rounded = kernels::Cast({}, {ViewOf(floats), host});
+      }));
+  return rounded;
+}
+
+/// The first of the tensors that a layer has in place of `weight`; -1: none.
+int64_t FirstInPlaceOf(const ParameterSet& parameters, const std::string& weight) {
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].in_place_of == weight) return i;
+  }
+  return -1;
+}
+
+/// After the last of them.
+int64_t EndInPlaceOf(const ParameterSet& parameters, int64_t first) {
+  int64_t end = first;
+  while (end < parameters.size() && parameters[end].in_place_of == parameters[first].in_place_of) {
+    ++end;
+  }
+  return end;
+}
+
+/// The weight that the tensors from `first` on are in place of.
+ParameterInfo WeightOf(const ParameterSet& parameters, int64_t first) {
+  const Parameter& tensor = parameters[first];
+  ParameterInfo weight;
+  static_cast<ParameterAttributes&>(weight) = tensor;
+  weight.name = tensor.in_place_of;
+  for (int i = 0; i < tensor.weight_shape.rank; ++i) weight.shape.push_back(tensor.weight_shape[i]);
+  return weight;
+}
+
+/// What the tensors from `first` on make.
+Result<std::vector<float>> MadeWeight(Model& model, int64_t first) {
+  const ParameterSet& parameters = model.parameters();
+  std::vector<std::vector<float>> tensors;
+  for (int64_t i = first; i < EndInPlaceOf(parameters, first); ++i) {
+    const TensorView view = parameters.held_value(i).view;
+    WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
+    std::vector<float>& floats = tensors.emplace_back(Count(view));
+    WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+  }
+  return model.block_products()->WeightFrom(WeightOf(parameters, first), tensors);
+}
+
 }  // namespace
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
+  ParameterSet& parameters = model.parameters();
   // Weights of another type, on a device, or of which only a part is wanted, pass through floats,
-  // one at a time: cut, rounded and brought there when the next is asked for.
+  // one at a time: cut, rounded and brought there when the next is asked for. So do those that
+  // layers have other tensors for.
   std::vector<float> floats;
-  TensorView waiting;
-  int64_t waiting_for_file = -1;  // the parameter that it is then of
-  Shard shard;                    // of ranks that share matrices,
-  Shape shape;                    // of that part,
-  Shard::Range held;              // and of its elements those of ranks that share values
-  const auto round_waiting = [&]() -> Status {
-    if (!waiting && waiting_for_file < 0) return OkStatus();
-    if (!shard.whole()) floats = PartOf(floats, shard, shape);
-    if (held.begin > 0 || held.end < std::ssize(floats)) {
-      floats = {floats.begin() + held.begin, floats.begin() + held.end};
+  int64_t waiting = -1;  // the parameter that they are for, or the first of those tensors
+  const auto set_waiting = [&]() -> Status {
+    if (waiting < 0) return OkStatus();
+    const int64_t index = std::exchange(waiting, -1);
+    if (parameters[index].in_place_of.empty()) {
+      return SetValue(parameters, index, std::move(floats));
     }
-    if (waiting_for_file >= 0) {
-      return WriteToFile(model.parameters(), std::exchange(waiting_for_file, -1), floats);
+    std::vector<std::vector<float>> tensors =
+        model.block_products()->TensorsNearest(WeightOf(parameters, index), floats);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(
+          SetValue(parameters, index + static_cast<int64_t>(i), std::move(tensors[i])));
     }
-    Status rounded;
-    WEFT_RETURN_IF_ERROR(FillOnHost(model.parameters().stream(), Flat(std::exchange(waiting, {})),
-                                    [&](const TensorView& host) {
-                                      rounded = kernels::Cast({}, {ViewOf(floats), host});
-                                    }));
-    return rounded;
+    return OkStatus();
   };
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
-    WEFT_RETURN_IF_ERROR(round_waiting());
-    if (model.parameters().of_stage() && !model.parameters().Find(tensor.parameter).ok()) {
-      // Another rank's: read and forgotten.
-      int64_t count = 1;
-      for (const int64_t extent : tensor.shape) count *= extent;
-      floats.resize(static_cast<size_t>(count));
-      return std::span(floats);
+    WEFT_RETURN_IF_ERROR(set_waiting());
+    size_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
+    int64_t index = FirstInPlaceOf(parameters, tensor.parameter);
+    if (index < 0) {
+      const Result<int64_t> found = parameters.Find(tensor.parameter);
+      // Another rank's is read and forgotten.
+      if (!found.ok() && !parameters.of_stage()) return found.status();
+      index = found.ok() ? *found : -1;
     }
-    WEFT_ASSIGN_OR_RETURN(const int64_t index, model.parameters().Find(tensor.parameter));
-    const Parameter& parameter = model.parameters()[index];
-    const ParameterSet::HeldValue value = model.parameters().held_value(index);
-    const TensorView view = value.view;
-    shard = parameter.shard;
-    shape = parameter.shape;
-    held = {0, shape.Elements()};
-    const bool shares = model.parameters().values_sharded();
-    if (shares) held = {value.first, value.first + view.shape.Elements()};
-    const bool in_file = model.parameters().file() != nullptr;
-    if (in_file) waiting_for_file = index;
-    if (!in_file && view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu &&
-        shard.whole() && !shares) {
-      return std::span(view.As<float>(), Count(view));
+    if (index >= 0) {
+      const Parameter& parameter = parameters[index];
+      if (parameter.in_place_of.empty()) {
+        count = static_cast<size_t>(parameter.logical_shape().Elements());
+        const TensorView view = parameters.held_value(index).view;
+        if (parameters.file() == nullptr && view.dtype == DType::kF32 &&
+            view.device.type == DeviceType::kCpu && parameter.shard.whole() &&
+            !parameters.values_sharded()) {
+          return std::span(view.As<float>(), Count(view));
+        }
+      }
+      waiting = index;
     }
-    waiting = view;
-    floats.resize(static_cast<size_t>(parameter.logical_shape().Elements()));
+    floats.resize(count);
     return std::span(floats);
   };
   WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer, head));
-  WEFT_RETURN_IF_ERROR(round_waiting());
+  WEFT_RETURN_IF_ERROR(set_waiting());
   Context context;
-  context.stream = model.parameters().stream();
-  return model.parameters().OnValues(context, ValuesFrom::kImported);
+  context.stream = parameters.stream();
+  return parameters.OnValues(context, ValuesFrom::kImported);
 }
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
@@ -155,6 +208,13 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
   return ExportModel(
       env, folder, model.spec(),
       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
+        const int64_t first = FirstInPlaceOf(parameters, tensor.parameter);
+        if (first >= 0) {
+          WEFT_ASSIGN_OR_RETURN(floats, MadeWeight(model, first));
+          WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, first));
+          if (!factors.empty()) ScaleRows(factors, floats, tensor.shape[0]);
+          return std::span<const float>(floats);
+        }
         WEFT_ASSIGN_OR_RETURN(const int64_t index, parameters.Find(tensor.parameter));
         const TensorView view = parameters.held_value(index).view;
         // Files have no such factors: they go into the layer before them.

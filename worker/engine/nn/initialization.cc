@@ -126,7 +126,7 @@ double Deviation(Size size, const ModelSpec& spec, double outputs, double in) {
 
 Initializer Draw(const Start& start, const ModelSpec& spec, const Parameter& parameter) {
   const bool stacked = parameter.role == ParameterRole::kQueriesKeysValues;
-  const Shape shape = parameter.logical_shape();
+  const Shape shape = parameter.layer_shape();
   const int64_t outputs = stacked ? spec.width : shape[0];
   const double deviation =
       Deviation(start.size, spec, static_cast<double>(outputs), static_cast<double>(shape[-1])) *

@@ -1,5 +1,6 @@
 #include "worker/engine/nn/linear.h"
 
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -27,22 +28,71 @@ std::vector<ParameterList::StackedPart> Biases(std::vector<ParameterList::Stacke
   return parts;
 }
 
-std::vector<int64_t> RowsOf(const LinearOptions& options) {
-  std::vector<int64_t> rows;
-  for (const ParameterList::StackedPart& part : options.outputs) rows.push_back(part.rows);
-  return rows;
+Shape ShapeOf(const ParameterInfo& tensor) {
+  Shape shape;
+  for (const int64_t extent : tensor.shape) shape.dims[shape.rank++] = extent;
+  return shape;
 }
 
-void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
-  CountWork(context.profiler,
-            2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out));
+void CountProduct(Context& context, int64_t rows, int64_t products) {
+  CountWork(context.profiler, 2.0 * static_cast<double>(rows) * static_cast<double>(products));
 }
 
-LinearLayer LayerOf(ParameterSet* parameters, const LinearOptions& options, int64_t weight,
-                    int64_t bias, const ProductOptions& products) {
+/// By output, what the products have in the place of its weight.
+std::vector<std::vector<ParameterInfo>> Replacements(
+    const std::vector<ParameterList::StackedPart>& weights, int64_t in_features,
+    const ProductsFactory* factory) {
+  std::vector<std::vector<ParameterInfo>> replaced(weights.size());
+  for (size_t i = 0; factory != nullptr && i < weights.size(); ++i) {
+    const ParameterList::StackedPart& weight = weights[i];
+    ParameterInfo info;
+    info.role = weight.role;
+    info.expert = weight.expert;
+    info.name = weight.name;
+    info.shape = {weight.rows, in_features};
+    replaced[i] = factory->ReplacementsOf(info);
+  }
+  return replaced;
+}
+
+/// Registers the weights, one under the other unless one of them is replaced.
+std::vector<OutputWeight> RegisterWeights(ParameterSet* parameters, const LinearOptions& options,
+                                          const ProductOptions& products) {
+  const std::vector<ParameterList::StackedPart> parts = Weights(options);
+  const auto replaced = Replacements(parts, options.in_features, products.factory);
+  const bool whole = std::all_of(replaced.begin(), replaced.end(),
+                                 [](const auto& tensors) { return tensors.empty(); });
+  int64_t stacked = whole ? parameters->RegisterStack(parts, {options.in_features}) : -1;
+  std::vector<OutputWeight> weights;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    OutputWeight weight{.rows = parts[i].rows, .tensors = std::ssize(replaced[i])};
+    if (whole) {
+      weight.first = stacked++;
+    } else if (replaced[i].empty()) {
+      weight.first = parameters->RegisterStack({parts[i]}, {options.in_features});
+    } else {
+      weight.first = parameters->size();
+      for (const ParameterInfo& tensor : replaced[i]) {
+        parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
+                             {.bias = tensor.bias,
+                              .in_place_of = parts[i].name,
+                              .weight_shape = {weight.rows, options.in_features},
+                              .parts = tensor.parts});
+      }
+    }
+    weights.push_back(weight);
+  }
+  return weights;
+}
+
+LinearLayer LayerOf(ParameterSet* parameters, const LinearOptions& options,
+                    const std::vector<OutputWeight>& weights, int64_t bias,
+                    const ProductOptions& products) {
   return {.parameters = parameters,
-          .weight = weight,
-          .outputs = std::ssize(options.outputs),
+          .weight = weights.front().first,
+          .outputs = std::ssize(weights),
+          .weights = weights,
+          .in_features = options.in_features,
           .bias = bias,
           .shares_inputs = !options.inputs.whole(),
           .shares_outputs = !options.outputs.front().shard.whole(),
@@ -63,13 +113,20 @@ std::unique_ptr<WeightProducts> NewProducts(const ProductOptions& products,
 Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
                const ProductOptions& products)
     : parameters_(parameters),
-      rows_(RowsOf(options)),
-      weight_(parameters->RegisterStack(Weights(options), {options.in_features})),
+      weights_(RegisterWeights(parameters, options, products)),
       bias_(options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : -1),
       compute_(products.compute),
       in_features_(options.in_features),
-      out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})),
-      products_(NewProducts(products, LayerOf(parameters, options, weight_, bias_, products))) {
+      out_features_(std::accumulate(
+          weights_.begin(), weights_.end(), int64_t{0},
+          [](int64_t rows, const OutputWeight& weight) { return rows + weight.rows; })),
+      replaces_(std::any_of(weights_.begin(), weights_.end(),
+                            [](const OutputWeight& weight) { return weight.tensors > 0; })),
+      products_of_row_(std::accumulate(weights_.begin(), weights_.end(), int64_t{0},
+                                       [this](int64_t sum, const OutputWeight& weight) {
+                                         return sum + ProductsOf(weight, nullptr);
+                                       })),
+      products_(NewProducts(products, LayerOf(parameters, options, weights_, bias_, products))) {
   if (bias_ >= 0 && !options.inputs.whole()) parameters->SetSeesAllRows(bias_);
 }
 
@@ -89,7 +146,7 @@ Status Linear::ApplyTo(Context& context, const Tape& tape, const Tensor& x, cons
                        const GeluValue& active) const {
   if (x.shape().Rows() == 0) return OkStatus();
   WEFT_RETURN_IF_ERROR(products_->Forward(context, x, y, active, tape.differentiable()));
-  CountProduct(context, x.shape().Rows(), in_features_, out_features_);
+  CountProduct(context, x.shape().Rows(), products_of_row_);
   return OkStatus();
 }
 
@@ -113,14 +170,35 @@ Status Linear::InputGradientTo(Context& context, const OutputGradient& dy, const
                                const Tensor& before, const GeluValue& active) const {
   ProfileScope scope(context.profiler, "linear backward");
   WEFT_RETURN_IF_ERROR(products_->InputGradient(context, dy, dx, before, active));
-  CountProduct(context, dy.dy.shape().Rows(), in_features_, out_features_);
+  CountProduct(context, dy.dy.shape().Rows(), products_of_row_);
   return OkStatus();
 }
 
-// Neighbours that are trained alike are one product.
+int64_t Linear::ProductsOf(const OutputWeight& weight, const ParameterGradients* gradients) const {
+  int64_t products = 0;
+  for (int64_t i = weight.first; i < weight.end(); ++i) {
+    const Shape& shape = (*parameters_)[i].shape;
+    if (shape.rank < 2 || (gradients != nullptr && !gradients->trainable(i))) continue;
+    products += shape.Elements();
+  }
+  return products;
+}
+
+template <class Fn>
+Status Linear::ForEachParameter(Fn&& fn) const {
+  for (int64_t i = 0; i < outputs(); ++i) {
+    for (int64_t k = weights_[i].first; k < weights_[i].end(); ++k) WEFT_RETURN_IF_ERROR(fn(k));
+    if (bias_ >= 0) WEFT_RETURN_IF_ERROR(fn(bias_ + i));
+  }
+  return OkStatus();
+}
+
+// Neighbours that are trained alike are one product, unless tensors are in the place of a weight.
 Result<std::vector<WeightGradientTarget>> Linear::TrainedTargets(
     ParameterGradients& gradients) const {
-  const auto trains_weight = [&](int64_t i) { return gradients.trainable(weight_ + i); };
+  const auto trains_weight = [&](int64_t i) {
+    return weights_[i].tensors == 0 && gradients.trainable(weights_[i].first);
+  };
   const auto trains_bias = [&](int64_t i) { return bias_ >= 0 && gradients.trainable(bias_ + i); };
   std::vector<WeightGradientTarget> targets;
   int64_t column = 0;
@@ -128,20 +206,31 @@ Result<std::vector<WeightGradientTarget>> Linear::TrainedTargets(
     const bool weight = trains_weight(first);
     const bool bias = trains_bias(first);
     WeightGradientTarget target{.column = column};
+    const auto write = [&](int64_t index) -> Status {
+      WEFT_ASSIGN_OR_RETURN(const auto written, gradients.Write(index));
+      target.accumulate = written.accumulate;
+      return OkStatus();
+    };
     int64_t end = first;
     for (; end < outputs() && trains_weight(end) == weight && trains_bias(end) == bias; ++end) {
-      target.columns += rows_[static_cast<size_t>(end)];
-      for (const int64_t index : {weight ? weight_ + end : -1, bias ? bias_ + end : -1}) {
-        if (index < 0) continue;
-        WEFT_ASSIGN_OR_RETURN(const auto written, gradients.Write(index));
-        target.accumulate = written.accumulate;
-      }
+      if (end > first && (replaces_ || weights_[end].tensors > 0)) break;
+      target.columns += weights_[end].rows;
+      if (weight) WEFT_RETURN_IF_ERROR(write(weights_[end].first));
+      if (bias) WEFT_RETURN_IF_ERROR(write(bias_ + end));
     }
-    if (weight) target.dweight = parameters_->stacked_gradient(weight_ + first, end - first);
+    if (weight) {
+      target.dweight = parameters_->stacked_gradient(weights_[first].first, end - first);
+    }
     if (bias) target.dbias = parameters_->stacked_gradient(bias_ + first, end - first);
+    for (int64_t i = 0; i < weights_[first].tensors; ++i) {
+      const int64_t index = weights_[first].first + i;
+      const bool trains = gradients.trainable(index);
+      if (trains) WEFT_RETURN_IF_ERROR(write(index));
+      target.dtensors.push_back(trains ? parameters_->gradient(index) : TensorView());
+    }
     column += target.columns;
     first = end;
-    if (weight || bias) targets.push_back(target);
+    if (bias || target.trains_weight()) targets.push_back(target);
   }
   return targets;
 }
@@ -153,46 +242,40 @@ Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
   ParameterGradients& gradients = tape.parameters();
   WEFT_ASSIGN_OR_RETURN(const std::vector<WeightGradientTarget> targets, TrainedTargets(gradients));
   WEFT_RETURN_IF_ERROR(products_->WeightGradient(context, x, dy, targets));
-  for (const WeightGradientTarget& target : targets) {
-    if (target.dweight) CountProduct(context, x.shape().Rows(), in_features_, target.columns);
-  }
-  for (int64_t i = 0; i < outputs(); ++i) {
-    WEFT_RETURN_IF_ERROR(gradients.Done(weight_ + i));
-    if (bias_ >= 0) WEFT_RETURN_IF_ERROR(gradients.Done(bias_ + i));
-  }
-  return OkStatus();
+  int64_t products = 0;
+  for (const OutputWeight& weight : weights_) products += ProductsOf(weight, &gradients);
+  CountProduct(context, x.shape().Rows(), products);
+  return ForEachParameter([&](int64_t index) { return gradients.Done(index); });
 }
 
 Status Linear::AddNoGradient(Context& context, Tape& tape) const {
-  for (int64_t i = 0; i < outputs(); ++i) {
-    for (const int64_t index : {weight_ + i, bias_ < 0 ? -1 : bias_ + i}) {
-      if (index < 0) continue;
-      WEFT_RETURN_IF_ERROR(tape.parameters().Add(context, index).status());
-      WEFT_RETURN_IF_ERROR(tape.parameters().Done(index));
-    }
-  }
-  return OkStatus();
+  return ForEachParameter([&](int64_t index) -> Status {
+    WEFT_RETURN_IF_ERROR(tape.parameters().Add(context, index).status());
+    return tape.parameters().Done(index);
+  });
 }
 
 void Linear::Use(Tape& tape) const {
   for (int64_t i = 0; i < outputs(); ++i) {
-    tape.UseParameter(weight_ + i);
+    for (int64_t k = weights_[i].first; k < weights_[i].end(); ++k) tape.UseParameter(k);
     if (bias_ >= 0) tape.UseParameter(bias_ + i);
   }
 }
 
 bool Linear::TrainsWeight(const Tape& tape) const {
-  for (int64_t i = 0; i < outputs(); ++i) {
-    if (tape.Trains(weight_ + i)) return true;
+  for (const OutputWeight& weight : weights_) {
+    for (int64_t i = weight.first; i < weight.end(); ++i) {
+      if (tape.Trains(i)) return true;
+    }
   }
   return false;
 }
 
 bool Linear::Trains(const Tape& tape) const {
   for (int64_t i = 0; i < outputs(); ++i) {
-    if (tape.Trains(weight_ + i) || (bias_ >= 0 && tape.Trains(bias_ + i))) return true;
+    if (bias_ >= 0 && tape.Trains(bias_ + i)) return true;
   }
-  return false;
+  return TrainsWeight(tape);
 }
 
 Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) const {

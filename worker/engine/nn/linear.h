@@ -35,8 +35,10 @@ class Linear {
 
   Status Pack(Context& context, Repack what) { return products_->Pack(context, what); }
 
-  /// Index of the first output's weight.
-  int64_t weight_index() const { return weight_; }
+  /// Index of the first output's weight, or of the first tensor in its place.
+  int64_t weight_index() const { return weights_.front().first; }
+  /// Whether the first output has its weight, and no tensors in its place.
+  bool has_weight() const { return weights_.front().tensors == 0; }
 
   /// Columns of y.
   int64_t out_features() const { return out_features_; }
@@ -71,7 +73,7 @@ class Linear {
   /// Use announced. x may have no rows.
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                            const OutputGradient& dy) const;
-  /// Announces a use of W and b in the forward pass.
+  /// Announces a use of W and b, or of what is in the place of W, in the forward pass.
   void Use(Tape& tape) const;
   /// Whether any part of W or b is trained: then AddWeightGradient is to be called.
   bool Trains(const Tape& tape) const;
@@ -82,15 +84,22 @@ class Linear {
   Status AddNoGradient(Context& context, Tape& tape) const;
   /// The gradients of the trained parameters, marked as written.
   Result<std::vector<WeightGradientTarget>> TrainedTargets(ParameterGradients& gradients) const;
-  int64_t outputs() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t outputs() const { return static_cast<int64_t>(weights_.size()); }
+  /// Multiply-adds of a row of x with the matrices of an output: those that are trained, or without
+  /// `gradients` all.
+  int64_t ProductsOf(const OutputWeight& weight, const ParameterGradients* gradients) const;
+  /// Calls fn(index) for all that is registered, output by output, up to an error.
+  template <class Fn>
+  Status ForEachParameter(Fn&& fn) const;
 
   const ParameterSet* parameters_;
-  std::vector<int64_t> rows_;  ///< By output.
-  int64_t weight_;             ///< Of the first output.
-  int64_t bias_;               ///< Likewise, or -1.
+  std::vector<OutputWeight> weights_;  ///< By output.
+  int64_t bias_;                       ///< Of the first output, or -1.
   DType compute_;
   int64_t in_features_;
   int64_t out_features_;
+  bool replaces_;            ///< Tensors are in the place of some weight.
+  int64_t products_of_row_;  ///< ProductsOf all outputs.
   std::unique_ptr<WeightProducts> products_;
 };
 

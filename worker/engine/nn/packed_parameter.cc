@@ -13,11 +13,12 @@ bool HasMasterOnHost(const ParameterSet& parameters, int64_t index) {
 }  // namespace
 
 PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index, DType compute,
-                                 int64_t count)
+                                 int64_t count, const Shard::Range& rows)
     : copies_(std::make_shared<Copies>()) {
   copies_->parameters = parameters;
   copies_->index = index;
   copies_->count = count;
+  copies_->rows = rows;
   copies_->compute = compute;
   copies_->spare = &parameters->spare_copies();
   parameters->AddCopies(index, copies_);
@@ -31,6 +32,7 @@ Status PackedParameter::Pack(Context& context, Repack what) {
 }
 
 TensorView PackedParameter::Copies::Master() const {
+  if (rows.size() > 0) return RowsOf(parameters->value(index), rows.begin, rows.size());
   return count == 1 ? parameters->padded_value(index) : parameters->stacked_value(index, count);
 }
 

@@ -18,6 +18,9 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.padded_rows = std::max(options.padded_rows, shape[0]);
   parameter.shape = shape;
   parameter.shard = std::move(options.shard);
+  parameter.in_place_of = std::move(options.in_place_of);
+  parameter.weight_shape = options.weight_shape;
+  parameter.parts = std::move(options.parts);
   return Add(std::move(parameter));
 }
 
@@ -90,7 +93,10 @@ void ParameterList::StartUnit(int64_t block) {
 std::vector<std::string> ParameterList::Names() const {
   if (!names_.empty()) return names_;
   std::vector<std::string> names;
-  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.in_place_of.empty()) names.push_back(parameter.in_place_of);
+    names.push_back(parameter.name);
+  }
   return names;
 }
 
@@ -98,7 +104,9 @@ Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
   const std::vector<std::string> names = Names();
   for (const std::string& pattern : patterns) {
     for (Parameter& parameter : parameters_) {
-      if (GlobMatches(pattern, parameter.name)) parameter.frozen = true;
+      if (GlobMatches(pattern, parameter.name) || GlobMatches(pattern, parameter.in_place_of)) {
+        parameter.frozen = true;
+      }
     }
     const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
     if (std::any_of(names.begin(), names.end(), matches)) continue;

@@ -47,7 +47,9 @@ struct Parameter : ParameterAttributes {
   bool stacked = false;            ///< Lies right under the parameter before it.
   int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
   int64_t sources = 0;
-  int64_t source_of = -1;      ///< Of a source: the derived parameter.
+  int64_t source_of = -1;   ///< Of a source: the derived parameter.
+  std::string in_place_of;  ///< See ParameterOptions, as weight_shape.
+  Shape weight_shape;
   DType dtype = DType::kF32;   ///< Of its value, from SetTypes on.
   int64_t unit = 0;            ///< See ParameterList::StartUnit.
   bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
@@ -68,6 +70,9 @@ struct Parameter : ParameterAttributes {
 
   Shape logical_shape() const { return shard.LogicalShape(shape); }
 
+  /// Of the weight that it is, or is in place of: what its network is scaled by.
+  Shape layer_shape() const { return in_place_of.empty() ? logical_shape() : weight_shape; }
+
   /// Operations read it as it is; they read packed copies of others.
   bool read_unpacked() const { return shape.rank < 2 || read_directly; }
 
@@ -80,6 +85,10 @@ struct ParameterOptions {
   bool bias = false;        ///< ParameterAttributes::bias
   int64_t padded_rows = 0;  ///< Of storage, when more than shape[0].
   Shard shard = {};         ///< Which part of the logical tensor it is.
+  /// The weight, of this shape, that its layer has this tensor for (ProductsFactory); none: "".
+  std::string in_place_of = {};
+  Shape weight_shape = {};
+  std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides
@@ -154,7 +163,8 @@ class ParameterList {
     names_ = std::move(names);
     blocks_ = blocks;
   }
-  /// Those names; without SetNetwork, those of the parameters here.
+  /// Those names; without SetNetwork, those of the parameters here and of the weights that some are
+  /// in place of.
   std::vector<std::string> Names() const;
   /// Those blocks, likewise.
   int64_t blocks() const { return blocks_; }
@@ -170,9 +180,9 @@ class ParameterList {
   /// Says that a parameter is several matrices, one under the other, with `rows` rows.
   void SetParts(int64_t index, std::vector<int64_t> rows);
 
-  /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
-  /// gradient. kInvalid when a pattern matches none, here or elsewhere, naming a
-  /// near one, or when none is left to train anywhere.
+  /// Freezes the parameters whose name, or that of the weight that they are in place of, matches
+  /// one of `patterns` (common/glob.h): they have no gradient. kInvalid when a pattern matches
+  /// none, here or elsewhere, naming a near one, or when none is left to train anywhere.
   Status Freeze(const std::vector<std::string>& patterns);
 
   /// What a parameter is derived from.

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/model/parameter_info.h"
 #include "kernels/activation/activation.h"
 #include "worker/engine/nn/packed_copies.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -45,10 +47,20 @@ struct WeightGradientTarget {
   TensorView dweight = {};  ///< [columns, in] f32, or none: it is not trained.
   TensorView dbias = {};    ///< [columns] f32, or none.
   bool accumulate = false;  ///< Adds to what is there.
+  /// Of one output with tensors in place of its weight (OutputWeight::tensors): f32 of the shape of
+  /// each, or none where it is not trained. Then there is no dweight.
+  std::vector<TensorView> dtensors = {};
+
+  /// Whether anything but the bias is trained.
+  bool trains_weight() const {
+    return dweight ||
+           std::any_of(dtensors.begin(), dtensors.end(), [](const TensorView& d) { return !!d; });
+  }
 };
 
 /// The form of a weight and its products: the arithmetic of y = x Wᵀ + b, where W [out, in] is a
-/// matrix of a ParameterSet, or several stacked ones. Linear records it on the tape. An
+/// matrix of a ParameterSet, or several stacked ones, or what other tensors of it make
+/// (ProductsFactory::ReplacementsOf). Linear records it on the tape. An
 /// implementation keeps what it derives from W in a form of its own; x, y and their gradients are
 /// of the compute type. Not thread-safe.
 class WeightProducts {
@@ -90,12 +102,25 @@ struct BlockPlace {
   int64_t blocks = 1;  ///< Of the whole network.
 };
 
+/// Where the weight of one output of a linear layer is in its ParameterSet.
+struct OutputWeight {
+  int64_t rows = 0;     ///< Columns of y.
+  int64_t first = 0;    ///< Index of the weight, or of the first of the tensors in its place.
+  int64_t tensors = 0;  ///< Number of those, which follow each other; 0: the weight is there.
+
+  /// After the last index.
+  int64_t end() const { return first + (tensors > 0 ? tensors : 1); }
+};
+
 /// A linear layer, as a ProductsFactory sees it.
 struct LinearLayer {
   ParameterSet* parameters = nullptr;  ///< Outlives the products.
   int64_t weight = 0;                  ///< Index of the first of its weights.
-  int64_t outputs = 1;                 ///< Number of its weights, which are stacked as one matrix.
-  int64_t bias = -1;                   ///< Index of the first bias, or -1.
+  int64_t outputs = 1;                 ///< Number of its weights, which are stacked as one matrix
+                                       ///< unless one of them is replaced.
+  std::vector<OutputWeight> weights = {};  ///< By output.
+  int64_t in_features = 0;                 ///< Columns of x.
+  int64_t bias = -1;                       ///< Index of the first bias, or -1.
   /// How it is sharded: other ranks have other columns of W and x, or other rows of W and columns
   /// of y.
   bool shares_inputs = false;
@@ -112,6 +137,22 @@ struct LinearLayer {
 class ProductsFactory {
  public:
   virtual ~ProductsFactory() = default;
+
+  /// The tensors that a layer registers and trains in place of its `weight` [out, in], or besides
+  /// it; none where it has the weight alone. As TechniqueCost::ReplacementsOf has them.
+  virtual std::vector<ParameterInfo> ReplacementsOf(const ParameterInfo& /*weight*/) const {
+    return {};
+  }
+  /// The weight that tensors of these values, one vector for each of ReplacementsOf, make.
+  virtual std::vector<float> WeightFrom(const ParameterInfo& /*weight*/,
+                                        const std::vector<std::vector<float>>& /*tensors*/) const {
+    return {};
+  }
+  /// The values of these tensors that make a weight nearest to `values` (Frobenius norm).
+  virtual std::vector<std::vector<float>> TensorsNearest(const ParameterInfo& /*weight*/,
+                                                         std::span<const float> /*values*/) const {
+    return {};
+  }
 
   /// The products of a layer, which this outlives. All layers are made, in the order of the forward
   /// pass, before what is below.

@@ -133,7 +133,7 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
       dropout_(static_cast<float>(o.dropout)),
       dropout_site_(SiteHash(o.dropout_site.c_str())) {
   WEFT_CHECK(context_ == nullptr || dropout_ == 0, "ranks that share sequences drop no weights");
-  if (o.qkv.size() > 1) return;
+  if (o.qkv.size() > 1 || !qkv_.has_weight()) return;
   const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
   parameters->SetParts(qkv_.weight_index(), {q_width, kv_width, kv_width});
 }

@@ -18,10 +18,11 @@ Status PatternWithoutMatch(const std::string& pattern, const std::vector<std::st
                                        : "did you mean '" + nearest + "'?"));
 }
 
-// A pattern names a source by its own name or by that of what is derived from it.
+// A pattern names a source by its own name or by that of what is derived from it, and a tensor in
+// the place of a weight likewise.
 bool Names(const std::string& pattern, const ParameterList& parameters, int64_t index) {
   const Parameter& parameter = parameters[index];
-  return GlobMatches(pattern, parameter.name) ||
+  return GlobMatches(pattern, parameter.name) || GlobMatches(pattern, parameter.in_place_of) ||
          (parameter.source_of >= 0 && GlobMatches(pattern, parameters[parameter.source_of].name));
 }
 

@@ -329,13 +329,20 @@ TEST(PredictMemoryTest, HoldsForEncoders) {
 // The operations that the planner counts are those that the engine counts while it runs.
 TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   ModelSpec gpt2 = Model(2, 4, 700, 64);
-  for (ModelSpec model :
-       {gpt2, Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  ModelSpec monarch = gpt2, parts = gpt2;
+  monarch.structured_matrices.kind = "monarch";
+  parts.family = "llama";
+  parts.structured_matrices = {"monarch", {"*.1.*", "*k_proj*"}, 2};
+  for (ModelSpec model : {gpt2, monarch, parts, Mixtral(2, 64), Bert(2, "masked_lm"),
+                          Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && model.experts > 0) continue;
       SCOPED_TRACE(model.family + " " + model.head + (frozen ? ", frozen" : ""));
       if (frozen) {
-        model.freeze = {model.family == "gpt2" ? "transformer.w*" : "*.embeddings.*", "*.0.*"};
+        model.freeze = {model.family == "gpt2"    ? "transformer.w*"
+                        : model.family == "llama" ? "*embed*"
+                                                  : "*.embeddings.*",
+                        "*.0.*"};
       }
       JobSpec job = TinyJob(4);
       job.model = model;
@@ -389,6 +396,16 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) {
          m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
        }},
+      {"monarch", [](ModelSpec& m) { m.structured_matrices.kind = "monarch"; }},
+      {"monarch with attention",
+       [](ModelSpec& m) {
+         m.structured_matrices = {"monarch", {"*"}, 2};
+       }},
+      {"monarch llama with part of attention",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.structured_matrices = {"monarch", {"*mlp*", "*k_proj*"}, 4};
+       }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
@@ -402,7 +419,10 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
     ModelSpec model = Model(4, 4, 700, 256);
     variant.change(model);
     for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
-    if (model.over_parameterization.kind != "none") CheckPrediction(model, 2, "bf16_pure", 0);
+    if (model.over_parameterization.kind != "none" || model.structured_matrices.kind != "none") {
+      CheckPrediction(model, 2, "bf16_pure", 0);
+    }
+    if (model.structured_matrices.kind != "none") CheckPrediction(model, 2, "bf16", 0);
   }
 }
 

@@ -17,6 +17,7 @@ namespace weft {
 // Techniques before this one in the registry.
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StructuredMatricesTechniqueCost();
 const TechniqueCost& AveragingTechniqueCost();
 
 namespace {
@@ -78,6 +79,7 @@ class PruningCost : public TechniqueCost {
         {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
         {&kPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kPruning, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
         {&kDynamic, &AveragingTechniqueCost().feature(),

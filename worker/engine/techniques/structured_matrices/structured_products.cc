@@ -1,0 +1,149 @@
+#include "worker/engine/techniques/structured_matrices/structured_products.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/activation/activation.h"
+#include "kernels/linear/linear.h"
+#include "worker/engine/nn/dense_products.h"
+#include "worker/engine/techniques/structured_matrices/monarch_values.h"
+
+namespace weft::engine {
+
+StructuredProducts::StructuredProducts(const LinearLayer& layer, const StructuredMatricesSpec& spec)
+    : parameters_(layer.parameters), compute_(layer.compute) {
+  int64_t column = 0;
+  for (size_t i = 0; i < layer.weights.size(); ++i) {
+    const OutputWeight& weight = layer.weights[i];
+    Output output{.column = column, .columns = weight.rows, .middle = middle_};
+    if (layer.bias >= 0 && layer.adds_bias) output.bias = layer.bias + static_cast<int64_t>(i);
+    if (weight.tensors == 0) {
+      output.dense.emplace(layer.parameters, weight.first, layer.compute);
+    } else {
+      output.monarch.emplace(layer.parameters, weight.first,
+                             MonarchOf(spec, {weight.rows, layer.in_features}), layer.compute);
+      middle_ += output.monarch->Middle();
+    }
+    column += weight.rows;
+    outputs_.push_back(std::move(output));
+  }
+}
+
+Status StructuredProducts::Pack(Context& context, Repack what) {
+  for (Output& output : outputs_) {
+    WEFT_RETURN_IF_ERROR(output.monarch ? output.monarch->Pack(context, what)
+                                        : output.dense->Pack(context, what));
+  }
+  return OkStatus();
+}
+
+Status StructuredProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
+                                   const GeluValue& active, bool /*training*/) const {
+  for (const Output& output : outputs_) {
+    const TensorView bias = output.bias < 0 ? TensorView() : parameters_->operand(output.bias);
+    const Tensor own = y.Columns(output.column, output.columns);
+    if (output.monarch) {
+      WEFT_RETURN_IF_ERROR(output.monarch->Forward(context, x, bias, own));
+    } else {
+      WEFT_RETURN_IF_ERROR(kernels::LinearForward(
+          context.stream, {.x = x, .weight = output.dense->packed(), .bias = bias, .y = own}));
+    }
+  }
+  if (!active.value) return OkStatus();
+  return kernels::GeluForward(context.stream, {y, active.value, active.form});
+}
+
+Tensor StructuredProducts::MiddleOf(const Output& output, const Tensor& gradients,
+                                    int64_t rows) const {
+  return gradients.Part(static_cast<size_t>(rows * output.middle) * DTypeSize(compute_), compute_,
+                        {rows, output.monarch->Middle()});
+}
+
+Result<OutputGradient> StructuredProducts::Prepare(Context& context, Tensor dy, bool for_input,
+                                                   bool for_weight) const {
+  const int64_t rows = dy.shape().Rows();
+  WEFT_ASSIGN_OR_RETURN(const Tensor gradients,
+                        Tensor::New(context, Component::kWorkspace, compute_, {rows, middle_}));
+  for (const Output& output : outputs_) {
+    if (!output.monarch) continue;
+    WEFT_RETURN_IF_ERROR(output.monarch->MiddleGradient(
+        context, dy.Columns(output.column, output.columns), MiddleOf(output, gradients, rows)));
+  }
+  OutputGradient prepared{std::move(dy)};
+  if (for_input) prepared.for_input.values = gradients;
+  if (for_weight) prepared.for_weight.values = gradients;
+  return prepared;
+}
+
+Status StructuredProducts::InputGradient(Context& context, const OutputGradient& dy,
+                                         const Tensor& dx, const Tensor& before,
+                                         const GeluValue& active) const {
+  const int64_t rows = dx.shape().Rows();
+  for (const Output& output : outputs_) {
+    const bool accumulate = output.column > 0;
+    if (output.monarch) {
+      WEFT_RETURN_IF_ERROR(output.monarch->InputGradient(
+          context, MiddleOf(output, dy.for_input.values, rows), dx, accumulate));
+      continue;
+    }
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
+        context.stream, {.dy = dy.dy.Columns(output.column, output.columns),
+                         .weight = output.dense->packed(),
+                         .dx = dx,
+                         .accumulate = accumulate}));
+  }
+  if (!before) return OkStatus();
+  return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
+}
+
+const StructuredProducts::Output& StructuredProducts::At(int64_t column) const {
+  return *std::find_if(outputs_.begin(), outputs_.end(),
+                       [&](const Output& output) { return output.column == column; });
+}
+
+Status StructuredProducts::WeightGradient(Context& context, const Tensor& x,
+                                          const OutputGradient& dy,
+                                          std::span<const WeightGradientTarget> targets) const {
+  for (const WeightGradientTarget& to : targets) {
+    const Tensor own = dy.dy.Columns(to.column, to.columns);
+    if (!to.dtensors.empty() && to.trains_weight()) {
+      const Output& output = At(to.column);
+      const Tensor middle = MiddleOf(output, dy.for_weight.values, x.shape().Rows());
+      WEFT_RETURN_IF_ERROR(output.monarch->WeightGradient(context, x, own, middle, to));
+      continue;
+    }
+    WEFT_RETURN_IF_ERROR(
+        kernels::LinearBackwardWeight(context.stream, {.x = x,
+                                                       .dy = own,
+                                                       .dweight = to.dweight,
+                                                       .dbias = to.dbias,
+                                                       .accumulate = to.accumulate}));
+  }
+  return OkStatus();
+}
+
+std::vector<ParameterInfo> StructuredProductsFactory::ReplacementsOf(
+    const ParameterInfo& weight) const {
+  if (!IsStructured(model_, weight)) return {};
+  return StructuredTensors(model_.structured_matrices, weight);
+}
+
+std::vector<float> StructuredProductsFactory::WeightFrom(
+    const ParameterInfo& weight, const std::vector<std::vector<float>>& tensors) const {
+  return MonarchMatrix(MonarchOf(model_.structured_matrices, weight.shape), tensors[0], tensors[1]);
+}
+
+std::vector<std::vector<float>> StructuredProductsFactory::TensorsNearest(
+    const ParameterInfo& weight, std::span<const float> values) const {
+  return NearestMonarch(MonarchOf(model_.structured_matrices, weight.shape), values);
+}
+
+std::unique_ptr<WeightProducts> StructuredProductsFactory::Make(const LinearLayer& layer) {
+  const bool structured =
+      std::any_of(layer.weights.begin(), layer.weights.end(),
+                  [](const OutputWeight& weight) { return weight.tensors > 0; });
+  if (!structured) return std::make_unique<DenseProducts>(layer);
+  return std::make_unique<StructuredProducts>(layer, model_.structured_matrices);
+}
+
+}  // namespace weft::engine
