@@ -31,7 +31,8 @@ struct MvueArgs {
   int64_t first_row = 0;           ///< Number of row 0 among all rows; a multiple of 4.
 };
 
-/// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN.
+/// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN. The same
+/// bits, except those of a NaN, on every instruction set and device.
 WEFT_DEVICE_OP(Mvue, MvueArgs)
 
 }  // namespace weft::kernels
