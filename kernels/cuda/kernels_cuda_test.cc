@@ -252,6 +252,9 @@ TEST_F(KernelsOnCuda, RmsNorm) {
 TEST_F(KernelsOnCuda, Rope) {
   EXPECT_EQ(Failures(testing::RopeCases()), "");
 }
+TEST_F(KernelsOnCuda, Sparse24) {
+  EXPECT_EQ(Failures(testing::Sparse24Cases()), "");
+}
 TEST_F(KernelsOnCuda, StepTotals) {
   EXPECT_EQ(Failures(testing::StepTotalsCases()), "");
 }

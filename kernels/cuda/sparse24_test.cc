@@ -5,13 +5,16 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/on_cuda_test.h"
+#include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/testing/test_device.h"
@@ -155,6 +158,207 @@ TEST_F(Sparse24OnCuda, EstimatesHaveTheBitsOfTheCpu) {
       }
     }
   }
+}
+
+// x, dy and dW of a gradient of a weight, by turns of an estimate that is stored and of one that is
+// not.
+TEST_F(Sparse24OnCuda, AGradientOfAnEstimateIsThatOfTheStoredEstimate) {
+  struct Problem {
+    int64_t rows, in, out;
+  };
+  const testing::ScopedTestDevice device(stream().device, false);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const Problem& p : {Problem{136, 64, 136}, {39, 20, 12}, {2, 8, 4}}) {
+      for (const MvueDraw draw : {MvueDraw::kSequential, MvueDraw::kMinimumVariance}) {
+        SCOPED_TRACE(std::string(DTypeName(dtype)) + " " + std::to_string(p.rows));
+        PhiloxStream rng({.seed = 8});
+        TestTensor x(dtype, {p.rows, p.in}), dy(dtype, {p.rows, p.out}), s(dtype, {p.rows, p.out});
+        TestTensor one(DType::kF32, {p.out, p.in}), two(DType::kF32, {p.out, p.in});
+        Values gradients(p.rows * p.out);
+        for (double& value : gradients) value = rng.Below(5) == 0 ? 0 : rng.Normal();
+        x.Random(rng).Reset();
+        dy.Assign(gradients).Reset();
+        for (TestTensor* tensor : {&s, &one, &two}) tensor->Reset();
+        const MvueArgs stored = {.x = dy.view(),
+                                 .y = s.view(),
+                                 .draw = draw,
+                                 .key = {.seed = 3, .step = 4, .site = 5},
+                                 .first_row = 8};
+        MvueArgs numbers = stored;
+        numbers.x = numbers.y = {};
+        ASSERT_EQ(Mvue(stream(), stored).ToString(), "OK");
+        ASSERT_EQ(SparseBackwardWeight(
+                      stream(),
+                      {.x = x.view(), .dy = s.view(), .dweight = one.view(), .accumulate = false})
+                      .ToString(),
+                  "OK");
+        ASSERT_EQ(SparseBackwardWeight(stream(), {.x = x.view(),
+                                                  .dy = dy.view(),
+                                                  .dweight = two.view(),
+                                                  .accumulate = false,
+                                                  .estimate = &numbers})
+                      .ToString(),
+                  "OK");
+        ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+        one.Fetch();
+        two.Fetch();
+        EXPECT_EQ(one.bytes(), two.bytes());
+      }
+    }
+  }
+}
+
+// W, mask, x, y, dy and dx of one layer in bf16.
+struct Layer {
+  static constexpr int64_t kRows = 5, kIn = 24, kOut = 16;
+
+  Layer(const Stream& stream, DType dtype = DType::kBF16)
+      : x(dtype, {kRows, kIn}), y(dtype, {kRows, kOut}), dx(dtype, {kRows, kIn}) {
+    weight.Assign(Values(kOut * kIn, 1)).Reset();
+    x.Assign(Values(kRows * kIn, 1)).Reset();
+    y.Assign(Values(kRows * kOut, 1)).Reset();
+    dx.Reset();
+    Result<std::unique_ptr<SparseWeight>> made = NewSparseWeight(stream.device, kOut, kIn, dtype);
+    EXPECT_EQ(made.status().ToString(), "OK");
+    sparse = *std::move(made);
+  }
+  Status SetMask(const Stream& stream, uint16_t bits) {
+    mask.Assign(Values(kOut * kIn / 16, bits)).Reset();
+    return sparse->SetMask(stream, mask.view());
+  }
+  Status Forward(const Stream& stream) {
+    return SparseForward(stream, {.x = x.view(), .weight = sparse.get(), .y = y.view()});
+  }
+  Status BackwardInput(const Stream& stream) {
+    return SparseBackwardInput(stream, {.dy = y.view(), .weight = sparse.get(), .dx = dx.view()});
+  }
+
+  TestTensor weight{DType::kF32, {kOut, kIn}}, mask{DType::kU16, {kOut / 4, kIn / 4}};
+  TestTensor x, y, dx;
+  std::unique_ptr<SparseWeight> sparse;
+};
+
+// Sparse both ways, one way and not at all: sums of ones count what the mask keeps.
+TEST_F(Sparse24OnCuda, ProductsFollowAMaskThatChanges) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  for (const DType dtype : kFloatTypes) {
+    Layer layer(stream(), dtype);
+    EXPECT_EQ(layer.sparse->Pack(stream(), layer.weight.view()).code(), StatusCode::kInvalid);
+    struct Mask {
+      uint16_t bits;
+      double in_row, in_column;  // That it keeps of four, of row 0 and of column 0.
+    };
+    for (const Mask& mask : {Mask{0xA5A5, 2, 2},
+                             {0x3333, 2, 4},
+                             {0x00FF, 4, 2},
+                             {0xFFFF, 4, 4},
+                             {0x0001, 1, 1},
+                             {0x5A5A, 2, 2}}) {
+      ASSERT_EQ(layer.SetMask(stream(), mask.bits).ToString(), "OK");
+      EXPECT_EQ(layer.Forward(stream()).code(), StatusCode::kInvalid);
+      ASSERT_EQ(layer.sparse->Pack(stream(), layer.weight.view()).ToString(), "OK");
+      layer.y.Reset();
+      ASSERT_EQ(layer.BackwardInput(stream()).ToString(), "OK");
+      ASSERT_EQ(layer.Forward(stream()).ToString(), "OK");
+      ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+      layer.y.Fetch();
+      layer.dx.Fetch();
+      EXPECT_EQ(layer.y.Values()[0], mask.in_row * Layer::kIn / 4) << mask.bits;
+      EXPECT_EQ(layer.dx.Values()[0], mask.in_column * Layer::kOut / 4) << mask.bits;
+    }
+    EXPECT_GT(layer.sparse->Bytes(), 0);
+  }
+}
+
+TEST_F(Sparse24OnCuda, AStepIsRecordedInAGraph) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  Layer layer(stream());
+  ASSERT_EQ(layer.SetMask(stream(), 0xA5A5).ToString(), "OK");
+  const auto step = [&] {
+    Status status = layer.sparse->Pack(stream(), layer.weight.view());
+    return status.ok() ? layer.Forward(stream()) : status;
+  };
+  ASSERT_EQ(step().ToString(), "OK");
+  ASSERT_TRUE(cuda::Graph::Begin(stream()).ok());
+  ASSERT_EQ(step().ToString(), "OK");
+  const auto graph = cuda::Graph::End(stream());
+  ASSERT_EQ(graph.status().ToString(), "OK");
+  layer.weight.Assign(Values(Layer::kOut * Layer::kIn, 3)).Reset();
+  ASSERT_EQ(graph->Launch(stream()).ToString(), "OK");
+  ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+  layer.y.Fetch();
+  EXPECT_EQ(layer.y.Values(), Values(Layer::kRows * Layer::kOut, 3 * 2 * Layer::kIn / 4));
+}
+
+TEST_F(Sparse24OnCuda, MoreThanTwoOfFourMakeTheirRowOfAGradientNan) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  TestTensor x(DType::kBF16, {8, 8}), dy(DType::kBF16, {8, 8}), dweight(DType::kF32, {8, 8});
+  Values gradients(8 * 8);
+  for (int row = 0; row < 8; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      gradients[row * 8 + column] = row % 4 < (column == 3 ? 3 : 2) ? 1 : 0;
+    }
+  }
+  x.Assign(Values(8 * 8, 1)).Reset();
+  dy.Assign(gradients).Reset();
+  dweight.Reset();
+  ASSERT_EQ(SparseBackwardWeight(
+                stream(),
+                {.x = x.view(), .dy = dy.view(), .dweight = dweight.view(), .accumulate = false})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+  dweight.Fetch();
+  const Values got = dweight.Values();
+  for (int i = 0; i < 64; ++i) {
+    if (i / 8 == 3) {
+      EXPECT_TRUE(std::isnan(got[i])) << i;
+    } else {
+      EXPECT_EQ(got[i], 4) << i;
+    }
+  }
+}
+
+TEST_F(Sparse24OnCuda, GradientsOfNoRowsAreZeros) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  for (const DType dtype : kFloatTypes) {
+    TestTensor memory(dtype, {8}), dweight(DType::kF32, {4, 8}, 3);
+    dweight.Assign(Values(4 * 8, 5)).Reset();
+    SparseBackwardWeightArgs args = {
+        .x = {memory.view().data, dtype, {0, 8}, stream().device},
+        .dy = {memory.view().data, dtype, {0, 4}, stream().device},
+        .dweight = dweight.view(),
+    };
+    for (const double want : {5.0, 0.0}) {
+      args.accumulate = want != 0;
+      ASSERT_EQ(SparseBackwardWeight(stream(), args).ToString(), "OK");
+      ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+      dweight.Fetch();
+      EXPECT_EQ(dweight.Values(), Values(4 * 8, want));
+      EXPECT_TRUE(dweight.GuardsIntact());
+    }
+  }
+}
+
+TEST_F(Sparse24OnCuda, RefusesWhatDoesNotFit) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  TestTensor x(DType::kF32, {4, 8}), dweight(DType::kF32, {8, 8});
+  MvueArgs numbers = {};
+  SparseBackwardWeightArgs args = {
+      .x = x.view(), .dy = x.view(), .dweight = dweight.view(), .estimate = &numbers};
+  EXPECT_EQ(SparseBackwardWeight(stream(), args).ToString(),
+            "UNAVAILABLE: SparseBackwardWeight: estimates no gradient of f32 on a CUDA device; "
+            "hint: Mvue() before it, or bf16");
+  numbers.first_row = 2;
+  EXPECT_EQ(SparseBackwardWeight(stream(), args).ToString(),
+            "INVALID: SparseBackwardWeight: first_row of the estimate is not a multiple of 4");
+  // One of the CPU.
+  Layer layer(stream());
+  Result<std::unique_ptr<SparseWeight>> other =
+      NewSparseWeight({}, Layer::kOut, Layer::kIn, DType::kBF16);
+  ASSERT_TRUE(other.ok());
+  layer.sparse = *std::move(other);
+  EXPECT_EQ(layer.Forward(stream()).code(), StatusCode::kInvalid);
 }
 
 }  // namespace

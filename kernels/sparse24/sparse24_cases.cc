@@ -1,3 +1,4 @@
+#include <cmath>
 #include <memory>
 
 #include "kernels/linear/linear_ref.h"
@@ -10,7 +11,8 @@ namespace {
 
 enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
-enum class MaskKind : uint8_t { kTransposable, kAny };
+// kRows keeps two of each four of a row, but not of a column.
+enum class MaskKind : uint8_t { kTransposable, kRows, kAny };
 
 struct Problem {
   int64_t rows, in, out;
@@ -25,8 +27,11 @@ struct Problem {
                                                                        : "backward_weight";
     return "sparse24_" + std::string(what) + "/" + std::to_string(rows) + "x" + std::to_string(in) +
            "x" + std::to_string(out) + "/" + std::string(DTypeName(dtype)) +
-           (mask == MaskKind::kAny ? "/any_mask" : "") + (padding > 0 ? "/padded" : "") +
-           (bias ? "/bias" : "") + (accumulate ? "/accumulate" : "");
+           (mask == MaskKind::kAny    ? "/any_mask"
+            : mask == MaskKind::kRows ? "/mask_of_rows"
+                                      : "") +
+           (padding > 0 ? "/padded" : "") + (bias ? "/bias" : "") +
+           (accumulate ? "/accumulate" : "");
   }
 };
 
@@ -35,8 +40,20 @@ TestTensor& RandomMask(OpRun& run, const Problem& p) {
   TestTensor& mask = run.tensors.emplace_back(DType::kU16, Shape{p.out / 4, p.in / 4});
   std::vector<double> blocks(p.out / 4 * p.in / 4);
   for (double& block : blocks) {
-    block = p.mask == MaskKind::kAny ? static_cast<double>(run.rng.Below(1 << 16))
-                                     : kTransposable.of[run.rng.Below(kTransposablePatterns)].bits;
+    switch (p.mask) {
+      case MaskKind::kTransposable:
+        block = kTransposable.of[run.rng.Below(kTransposablePatterns)].bits;
+        break;
+      case MaskKind::kRows:
+        for (int row = 0; row < 4; ++row) {
+          const KeptPair pair = kKeptPairs[run.rng.Below(kPairs)];
+          block += (1 << pair.first | 1 << pair.second) << (4 * row);
+        }
+        break;
+      case MaskKind::kAny:
+        block = static_cast<double>(run.rng.Below(1 << 16));
+        break;
+    }
   }
   return mask.Assign(blocks);
 }
@@ -54,7 +71,13 @@ std::vector<double> Masked(const std::vector<double>& weight, const std::vector<
 
 void BuildWithWeight(OpRun& run, const Problem& p, Product product) {
   const bool forward = product == Product::kForward;
+  // Whose elements bf16 and f16 hold exactly, so that packing loses nothing.
   TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
+  if (p.dtype != DType::kF32) {
+    std::vector<double> rounded = weight.Values();
+    for (double& value : rounded) value = std::round(value * 128) / 128;
+    weight.Assign(rounded);
+  }
   TestTensor& mask = RandomMask(run, p);
   TestTensor& from = run.Input(p.dtype, {p.rows, forward ? p.in : p.out}, p.padding);
   TestTensor* bias = p.bias ? &run.Input(DType::kF32, {p.out}) : nullptr;
@@ -142,9 +165,26 @@ std::vector<OpCase> Sparse24Cases() {
       {.rows = 461, .in = 20, .out = 132, .mask = MaskKind::kAny, .accumulate = true},
       {.rows = 33, .in = 68, .out = 300, .dtype = DType::kBF16, .bias = true},
       {.rows = 65, .in = 300, .out = 72, .dtype = DType::kF16, .accumulate = true},
+      // Rows that a device reads 16 bytes at a time, and several of its blocks and steps.
+      {.rows = 203, .in = 192, .out = 264, .dtype = DType::kBF16, .padding = 8, .bias = true},
+      {.rows = 136, .in = 264, .out = 136, .dtype = DType::kF16, .accumulate = true},
       // More rows of the result than stay in the cache at a time, few of x.
       {.rows = 5, .in = 8, .out = 4100},
   };
+  // Of gradients that are not sparse a device multiplies those in f32 alone.
+  const Problem dense_on_devices[] = {
+      {.rows = 21, .in = 40, .out = 24, .dtype = DType::kBF16, .mask = MaskKind::kAny},
+      {.rows = 9,
+       .in = 140,
+       .out = 20,
+       .dtype = DType::kF16,
+       .mask = MaskKind::kRows,
+       .bias = true},
+  };
+  for (const Problem& p : dense_on_devices) {
+    cases.push_back(Case(p, Product::kForward, CaseUse::kTest));
+    cases.push_back(Case(p, Product::kBackwardInput, CaseUse::kTest));
+  }
   for (const Product product : kProducts) {
     for (const Problem& p : problems) cases.push_back(Case(p, product, CaseUse::kTest));
     for (const auto& [in, out] : {std::pair<int64_t, int64_t>{768, 3072}, {3072, 768}}) {
