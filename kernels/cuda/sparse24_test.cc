@@ -160,17 +160,18 @@ TEST_F(Sparse24OnCuda, EstimatesHaveTheBitsOfTheCpu) {
   }
 }
 
-// x, dy and dW of a gradient of a weight, by turns of an estimate that is stored and of one that is
-// not.
+// By the kernels of this device and of Hopper.
 TEST_F(Sparse24OnCuda, AGradientOfAnEstimateIsThatOfTheStoredEstimate) {
   struct Problem {
     int64_t rows, in, out;
   };
-  const testing::ScopedTestDevice device(stream().device, false);
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+  for (const int newest : {8, 9}) {
+    Open(newest);
+    const testing::ScopedTestDevice device(stream().device, false);
     for (const Problem& p : {Problem{136, 64, 136}, {39, 20, 12}, {2, 8, 4}}) {
       for (const MvueDraw draw : {MvueDraw::kSequential, MvueDraw::kMinimumVariance}) {
-        SCOPED_TRACE(std::string(DTypeName(dtype)) + " " + std::to_string(p.rows));
+        const DType dtype = draw == MvueDraw::kSequential ? DType::kBF16 : DType::kF16;
+        SCOPED_TRACE(std::to_string(newest) + " " + std::to_string(p.rows));
         PhiloxStream rng({.seed = 8});
         TestTensor x(dtype, {p.rows, p.in}), dy(dtype, {p.rows, p.out}), s(dtype, {p.rows, p.out});
         TestTensor one(DType::kF32, {p.out, p.in}), two(DType::kF32, {p.out, p.in});
@@ -241,7 +242,11 @@ struct Layer {
 // Sparse both ways, one way and not at all: sums of ones count what the mask keeps.
 TEST_F(Sparse24OnCuda, ProductsFollowAMaskThatChanges) {
   const testing::ScopedTestDevice device(stream().device, false);
-  for (const DType dtype : kFloatTypes) {
+  for (const auto& [newest, dtype] : {std::pair<int, DType>{8, DType::kF32},
+                                      {8, DType::kBF16},
+                                      {9, DType::kBF16},
+                                      {9, DType::kF16}}) {
+    Open(newest);
     Layer layer(stream(), dtype);
     EXPECT_EQ(layer.sparse->Pack(stream(), layer.weight.view()).code(), StatusCode::kInvalid);
     struct Mask {
@@ -291,6 +296,7 @@ TEST_F(Sparse24OnCuda, AStepIsRecordedInAGraph) {
 }
 
 TEST_F(Sparse24OnCuda, MoreThanTwoOfFourMakeTheirRowOfAGradientNan) {
+  Open(9);
   const testing::ScopedTestDevice device(stream().device, false);
   TestTensor x(DType::kBF16, {8, 8}), dy(DType::kBF16, {8, 8}), dweight(DType::kF32, {8, 8});
   Values gradients(8 * 8);

@@ -194,6 +194,7 @@ std::vector<OpCase> Sparse24Cases() {
       // Rows that a device reads 16 bytes at a time, and several of its blocks and steps.
       {.rows = 203, .in = 192, .out = 264, .dtype = DType::kBF16, .padding = 8, .bias = true},
       {.rows = 136, .in = 264, .out = 136, .dtype = DType::kF16, .accumulate = true},
+      {.rows = 456, .in = 72, .out = 328, .dtype = DType::kBF16, .accumulate = true},
       // More rows of the result than stay in the cache at a time, few of x.
       {.rows = 5, .in = 8, .out = 4100},
   };

@@ -8,6 +8,7 @@
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24/sparse24_check.h"
 #include "kernels/sparse24/sparse24_compress.h"
+#include "kernels/sparse24/sparse24_hopper.h"
 #include "kernels/sparse24/sparse24_product.h"
 
 namespace weft::kernels::cuda {
@@ -29,6 +30,10 @@ decltype(auto) WithMatrixType(DType dtype, Fn&& fn) {
 // Whether products read and write 16 bytes of these rows at a time.
 bool Wide(const TensorView& view) {
   return RowsAligned16(view) && view.shape[1] % 8 == 0;
+}
+
+bool OnHopper(const Stream& stream) {
+  return ptx::BuiltForHopper() && stream.cuda->limits().major == 9;
 }
 
 // W compressed, for y = x Wᵀ, and its transpose, for dx = dy W. W dense under its mask, in the
@@ -167,8 +172,11 @@ Status MultiplyLines(const Stream& stream, std::string_view op, const Compressed
         RoundedTranspose<T, kTo>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
   };
   // Mixtures are not worth kernels of their own.
-  return Wide(from) && Wide(to) ? launch.template operator()<true, true>()
-                                : launch.template operator()<false, false>();
+  if (!Wide(from) || !Wide(to)) return launch.template operator()<false, false>();
+  if (!OnHopper(stream)) return launch.template operator()<true, true>();
+  return LaunchHopperSparseProduct<false>(
+      stream, op, a, rows, from,
+      RoundedTranspose<T, true>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
 }
 
 TensorView RowsFrom(const TensorView& view, int64_t first, int64_t count) {
@@ -198,8 +206,13 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
                                DenseColumns<T, kX>{RowsOf<const T>(args.x), in, rows},
                                AddedSums<kTo>{RowsOf<float>(args.dweight), out, in, accumulate});
   };
-  return Wide(args.x) && RowsAligned16(args.dweight) ? launch.template operator()<true, true>()
-                                                     : launch.template operator()<false, false>();
+  if (!Wide(args.x) || !RowsAligned16(args.dweight)) {
+    return launch.template operator()<false, false>();
+  }
+  if (!OnHopper(stream)) return launch.template operator()<true, true>();
+  return LaunchHopperSparseProduct<true>(
+      stream, kOp, transpose, out, args.x,
+      AddedSums<true>{RowsOf<float>(args.dweight), out, in, accumulate});
 }
 
 }  // namespace

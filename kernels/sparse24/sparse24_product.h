@@ -96,7 +96,8 @@ struct DenseColumns {
   }
 };
 
-using SparseSums = Accumulators<SparseBlock::kM, SparseBlock::kN>;
+/// Parts of the result that a warp holds begin at (warp_row, warp_line) of the block's, which
+/// begins at (row, line). Those of SparseBlock::kThreads threads, a block's first, are taken.
 
 /// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
 template <class T, bool kWide>
@@ -106,18 +107,20 @@ struct RoundedTranspose {
   int64_t lines, rows;
 
   /// `shared` is free and has room for a tile of the result.
-  __device__ __forceinline__ void Take(const SparseSums& sums, unsigned char* shared, int64_t row,
-                                       int64_t line, int warp_row, int warp_line) const {
+  template <int kM, int kN>
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
+                                       int64_t row, int64_t line, int warp_row,
+                                       int warp_line) const {
     using Tile = SwizzledTile<SparseBlock::kRows>;
     const Tile tile{shared};
 #pragma unroll
-    for (int m = 0; m < SparseBlock::kM; ++m) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
         const float plus = bias != nullptr && row + r < rows ? bias[row + r] : 0.0f;
 #pragma unroll
-        for (int n = 0; n < SparseBlock::kN; ++n) {
+        for (int n = 0; n < kN; ++n) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
             auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
@@ -126,7 +129,7 @@ struct RoundedTranspose {
         }
       }
     }
-    __syncthreads();
+    ptx::SyncNamed(1, SparseBlock::kThreads);
     constexpr int kPieces = Tile::kPieces;
     for (int i = static_cast<int>(threadIdx.x); i < SparseBlock::kLines * kPieces;
          i += SparseBlock::kThreads) {
@@ -151,17 +154,18 @@ struct AddedSums {
   int64_t rows, lines;
   bool accumulate;
 
-  __device__ __forceinline__ void Take(const SparseSums& sums, unsigned char* /*shared*/,
+  template <int kM, int kN>
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
 #pragma unroll
-    for (int m = 0; m < SparseBlock::kM; ++m) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const int64_t r = row + warp_row + 16 * m + AccumulatorRow(i);
         if (r >= rows) continue;
 #pragma unroll
-        for (int n = 0; n < SparseBlock::kN; ++n) {
+        for (int n = 0; n < kN; ++n) {
           const int64_t l = line + warp_line + 8 * n + AccumulatorColumn(i);
           float* const at = to.At(r, l);
           float two[2] = {sums[m][n][i], sums[m][n][i + 1]};
@@ -182,6 +186,8 @@ struct AddedSums {
     }
   }
 };
+
+using SparseSums = Accumulators<SparseBlock::kM, SparseBlock::kN>;
 
 /// Half a step: 32 columns of A from 32 kHalf on.
 template <int kHalf, class Dense>
