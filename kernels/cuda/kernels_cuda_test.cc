@@ -252,6 +252,18 @@ TEST_F(KernelsOnCuda, RmsNorm) {
 TEST_F(KernelsOnCuda, Rope) {
   EXPECT_EQ(Failures(testing::RopeCases()), "");
 }
+TEST_F(KernelsOnCuda, Sparse24) {
+  EXPECT_EQ(Failures(testing::Sparse24Cases()), "");
+}
+TEST_F(KernelsOnCuda, Sparse24OnHopper) {
+  Open(9);
+  if (state_->limits().major != 9) GTEST_SKIP() << "no Hopper";
+  std::vector<testing::OpCase> cases = testing::Sparse24Cases();
+  std::erase_if(cases, [](const testing::OpCase& op_case) {
+    return op_case.name.find("/f32") != std::string::npos;
+  });
+  EXPECT_EQ(Failures(cases), "");
+}
 TEST_F(KernelsOnCuda, StepTotals) {
   EXPECT_EQ(Failures(testing::StepTotalsCases()), "");
 }

@@ -30,25 +30,28 @@ __device__ __forceinline__ unsigned char* AlignedShared() {
   return at + (kTileAlignment - ptx::SharedAddress(at) % kTileAlignment) % kTileAlignment;
 }
 
-/// A matrix in rows of 128 bytes whose pieces of 16 change places by the row's number (128-byte
-/// swizzle), eight rows after eight, for ptx::MultiplyAddAsync: PTX ISA, "Matrix Descriptor
-/// Format". For an operand by its columns `panel_bytes` is the way from 64 columns to the next 64;
-/// for one by its rows, whose depth lies in the row, it has no meaning. `shared` is aligned to 1024
-/// bytes.
+/// A matrix in rows of kRowBytes, 128 or 64, whose pieces of 16 change places by the row's number
+/// (swizzle of as many bytes), eight rows after eight, for ptx::MultiplyAddAsync: PTX ISA, "Matrix
+/// Descriptor Format". For an operand by its columns `panel_bytes` is the way from 64 columns to
+/// the next 64; for one by its rows, whose depth lies in the row, it has no meaning. `shared` is
+/// aligned to 1024 bytes.
+template <int kRowBytes>
 __device__ __forceinline__ uint64_t MatrixDescriptor(const void* shared, int panel_bytes) {
-  constexpr uint64_t kEightRows = 1024 / 16, kSwizzle128 = 1;
+  static_assert(kRowBytes == 128 || kRowBytes == 64);
+  constexpr uint64_t kEightRows = 8 * kRowBytes / 16, kSwizzle = 128 / kRowBytes;
   return uint64_t{(ptx::SharedAddress(shared) & 0x3ffffu) / 16} |
-         static_cast<uint64_t>(panel_bytes / 16) << 16 | kEightRows << 32 | kSwizzle128 << 62;
+         static_cast<uint64_t>(panel_bytes / 16) << 16 | kEightRows << 32 | kSwizzle << 62;
 }
 
-/// kRows rows of kColumns elements, in panels of kBoxColumns columns that lie one after another.
-template <int kRows, int kColumns>
+/// kRows rows of kColumns elements, in panels of kBox columns (those of the tensor map's boxes)
+/// that lie one after another.
+template <int kRows, int kColumns, int kBox = kBoxColumns>
 struct PanelTile {
-  static constexpr int kRowBytes = kBoxColumns * 2;
-  static constexpr int kPanels = kColumns / kBoxColumns;
+  static constexpr int kRowBytes = kBox * 2;
+  static constexpr int kPanels = kColumns / kBox;
   static constexpr int kPanelBytes = kRows * kRowBytes;
   static constexpr int kBytes = kPanels * kPanelBytes;
-  static_assert(kColumns % kBoxColumns == 0 && kRows % 8 == 0);
+  static_assert(kColumns % kBox == 0 && kRows % 8 == 0);
 
   unsigned char* at;  ///< Aligned to kTileAlignment.
 
@@ -58,7 +61,7 @@ struct PanelTile {
     // A copying warp has few registers.
 #pragma unroll 1
     for (int panel = 0; panel < kPanels; ++panel) {
-      ptx::CopyTile(at + panel * kPanelBytes, &map, panel * kBoxColumns, head, token, barrier);
+      ptx::CopyTile(at + panel * kPanelBytes, &map, panel * kBox, head, token, barrier);
     }
   }
 
@@ -76,15 +79,14 @@ struct PanelTile {
 
   /// An operand by its rows, from `row` on (a multiple of 8), at a depth that is a multiple of 16.
   __device__ __forceinline__ uint64_t ByRows(int row, int depth) const {
-    const int offset =
-        depth / kBoxColumns * kPanelBytes + row * kRowBytes + depth % kBoxColumns * 2;
-    return MatrixDescriptor(at, 16) + static_cast<uint64_t>(offset / 16);
+    const int offset = depth / kBox * kPanelBytes + row * kRowBytes + depth % kBox * 2;
+    return MatrixDescriptor<kRowBytes>(at, 16) + static_cast<uint64_t>(offset / 16);
   }
-  /// The right operand by its columns, from `column` on (a multiple of kBoxColumns), whose depth
+  /// The right operand by its columns, from `column` on (a multiple of kBox), whose depth
   /// are the rows from `row` on (a multiple of 8).
   __device__ __forceinline__ uint64_t ByColumns(int row, int column) const {
-    const int offset = column / kBoxColumns * kPanelBytes + row * kRowBytes;
-    return MatrixDescriptor(at, kPanelBytes) + static_cast<uint64_t>(offset / 16);
+    const int offset = column / kBox * kPanelBytes + row * kRowBytes;
+    return MatrixDescriptor<kRowBytes>(at, kPanelBytes) + static_cast<uint64_t>(offset / 16);
   }
 };
 

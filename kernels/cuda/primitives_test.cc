@@ -49,6 +49,46 @@ TEST_F(PrimitivesOnCuda, TensorCoresMultiplyTilesThatWereCopiedAsynchronously) {
   }
 }
 
+TEST_F(PrimitivesOnCuda, SparseTensorCoresMultiplyTheTwoOfFourThatAreKept) {
+  const testing::ScopedTestDevice device(stream().device, true);
+  PhiloxStream rng({.seed = 6});
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (int pair : {0, 1}) {
+      TestTensor a(dtype, {16, 16}), b(dtype, {32, 8}), places(DType::kI32, {32});
+      TestTensor c(DType::kF32, {16, 8});
+      a.Random(rng).Reset();
+      b.Random(rng).Reset();
+      c.Reset();
+      const std::vector<double> kept = a.Values(), right = b.Values();
+      std::vector<uint32_t> words(32, 0xffffffffu);
+      std::vector<double> want(16 * 8);
+      for (int row = 0; row < 16; ++row) {
+        for (int four = 0; four < 8; ++four) {
+          const auto first = static_cast<uint32_t>(rng.Below(3));
+          const uint32_t second = first + 1 + static_cast<uint32_t>(rng.Below(3 - first));
+          uint32_t& word = words[row % 8 * 4 + 2 * pair + four / 4];
+          const int bit = row / 8 * 16 + four % 4 * 4;
+          word = (word & ~(15u << bit)) | (first | second << 2) << bit;
+          for (int n = 0; n < 8; ++n) {
+            want[row * 8 + n] += kept[row * 16 + 2 * four] * right[(4 * four + first) * 8 + n] +
+                                 kept[row * 16 + 2 * four + 1] * right[(4 * four + second) * 8 + n];
+          }
+        }
+      }
+      std::vector<double> bits;
+      for (const uint32_t word : words) bits.push_back(static_cast<int32_t>(word));
+      places.Assign(bits).Reset();
+      ASSERT_TRUE(cuda::RunSparseTensorCores(stream(), dtype, a.view().data, b.view().data,
+                                             static_cast<const uint32_t*>(places.view().data), pair,
+                                             c.view().As<float>())
+                      .ok());
+      ASSERT_TRUE(state_->Synchronize().ok());
+      c.Fetch();
+      EXPECT_EQ(testing::Mismatch(c.Values(), want, testing::ToleranceFor(DType::kF32, 16)), "");
+    }
+  }
+}
+
 // The product of matrices of row-major values, the right one transposed or not.
 std::vector<double> Product(const std::vector<double>& a, const std::vector<double>& b, int rows,
                             int depth, int columns, bool transposed) {

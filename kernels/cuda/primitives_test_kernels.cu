@@ -40,6 +40,22 @@ __global__ void TensorCores(const T* a, const T* b, bool transposed, int rows, f
   for (int i = 0; i < 4; ++i) c[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sums[i];
 }
 
+template <class T, int kPair>
+__global__ void SparseTensorCores(const T* a, const T* b, const uint32_t* places, float* c) {
+  const int lane = static_cast<int>(threadIdx.x), group = lane / 4, t = lane % 4;
+  const auto pack = [](T low, T high) { return low.bits | uint32_t{high.bits} << 16; };
+  uint32_t fragment_a[4], fragment_b[4];
+  for (int i = 0; i < 4; ++i) {
+    const T* two = a + (group + 8 * (i % 2)) * 16 + 2 * t + 8 * (i / 2);
+    fragment_a[i] = pack(two[0], two[1]);
+    const T* column = b + (2 * t + 8 * i) * 8 + group;
+    fragment_b[i] = pack(column[0], column[8]);
+  }
+  float sums[4] = {};
+  ptx::MultiplyAddSparse<T, kPair>(sums, fragment_a, fragment_b, places[lane]);
+  for (int i = 0; i < 4; ++i) c[(group + 8 * (i / 2)) * 8 + 2 * t + i % 2] = sums[i];
+}
+
 constexpr int kTileThreads = 64, kLeftRows = 64, kRightRows = 32;
 
 template <class T, int kColumns>
@@ -114,6 +130,19 @@ Status RunTensorCores(const Stream& stream, DType dtype, const void* a, const vo
     } else {
       return Launch(stream, "TensorCores", {.grid = {1}, .block = {32}}, TensorCores<T>,
                     static_cast<const T*>(a), static_cast<const T*>(b), transposed, rows, c);
+    }
+  });
+}
+
+Status RunSparseTensorCores(const Stream& stream, DType dtype, const void* a, const void* b,
+                            const uint32_t* places, int pair, float* c) {
+  return WithFloatType(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      return InvalidError("sparse tensor cores of f32");
+    } else {
+      return Launch(stream, "SparseTensorCores", {.grid = {1}, .block = {32}},
+                    pair == 0 ? SparseTensorCores<T, 0> : SparseTensorCores<T, 1>,
+                    static_cast<const T*>(a), static_cast<const T*>(b), places, c);
     }
   });
 }

@@ -153,4 +153,30 @@ __device__ __forceinline__ void MultiplyAdd<Half>(float (&c)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/// c += A B for A [16, 32], of which two of each four neighbours in a row are not 0, and B [32, 8]
+/// of T, BFloat16 or Half, sums in f32. a[i] holds those two of row group + 8 (i % 2), columns
+/// 4 t + 16 (i / 2) to 4 t + 3 + 16 (i / 2); b[i] and c[i] are as in MultiplyAdd. Where they are is
+/// said in `places` of lanes 4 group + 2 kPair and the next, whose number modulo 2 is h: bits
+/// 4 q to 4 q + 3 are the column in its four of the first, and of the second times 4, the first
+/// being the smaller one, for four q of columns 16 h to 16 h + 15 in row group; bits 16 + 4 q
+/// likewise in row group + 8. The other lanes' are not read.
+template <class T, int kPair>
+__device__ __forceinline__ void MultiplyAddSparse(float (&c)[4], const uint32_t (&a)[4],
+                                                  const uint32_t (&b)[4], uint32_t places) {
+  static_assert(kPair == 0 || kPair == 1);
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+          "r"(places), "n"(kPair));
+  } else {
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+          "r"(places), "n"(kPair));
+  }
+}
+
 }  // namespace weft::kernels::cuda::ptx

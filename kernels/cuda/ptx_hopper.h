@@ -6,6 +6,7 @@
 // tests/gpu/host/include/kernels/cuda/ptx_hopper.h.
 
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -202,6 +203,36 @@ WEFT_MULTIPLY_TYPE(BFloat16, "bf16")
 WEFT_MULTIPLY_TYPE(Half, "f16")
 #undef WEFT_MULTIPLY_TYPE
 #undef WEFT_MULTIPLY
+
+/// Starts c += A B of a warpgroup for A [64, 32], of which two of each four neighbours in a row are
+/// not 0, and B [32, 128] of T. The descriptor `a` is of those two, [64, 16], in rows along the
+/// depth; B is by its columns with kByColumns, otherwise by its rows. `places` of warp w says where
+/// they are in rows 16 w to 16 w + 15, as ptx::MultiplyAddSparse has it with kPair, and must not
+/// change until the product is waited for (KeepRegister).
+template <class T, int kPair, bool kByColumns>
+__device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b,
+                                                       const uint32_t& places) {
+#define WEFT_MULTIPLY_SPARSE(kType)                                                        \
+  asm volatile(                                                                            \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                       \
+      "wgmma.mma_async.sp.sync.aligned.m64n128k32.f32." kType "." kType " {" WEFT_NAMES_64 \
+      "}, %64, %65, %66, %67, add, 1, 1, 0, %68;\n}"                                       \
+      : WEFT_SUMS_64(c, 0)                                                                 \
+      : "l"(a), "l"(b), "r"(places), "n"(kPair), "n"(kByColumns ? 1 : 0))
+  if constexpr (std::is_same_v<T, Half>) {
+    WEFT_MULTIPLY_SPARSE("f16");
+  } else {
+    WEFT_MULTIPLY_SPARSE("bf16");
+  }
+#undef WEFT_MULTIPLY_SPARSE
+}
+
+/// Keeps the compiler from using the register of `value` for something else before: called after
+/// WaitForProducts of the products that read it.
+__device__ __forceinline__ void KeepRegister(uint32_t& value) {
+  asm volatile("" : "+r"(value)::"memory");
+}
+
 #undef WEFT_NAMES_64
 #undef WEFT_NAMES_32
 #undef WEFT_SUMS_64

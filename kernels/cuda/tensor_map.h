@@ -22,13 +22,15 @@ struct HeadTensor {
   int64_t stride = 0;    ///< Elements between tokens, a multiple of 8.
 };
 
-/// Columns of a box: 128 bytes, within which it arrives swizzled as ptx::MatrixDescriptor has it.
+/// Columns of a box: 128 bytes, within which it arrives swizzled as MatrixDescriptor has it
+/// (kernels/cuda/panel_tile.h).
 inline constexpr int kBoxColumns = 64;
 
-/// The map whose boxes are kBoxColumns columns of one head (x: column, y: head) and `rows` tokens
-/// (z), at most 256. Made on the host, and handed to a kernel by value as a __grid_constant__.
-/// kInternal with the driver's error, kUnavailable where it is too old to have such maps.
+/// The map whose boxes are `columns` columns, kBoxColumns or half as many, of one head (x: column,
+/// y: head) and `rows` tokens (z), at most 256. Made on the host, and handed to a kernel by value
+/// as a __grid_constant__. kInternal with the driver's error, kUnavailable where it is too old to
+/// have such maps.
 Result<CUtensorMap> HeadTensorMap(std::string_view op, DType dtype, const HeadTensor& tensor,
-                                  int rows);
+                                  int rows, int columns = kBoxColumns);
 
 }  // namespace weft::kernels::cuda

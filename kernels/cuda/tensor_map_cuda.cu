@@ -23,7 +23,7 @@ EncodeTiled FindEncodeTiled() {
 }  // namespace
 
 Result<CUtensorMap> HeadTensorMap(std::string_view op, DType dtype, const HeadTensor& tensor,
-                                  int rows) {
+                                  int rows, int columns) {
   WEFT_CHECK(DTypeSize(dtype) == 2, "a tensor map of other than 16-bit elements");
   static const EncodeTiled encode = FindEncodeTiled();
   if (encode == nullptr) {
@@ -35,15 +35,15 @@ Result<CUtensorMap> HeadTensorMap(std::string_view op, DType dtype, const HeadTe
                               static_cast<cuuint64_t>(tensor.heads),
                               static_cast<cuuint64_t>(tensor.tokens)};
   const cuuint64_t strides[] = {sizes[0] * 2, static_cast<cuuint64_t>(tensor.stride) * 2};
-  const cuuint32_t box[] = {kBoxColumns, 1, static_cast<cuuint32_t>(rows)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), 1, static_cast<cuuint32_t>(rows)};
   const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult encoded = encode(
       &map,
       dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
       const_cast<void*>(tensor.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      columns == kBoxColumns ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (encoded != CUDA_SUCCESS) {
     return InternalError(std::string(op) + ": cuTensorMapEncodeTiled of " +
                          std::to_string(tensor.tokens) + " tokens of " +

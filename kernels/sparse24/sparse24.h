@@ -3,23 +3,26 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
 
 /// The weight W of y = x Wᵀ + b under a mask, in the form that the sparse products read. With a
 /// transposable 2:4 mask (kernels/sparse24_mask) they do half of the multiply-adds of dense ones.
-/// Any other mask is multiplied right, too, though not faster where it keeps more. Owns its memory,
-/// reported by Bytes(). Not thread-safe.
+/// Any other mask is multiplied right, too, though not faster where it keeps more: on CUDA a
+/// product is a dense one when the mask does not keep two of each four along it, and always in f32.
+/// Owns its memory, reported by Bytes(). Not thread-safe.
 class SparseWeight {
  public:
   virtual ~SparseWeight() = default;
 
   /// The elements that count from the next Pack() on: [out / 4, in / 4] u16, as
-  /// kernels/sparse24_mask has it.
+  /// kernels/sparse24_mask has it. On CUDA it waits for the stream, so no graph can record it.
   virtual Status SetMask(const Stream& stream, const TensorView& mask) = 0;
 
-  /// Takes the values of W [out, in], f32 or bf16, under the mask.
+  /// Takes the values of W [out, in], f32 or bf16, under the mask. On CUDA they are rounded to the
+  /// compute type. kInvalid before the first SetMask().
   virtual Status Pack(const Stream& stream, const TensorView& weight) = 0;
 
   /// Bytes held.
@@ -73,12 +76,16 @@ struct SparseBackwardInputArgs {
 };
 
 /// dW += dyᵀ x, or = when `accumulate` is false, where dy is sparse along its rows, as
-/// kernels/sparse24_mvue leaves it.
+/// kernels/sparse24_mvue leaves it. What has more than two of four rows is multiplied right on a
+/// CPU and in f32; on CUDA it makes its row of dW NaN.
 struct SparseBackwardWeightArgs {
   TensorView x;        ///< [M, in]
   TensorView dy;       ///< [M, out] of the type of x; out is a multiple of 4
   TensorView dweight;  ///< [out, in] f32
   bool accumulate = true;
+  /// Takes S(dy), as Mvue() of these arguments (without tensors) would make it, instead of dy: the
+  /// same result, but S(dy) need not be stored. kUnavailable in f32 on CUDA.
+  const MvueArgs* estimate = nullptr;
 };
 
 /// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be

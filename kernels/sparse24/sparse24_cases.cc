@@ -1,3 +1,5 @@
+#include <array>
+#include <cmath>
 #include <memory>
 
 #include "kernels/linear/linear_ref.h"
@@ -10,7 +12,8 @@ namespace {
 
 enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
-enum class MaskKind : uint8_t { kTransposable, kAny };
+// kRows keeps two of each four of a row, but not of a column.
+enum class MaskKind : uint8_t { kTransposable, kRows, kAny };
 
 struct Problem {
   int64_t rows, in, out;
@@ -25,8 +28,11 @@ struct Problem {
                                                                        : "backward_weight";
     return "sparse24_" + std::string(what) + "/" + std::to_string(rows) + "x" + std::to_string(in) +
            "x" + std::to_string(out) + "/" + std::string(DTypeName(dtype)) +
-           (mask == MaskKind::kAny ? "/any_mask" : "") + (padding > 0 ? "/padded" : "") +
-           (bias ? "/bias" : "") + (accumulate ? "/accumulate" : "");
+           (mask == MaskKind::kAny    ? "/any_mask"
+            : mask == MaskKind::kRows ? "/mask_of_rows"
+                                      : "") +
+           (padding > 0 ? "/padded" : "") + (bias ? "/bias" : "") +
+           (accumulate ? "/accumulate" : "");
   }
 };
 
@@ -35,8 +41,20 @@ TestTensor& RandomMask(OpRun& run, const Problem& p) {
   TestTensor& mask = run.tensors.emplace_back(DType::kU16, Shape{p.out / 4, p.in / 4});
   std::vector<double> blocks(p.out / 4 * p.in / 4);
   for (double& block : blocks) {
-    block = p.mask == MaskKind::kAny ? static_cast<double>(run.rng.Below(1 << 16))
-                                     : kTransposable.of[run.rng.Below(kTransposablePatterns)].bits;
+    switch (p.mask) {
+      case MaskKind::kTransposable:
+        block = kTransposable.of[run.rng.Below(kTransposablePatterns)].bits;
+        break;
+      case MaskKind::kRows:
+        for (int row = 0; row < 4; ++row) {
+          const KeptPair pair = kKeptPairs[run.rng.Below(kPairs)];
+          block += (1 << pair.first | 1 << pair.second) << (4 * row);
+        }
+        break;
+      case MaskKind::kAny:
+        block = static_cast<double>(run.rng.Below(1 << 16));
+        break;
+    }
   }
   return mask.Assign(blocks);
 }
@@ -52,9 +70,17 @@ std::vector<double> Masked(const std::vector<double>& weight, const std::vector<
   return masked;
 }
 
-void BuildWithWeight(OpRun& run, const Problem& p, Product product) {
+// A test makes the weight each time, since its form follows the instruction set; what is timed is
+// the product.
+void BuildWithWeight(OpRun& run, const Problem& p, Product product, bool timed) {
   const bool forward = product == Product::kForward;
+  // Whose elements bf16 and f16 hold exactly, so that packing loses nothing.
   TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
+  if (p.dtype != DType::kF32 && !timed) {
+    std::vector<double> rounded = weight.Values();
+    for (double& value : rounded) value = std::round(value * 128) / 128;
+    weight.Assign(rounded);
+  }
   TestTensor& mask = RandomMask(run, p);
   TestTensor& from = run.Input(p.dtype, {p.rows, forward ? p.in : p.out}, p.padding);
   TestTensor* bias = p.bias ? &run.Input(DType::kF32, {p.out}) : nullptr;
@@ -66,11 +92,14 @@ void BuildWithWeight(OpRun& run, const Problem& p, Product product) {
         return LinearForwardRef(from.Values(), w, bias ? bias->Values() : std::vector<double>(),
                                 p.rows, p.in, p.out);
       });
+  auto made = std::make_shared<std::unique_ptr<SparseWeight>>();
   run.run = [=, &weight, &mask, &from, &to](const Stream& stream) -> Status {
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SparseWeight> sparse,
-                          NewSparseWeight(stream.device, p.out, p.in, p.dtype));
-    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
-    WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
+    std::unique_ptr<SparseWeight>& sparse = *made;
+    if (sparse == nullptr || !timed) {
+      WEFT_ASSIGN_OR_RETURN(sparse, NewSparseWeight(stream.device, p.out, p.in, p.dtype));
+      WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
+      WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
+    }
     if (!forward) {
       return SparseBackwardInput(stream,
                                  {.dy = from.view(), .weight = sparse.get(), .dx = to.view()});
@@ -79,6 +108,18 @@ void BuildWithWeight(OpRun& run, const Problem& p, Product product) {
                                   .weight = sparse.get(),
                                   .bias = bias ? bias->view() : TensorView(),
                                   .y = to.view()});
+  };
+}
+
+// Of an estimate that is made on the way, to be timed: two of four elements are known to it alone.
+void BuildEstimatedGradient(OpRun& run, const Problem& p) {
+  const TestTensor& x = run.Input(p.dtype, {p.rows, p.in});
+  const TestTensor& dy = run.Input(p.dtype, {p.rows, p.out});
+  const TestTensor& dweight = run.Input(DType::kF32, {p.out, p.in});
+  run.run = [=, &x, &dy, &dweight](const Stream& stream) {
+    const MvueArgs numbers = {.x = {}, .y = {}, .key = {.seed = 1}};
+    return SparseBackwardWeight(
+        stream, {.x = x.view(), .dy = dy.view(), .dweight = dweight.view(), .estimate = &numbers});
   };
 }
 
@@ -115,14 +156,22 @@ void BuildWeightGradient(OpRun& run, const Problem& p) {
 }
 
 OpCase Case(const Problem& p, Product product, CaseUse use) {
-  return {p.Name(product), use, [=](OpRun& run) {
-            if (product == Product::kBackwardWeight) {
-              BuildWeightGradient(run, p);
+  const bool timed = use != CaseUse::kTest, weight_gradient = product == Product::kBackwardWeight;
+  return {p.Name(product) + (timed && weight_gradient ? "/estimate" : ""), use, [=](OpRun& run) {
+            if (!weight_gradient) {
+              BuildWithWeight(run, p, product, timed);
+            } else if (timed) {
+              BuildEstimatedGradient(run, p);
             } else {
-              BuildWithWeight(run, p, product);
+              BuildWeightGradient(run, p);
             }
             // Half of those of a dense product.
             run.flops = static_cast<double>(p.rows * p.in * p.out);
+            run.compute = p.dtype;
+            const auto size = static_cast<int64_t>(DTypeSize(p.dtype)), elements = p.in * p.out;
+            run.bytes = static_cast<double>(
+                p.rows * (p.in + p.out) * size +
+                (weight_gradient ? 8 * elements : elements / 2 * size + elements / 8));
           }};
 }
 
@@ -142,13 +191,44 @@ std::vector<OpCase> Sparse24Cases() {
       {.rows = 461, .in = 20, .out = 132, .mask = MaskKind::kAny, .accumulate = true},
       {.rows = 33, .in = 68, .out = 300, .dtype = DType::kBF16, .bias = true},
       {.rows = 65, .in = 300, .out = 72, .dtype = DType::kF16, .accumulate = true},
+      // Rows that a device reads 16 bytes at a time, and several of its blocks and steps.
+      {.rows = 203, .in = 192, .out = 264, .dtype = DType::kBF16, .padding = 8, .bias = true},
+      {.rows = 136, .in = 264, .out = 136, .dtype = DType::kF16, .accumulate = true},
+      {.rows = 456, .in = 72, .out = 328, .dtype = DType::kBF16, .accumulate = true},
       // More rows of the result than stay in the cache at a time, few of x.
       {.rows = 5, .in = 8, .out = 4100},
   };
+  // Of gradients that are not sparse a device multiplies those in f32 alone.
+  const Problem dense_on_devices[] = {
+      {.rows = 21, .in = 40, .out = 24, .dtype = DType::kBF16, .mask = MaskKind::kAny},
+      {.rows = 9,
+       .in = 140,
+       .out = 20,
+       .dtype = DType::kF16,
+       .mask = MaskKind::kRows,
+       .bias = true},
+  };
+  for (const Problem& p : dense_on_devices) {
+    cases.push_back(Case(p, Product::kForward, CaseUse::kTest));
+    cases.push_back(Case(p, Product::kBackwardInput, CaseUse::kTest));
+  }
   for (const Product product : kProducts) {
     for (const Problem& p : problems) cases.push_back(Case(p, product, CaseUse::kTest));
     for (const auto& [in, out] : {std::pair<int64_t, int64_t>{768, 3072}, {3072, 768}}) {
-      cases.push_back(Case({.rows = 1024, .in = in, .out = out}, product, CaseUse::kSpeed));
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        cases.push_back(
+            Case({.rows = 2048, .in = in, .out = out, .dtype = dtype}, product, CaseUse::kSpeed));
+      }
+    }
+    // The MLPs of GPT-2 124M and 1.5B, and of a Llama of about 1B.
+    for (const auto& [rows, in, out] : {std::array<int64_t, 3>{65536, 768, 3072},
+                                        {65536, 3072, 768},
+                                        {16384, 1600, 6400},
+                                        {16384, 6400, 1600},
+                                        {16384, 2048, 8192},
+                                        {16384, 8192, 2048}}) {
+      cases.push_back(Case({.rows = rows, .in = in, .out = out, .dtype = DType::kBF16}, product,
+                           CaseUse::kDeviceSpeed));
     }
   }
   return cases;

@@ -71,6 +71,8 @@ Status CheckSparseBackwardWeight(const Stream& stream, const SparseBackwardWeigh
   return check.Tensor("dy", args.dy, {rows, args.dy.shape[1]}, {args.x.dtype})
       .That(args.dy.shape[1] % 4 == 0, "columns of dy are no multiple of 4")
       .Tensor("dweight", args.dweight, {args.dy.shape[1], args.x.shape[1]}, {DType::kF32})
+      .That(args.estimate == nullptr || args.estimate->first_row % 4 == 0,
+            "first_row of the estimate is not a multiple of 4")
       .status();
 }
 

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24/sparse24_check.h"
 #include "kernels/sparse24/sparse24_operand.h"
@@ -108,10 +111,28 @@ Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs
     part.shape = {count, view.shape[1]};
     return part;
   };
+  AlignedMemory estimates;
+  if (args.estimate != nullptr) {
+    const int64_t bytes =
+        std::min(most, rows) * out * static_cast<int64_t>(DTypeSize(args.dy.dtype));
+    estimates = AllocateAligned(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (estimates == nullptr) {
+      return ExhaustedError("SparseBackwardWeight: no memory for an estimate of " +
+                            std::to_string(bytes) + " bytes");
+    }
+  }
   for (int64_t first = 0; first < std::max<int64_t>(rows, 1); first += most) {
     const int64_t count = std::min(most, rows - first);
+    TensorView dy = part_of(args.dy, first, count);
+    if (args.estimate != nullptr) {
+      MvueArgs estimate = *args.estimate;
+      estimate.first_row += first;
+      estimate.x = std::exchange(dy, TensorView(estimates.get(), dy.dtype, dy.shape));
+      estimate.y = dy;
+      WEFT_RETURN_IF_ERROR(cpu::Mvue(stream, estimate));
+    }
     SparseOperand operand(out, count);
-    WEFT_RETURN_IF_ERROR(operand.ListTransposed(part_of(args.dy, first, count)));
+    WEFT_RETURN_IF_ERROR(operand.ListTransposed(dy));
     operand.MultiplyRows(part_of(args.x, first, count), args.accumulate || first > 0, args.dweight);
   }
   return OkStatus();

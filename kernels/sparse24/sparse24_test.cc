@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/rng.h"
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/testing/all_cases.h"
 
 namespace weft::kernels {
@@ -47,6 +49,36 @@ TEST(Sparse24, NoRowsLeaveAGradientOfZeros) {
                                          .dweight = dweight};
   ASSERT_TRUE(SparseBackwardWeight({}, args).ok());
   EXPECT_EQ(memory[7], 3.0f);
+}
+
+// Of more rows than are listed at a time.
+TEST(Sparse24, AGradientOfAnEstimateIsThatOfTheStoredEstimate) {
+  constexpr int64_t kRows = 7003, kOut = 300, kIn = 4;
+  PhiloxStream rng({.seed = 5});
+  std::vector<float> dy(kRows * kOut), x(kRows * kIn), one(kOut * kIn), two(kOut * kIn);
+  for (std::vector<float>* values : {&dy, &x}) {
+    for (float& value : *values) value = static_cast<float>(rng.Normal());
+  }
+  std::vector<float> stored = dy;
+  const TensorView gradient(dy.data(), DType::kF32, {kRows, kOut});
+  const TensorView estimate(stored.data(), DType::kF32, {kRows, kOut});
+  const TensorView input(x.data(), DType::kF32, {kRows, kIn});
+  MvueArgs numbers = {
+      .x = {}, .y = {}, .draw = MvueDraw::kSequential, .key = {.seed = 2}, .first_row = 12};
+  SparseBackwardWeightArgs args = {.x = input,
+                                   .dy = gradient,
+                                   .dweight = {one.data(), DType::kF32, {kOut, kIn}},
+                                   .accumulate = false,
+                                   .estimate = &numbers};
+  ASSERT_EQ(SparseBackwardWeight({}, args).ToString(), "OK");
+  numbers.x = gradient;
+  numbers.y = estimate;
+  ASSERT_EQ(Mvue({}, numbers).ToString(), "OK");
+  args.dy = estimate;
+  args.estimate = nullptr;
+  args.dweight.data = two.data();
+  ASSERT_EQ(SparseBackwardWeight({}, args).ToString(), "OK");
+  EXPECT_EQ(one, two);
 }
 
 TEST(Sparse24, RefusesArgumentsThatDoNotFit) {

@@ -34,7 +34,8 @@ struct MvueArgs {
   int64_t all_columns = 0;         ///< ... of which there are so many; 0: those of x.
 };
 
-/// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN.
+/// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN. The same
+/// bits, except those of a NaN, on every instruction set and device.
 WEFT_DEVICE_OP(Mvue, MvueArgs)
 
 }  // namespace weft::kernels

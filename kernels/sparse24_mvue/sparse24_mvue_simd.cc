@@ -14,6 +14,17 @@ WEFT_INLINE VecF Uniform(VecU words) {
   return __builtin_convertvector(reinterpret_cast<VecI>(words >> 8), VecF) * 0x1.0p-24f;
 }
 
+// A product in its own rounding: what is added to it is not fused with it. The same bits on every
+// instruction set and device.
+WEFT_INLINE VecF Rounded(VecF product) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(product));
+#elif defined(__FMA__)
+  asm("" : "+x"(product));
+#endif
+  return product;
+}
+
 // One group a lane: element r in x[r].
 struct Groups {
   VecF x[4];
@@ -81,7 +92,7 @@ WEFT_INLINE void DrawSequential(Groups& groups, const VecU (&words)[4]) {
   }
   for (int i = 0; i < 4; ++i) {
     const VecF other_k = (k[(i + 1) % 4] + k[(i + 2) % 4]) + k[(i + 3) % 4];
-    const VecF p = t[i] + s.a[i] * other_k;
+    const VecF p = t[i] + Rounded(s.a[i] * other_k);
     groups.x[i] = (first.is[i] | second.is[i]) ? groups.x[i] / p : VecF{};
   }
 }
@@ -102,7 +113,7 @@ WEFT_INLINE void DrawMinimumVariance(Groups& groups, const VecU (&words)[4]) {
   const VecF rest_sum = (rest[0] + rest[1]) + (rest[2] + rest[3]);
   // Points of the running sum of `rest`: one, or two half of it apart.
   const VecF spacing = taken > 0.0f ? rest_sum : 0.5f * rest_sum;
-  const VecF point = Uniform(words[0]) * spacing;
+  const VecF point = Rounded(Uniform(words[0]) * spacing);
   const Chosen one = PassedBy(rest, point);
   const Chosen two = PassedBy(rest, point + spacing);
   for (int i = 0; i < 4; ++i) {

@@ -81,6 +81,20 @@ TEST(Mvue, KeepsTwoOfFour) {
   }
 }
 
+TEST(Mvue, HasTheSameBitsOnEveryInstructionSet) {
+  PhiloxStream rng({.seed = 6, .step = 0, .site = 1});
+  constexpr int64_t kColumns = 20'003;
+  std::vector<float> x(4 * kColumns);
+  for (float& value : x) value = static_cast<float>(rng.Normal());
+  for (const MvueDraw draw : kDraws) {
+    const std::vector<float> best = Estimate(draw, x, kColumns);
+    for (int level = 0; level < static_cast<int>(cpu::ProcessIsa()); ++level) {
+      cpu::ScopedIsa isa(static_cast<cpu::Isa>(level));
+      EXPECT_EQ(Estimate(draw, x, kColumns), best) << "instruction set " << level;
+    }
+  }
+}
+
 // Relative variance of groups of a normal distribution.
 TEST(Mvue, HasTheKnownVariance) {
   PhiloxStream rng({.seed = 2, .step = 0, .site = 1});

@@ -31,6 +31,8 @@ std::vector<OpCase> QuantizeInt8Cases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
 std::vector<OpCase> Sparse24Cases();
+std::vector<OpCase> Sparse24MaskCases();
+std::vector<OpCase> Sparse24MvueCases();
 std::vector<OpCase> StepTotalsCases();
 std::vector<OpCase> StochasticRoundCases();
 std::vector<OpCase> SwapBlocksCases();
@@ -40,13 +42,14 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),      AdafactorCases(),     AffineCases(),      AttentionCases(),
-           CrossEntropyCases(),    DropoutCases(),       ElementwiseCases(), EmbeddingCases(),
-           GatherRowsCases(),      GroupQuantizeCases(), LayerNormCases(),   LinearCases(),
-           LinearFp8Cases(),       MoeCombineCases(),    MoeRouteCases(),    NormStatCases(),
-           OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),     QuantizeFp8Cases(),
-           QuantizeInt8Cases(),    RmsNormCases(),       RopeCases(),        StepTotalsCases(),
-           StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
+           ActivationCases(),   AdafactorCases(),     AffineCases(),      AttentionCases(),
+           CrossEntropyCases(), DropoutCases(),       ElementwiseCases(), EmbeddingCases(),
+           GatherRowsCases(),   GroupQuantizeCases(), LayerNormCases(),   LinearCases(),
+           LinearFp8Cases(),    MoeCombineCases(),    MoeRouteCases(),    NormStatCases(),
+           OptimizerCases(),    OrthogonalizeCases(), PatchesCases(),     QuantizeFp8Cases(),
+           QuantizeInt8Cases(), RmsNormCases(),       RopeCases(),        Sparse24Cases(),
+           Sparse24MaskCases(), Sparse24MvueCases(),  StepTotalsCases(),  StochasticRoundCases(),
+           SwapBlocksCases(),   SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

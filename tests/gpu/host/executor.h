@@ -94,6 +94,12 @@ void Ballot(WarpWords& words);
 /// layouts of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 void MultiplyBFloat16(WarpWords& words);
 void MultiplyHalf(WarpWords& words);
+/// The same of A [16, 32], two of each four in a row (in 0 to 3), B (in 4 to 7), C (in 8 to 11),
+/// the metadata (in 12) and the sparsity selector (in 13), as mma.sp::ordered_metadata.m16n8k32 has
+/// them (PTX ISA, "Matrix Fragments for sparse mma.m16n8k32 with .f16 and .bf16 types"). Metadata
+/// that it has not makes the row a NaN.
+void MultiplySparseBFloat16(WarpWords& words);
+void MultiplySparseHalf(WarpWords& words);
 /// Lane 8 i + r brings row r of matrix i (in, 4 words); word i of a lane's `out` is its two
 /// elements of matrix i (PTX ISA, "ldmatrix"), or of its transpose.
 void SpreadMatrices(WarpWords& words);

@@ -34,6 +34,17 @@ __global__ void Faulty(const __grid_constant__ CUtensorMap map, HopperFault faul
     ptx::Store16(tile.at + 64, ptx::Load16(tile.at + 64));
   }
   if (is(HopperFault::kStoreNotFenced)) __syncthreads();
+  if (is(HopperFault::kMetadataChanged)) {
+    float products[16][4] = {};
+    uint32_t places = 0x44444444;
+    ptx::FenceProducts();
+    ptx::MultiplyAddSparseAsync<BFloat16, 0, false>(products, tile.ByRows(0, 0), tile.ByRows(0, 0),
+                                                    places);
+    ptx::CommitProducts();
+    places = 0x99999999;
+    ptx::WaitForProducts<0>();
+    return;
+  }
   uint64_t change = 0;
   if (is(HopperFault::kOtherStride)) change = uint64_t{1024 / 16 ^ 512 / 16} << 32;
   if (is(HopperFault::kOtherSwizzle)) change = uint64_t{1 ^ 2} << 62;
@@ -75,7 +86,7 @@ Status RunHopperFault(const Stream& stream, HopperFault fault, const void* a, fl
   return Launch(stream, "HopperFault",
                 {.grid = {1},
                  .block = {groups * kWarpgroup},
-                 .shared_bytes = kTileAlignment + Tile::kBytes + 256},
+                 .shared_bytes = kTileAlignment + 2 * Tile::kBytes},
                 Faulty, map, fault, out);
 }
 

@@ -20,6 +20,7 @@ enum class HopperFault {
   kUnalignedTile,      ///< A tile that is not aligned to its swizzle.
   kNeverAwaited,       ///< Ends before the copy arrives.
   kTooManyRegisters,   ///< Raises more than others lower.
+  kMetadataChanged,    ///< Changes the metadata of a sparse product that is under way.
 };
 
 /// out [64, 64] f32 = A A^T for A [64, 64] in bf16, by a copy of a tile and products of a

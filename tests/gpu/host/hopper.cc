@@ -98,9 +98,26 @@ struct Hopper::Operation {
   uint32_t started = 0;
   const uint32_t* left_at[kGroupThreads];
   uint32_t left[kGroupThreads][4];
+  const uint32_t* metadata_at[kGroupThreads];
+  uint32_t metadata[kGroupThreads];
   float* sums[kGroupThreads];
   std::vector<unsigned char> bytes;  // Of the operands in shared memory.
-  std::vector<float> a, b;           // [kRows, kDepth], [kDepth, columns]
+  std::vector<float> a, b;           // [kRows, kDepth], [Depth(), columns]
+
+  // Rows of the right operand: a sparse left one stands for twice its columns.
+  uint32_t Depth() const { return product.metadata == nullptr ? kDepth : 2 * kDepth; }
+
+  // The column that element i of a row stands for: PTX ISA, "Sparse WGMMA m64nNk32 metadata layout
+  // for f16/bf16", whose figure is that of mma.sp.m16n8k32. A warp has 16 rows. In a group of four
+  // lanes, whose number is that of a row modulo 8, lanes 2 selector and the next have columns 0 to
+  // 15 and 16 to 31, of the first eight rows in the lower half and of the others in the upper one.
+  // Two bits are an index in four columns.
+  uint32_t ColumnOfKept(uint32_t row, uint32_t i) const {
+    const uint32_t chunk = i / 2;  // of four columns
+    const uint32_t lane = row % 8 * 4 + 2 * product.selector + chunk / 4;
+    const uint32_t half = metadata[row / 16 * kWarpSize + lane] >> (row % 16 / 8 * 16);
+    return 4 * chunk + (half >> (chunk % 4 * 4 + i % 2 * 2) & 3u);
+  }
 };
 
 struct Hopper::Thread {
@@ -311,7 +328,9 @@ void Hopper::StartProduct(const Product& product, Site site) {
   } else if (other.left_matrix != product.left_matrix ||
              other.right_matrix != product.right_matrix || other.columns != product.columns ||
              other.accumulate != product.accumulate || other.by_columns != product.by_columns ||
-             other.half != product.half || (other.left == nullptr) != (product.left == nullptr)) {
+             other.half != product.half || (other.left == nullptr) != (product.left == nullptr) ||
+             (other.metadata == nullptr) != (product.metadata == nullptr) ||
+             other.selector != product.selector) {
     Fail(std::string("starts another product than its warpgroup at ") + site.file + ":" +
          std::to_string(site.line));
   }
@@ -326,6 +345,8 @@ void Hopper::StartProduct(const Product& product, Site site) {
   operation.sums[own] = product.sums;
   operation.left_at[own] = product.left;
   if (product.left != nullptr) std::copy_n(product.left, 4, operation.left[own]);
+  operation.metadata_at[own] = product.metadata;
+  if (product.metadata != nullptr) operation.metadata[own] = *product.metadata;
   if (++operation.started == kGroupThreads) Read(operation);
 }
 
@@ -338,10 +359,10 @@ void Hopper::CommitProducts() {
 // Both operands.
 void Hopper::Read(Operation& operation) {
   const Product& product = operation.product;
-  const auto columns = static_cast<uint32_t>(product.columns);
+  const auto columns = static_cast<uint32_t>(product.columns), rows = operation.Depth();
   operation.bytes.clear();
   operation.a.resize(size_t{kRows} * kDepth);
-  operation.b.resize(size_t{kDepth} * columns);
+  operation.b.resize(size_t{rows} * columns);
   const auto read = [&](uint32_t address, float* to, uint32_t step) {
     const unsigned char* from = PointerTo(address, 16);
     Demand16(address);
@@ -371,14 +392,14 @@ void Hopper::Read(Operation& operation) {
   }
   const Matrix right(product.right_matrix);
   if (product.by_columns) {
-    for (uint32_t depth = 0; depth < kDepth; ++depth) {
+    for (uint32_t depth = 0; depth < rows; ++depth) {
       for (uint32_t piece = 0; piece < columns / 8; ++piece) {
         read(right.OfDepth(depth, piece), &operation.b[size_t{depth} * columns + piece * 8], 1);
       }
     }
   } else {
     for (uint32_t column = 0; column < columns; ++column) {
-      for (uint32_t piece = 0; piece < kDepth / 8; ++piece) {
+      for (uint32_t piece = 0; piece < rows / 8; ++piece) {
         read(right.OfRow(column, piece), &operation.b[size_t{piece} * 8 * columns + column],
              columns);
       }
@@ -409,7 +430,9 @@ void Hopper::Finish(Warpgroup& group, Operation& operation) {
     float* to = &c[size_t{row} * columns];
     for (uint32_t depth = 0; depth < kDepth; ++depth) {
       const float left = operation.a[size_t{row} * kDepth + depth];
-      const float* right = &operation.b[size_t{depth} * columns];
+      const bool sparse = operation.product.metadata != nullptr;
+      const uint32_t from = sparse ? operation.ColumnOfKept(row, depth) : depth;
+      const float* right = &operation.b[size_t{from} * columns];
       for (uint32_t column = 0; column < columns; ++column) to[column] += left * right[column];
     }
   }
@@ -418,6 +441,11 @@ void Hopper::Finish(Warpgroup& group, Operation& operation) {
     if (!std::equal(operation.left[thread], operation.left[thread] + 4,
                     operation.left_at[thread])) {
       Fail("changes a left operand in registers before the product is waited for");
+    }
+  }
+  for (uint32_t t = 0; operation.product.metadata != nullptr && t < kGroupThreads; ++t) {
+    if (operation.metadata[t] != *operation.metadata_at[t]) {
+      Fail("changes the metadata of a product before it is waited for");
     }
   }
 }

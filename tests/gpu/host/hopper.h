@@ -25,6 +25,10 @@ struct Product {
   bool accumulate;
   bool by_columns;  ///< The right operand.
   bool half;        ///< float16 instead of bfloat16
+  /// Of a left operand with two of each four elements in a row (wgmma.mma_async.sp), of which
+  /// `left_matrix` has those: a word in a register; nullptr of others.
+  const uint32_t* metadata = nullptr;
+  uint32_t selector = 0;
 };
 
 /// The state of a block; called by its threads, but for Begin and End.

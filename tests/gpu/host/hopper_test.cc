@@ -68,6 +68,7 @@ TEST_F(HopperOnHost, ProductsAreDoneOnlyWhenAwaited) {
   EXPECT_THAT(Run(HopperFault::kProductNotFenced), HasSubstr("without FenceProducts"));
   EXPECT_THAT(Run(HopperFault::kTileOverwritten), HasSubstr("changes before the product"));
   EXPECT_THAT(Run(HopperFault::kStoreNotFenced), HasSubstr("thread 3 has stored without"));
+  EXPECT_THAT(Run(HopperFault::kMetadataChanged), HasSubstr("changes the metadata of a product"));
 }
 
 TEST_F(HopperOnHost, DescriptorsSayWhereMatricesLie) {

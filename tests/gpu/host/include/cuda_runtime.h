@@ -160,6 +160,15 @@ inline unsigned __float_as_uint(float x) {
 inline int __float2int_rn(float x) {
   return static_cast<int>(std::nearbyint(x));
 }
+// Never fused, whatever the host's instruction set.
+inline float __fmul_rn(float x, float y) {
+  float product = x * y;
+  asm("" : "+m"(product));
+  return product;
+}
+inline float __fadd_rn(float x, float y) {
+  return x + y;
+}
 inline float rsqrtf(float x) {
   return 1.0f / std::sqrt(x);
 }

@@ -123,4 +123,18 @@ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
   std::memcpy(c, out, sizeof c);
 }
 
+template <class T, int kPair>
+void MultiplyAddSparse(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                       uint32_t places, host_cuda::Site site = host_cuda::Site::Here()) {
+  uint32_t in[14] = {a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]}, out[4];
+  std::memcpy(in + 8, c, sizeof c);
+  in[12] = places;
+  in[13] = kPair;
+  host_cuda::WithWarp(
+      0xffffffffu,
+      std::is_same_v<T, Half> ? host_cuda::MultiplySparseHalf : host_cuda::MultiplySparseBFloat16,
+      in, 14, out, 4, site);
+  std::memcpy(c, out, sizeof c);
+}
+
 }  // namespace weft::kernels::cuda::ptx

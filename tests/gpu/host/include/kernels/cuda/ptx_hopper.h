@@ -99,4 +99,22 @@ void MultiplyAddAsync(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t b,
                                           site);
 }
 
+template <class T, int kPair, bool kByColumns>
+void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b, const uint32_t& places,
+                            host_cuda::Site site = host_cuda::Site::Here()) {
+  host_cuda::CurrentHopper().StartProduct({.left = nullptr,
+                                           .left_matrix = a,
+                                           .right_matrix = b,
+                                           .sums = c[0],
+                                           .columns = 128,
+                                           .accumulate = true,
+                                           .by_columns = kByColumns,
+                                           .half = std::is_same_v<T, Half>,
+                                           .metadata = &places,
+                                           .selector = kPair},
+                                          site);
+}
+
+inline void KeepRegister(uint32_t&) {}
+
 }  // namespace weft::kernels::cuda::ptx

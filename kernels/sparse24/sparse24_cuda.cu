@@ -1,0 +1,296 @@
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/transfer.h"
+#include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24/sparse24_check.h"
+#include "kernels/sparse24/sparse24_compress.h"
+#include "kernels/sparse24/sparse24_hopper.h"
+#include "kernels/sparse24/sparse24_product.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+// Calls fn.operator()<T>() with bf16 or f16: the types that sparse tensor cores multiply.
+template <class Fn>
+decltype(auto) WithSparseType(DType dtype, Fn&& fn) {
+  return dtype == DType::kBF16 ? fn.template operator()<BFloat16>()
+                               : fn.template operator()<Half>();
+}
+
+template <class Fn>
+decltype(auto) WithMatrixType(DType dtype, Fn&& fn) {
+  return dtype == DType::kF32 ? fn.template operator()<float>()
+                              : fn.template operator()<BFloat16>();
+}
+
+// Whether products read and write 16 bytes of these rows at a time.
+bool Wide(const TensorView& view) {
+  return RowsAligned16(view) && view.shape[1] % 8 == 0;
+}
+
+bool OnHopper(const Stream& stream) {
+  return ptx::BuiltForHopper() && stream.cuda->limits().major == 9;
+}
+
+// W compressed, for y = x Wᵀ, and its transpose, for dx = dy W. W dense under its mask, in the
+// compute type, for the products that are not sparse: all in f32, and those along which the mask
+// does not keep two of four.
+class CudaSparseWeight final : public SparseWeight {
+ public:
+  CudaSparseWeight(int64_t out_features, int64_t in_features, DType compute)
+      : SparseWeight(out_features, in_features, compute) {}
+
+  Status SetMask(const Stream& stream, const TensorView& mask) override {
+    WEFT_RETURN_IF_ERROR(CheckSparseMask(stream, *this, mask));
+    has_mask_ = packed_ = false;
+    const size_t bytes = mask.Bytes();
+    WEFT_RETURN_IF_ERROR(Reserve(stream, mask_, bytes));
+    WEFT_RETURN_IF_ERROR(CopyRowsOnDevice(stream, mask_.data(), bytes, mask.data, bytes, bytes, 1));
+    forward_is_sparse_ = backward_is_sparse_ = false;
+    if (compute() != DType::kF32) {
+      WEFT_ASSIGN_OR_RETURN(const MaskProblems problems, Inspect(stream, mask.shape.Elements()));
+      forward_is_sparse_ = problems.rows == 0;
+      backward_is_sparse_ = problems.columns == 0;
+    }
+    has_mask_ = true;
+    return OkStatus();
+  }
+
+  Status Pack(const Stream& stream, const TensorView& weight) override {
+    WEFT_RETURN_IF_ERROR(CheckSparsePack(stream, *this, weight));
+    if (!has_mask_) return InvalidError("SparseWeight: Pack before SetMask");
+    if (forward_is_sparse_ || backward_is_sparse_) {
+      WEFT_RETURN_IF_ERROR(Compress(stream, weight));
+    }
+    if (!forward_is_sparse_ || !backward_is_sparse_) {
+      WEFT_RETURN_IF_ERROR(CopyMasked(stream, weight));
+    }
+    packed_ = true;
+    return OkStatus();
+  }
+
+  int64_t Bytes() const override {
+    return static_cast<int64_t>(mask_.bytes() + forward_.bytes() + backward_.bytes() +
+                                dense_.bytes());
+  }
+
+  bool packed() const { return packed_; }
+  bool forward_is_sparse() const { return forward_is_sparse_; }
+  bool backward_is_sparse() const { return backward_is_sparse_; }
+  template <class T>
+  CompressedMatrix<T> forward() const {
+    return CompressedMatrix<T>::In(forward_.data(), out_features(), in_features());
+  }
+  template <class T>
+  CompressedMatrix<T> backward() const {
+    return CompressedMatrix<T>::In(backward_.data(), in_features(), out_features());
+  }
+  TensorView dense(Device device) const {
+    return {dense_.data(), compute(), {out_features(), in_features()}, device};
+  }
+
+ private:
+  static Status Reserve(const Stream& stream, DeviceMemory& memory, size_t bytes) {
+    if (memory.bytes() >= bytes) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(memory, DeviceMemory::Allocate(stream.device.index, bytes));
+    return OkStatus();
+  }
+
+  // Waits for the device.
+  Result<MaskProblems> Inspect(const Stream& stream, int64_t count) const {
+    WEFT_ASSIGN_OR_RETURN(MaskProblems* const found,
+                          ScratchOf<MaskProblems>(stream, "SparseWeight", 1));
+    WEFT_RETURN_IF_ERROR(FillBytes(stream, found, 0, sizeof *found));
+    const auto most = static_cast<unsigned>(4 * stream.cuda->limits().multiprocessors);
+    WEFT_RETURN_IF_ERROR(
+        Launch(stream, "SparseWeight",
+               {.grid = {std::min(CeilDiv(count, kBlockThreads), most)}, .block = {kBlockThreads}},
+               InspectMask, static_cast<const uint16_t*>(mask_.data()), count, found));
+    MaskProblems problems = {};
+    WEFT_RETURN_IF_ERROR(CopyToHost(stream, &problems, found, sizeof problems));
+    return problems;
+  }
+
+  Status Compress(const Stream& stream, const TensorView& weight) {
+    return WithSparseType(compute(), [&]<class T>() -> Status {
+      using Matrix = CompressedMatrix<T>;
+      const auto bytes = static_cast<size_t>(Matrix::Bytes(out_features(), in_features()));
+      if (forward_is_sparse_) WEFT_RETURN_IF_ERROR(Reserve(stream, forward_, bytes));
+      if (backward_is_sparse_) WEFT_RETURN_IF_ERROR(Reserve(stream, backward_, bytes));
+      return WithMatrixType(weight.dtype, [&]<class From>() {
+        return Launch(stream, "SparseWeight",
+                      {.grid = {CeilDiv(Matrix::Padded(in_features()), kTile),
+                                CeilDiv(Matrix::Padded(out_features()), kTile)},
+                       .block = {kTileThreads}},
+                      CompressWeight<From, T>, RowsOf<const From>(weight), RowsAligned16(weight),
+                      static_cast<const uint16_t*>(mask_.data()), out_features(), in_features(),
+                      forward_is_sparse_ ? forward<T>() : Matrix{},
+                      backward_is_sparse_ ? backward<T>() : Matrix{});
+      });
+    });
+  }
+
+  Status CopyMasked(const Stream& stream, const TensorView& weight) {
+    const auto elements = static_cast<size_t>(out_features() * in_features());
+    WEFT_RETURN_IF_ERROR(Reserve(stream, dense_, elements * DTypeSize(compute())));
+    const TensorView to = dense(stream.device);
+    return WithFloatType(compute(), [&]<class T>() {
+      return WithMatrixType(weight.dtype, [&]<class From>() {
+        const MaskedMap<From, T> map = {RowsOf<const From>(weight), RowsOf<T>(to),
+                                        static_cast<const uint16_t*>(mask_.data()),
+                                        in_features() / 4};
+        return LaunchRowMap<4>(stream, "SparseWeight", map, out_features(), in_features(),
+                               RowsAligned16(weight, to));
+      });
+    });
+  }
+
+  DeviceMemory mask_, forward_, backward_, dense_;
+  bool forward_is_sparse_ = false, backward_is_sparse_ = false;
+  bool has_mask_ = false, packed_ = false;
+};
+
+Result<const CudaSparseWeight*> PackedOnDevice(const SparseWeight& weight) {
+  const auto* own = dynamic_cast<const CudaSparseWeight*>(&weight);
+  if (own == nullptr) return InvalidError("the sparse weight is one of another device");
+  if (!own->packed()) return InvalidError("the sparse weight is not packed");
+  return own;
+}
+
+// to [lines, rows] = from [lines, depth] Aᵀ + bias for A [rows, depth].
+template <class T>
+Status MultiplyLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
+                     const TensorView& from, const TensorView& bias, const TensorView& to) {
+  const int64_t lines = from.shape[0], depth = from.shape[1], rows = to.shape[1];
+  const auto launch = [&]<bool kFrom, bool kTo>() {
+    return LaunchSparseProduct(
+        stream, op, a, rows, DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth},
+        RoundedTranspose<T, kTo>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
+  };
+  // Mixtures are not worth kernels of their own.
+  if (!Wide(from) || !Wide(to)) return launch.template operator()<false, false>();
+  if (!OnHopper(stream)) return launch.template operator()<true, true>();
+  return LaunchHopperSparseProduct<false>(
+      stream, op, a, rows, from,
+      RoundedTranspose<T, true>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
+}
+
+TensorView RowsFrom(const TensorView& view, int64_t first, int64_t count) {
+  TensorView part = view;
+  part.data = static_cast<char*>(view.data) +
+              first * view.row_stride * static_cast<int64_t>(DTypeSize(view.dtype));
+  part.shape = {count, view.shape[1]};
+  return part;
+}
+
+// dweight (+)= dyᵀ x of whole groups of four rows.
+template <class T>
+Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args, bool accumulate) {
+  constexpr const char* kOp = "SparseBackwardWeight";
+  using Matrix = CompressedMatrix<T>;
+  const int64_t rows = args.dy.shape[0], out = args.dy.shape[1], in = args.x.shape[1];
+  WEFT_ASSIGN_OR_RETURN(void* const memory, stream.cuda->Scratch(kOp, Matrix::Bytes(out, rows)));
+  const Matrix transpose = Matrix::In(memory, out, rows);
+  WEFT_RETURN_IF_ERROR(Launch(
+      stream, kOp,
+      {.grid = {CeilDiv(transpose.rows, kTile), CeilDiv(rows, kTile)}, .block = {kTileThreads}},
+      args.estimate != nullptr ? CompressTranspose<true, T> : CompressTranspose<false, T>,
+      RowsOf<const T>(args.dy), RowsAligned16(args.dy), rows, out,
+      args.estimate != nullptr ? MvueNumbersOf(*args.estimate, out) : MvueNumbers{}, transpose));
+  const auto launch = [&]<bool kX, bool kTo>() {
+    return LaunchSparseProduct(stream, kOp, transpose, out,
+                               DenseColumns<T, kX>{RowsOf<const T>(args.x), in, rows},
+                               AddedSums<kTo>{RowsOf<float>(args.dweight), out, in, accumulate});
+  };
+  if (!Wide(args.x) || !RowsAligned16(args.dweight)) {
+    return launch.template operator()<false, false>();
+  }
+  if (!OnHopper(stream)) return launch.template operator()<true, true>();
+  return LaunchHopperSparseProduct<true>(
+      stream, kOp, transpose, out, args.x,
+      AddedSums<true>{RowsOf<float>(args.dweight), out, in, accumulate});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device /*device*/, int64_t out_features,
+                                                      int64_t in_features, DType compute) {
+  WEFT_RETURN_IF_ERROR(CheckSparseWeight(out_features, in_features, compute));
+  return std::unique_ptr<SparseWeight>(
+      std::make_unique<CudaSparseWeight>(out_features, in_features, compute));
+}
+
+Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
+  constexpr const char* kOp = "SparseForward";
+  WEFT_RETURN_IF_ERROR(CheckSparseForward(stream, args));
+  WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
+  if (args.x.shape[0] == 0) return OkStatus();
+  if (!weight->forward_is_sparse()) {
+    return Gemm(stream, kOp,
+                {.a = args.x,
+                 .b = weight->dense(stream.device),
+                 .c = args.y,
+                 .b_transposed = true,
+                 .bias = args.bias});
+  }
+  return WithSparseType(weight->compute(), [&]<class T>() {
+    return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y);
+  });
+}
+
+Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
+  constexpr const char* kOp = "SparseBackwardInput";
+  WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
+  WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
+  if (args.dy.shape[0] == 0) return OkStatus();
+  if (!weight->backward_is_sparse()) {
+    return Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = args.dx});
+  }
+  return WithSparseType(weight->compute(), [&]<class T>() {
+    return MultiplyLines(stream, kOp, weight->backward<T>(), args.dy, {}, args.dx);
+  });
+}
+
+Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {
+  constexpr const char* kOp = "SparseBackwardWeight";
+  WEFT_RETURN_IF_ERROR(CheckSparseBackwardWeight(stream, args));
+  const int64_t rows = args.dy.shape[0];
+  if (args.dweight.shape.Elements() == 0) return OkStatus();
+  const bool is_f32 = args.x.dtype == DType::kF32;
+  if (is_f32 && args.estimate != nullptr) {
+    return UnavailableError(
+        "SparseBackwardWeight: estimates no gradient of f32 on a CUDA device; "
+        "hint: Mvue() before it, or bf16");
+  }
+  if (rows == 0) {
+    const size_t width = args.dweight.shape[1] * sizeof(float);
+    for (int64_t r = 0; r < args.dweight.shape[0] && !args.accumulate; ++r) {
+      const TensorView row = RowsFrom(args.dweight, r, 1);
+      WEFT_RETURN_IF_ERROR(FillBytes(stream, row.data, 0, width));
+    }
+    return OkStatus();
+  }
+  // Rows behind the last whole group are dense; all are in f32, which sparse tensor cores have not.
+  const int64_t grouped = is_f32 ? 0 : rows / 4 * 4;
+  if (grouped < rows) {
+    WEFT_RETURN_IF_ERROR(Gemm(stream, kOp,
+                              {.a = RowsFrom(args.dy, grouped, rows - grouped),
+                               .b = RowsFrom(args.x, grouped, rows - grouped),
+                               .c = args.dweight,
+                               .a_transposed = true,
+                               .beta = args.accumulate ? 1.0f : 0.0f}));
+  }
+  if (grouped == 0) return OkStatus();
+  SparseBackwardWeightArgs groups = args;
+  groups.x = RowsFrom(args.x, 0, grouped);
+  groups.dy = RowsFrom(args.dy, 0, grouped);
+  return WithSparseType(args.x.dtype, [&]<class T>() {
+    return MultiplyGroups<T>(stream, groups, args.accumulate || grouped < rows);
+  });
+}
+
+}  // namespace weft::kernels::cuda

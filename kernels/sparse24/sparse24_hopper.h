@@ -1,0 +1,166 @@
+#pragma once
+
+// Products of a compressed matrix A and a dense one on Hopper: a warp brings tiles by the copy
+// engine, and two warpgroups multiply them (wgmma.mma_async.sp).
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/panel_tile.h"
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/tile_ring.h"
+#include "kernels/sparse24/sparse24_product.h"
+
+namespace weft::kernels::cuda {
+
+/// The blocks of SparseBlock in steps of as many columns of A, with 64 rows for each warpgroup. Two
+/// blocks share a multiprocessor, so that one multiplies while the other writes its result.
+struct HopperSparseBlock {
+  static constexpr int kStages = 4, kDepth = SparseBlock::kDepth, kLines = SparseBlock::kLines;
+  static constexpr int kReaders = SparseBlock::kThreads / kWarp;
+  static constexpr int kThreads = SparseBlock::kThreads + kWarp;
+  using Values = PanelTile<SparseBlock::kRows, kDepth / 2, kDepth / 2>;
+  using Lines = PanelTile<kLines, kDepth>;    ///< Of DenseLines.
+  using Columns = PanelTile<kDepth, kLines>;  ///< Of DenseColumns.
+  static_assert(Lines::kBytes == Columns::kBytes);
+
+  struct Shared {
+    unsigned char values[kStages][Values::kBytes];
+    unsigned char dense[kStages][Lines::kBytes];
+    Places<kStages> places;
+  };
+  static_assert(sizeof(Shared::values) + sizeof(Shared::dense) >=
+                SparseBlock::kRows * SparseBlock::kLines * 2);
+};
+
+/// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step.
+template <bool kByColumns>
+__device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shared,
+                                                 const CUtensorMap& values,
+                                                 const CUtensorMap& dense, int row, int line,
+                                                 int steps) {
+  using B = HopperSparseBlock;
+  Turn<B::kStages> turn;
+  for (int step = 0; step < steps; ++step, turn.Next()) {
+    const int stage = turn.stage();
+    shared.places.WaitTillEmpty(turn);
+    ptx::PhaseBarrier* const full = &shared.places.full[stage];
+    ptx::ArriveExpecting(full, B::Values::kBytes + B::Lines::kBytes);
+    ptx::CopyTile(shared.values[stage], &values, step * B::kDepth / 2, 0, row, full);
+    if constexpr (kByColumns) {
+      for (int panel = 0; panel < B::Columns::kPanels; ++panel) {
+        ptx::CopyTile(shared.dense[stage] + panel * B::Columns::kPanelBytes, &dense,
+                      line + panel * kBoxColumns, 0, step * B::kDepth, full);
+      }
+    } else {
+      ptx::CopyTile(shared.dense[stage], &dense, step * B::kDepth, 0, line, full);
+    }
+  }
+}
+
+/// result.Take(A times the dense matrix), which `dense` maps as it is with kByColumns, and
+/// otherwise its transpose. Grid: blocks of rows of A and of lines.
+template <class T, bool kByColumns, class Result>
+__global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
+    HopperSparseProduct(const __grid_constant__ CUtensorMap values,
+                        const __grid_constant__ CUtensorMap dense, CompressedMatrix<T> a, int steps,
+                        Result result) {
+  if constexpr (ptx::kHopper) {
+    using B = HopperSparseBlock;
+    auto& shared = *reinterpret_cast<B::Shared*>(AlignedShared());
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
+    const int64_t row = int64_t{blockIdx.x} * SparseBlock::kRows;
+    const int64_t line = int64_t{blockIdx.y} * B::kLines;
+    if (thread == 0) {
+      shared.places.Init(1, B::kReaders);
+      ptx::FenceBarrierInit();
+    }
+    __syncthreads();
+    if (warp == B::kReaders) {
+      if (thread % kWarp == 0) {
+        BringSparseTiles<kByColumns>(shared, values, dense, static_cast<int>(row),
+                                     static_cast<int>(line), steps);
+      }
+      return;
+    }
+    const int group_row = WarpgroupIndex() * 64, warp_row = warp * 16;
+    const auto metadata_of = [&](int step) {
+      return a.Metadata(row + warp_row, int64_t{step} * B::kDepth)[thread % kWarp];
+    };
+    Accumulators<1, B::kLines / 8> sums = {};
+    ptx::PinRegisters(sums[0]);
+    Turn<B::kStages> turn, done;
+    uint32_t next = steps > 0 ? metadata_of(0) : 0, even = 0, odd = 0;
+    // Starts the products of a step, and waits for those of the step before, whose metadata is
+    // `other`.
+    const auto multiply = [&](int step, uint32_t& own, uint32_t& other) {
+      own = next;
+      if (step + 1 < steps) next = metadata_of(step + 1);
+      const B::Values left{shared.values[turn.stage()]};
+      unsigned char* const right = shared.dense[turn.stage()];
+      shared.places.WaitTillFull(turn);
+      ptx::FenceProducts();
+      const auto start = [&]<int kHalf>() {
+        constexpr int kFrom = 32 * kHalf;
+        ptx::MultiplyAddSparseAsync<T, kHalf, kByColumns>(
+            sums[0], left.ByRows(group_row, kFrom / 2),
+            kByColumns ? B::Columns{right}.ByColumns(kFrom, 0) : B::Lines{right}.ByRows(0, kFrom),
+            own);
+      };
+      start.template operator()<0>();
+      start.template operator()<1>();
+      ptx::CommitProducts();
+      turn.Next();
+      ptx::WaitForProducts<1>();
+      ptx::KeepRegister(other);
+      if (step > 0) {
+        shared.places.Release(done);
+        done.Next();
+      }
+    };
+    for (int step = 0; step < steps; step += 2) {
+      multiply(step, even, odd);
+      if (step + 1 < steps) multiply(step + 1, odd, even);
+    }
+    ptx::WaitForProducts<0>();
+    ptx::KeepRegister(even);
+    ptx::KeepRegister(odd);
+    ptx::PinRegisters(sums[0]);
+    // Both warpgroups have read the last tiles.
+    ptx::SyncNamed(1, SparseBlock::kThreads);
+    result.Take(sums, shared.values[0], row, line, warp_row, 0);
+  }
+}
+
+/// Enqueues it for `rows` rows of A and a dense matrix of `depth` rows and `lines` columns; `dense`
+/// is that matrix with kByColumns, and otherwise its transpose. Its rows begin at multiples of 16
+/// bytes, and have a multiple of 8 elements.
+template <bool kByColumns, class T, class Result>
+Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
+                                 const CompressedMatrix<T>& a, int64_t rows,
+                                 const TensorView& dense, const Result& result) {
+  using B = HopperSparseBlock;
+  const int64_t depth = dense.shape[kByColumns ? 0 : 1], lines = dense.shape[kByColumns ? 1 : 0];
+  WEFT_ASSIGN_OR_RETURN(
+      const CUtensorMap values,
+      HeadTensorMap(
+          op, dense.dtype,
+          {.data = a.values, .tokens = a.rows, .head_dim = a.columns / 2, .stride = a.columns / 2},
+          SparseBlock::kRows, B::kDepth / 2));
+  WEFT_ASSIGN_OR_RETURN(const CUtensorMap map, HeadTensorMap(op, dense.dtype,
+                                                             {.data = dense.data,
+                                                              .tokens = dense.shape[0],
+                                                              .head_dim = dense.shape[1],
+                                                              .stride = dense.row_stride},
+                                                             kByColumns ? B::kDepth : B::kLines));
+  return Launch(stream, op,
+                {.grid = {CeilDiv(rows, SparseBlock::kRows), CeilDiv(lines, B::kLines)},
+                 .block = {B::kThreads},
+                 .shared_bytes = sizeof(B::Shared) + kTileAlignment},
+                HopperSparseProduct<T, kByColumns, Result>, values, map, a,
+                static_cast<int>(CeilDiv(depth, B::kDepth)), result);
+}
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,281 @@
+#pragma once
+
+// Products of a compressed matrix A and a dense one on the sparse tensor cores.
+
+#include <algorithm>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_map.h"
+#include "kernels/cuda/swizzled_tile.h"
+#include "kernels/sparse24/compressed_matrix.h"
+
+namespace weft::kernels::cuda {
+
+/// A block computes kRows rows of A times kLines columns of the dense matrix, in steps of kDepth
+/// columns of A, of which kStages - 1 are on their way. Eight warps share it, two by four.
+struct SparseBlock {
+  static constexpr int kRows = 128, kLines = 128, kDepth = 64, kStages = 3, kThreads = 256;
+  static constexpr int kWarpsAcross = 4;
+  static constexpr int kWarpRows = 64, kWarpLines = 32;
+  static constexpr int kM = kWarpRows / 16, kN = kWarpLines / 8;
+  static constexpr int kMetadataWords = kRows / 16 * kWarp;
+
+  using Values = SwizzledTile<kDepth / 2>;  ///< Two of each four columns of A.
+  static constexpr int kDenseBytes = kDepth * kLines * 2;
+  static constexpr int kStageBytes = Values::Bytes(kRows) + kDenseBytes + kMetadataWords * 4;
+};
+
+/// Fills a tile of kRows rows of `columns` columns from `from` on; rows from `rows` on, which may
+/// be negative, and columns from `columns` on become zeros. Asynchronously with kWide: rows then
+/// begin at multiples of 16 bytes, and `columns` is a multiple of 8.
+template <int kRows, bool kWide, int kColumns, class T>
+__device__ __forceinline__ void FillTile(const SwizzledTile<kColumns>& tile, const T* from,
+                                         int64_t stride, int rows, int columns) {
+  if constexpr (kWide) {
+    tile.template CopyAsync<kRows, SparseBlock::kThreads>(from, stride, rows, columns);
+  } else {
+    constexpr int kPieces = SwizzledTile<kColumns>::kPieces;
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kPieces; i += SparseBlock::kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int column = 8 * piece + k;
+        if (row < rows && column < columns) {
+          words[k / 2] |= uint32_t{from[row * stride + column].bits} << (16 * (k % 2));
+        }
+      }
+      ptx::Store16(tile.Piece(row, piece), uint4{words[0], words[1], words[2], words[3]});
+    }
+  }
+}
+
+__device__ __forceinline__ int AtMost(int64_t size, int most) {
+  return size < most ? static_cast<int>(size) : most;
+}
+
+/// A dense matrix [depth, lines] that is given by its transpose.
+template <class T, bool kWide>
+struct DenseLines {
+  using Element = T;
+  using Tile = SwizzledTile<SparseBlock::kDepth>;  // kLines rows
+  StridedRows<const T> from;                       ///< [lines, depth]
+  int64_t lines, depth;
+
+  __device__ __forceinline__ void Fill(const Tile& tile, int64_t line, int64_t k) const {
+    FillTile<SparseBlock::kLines, kWide>(tile, from.At(line, k), from.stride,
+                                         AtMost(lines - line, SparseBlock::kLines),
+                                         AtMost(depth - k, SparseBlock::kDepth));
+  }
+  /// `b` of ptx::MultiplyAddSparse: 32 of the depth from k on, of eight lines.
+  static __device__ __forceinline__ void Load(uint32_t (&b)[4], const Tile& tile, int line, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    ptx::LoadMatrices(b, tile.PieceFrom(Tile::Offset(lane % 8, lane / 8), line, k / 8));
+  }
+};
+
+/// A dense matrix [depth, lines] as it is.
+template <class T, bool kWide>
+struct DenseColumns {
+  using Element = T;
+  using Tile = SwizzledTile<SparseBlock::kLines>;  // kDepth rows
+  StridedRows<const T> from;                       ///< [depth, lines]
+  int64_t lines, depth;
+
+  __device__ __forceinline__ void Fill(const Tile& tile, int64_t line, int64_t k) const {
+    FillTile<SparseBlock::kDepth, kWide>(tile, from.At(k, line), from.stride,
+                                         AtMost(depth - k, SparseBlock::kDepth),
+                                         AtMost(lines - line, SparseBlock::kLines));
+  }
+  static __device__ __forceinline__ void Load(uint32_t (&b)[4], const Tile& tile, int line, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    ptx::LoadMatricesTransposed(b, tile.PieceFrom(Tile::Offset(lane, 0), k, line / 8));
+  }
+};
+
+/// Parts of the result that a warp holds begin at (warp_row, warp_line) of the block's, which
+/// begins at (row, line). Those of SparseBlock::kThreads threads, a block's first, are taken.
+
+/// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
+template <class T, bool kWide>
+struct RoundedTranspose {
+  StridedRows<T> to;  ///< [lines, rows]
+  const float* bias;  ///< [rows], or none
+  int64_t lines, rows;
+
+  /// `shared` is free and has room for a tile of the result.
+  template <int kM, int kN>
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
+                                       int64_t row, int64_t line, int warp_row,
+                                       int warp_line) const {
+    using Tile = SwizzledTile<SparseBlock::kRows>;
+    const Tile tile{shared};
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
+        const float plus = bias != nullptr && row + r < rows ? bias[row + r] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
+            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
+          }
+        }
+      }
+    }
+    ptx::SyncNamed(1, SparseBlock::kThreads);
+    constexpr int kPieces = Tile::kPieces;
+    for (int i = static_cast<int>(threadIdx.x); i < SparseBlock::kLines * kPieces;
+         i += SparseBlock::kThreads) {
+      const int l = i / kPieces, piece = i % kPieces;
+      const int64_t first = row + 8 * piece;
+      if (line + l >= lines || first >= rows) continue;
+      T* const at = to.At(line + l, first);
+      if constexpr (kWide) {
+        ptx::Store16(at, ptx::Load16(tile.Piece(l, piece)));
+      } else {
+        const auto* from = reinterpret_cast<const T*>(tile.Piece(l, piece));
+        for (int k = 0; k < 8 && first + k < rows; ++k) at[k] = from[k];
+      }
+    }
+  }
+};
+
+/// Adds the product to a matrix of f32, or overwrites that.
+template <bool kWide>
+struct AddedSums {
+  StridedRows<float> to;  ///< [rows, lines]
+  int64_t rows, lines;
+  bool accumulate;
+
+  template <int kM, int kN>
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
+                                       int64_t row, int64_t line, int warp_row,
+                                       int warp_line) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const int64_t r = row + warp_row + 16 * m + AccumulatorRow(i);
+        if (r >= rows) continue;
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          const int64_t l = line + warp_line + 8 * n + AccumulatorColumn(i);
+          float* const at = to.At(r, l);
+          float two[2] = {sums[m][n][i], sums[m][n][i + 1]};
+          if constexpr (kWide) {
+            if (l >= lines) continue;
+            if (accumulate) {
+              const Packed<float, 2> old = LoadPacked<2>(at);
+              two[0] += old[0];
+              two[1] += old[1];
+            }
+            StoreFloats(at, two);
+          } else {
+            for (int k = 0; k < 2 && l + k < lines; ++k)
+              at[k] = accumulate ? at[k] + two[k] : two[k];
+          }
+        }
+      }
+    }
+  }
+};
+
+using SparseSums = Accumulators<SparseBlock::kM, SparseBlock::kN>;
+
+/// Half a step: 32 columns of A from 32 kHalf on.
+template <int kHalf, class Dense>
+__device__ __forceinline__ void MultiplyHalfStep(SparseSums& sums,
+                                                 const SparseBlock::Values& values,
+                                                 const typename Dense::Tile& dense, int warp_row,
+                                                 int warp_line,
+                                                 const uint32_t (&places)[SparseBlock::kM]) {
+  uint32_t a[SparseBlock::kM][4];
+#pragma unroll
+  for (int m = 0; m < SparseBlock::kM; ++m) values.LoadLeft(a[m], warp_row + 16 * m, 16 * kHalf);
+#pragma unroll
+  for (int n = 0; n < SparseBlock::kN; ++n) {
+    uint32_t b[4];
+    Dense::Load(b, dense, warp_line + 8 * n, 32 * kHalf);
+#pragma unroll
+    for (int m = 0; m < SparseBlock::kM; ++m) {
+      ptx::MultiplyAddSparse<typename Dense::Element, kHalf>(sums[m][n], a[m], b, places[m]);
+    }
+  }
+}
+
+/// result.Take(A times `dense`). Grid: blocks of rows of A and of lines.
+template <class T, class Dense, class Result>
+__global__ void __launch_bounds__(SparseBlock::kThreads, 2)
+    SparseProduct(CompressedMatrix<T> a, Dense dense, Result result) {
+  using B = SparseBlock;
+  using DenseTile = typename Dense::Tile;
+  unsigned char* const shared = DynamicShared<unsigned char>();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
+  const int warp_row = warp / B::kWarpsAcross * B::kWarpRows;
+  const int warp_line = warp % B::kWarpsAcross * B::kWarpLines;
+  const int64_t row = int64_t{blockIdx.x} * B::kRows, line = int64_t{blockIdx.y} * B::kLines;
+  const int steps = static_cast<int>((dense.depth + B::kDepth - 1) / B::kDepth);
+
+  const auto values_of = [&](int step) {
+    return B::Values{shared + step % B::kStages * B::kStageBytes};
+  };
+  const auto dense_of = [&](int step) {
+    return DenseTile{values_of(step).at + B::Values::Bytes(B::kRows)};
+  };
+  const auto metadata_of = [&](int step) {
+    return reinterpret_cast<uint32_t*>(dense_of(step).at + B::kDenseBytes);
+  };
+  const auto fill = [&](int step) {
+    if (step < steps) {
+      const int64_t k = int64_t{step} * B::kDepth;
+      values_of(step).template CopyAsync<B::kRows, B::kThreads>(a.Values(row, k), a.columns / 2,
+                                                                B::kRows, B::kDepth / 2);
+      if (thread < B::kMetadataWords / 4) {
+        ptx::CopyAsync16(metadata_of(step) + 4 * thread, a.Metadata(row, k) + 4 * thread);
+      }
+      dense.Fill(dense_of(step), line, k);
+    }
+    ptx::CopyAsyncCommit();
+  };
+
+  for (int step = 0; step < B::kStages - 1; ++step) fill(step);
+  SparseSums sums = {};
+  for (int step = 0; step < steps; ++step) {
+    ptx::CopyAsyncWait<B::kStages - 2>();
+    // All have the data of this step, and none reads any more what the next ones overwrite.
+    __syncthreads();
+    fill(step + B::kStages - 1);
+    const uint32_t* const metadata = metadata_of(step) + warp_row / 16 * kWarp + thread % kWarp;
+    uint32_t places[B::kM];
+#pragma unroll
+    for (int m = 0; m < B::kM; ++m) places[m] = metadata[m * kWarp];
+    MultiplyHalfStep<0, Dense>(sums, values_of(step), dense_of(step), warp_row, warp_line, places);
+    MultiplyHalfStep<1, Dense>(sums, values_of(step), dense_of(step), warp_row, warp_line, places);
+  }
+  ptx::CopyAsyncWait<0>();
+  __syncthreads();
+  result.Take(sums, shared, row, line, warp_row, warp_line);
+}
+
+/// Enqueues it for `rows` rows of A.
+template <class T, class Dense, class Result>
+Status LaunchSparseProduct(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
+                           int64_t rows, const Dense& dense, const Result& result) {
+  using B = SparseBlock;
+  static_assert(B::kStages * B::kStageBytes >= B::kRows * B::kLines * 2);
+  static_assert(CompressedMatrix<T>::kGrain == B::kRows && kTile == B::kDepth);
+  return Launch(stream, op,
+                {.grid = {CeilDiv(rows, B::kRows), CeilDiv(dense.lines, B::kLines)},
+                 .block = {B::kThreads},
+                 .shared_bytes = B::kStages * B::kStageBytes},
+                SparseProduct<T, Dense, Result>, a, dense, result);
+}
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,124 @@
+#pragma once
+
+// The draws of sparse24_mvue_simd.cc for one group, with the same bits: where a product is added to
+// something the two are not fused, on any device.
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "common/rng.h"
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "kernels/step_value.h"
+
+namespace weft::kernels::cuda {
+
+/// Below this sum of magnitudes a group becomes zeros: its quotients would not be normal numbers.
+inline constexpr float kLeastMvueSum = 0x1.0p-100f;
+
+/// What S(x) draws its numbers from: MvueArgs without the tensors.
+struct MvueNumbers {
+  MvueDraw draw;
+  PhiloxKey key;
+  StepValue<uint32_t> step;
+  uint64_t first_block;  ///< Of group 0 and column 0.
+  int64_t columns;       ///< MvueArgs::all_columns
+
+  /// Those of group `group` of a column.
+  __device__ __forceinline__ Philox4 Of(int64_t group, int64_t column) const {
+    return Philox({key.seed, step.Get(), key.site},
+                  first_block + static_cast<uint64_t>(group * columns + column));
+  }
+};
+
+/// For an x of so many columns.
+inline MvueNumbers MvueNumbersOf(const MvueArgs& args, int64_t columns) {
+  const int64_t all = args.all_columns > 0 ? args.all_columns : columns;
+  return {args.draw,
+          args.key,
+          {args.key.step, args.step},
+          static_cast<uint64_t>(args.first_row / 4 * all + args.first_column),
+          all};
+}
+
+/// The first element at which the running sum of `a` passes `point`; the last one of those that are
+/// not 0 where rounding leaves it beyond all. None, which is 4, where all are 0.
+__device__ __forceinline__ int PassedBy(const float (&a)[4], float point) {
+  int chosen = 4, last = 4;
+  float running = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    running += a[i];
+    if (!(a[i] > 0.0f)) continue;
+    last = i;
+    if (chosen == 4 && running > point) chosen = i;
+  }
+  return chosen == 4 ? last : chosen;
+}
+
+__device__ __forceinline__ float SumOf(const float (&a)[4]) {
+  return (a[0] + a[1]) + (a[2] + a[3]);
+}
+
+__device__ __forceinline__ void DrawSequential(float (&x)[4], float (&a)[4], const Philox4& words) {
+  const float share = SumOf(a) * 0x1.0p-22f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] += share;
+  const float sum = SumOf(a);
+  const int first = PassedBy(a, UniformFloat(words.v[0]) * sum);
+  float rest[4], k[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rest[i] = i == first ? 0.0f : a[i];
+  const int second = PassedBy(rest, UniformFloat(words.v[1]) * SumOf(rest));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    k[i] = a[i] / sum / ((a[(i + 1) % 4] + a[(i + 2) % 4]) + a[(i + 3) % 4]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float other_k = (k[(i + 1) % 4] + k[(i + 2) % 4]) + k[(i + 3) % 4];
+    const float p = __fadd_rn(a[i] / sum, __fmul_rn(a[i], other_k));
+    x[i] = i == first || i == second ? x[i] / p : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void DrawMinimumVariance(float (&x)[4], const float (&a)[4], float sum,
+                                                    const Philox4& words) {
+  const float largest = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
+  int taken = 4;
+#pragma unroll
+  for (int i = 3; i >= 0; --i) {
+    if (a[i] == largest && 2.0f * largest > sum) taken = i;
+  }
+  float rest[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rest[i] = i == taken ? 0.0f : a[i];
+  const float rest_sum = SumOf(rest), spacing = taken < 4 ? rest_sum : 0.5f * rest_sum;
+  const float point = __fmul_rn(UniformFloat(words.v[0]), spacing);
+  const int one = PassedBy(rest, point);
+  const int two = taken < 4 ? taken : PassedBy(rest, __fadd_rn(point, spacing));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float scaled = x[i] * (spacing / rest[i]);
+    if (i != taken) x[i] = i == one || i == two ? scaled : 0.0f;
+  }
+}
+
+/// Replaces a group by its estimate.
+__device__ __forceinline__ void DrawGroup(MvueDraw draw, const Philox4& words, float (&x)[4]) {
+  float a[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = fabsf(x[i]);
+  const float sum = SumOf(a);
+  if (draw == MvueDraw::kSequential) {
+    DrawSequential(x, a, words);
+  } else {
+    DrawMinimumVariance(x, a, sum, words);
+  }
+  // 0 of zeros, and a NaN of what is not finite.
+  const float finite = sum * 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = (sum < kLeastMvueSum ? 0.0f : x[i]) + finite;
+}
+
+}  // namespace weft::kernels::cuda
