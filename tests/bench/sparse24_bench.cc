@@ -4,14 +4,19 @@
 //   training
 //            adds: packing of the weights, the draws of the gradient estimate, and the share of a
 //            search for masks every 40 steps
+//   mask     the search for a transposable mask against the greedy one, which takes the largest
+//            magnitude of a block whose row and column have room, and keeps less
 //
 //   sparse24_bench [--json FILE] [--threads N] [--widths 512,1024,2048] [--tokens 1024]
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +63,37 @@ struct Matrix {
   kernels::cpu::AlignedMemory memory;
   TensorView view;
 };
+
+// The greedy mask of a block of 4 x 4.
+uint16_t GreedyBlock(const float* corner, int64_t stride) {
+  std::array<float, 16> magnitudes;
+  std::array<uint8_t, 16> order;
+  for (int i = 0; i < 16; ++i) magnitudes[i] = std::abs(corner[i / 4 * stride + i % 4]);
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](uint8_t a, uint8_t b) { return magnitudes[a] > magnitudes[b]; });
+  std::array<int, 4> rows{}, columns{};
+  uint16_t kept = 0;
+  for (const uint8_t i : order) {
+    if (rows[i / 4] == 2 || columns[i % 4] == 2) continue;
+    ++rows[i / 4];
+    ++columns[i % 4];
+    kept = static_cast<uint16_t>(kept | 1 << i);
+  }
+  return kept;
+}
+
+void GreedyMask(const TensorView& weight, const TensorView& mask) {
+  const int64_t blocks = mask.shape[1];
+  kernels::cpu::ParallelFor(mask.shape[0], 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t block = 0; block < blocks; ++block) {
+        mask.As<uint16_t>()[row * blocks + block] = GreedyBlock(
+            weight.As<float>() + 4 * row * weight.row_stride + 4 * block, weight.row_stride);
+      }
+    }
+  });
+}
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -163,6 +199,7 @@ class Bench {
       WEFT_RETURN_IF_ERROR(Products(width, "up", up));
       WEFT_RETURN_IF_ERROR(Products(width, "down", down));
       WEFT_RETURN_IF_ERROR(Ffn(width, up, down));
+      WEFT_RETURN_IF_ERROR(Mask(width, up));
     }
     return OkStatus();
   }
@@ -230,6 +267,19 @@ class Bench {
     // SetMask wants the values again.
     WEFT_RETURN_IF_ERROR(up.sparse->Pack({}, up.weight.view));
     return down.sparse->Pack({}, down.weight.view);
+  }
+
+  Status Mask(int64_t width, Layer& layer) {
+    Matrix mask(DType::kU16, layer.mask.view.shape);
+    return Time(
+        "mask", "greedy", width,
+        [&] {
+          GreedyMask(layer.weight.view, mask.view);
+          return OkStatus();
+        },
+        [&] {
+          return kernels::TransposableMask({}, {.weight = layer.weight.view, .mask = mask.view});
+        });
   }
 
   Status Time(std::string_view part, const std::string& what, int64_t width, const Work& dense,
