@@ -12,9 +12,10 @@ namespace weft {
 /// How a technique multiplies by the weights of MLPs, where it does so in a form of its own
 /// (WeightProducts of the engine).
 struct MlpProducts {
-  double state_bytes = 0;    ///< Of each weight, in every step.
-  double operand_bytes = 0;  ///< Of each weight: what its products read instead of dense copies.
-  double dense_share = 1;    ///< Of the steps, those whose products are dense after all.
+  double state_bytes = 0;       ///< Of each weight, in every step.
+  double operand_bytes = 0;     ///< Of each weight: what its products read instead of dense copies.
+  double dense_share = 1;       ///< Of the steps, those whose products are dense after all.
+  bool copies_weights = false;  ///< Packing makes an f32 copy of each.
   bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
   std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
 

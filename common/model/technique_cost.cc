@@ -142,10 +142,10 @@ std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {
   return {};
 }
 
-std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps) {
+std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    std::optional<StateName> name = technique->ExportedMasks(job, steps);
-    if (name) return name;
+    std::optional<ExportedMask> mask = technique->ExportedMasks(job, steps);
+    if (mask) return mask;
   }
   return std::nullopt;
 }

@@ -57,6 +57,14 @@ struct ProductNumbers {
       0;  ///< Of all products, until gradients of weights that are deferred are made.
 };
 
+/// How a checkpoint says which elements of a matrix count.
+struct ExportedMask {
+  StateName bits;  ///< Its 2:4 mask (kernels/sparse24_mask).
+  /// f32 [1]: the matrix is SoftThreshold of itself (kernels/sparse24_mask) with this scale. None:
+  /// what the mask keeps, as it is.
+  std::optional<StateName> scale = std::nullopt;
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -144,10 +152,9 @@ class TechniqueCost {
     return {};
   }
 
-  /// The tensors whose 2:4 masks (kernels/sparse24_mask) trained matrices have in exports of a
-  /// checkpoint after `steps` steps: prefix, the name of the parameter, suffix. None: they count as
-  /// they are.
-  virtual std::optional<StateName> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
+  /// Under which masks trained matrices are in exports of a checkpoint after `steps` steps. None:
+  /// they count as they are.
+  virtual std::optional<ExportedMask> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
     return std::nullopt;
   }
 
@@ -177,6 +184,6 @@ int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
-std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps);
+std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);
 
 }  // namespace weft

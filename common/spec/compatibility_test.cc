@@ -125,6 +125,10 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.train.sparsity = {.method = "sr_ste", .gradient_estimate = "exact"};
        }},
+      {FeatureOf("sparse24", 3),
+       [](JobSpec& job) {
+         job.train.sparsity = {.method = "s_ste", .gradient_estimate = "exact"};
+       }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},

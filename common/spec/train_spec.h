@@ -177,9 +177,11 @@ struct SparsitySpec {
         Field("method",
               "none; masked_decay: transposable masks, and a decay in the gradients of the weights "
               "that they leave out; sr_ste: masks of rows, and a decay of these weights besides "
-              "the optimizer; static: transposable masks of the first weights; measure: dense, "
+              "the optimizer; s_ste: the two largest of four weights in a row less the third, "
+              "times a scale, never dense; static: transposable masks of the first weights; "
+              "measure: dense, "
               "with the flip rate that masks would have.")
-            .OneOf({"none", "masked_decay", "sr_ste", "static", "measure"}),
+            .OneOf({"none", "masked_decay", "sr_ste", "s_ste", "static", "measure"}),
         self.method);
     visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste).")
               .Range(0, 1),
@@ -187,7 +189,9 @@ struct SparsitySpec {
     visit(
         Field("mask_interval", "Steps between two searches for masks.").Unit("steps").Range(1, 1e6),
         self.mask_interval);
-    visit(Field("dense_share", "Share of the steps, the last ones, that train dense.").Range(0, 1),
+    visit(Field("dense_share",
+                "Share of the steps, the last ones, that train dense; of s_ste none do.")
+              .Range(0, 1),
           self.dense_share);
     visit(Field("gradient_estimate",
                 "2:4 estimate that the gradients of weights are computed from, without bias: "

@@ -105,6 +105,22 @@ TEST_F(Sparse24OnCuda, MasksAndFlipsHaveTheBitsOfTheCpu) {
   }
 }
 
+TEST_F(Sparse24OnCuda, SoftThresholdsHaveTheBitsOfTheCpu) {
+  for (const DType dtype : kMatrixTypes) {
+    for (const int64_t padding : {0, 3}) {
+      ExpectTheBitsOfTheCpu(
+          [&](std::deque<TestTensor>& tensors) {
+            tensors.emplace_back(dtype, Shape{12, 172}, padding).Assign(Weights(12 * 172, 5));
+            tensors.emplace_back(DType::kF32, Shape{12, 172}, padding);
+          },
+          [&](const Stream& where, std::deque<TestTensor>& tensors) {
+            return SoftThreshold(
+                where, {.weight = tensors[0].view(), .y = tensors[1].view(), .scale = 1.25f});
+          });
+    }
+  }
+}
+
 TEST_F(Sparse24OnCuda, NoWeightsHaveNoMask) {
   uint16_t none = 0;
   const Device device = stream().device;

@@ -26,9 +26,19 @@ struct RowMaskArgs {
   TensorView flips = {};  ///< As above.
 };
 
+/// y = scale s(W), where s takes the third largest magnitude of each four neighbours in a row off
+/// the two largest, and makes the others 0: two of four that change continuously with W (S-STE; Hu
+/// et al. 2024, arXiv 2409.09099). Where magnitudes are equal y may have fewer.
+struct SoftThresholdArgs {
+  TensorView weight;  ///< As above.
+  TensorView y;       ///< [rows, columns] f32; rows may be strided
+  float scale = 1;
+};
+
 /// kInvalid when arguments do not fit. A NaN counts as 0. The same bits on every instruction set
 /// and device.
 WEFT_DEVICE_OP(TransposableMask, TransposableMaskArgs)
 WEFT_DEVICE_OP(RowMask, RowMaskArgs)
+WEFT_DEVICE_OP(SoftThreshold, SoftThresholdArgs)
 
 }  // namespace weft::kernels

@@ -17,4 +17,14 @@ Status CheckMask(const Stream& stream, std::string_view op, const TensorView& we
   return check.status();
 }
 
+Status CheckSoftThreshold(const Stream& stream, const SoftThresholdArgs& args) {
+  return ArgumentCheck(stream, "SoftThreshold")
+      .Tensor("weight", args.weight, args.weight.shape, kMatrixTypes)
+      .That(args.weight.shape.rank == 2 && args.weight.shape[0] % 4 == 0 &&
+                args.weight.shape[1] % 4 == 0,
+            "the weight is no matrix whose sizes are multiples of 4")
+      .Tensor("y", args.y, args.weight.shape, {DType::kF32})
+      .status();
+}
+
 }  // namespace weft::kernels

@@ -10,4 +10,6 @@ namespace weft::kernels {
 Status CheckMask(const Stream& stream, std::string_view op, const TensorView& weight,
                  const TensorView& mask, const TensorView& flips);
 
+Status CheckSoftThreshold(const Stream& stream, const SoftThresholdArgs& args);
+
 }  // namespace weft::kernels

@@ -119,7 +119,39 @@ Status LaunchMasks(const Stream& stream, std::string_view op, const TensorView& 
                                      : launch.template operator()<BFloat16>();
 }
 
+// A thread shrinks four neighbours.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads)
+    Shrink(StridedRows<const T> weight, StridedRows<float> y, int64_t groups, int64_t count,
+           float scale) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const int64_t row = i / groups, column = i % groups * 4;
+  float w[4], a[4];
+  LoadFour(weight.At(row, column), 4, false, w);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) a[k] = fmaxf(fabsf(w[k]), 0.0f);
+  const float threshold = fminf(fmaxf(fminf(a[0], a[1]), fminf(a[2], a[3])),
+                                fminf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])));
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    y.At(row, column)[k] = a[k] > threshold ? scale * copysignf(a[k] - threshold, w[k]) : 0.0f;
+  }
+}
+
 }  // namespace
+
+Status SoftThreshold(const Stream& stream, const SoftThresholdArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSoftThreshold(stream, args));
+  const int64_t groups = args.weight.shape[1] / 4, count = args.weight.shape[0] * groups;
+  const auto launch = [&]<class T>() {
+    return Launch(stream, "SoftThreshold",
+                  {.grid = {CeilDiv(count, kBlockThreads)}, .block = {kBlockThreads}}, Shrink<T>,
+                  RowsOf<const T>(args.weight), RowsOf<float>(args.y), groups, count, args.scale);
+  };
+  return args.weight.dtype == DType::kF32 ? launch.template operator()<float>()
+                                          : launch.template operator()<BFloat16>();
+}
 
 Status TransposableMask(const Stream& stream, const TransposableMaskArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMask(stream, "TransposableMask", args.weight, args.mask, args.flips));

@@ -2,3 +2,4 @@
 
 WEFT_NO_CUDA_OP(TransposableMask, TransposableMaskArgs)
 WEFT_NO_CUDA_OP(RowMask, RowMaskArgs)
+WEFT_NO_CUDA_OP(SoftThreshold, SoftThresholdArgs)

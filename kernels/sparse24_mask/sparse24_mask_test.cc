@@ -213,6 +213,32 @@ TEST(Sparse24Mask, ReadsBFloat16AndStridedRows) {
   EXPECT_EQ(mask, RowsOf(same));
 }
 
+TEST(SoftThreshold, TakesTheThirdOffTheTwoLargest) {
+  std::vector<float> weight = {3, -1,    0.5f,          -4,    0, 0, 2, 0, 1, 1, 1,
+                               1, -0.5f, std::nanf(""), 0.25f, 1};
+  const std::vector<float> expected = {4, 0, 0, -6, 0, 0, 4, 0, 0, 0, 0, 0, -0.5f, 0, 0, 1.5f};
+  std::vector<float> y(16);
+  ASSERT_TRUE(SoftThreshold({}, {.weight = {weight.data(), DType::kF32, {4, 4}},
+                                 .y = {y.data(), DType::kF32, {4, 4}},
+                                 .scale = 2})
+                  .ok());
+  EXPECT_EQ(y, expected);
+}
+
+// Where a weight is not 0 is what the mask of rows keeps, unless magnitudes are equal.
+TEST(SoftThreshold, KeepsWhatTheMaskOfRowsKeeps) {
+  Weight weight(8, 40, 17);
+  std::vector<float> y(8 * 40);
+  ASSERT_TRUE(
+      SoftThreshold({}, {.weight = weight.view(), .y = {y.data(), DType::kF32, {8, 40}}}).ok());
+  const Masks mask = RowsOf(weight);
+  for (int64_t i = 0; i < 8 * 40; ++i) {
+    const int64_t row = i / 40, column = i % 40;
+    const uint16_t block = mask[row / 4 * 10 + column / 4];
+    EXPECT_EQ(y[i] != 0, (block >> (4 * (row % 4) + column % 4) & 1) != 0) << i;
+  }
+}
+
 TEST(Sparse24Mask, RefusesArgumentsThatDoNotFit) {
   std::vector<float> memory(64);
   std::vector<uint16_t> bits(8);

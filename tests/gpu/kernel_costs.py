@@ -109,6 +109,8 @@ ROWS = [
      "transposable_mask/3072x768/f32", "4*C*M + C*M/8", "0", {}),
     ("Mvue", "2:4 estimate of a gradient", "mvue/2048x3072/bf16/minimum_variance", "4*T*M", "0",
      {}),
+    ("SoftThreshold", "2:4 weights that change continuously, of a matrix of C by M", None,
+     "8*C*M", "0", {}),
     ("MaskedDecay", "decay of what a 2:4 mask leaves out", None, "12*C*M + C*M/8", "0", {}),
     ("MaskedWeightDecay", "the same, of the weights themselves", None, "8*C*M + C*M/8", "0", {}),
     ("GatherRows ScatterRows", "rows gathered or scattered, all T of them", None, "4*T*C", "0", {}),

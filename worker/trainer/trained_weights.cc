@@ -10,6 +10,8 @@
 
 #include "common/formats/safetensors.h"
 #include "common/model/technique_cost.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/sparse24_mask/sparse24_mask.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -66,24 +68,40 @@ Status LoadAverages(Env& env, const std::string& folder, const engine::Checkpoin
   return OkStatus();
 }
 
-/// Makes zero of matrices what the checkpoint's masks leave out.
+/// Of a matrix what counts in training, by the mask or the scale that the checkpoint has of it.
 Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
-                  const std::optional<StateName>& masks, engine::ParameterSet& parameters) {
-  if (!masks) return OkStatus();
+                  const std::optional<ExportedMask>& mask, engine::ParameterSet& parameters) {
+  if (!mask) return OkStatus();
+  const StateName& masks = mask->bits;
   WEFT_ASSIGN_OR_RETURN(const std::vector<NamedTensor> masked,
-                        ParametersWith(*masks, env, folder, manifest, parameters));
+                        ParametersWith(masks, env, folder, manifest, parameters));
   for (const NamedTensor& one : masked) {
     const int64_t rows = one.view.shape[0], columns = one.view.shape[1], blocks = columns / 4;
     std::vector<uint16_t> bits(static_cast<size_t>(rows / 4 * blocks));
     const TensorView view(bits.data(), DType::kU16, {rows / 4, blocks});
     WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
-                                             {{masks->prefix + one.name + masks->suffix, view}},
+                                             {{masks.prefix + one.name + masks.suffix, view}},
                                              engine::ExtraTensors::kIgnore));
     WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
                           engine::HostCopy::Of(parameters.stream(), one.view));
     const size_t element = DTypeSize(one.view.dtype);
     const auto* from = static_cast<const std::byte*>(copy.view().data);
     std::vector<std::byte> values(from, from + copy.view().Bytes());
+    if (mask->scale) {
+      float scale = 1;
+      WEFT_RETURN_IF_ERROR(engine::LoadTensors(
+          env, folder, manifest,
+          {{mask->scale->prefix + one.name + mask->scale->suffix, {&scale, DType::kF32, {1}}}},
+          engine::ExtraTensors::kIgnore));
+      std::vector<float> shrunk(static_cast<size_t>(rows * columns));
+      const TensorView y(shrunk.data(), DType::kF32, one.view.shape);
+      WEFT_RETURN_IF_ERROR(
+          kernels::SoftThreshold({}, {.weight = copy.view(), .y = y, .scale = scale}));
+      const TensorView to(values.data(), one.view.dtype, one.view.shape);
+      WEFT_RETURN_IF_ERROR(kernels::Cast({}, {y, to}));
+      WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), values.data(), one.view));
+      continue;
+    }
     for (int64_t i = 0; i < rows * columns; ++i) {
       const int64_t row = i / columns, column = i % columns;
       const uint16_t block = bits[static_cast<size_t>(row / 4 * blocks + column / 4)];

@@ -65,6 +65,8 @@ TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
   job.train.sparsity = {.method = "masked_decay", .mask_interval = 2, .dense_share = 0.25};
   ExpectEvaluatedWeights(job, 5);  // under masks
   ExpectEvaluatedWeights(job, 7);  // dense at the end
+  job.train.sparsity = {.method = "s_ste"};
+  ExpectEvaluatedWeights(job, 7);
   job.train.sparsity = {};
   job.optimizer.name = "schedule_free_adamw";
   ExpectEvaluatedWeights(job, 5);

@@ -60,8 +60,8 @@ class Sparse24 : public Technique {
 
   Status BeforeForward(Context& context, std::optional<int64_t> step) override {
     if (step) factory_.SetSparse(IsSparse(*step));
-    const bool due = step && *step != searched_step_ && RenewsMasks(factory_.spec()) &&
-                     *step % factory_.spec().mask_interval == 0;
+    const int64_t interval = StepsOfMasks(factory_.spec());
+    const bool due = step && *step != searched_step_ && interval > 0 && *step % interval == 0;
     if (has_masks_ && !due) return OkStatus();
     ProfileScope scope(context.profiler, "2:4 masks");
     WEFT_RETURN_IF_ERROR(factory_.FindMasks(context));
@@ -117,6 +117,11 @@ class Sparse24 : public Technique {
                          .view = part.mask,
                          .parameter = part.parameter,
                          .block = 4});
+      if (factory_.spec().method != "s_ste") continue;
+      // Ranks of a pipeline have those of their layers.
+      tensors.push_back({.name = kSparse24Scales + (*parts_.parameters)[part.parameter].name,
+                         .view = {part.scale, DType::kF32, {1}},
+                         .part = NamedTensor::Place{.whole = {1}}});
     }
     return tensors;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
@@ -46,10 +47,15 @@ const Feature kSettings[] = {
     {.name = "decay of sparse weights",
      .setting = "train.sparsity.method sr_ste",
      .asked = [](const JobSpec& job) { return job.train.sparsity.method == "sr_ste"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method sr_ste"); }}};
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method sr_ste"); }},
+    {.name = "2:4 soft thresholds",
+     .setting = "train.sparsity.method s_ste",
+     .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }}};
 const Feature& kSparseProducts = kSettings[0];
 const Feature& kGradientEstimates = kSettings[1];
 const Feature& kWeightDecay = kSettings[2];
+const Feature& kSoftThreshold = kSettings[3];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kWholeWeights = "masks are searched in whole weights on the device";
@@ -62,6 +68,7 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kNotYet, kDense},
+    {&kSoftThreshold, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
     {&kGradientEstimates, &kContextParallel, kNotYet, "train.sparsity.gradient_estimate exact"},
     {&kWeightDecay, &kBf16Pure, "the decay is lost when weights are rounded to bf16",
      "train.precision bf16, or train.sparsity.method masked_decay"},
@@ -110,9 +117,10 @@ class Sparse24Cost : public TechniqueCost {
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
-    const double columns = spec.method == "sr_ste" ? 0.6 : 0.5;
+    const double columns = HasRowMasks(spec) ? 0.6 : 0.5;
     products.operand_bytes = 2 * (2 + columns + kHeads);
-    products.dense_share = spec.dense_share;
+    products.dense_share = spec.method == "s_ste" ? 0 : spec.dense_share;
+    products.copies_weights = spec.method == "s_ste";
     products.copies_gradients = spec.gradient_estimate != "exact";
     products.rate_name = kSparse24Rates;
     return products;
@@ -130,9 +138,19 @@ class Sparse24Cost : public TechniqueCost {
            "same";
   }
 
-  std::optional<StateName> ExportedMasks(const JobSpec& job, int64_t steps) const override {
-    if (steps >= FirstDenseStep(job.train)) return std::nullopt;
-    return StateName{kSparse24Masks, ""};
+  std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) const override {
+    const bool soft = job.train.sparsity.method == "s_ste";
+    if (!soft && steps >= FirstDenseStep(job.train)) return std::nullopt;
+    ExportedMask mask{.bits = {kSparse24Masks, ""}};
+    if (soft) mask.scale = StateName{kSparse24Scales, ""};
+    return mask;
+  }
+
+  int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
+    if (!inputs.mlp_products.copies_weights) return 0;
+    constexpr int64_t kF32 = 4;
+    const ModelSpec& model = inputs.shape.spec;
+    return kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
@@ -145,6 +163,7 @@ class Sparse24Cost : public TechniqueCost {
 }  // namespace
 
 int64_t FirstDenseStep(const TrainSpec& train) {
+  if (train.sparsity.method == "s_ste") return train.steps;
   const double dense = train.sparsity.dense_share * static_cast<double>(train.steps);
   return HasSparseProducts(train.sparsity) ? train.steps - std::llround(dense) : 0;
 }

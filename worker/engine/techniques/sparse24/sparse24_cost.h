@@ -13,6 +13,8 @@ inline constexpr std::string_view kFlipRateMetric = "sparse24_flip_rate_ratio";
 
 /// Prefix of the names of masks in checkpoints, before that of the parameter.
 inline constexpr const char* kSparse24Masks = "sparse24/mask/";
+/// The same of the scales of s_ste.
+inline constexpr const char* kSparse24Scales = "sparse24/scale/";
 
 /// Prefix of the names of its measured products (GemmRate::precision).
 inline constexpr std::string_view kSparse24Rates = "sparse24_";
@@ -25,9 +27,15 @@ inline bool HasSparseProducts(const SparsitySpec& spec) {
 /// The first step of those that train dense.
 int64_t FirstDenseStep(const TrainSpec& train);
 
-/// Whether masks are searched again when they have been in use for SparsitySpec::mask_interval.
-inline bool RenewsMasks(const SparsitySpec& spec) {
-  return spec.method != "static";
+/// Steps between two searches for masks; 0: there is one.
+inline int64_t StepsOfMasks(const SparsitySpec& spec) {
+  if (spec.method == "static") return 0;
+  return spec.method == "s_ste" ? 1 : spec.mask_interval;
+}
+
+/// Whether masks keep two of four in rows alone.
+inline bool HasRowMasks(const SparsitySpec& spec) {
+  return spec.method == "sr_ste" || spec.method == "s_ste";
 }
 
 /// A weight that training can have 2:4 sparse: that of an MLP, not of an expert.

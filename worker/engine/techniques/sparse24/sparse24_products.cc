@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "kernels/cpu/float_types.h"
 #include "kernels/linear/linear.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
@@ -52,11 +53,33 @@ Status Sparse24Layer::Allocate(Context& context) {
   return Clear(context.stream, mask_);
 }
 
-Status Sparse24Layer::FindMask(Context& context, bool of_rows) {
+Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec) {
   const TensorView weight = WeightOf(layer_);
   Changed();
-  return of_rows ? kernels::RowMask(context.stream, {weight, mask_, flips_})
-                 : kernels::TransposableMask(context.stream, {weight, mask_, flips_});
+  if (spec.method == "s_ste" && scale_ == 0) WEFT_RETURN_IF_ERROR(FindScale(context));
+  return HasRowMasks(spec) ? kernels::RowMask(context.stream, {weight, mask_, flips_})
+                           : kernels::TransposableMask(context.stream, {weight, mask_, flips_});
+}
+
+// <W, s(W)> / <s(W), s(W)>
+Status Sparse24Layer::FindScale(Context& context) {
+  const TensorView weight = WeightOf(layer_);
+  WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
+  WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(context.stream, {.weight = weight, .y = shrunk}));
+  WEFT_ASSIGN_OR_RETURN(const HostCopy values, HostCopy::Of(context.stream, weight));
+  WEFT_ASSIGN_OR_RETURN(const HostCopy parts, HostCopy::Of(context.stream, shrunk));
+  double product = 0, square = 0;
+  kernels::cpu::WithFloatType(weight.dtype, [&]<class T>() {
+    const T* w = values.view().As<T>();
+    const auto* s = parts.view().As<float>();
+    for (int64_t i = 0; i < weight.shape.Elements(); ++i) {
+      product += static_cast<double>(ToFloat(w[i])) * s[i];
+      square += static_cast<double>(s[i]) * s[i];
+    }
+  });
+  scale_ = square > 0 ? static_cast<float>(product / square) : 1.0f;
+  return OkStatus();
 }
 
 Result<int64_t> Sparse24Layer::CountFlips(Context& context) const {
@@ -65,12 +88,12 @@ Result<int64_t> Sparse24Layer::CountFlips(Context& context) const {
   return std::accumulate(of_rows, of_rows + flips_.shape()[0], int64_t{0});
 }
 
-std::vector<Sparse24Layer::Part> Sparse24Layer::Parts() const {
+std::vector<Sparse24Layer::Part> Sparse24Layer::Parts() {
   std::vector<Part> parts;
   int64_t row = 0;
   for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
     const int64_t rows = (*layer_.parameters)[i].shape[0] / kSide;
-    parts.push_back({i, mask_.Rows(row, rows)});
+    parts.push_back({i, mask_.Rows(row, rows), &scale_});
     row += rows;
   }
   return parts;
@@ -100,8 +123,17 @@ Status Sparse24Products::Pack(Context& context, Repack what) {
     WEFT_RETURN_IF_ERROR(sparse_->SetMask(context.stream, layer_->mask()));
     mask_version_ = layer_->version();
   }
-  WEFT_RETURN_IF_ERROR(sparse_->Pack(context.stream, weight));
+  WEFT_RETURN_IF_ERROR(PackSparse(context, weight));
   return held_.Set(context.allocator, Component::kParameters, sparse_->Bytes());
+}
+
+Status Sparse24Products::PackSparse(Context& context, const TensorView& weight) {
+  if (mode_->spec.method != "s_ste") return sparse_->Pack(context.stream, weight);
+  WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
+  WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(
+      context.stream, {.weight = weight, .y = shrunk, .scale = layer_->scale()}));
+  return sparse_->Pack(context.stream, shrunk);
 }
 
 Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor& y,
@@ -209,7 +241,7 @@ Status Sparse24ProductsFactory::Allocate(Context& context) {
 Status Sparse24ProductsFactory::FindMasks(Context& context) {
   for (const auto& layer : layers_) {
     if (!layer->mask()) continue;  // It is not trained.
-    WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec.method == "sr_ste"));
+    WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec));
   }
   return OkStatus();
 }

@@ -29,8 +29,11 @@ class Sparse24Layer {
   /// Allocates the mask of a weight that is.
   Status Allocate(Context& context);
 
-  /// Searches for the mask of the weight as it is now: of rows, or a transposable one.
-  Status FindMask(Context& context, bool of_rows);
+  /// Searches for the mask of the weight as it is now.
+  Status FindMask(Context& context, const SparsitySpec& spec);
+  /// What s_ste multiplies by: such that the first sparse weight is as near to the weight as it can
+  /// be. 0: not known yet. Part of the state.
+  float scale() const { return scale_; }
   /// The mask has been overwritten.
   void Changed() { ++version_; }
   /// Another number for each mask; 0: none has been searched.
@@ -41,16 +44,20 @@ class Sparse24Layer {
   /// One of the stacked weights, and its rows of the mask.
   struct Part {
     int64_t parameter = 0;
-    TensorView mask;  ///< [rows / 4, in / 4] u16
+    TensorView mask;         ///< [rows / 4, in / 4] u16
+    float* scale = nullptr;  ///< That of the layer.
   };
-  std::vector<Part> Parts() const;
+  std::vector<Part> Parts();
 
  private:
+  Status FindScale(Context& context);
+
   LinearLayer layer_;
   bool chosen_ = false;
   Tensor mask_;
   Tensor flips_;  ///< [out / 4] i32, of the last search.
   int64_t version_ = 0;
+  float scale_ = 0;
 };
 
 /// What the layers of a model have in common.
@@ -79,6 +86,8 @@ class Sparse24Products : public WeightProducts {
                         std::span<const WeightGradientTarget> targets) const override;
 
  private:
+  Status PackSparse(Context& context, const TensorView& weight);
+
   const Sparse24Layer* layer_;
   const Sparse24Mode* mode_;
   DenseProducts dense_;
