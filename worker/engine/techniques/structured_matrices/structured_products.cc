@@ -59,8 +59,8 @@ Tensor StructuredProducts::MiddleOf(const Output& output, const Tensor& gradient
                         {rows, output.monarch->Middle()});
 }
 
-Result<OutputGradient> StructuredProducts::Prepare(Context& context, Tensor dy, bool for_input,
-                                                   bool for_weight) const {
+Result<OutputGradient> StructuredProducts::Prepare(Context& context, Tensor dy,
+                                                   const GradientUse& use) const {
   const int64_t rows = dy.shape().Rows();
   WEFT_ASSIGN_OR_RETURN(const Tensor gradients,
                         Tensor::New(context, Component::kWorkspace, compute_, {rows, middle_}));
@@ -70,8 +70,8 @@ Result<OutputGradient> StructuredProducts::Prepare(Context& context, Tensor dy, 
         context, dy.Columns(output.column, output.columns), MiddleOf(output, gradients, rows)));
   }
   OutputGradient prepared{std::move(dy)};
-  if (for_input) prepared.for_input.values = gradients;
-  if (for_weight) prepared.for_weight.values = gradients;
+  if (use.for_input) prepared.for_input.values = gradients;
+  if (use.for_weight) prepared.for_weight.values = gradients;
   return prepared;
 }
 

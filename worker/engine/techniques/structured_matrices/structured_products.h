@@ -21,8 +21,8 @@ class StructuredProducts : public WeightProducts {
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  bool training) const override;
-  Result<OutputGradient> Prepare(Context& context, Tensor dy, bool for_input,
-                                 bool for_weight) const override;
+  Result<OutputGradient> Prepare(Context& context, Tensor dy,
+                                 const GradientUse& use) const override;
   Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                        const Tensor& before, const GeluValue& active) const override;
   Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
