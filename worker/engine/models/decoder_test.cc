@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr ModelOptions kFloat32{&kFp32Precision, true, {}};
+const ModelOptions kFloat32{&kFp32Precision, true, {}};
 constexpr int64_t kLength = 16;
 
 Batch RandomBatch(int64_t sequences) {

@@ -25,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr ModelOptions kFloat32{&kFp32Precision, true, {}};
+const ModelOptions kFloat32{&kFp32Precision, true, {}};
 constexpr int64_t kLength = 16;
 
 ModelSpec Spec(const std::string& method, int64_t layers = 4, int64_t width = 64) {

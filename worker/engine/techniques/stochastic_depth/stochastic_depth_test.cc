@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kLayers = 4;
 constexpr int64_t kSequences = 4;
 constexpr double kRate = 0.6;
-constexpr ModelOptions kFloat32{&kFp32Precision, true, {}};
+const ModelOptions kFloat32{&kFp32Precision, true, {}};
 
 ModelSpec Spec(const std::string& mode, double rate = kRate, const std::string& decay = "linear") {
   ModelSpec spec = TinyModel();
