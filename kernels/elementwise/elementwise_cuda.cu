@@ -162,9 +162,9 @@ Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
 Status ApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckApplyMask(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    return LaunchMap<kWide<T>>(
-        stream, "ApplyMask", MaskMap<T>{args.x.As<T>(), args.mask.As<uint8_t>()},
-        args.x.shape.Elements(), Aligned16(args.x.data, args.mask.data));
+    return LaunchMap<kWide<T>>(stream, "ApplyMask",
+                               MaskMap<T>{args.x.As<T>(), args.mask.As<uint8_t>()},
+                               args.x.shape.Elements(), Aligned16(args.x.data, args.mask.data));
   });
 }
 

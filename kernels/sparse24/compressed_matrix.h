@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/vector.h"
@@ -26,11 +24,11 @@ __device__ __forceinline__ KeptTwo KeptOf(uint32_t bits) {
   return {first, highest > first ? highest : 3};
 }
 
-/// What a block of threads compresses at a time: kTile rows of kTile columns, 4 x 4 elements a
-/// thread.
-inline constexpr int kTile = 64;
-inline constexpr int kFours = kTile / 4;
-inline constexpr int kTileThreads = kFours * kFours;
+/// What a block of threads compresses at a time: kPackTile rows of kPackTile columns, 4 x 4
+/// elements a thread.
+inline constexpr int kPackTile = 64;
+inline constexpr int kPackFours = kPackTile / 4;
+inline constexpr int kPackThreads = kPackFours * kPackFours;
 
 /// The compressed matrix in memory: `rows` and `columns` are multiples of 128, of which what is
 /// behind the matrix holds zeros.
@@ -60,14 +58,14 @@ struct CompressedMatrix {
   }
   /// Those of rows from `row` on, a multiple of 16, of the 64 columns from `column` on.
   __device__ __forceinline__ uint32_t* Metadata(int64_t row, int64_t column) const {
-    return metadata + (column / kTile * (rows / 16) + row / 16) * kWarp;
+    return metadata + (column / kPackTile * (rows / 16) + row / 16) * kWarp;
   }
 };
 
-/// A tile of kTile rows and columns on its way to a compressed matrix, in shared memory.
+/// A tile of kPackTile rows and columns on its way to a compressed matrix, in shared memory.
 struct CompressedTile {
-  uint32_t values[kTile][kFours + 1];  ///< Two each; one more for rows in other banks.
-  uint8_t places[kTile][kFours];       ///< Bits of ptx::MultiplyAddSparse for four columns.
+  uint32_t values[kPackTile][kPackFours + 1];  ///< Two each; one more for rows in other banks.
+  uint8_t places[kPackTile][kPackFours];       ///< Bits of ptx::MultiplyAddSparse for four columns.
 
   /// Four neighbours of a row: two values of them, and where these are.
   __device__ __forceinline__ void Put(int row, int four, uint32_t two, KeptTwo kept) {
@@ -94,17 +92,17 @@ struct CompressedTile {
     return HalfWord(row + group, t) | HalfWord(row + group + 8, t) << 16;
   }
 
-  /// Writes it to where row and column 0 of the tile are in `to`. By kTileThreads threads, after a
+  /// Writes it to where row and column 0 of the tile are in `to`. By kPackThreads threads, after a
   /// barrier.
   template <class T>
   __device__ __forceinline__ void Store(const CompressedMatrix<T>& to, int64_t first_row,
                                         int64_t first_column) const {
-    static_assert(sizeof(T) == 2 && kTileThreads == kTile * kFours / 4);
+    static_assert(sizeof(T) == 2 && kPackThreads == kPackTile * kPackFours / 4);
     const int thread = static_cast<int>(threadIdx.x), row = thread / 4, four = thread % 4 * 4;
     const uint32_t* two = &values[row][four];
     ptx::Store16(to.Values(first_row + row, first_column + int64_t{4} * four),
                  uint4{two[0], two[1], two[2], two[3]});
-    constexpr int kWords = kTile / 16 * kWarp;
+    constexpr int kWords = kPackTile / 16 * kWarp;
     if (thread < kWords) {
       to.Metadata(first_row, first_column)[thread] =
           MetadataWord(thread / kWarp * 16, thread % kWarp);

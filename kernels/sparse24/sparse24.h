@@ -89,7 +89,7 @@ struct SparseBackwardWeightArgs {
 };
 
 /// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
-/// strided. Deterministic, for any number of threads.
+/// strided. Deterministic, for any number of threads, and on CUDA for one model of device.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)

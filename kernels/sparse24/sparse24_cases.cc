@@ -195,6 +195,9 @@ std::vector<OpCase> Sparse24Cases() {
       {.rows = 203, .in = 192, .out = 264, .dtype = DType::kBF16, .padding = 8, .bias = true},
       {.rows = 136, .in = 264, .out = 136, .dtype = DType::kF16, .accumulate = true},
       {.rows = 456, .in = 72, .out = 328, .dtype = DType::kBF16, .accumulate = true},
+      // Sums over so many rows that a device cuts them into parts.
+      {.rows = 2103, .in = 24, .out = 8, .dtype = DType::kBF16, .accumulate = true},
+      {.rows = 3200, .in = 12, .out = 12, .dtype = DType::kF16},
       // More rows of the result than stay in the cache at a time, few of x.
       {.rows = 5, .in = 8, .out = 4100},
   };

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <optional>
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/four.h"
 #include "kernels/cuda/row_map.h"
 #include "kernels/sparse24/compressed_matrix.h"
@@ -32,14 +30,15 @@ __device__ __forceinline__ void LoadFourByFour(const StridedRows<const T>& from,
 /// two of each four in a row, and its transpose compressed, where it does in a column. Grid: tiles
 /// of the columns of `matrix` and of its rows.
 template <class From, class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kPackThreads)
     CompressWeight(StridedRows<const From> weight, bool wide, const uint16_t* mask, int64_t rows,
                    int64_t columns, CompressedMatrix<T> matrix, CompressedMatrix<T> transpose) {
   WEFT_SHARED(tile, CompressedTile);
   WEFT_SHARED(transposed, CompressedTile);
-  const int row = static_cast<int>(threadIdx.x) / kFours;
-  const int column = static_cast<int>(threadIdx.x) % kFours;
-  const int64_t i = int64_t{blockIdx.y} * kFours + row, j = int64_t{blockIdx.x} * kFours + column;
+  const int row = static_cast<int>(threadIdx.x) / kPackFours;
+  const int column = static_cast<int>(threadIdx.x) % kPackFours;
+  const int64_t i = int64_t{blockIdx.y} * kPackFours + row,
+                j = int64_t{blockIdx.x} * kPackFours + column;
   const bool inside = 4 * i < rows && 4 * j < columns;
   FourByFour block;
   LoadFourByFour(weight, i, j, inside, wide, block);
@@ -59,7 +58,8 @@ __global__ void __launch_bounds__(kTileThreads)
                    Pack<T>(PickOf(four, kept.first), PickOf(four, kept.second)), kept);
   }
   __syncthreads();
-  const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
+  const int64_t first_row = int64_t{blockIdx.y} * kPackTile,
+                first_column = int64_t{blockIdx.x} * kPackTile;
   if (matrix.values != nullptr) tile.Store(matrix, first_row, first_column);
   if (transpose.values != nullptr) transposed.Store(transpose, first_column, first_row);
 }
@@ -68,13 +68,14 @@ __global__ void __launch_bounds__(kTileThreads)
 /// over dy. Where more than two of four rows are not 0 both values become NaN. rows and columns are
 /// multiples of 4. Grid: tiles of the rows of `transpose` and of its columns.
 template <bool kEstimate, class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kPackThreads)
     CompressTranspose(StridedRows<const T> dy, bool wide, int64_t rows, int64_t columns,
                       MvueNumbers numbers, CompressedMatrix<T> transpose) {
   WEFT_SHARED(transposed, CompressedTile);
-  const int row = static_cast<int>(threadIdx.x) / kFours;
-  const int column = static_cast<int>(threadIdx.x) % kFours;
-  const int64_t i = int64_t{blockIdx.y} * kFours + row, j = int64_t{blockIdx.x} * kFours + column;
+  const int row = static_cast<int>(threadIdx.x) / kPackFours;
+  const int column = static_cast<int>(threadIdx.x) % kPackFours;
+  const int64_t i = int64_t{blockIdx.y} * kPackFours + row,
+                j = int64_t{blockIdx.x} * kPackFours + column;
   const bool inside = 4 * i < rows && 4 * j < columns;
   FourByFour block;
   LoadFourByFour(dy, i, j, inside, wide, block);
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kTileThreads)
     transposed.Put(4 * column + c, row, __popc(bits) > 2 ? 0x7fff7fffu : two, kept);
   }
   __syncthreads();
-  transposed.Store(transpose, int64_t{blockIdx.x} * kTile, int64_t{blockIdx.y} * kTile);
+  transposed.Store(transpose, int64_t{blockIdx.x} * kPackTile, int64_t{blockIdx.y} * kPackTile);
 }
 
 /// Which fours of a mask are not two elements.

@@ -123,9 +123,9 @@ class CudaSparseWeight final : public SparseWeight {
       if (backward_is_sparse_) WEFT_RETURN_IF_ERROR(Reserve(stream, backward_, bytes));
       return WithMatrixType(weight.dtype, [&]<class From>() {
         return Launch(stream, "SparseWeight",
-                      {.grid = {CeilDiv(Matrix::Padded(in_features()), kTile),
-                                CeilDiv(Matrix::Padded(out_features()), kTile)},
-                       .block = {kTileThreads}},
+                      {.grid = {CeilDiv(Matrix::Padded(in_features()), kPackTile),
+                                CeilDiv(Matrix::Padded(out_features()), kPackTile)},
+                       .block = {kPackThreads}},
                       CompressWeight<From, T>, RowsOf<const From>(weight), RowsAligned16(weight),
                       static_cast<const uint16_t*>(mask_.data()), out_features(), in_features(),
                       forward_is_sparse_ ? forward<T>() : Matrix{},
@@ -166,16 +166,17 @@ template <class T>
 Status MultiplyLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
                      const TensorView& from, const TensorView& bias, const TensorView& to) {
   const int64_t lines = from.shape[0], depth = from.shape[1], rows = to.shape[1];
+  const DepthParts whole = DepthParts::Whole(depth);
   const auto launch = [&]<bool kFrom, bool kTo>() {
     return LaunchSparseProduct(
-        stream, op, a, rows, DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth},
+        stream, op, a, rows, DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth}, whole,
         RoundedTranspose<T, kTo>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
   };
   // Mixtures are not worth kernels of their own.
   if (!Wide(from) || !Wide(to)) return launch.template operator()<false, false>();
   if (!OnHopper(stream)) return launch.template operator()<true, true>();
   return LaunchHopperSparseProduct<false>(
-      stream, op, a, rows, from,
+      stream, op, a, rows, from, whole,
       RoundedTranspose<T, true>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
 }
 
@@ -193,26 +194,44 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
   constexpr const char* kOp = "SparseBackwardWeight";
   using Matrix = CompressedMatrix<T>;
   const int64_t rows = args.dy.shape[0], out = args.dy.shape[1], in = args.x.shape[1];
-  WEFT_ASSIGN_OR_RETURN(void* const memory, stream.cuda->Scratch(kOp, Matrix::Bytes(out, rows)));
+  const int64_t blocks =
+      int64_t{CeilDiv(out, SparseBlock::kRows)} * CeilDiv(in, SparseBlock::kLines);
+  const DepthParts parts = DepthParts::For(rows, blocks, stream.cuda->limits().multiprocessors);
+  // Sums of parts, if there are several, behind the compressed matrix.
+  const auto compressed = static_cast<size_t>(Matrix::Bytes(out, rows));
+  const int64_t of_part = parts.count > 1 ? out * in : 0;
+  WEFT_ASSIGN_OR_RETURN(
+      void* const memory,
+      stream.cuda->Scratch(
+          kOp, compressed + static_cast<size_t>(parts.count * of_part) * sizeof(float)));
   const Matrix transpose = Matrix::In(memory, out, rows);
   WEFT_RETURN_IF_ERROR(Launch(
       stream, kOp,
-      {.grid = {CeilDiv(transpose.rows, kTile), CeilDiv(rows, kTile)}, .block = {kTileThreads}},
+      {.grid = {CeilDiv(transpose.rows, kPackTile), CeilDiv(rows, kPackTile)},
+       .block = {kPackThreads}},
       args.estimate != nullptr ? CompressTranspose<true, T> : CompressTranspose<false, T>,
       RowsOf<const T>(args.dy), RowsAligned16(args.dy), rows, out,
       args.estimate != nullptr ? MvueNumbersOf(*args.estimate, out) : MvueNumbers{}, transpose));
-  const auto launch = [&]<bool kX, bool kTo>() {
-    return LaunchSparseProduct(stream, kOp, transpose, out,
-                               DenseColumns<T, kX>{RowsOf<const T>(args.x), in, rows},
-                               AddedSums<kTo>{RowsOf<float>(args.dweight), out, in, accumulate});
+  const StridedRows<float> dweight = RowsOf<float>(args.dweight);
+  auto* const sums = reinterpret_cast<float*>(static_cast<char*>(memory) + compressed);
+  const auto result_of = [&]<bool kWide>() {
+    return of_part == 0 ? AddedSums<kWide>{dweight, out, in, accumulate}
+                        : AddedSums<kWide>{{sums, in}, out, in, false, of_part};
   };
-  if (!Wide(args.x) || !RowsAligned16(args.dweight)) {
-    return launch.template operator()<false, false>();
-  }
-  if (!OnHopper(stream)) return launch.template operator()<true, true>();
-  return LaunchHopperSparseProduct<true>(
-      stream, kOp, transpose, out, args.x,
-      AddedSums<true>{RowsOf<float>(args.dweight), out, in, accumulate});
+  const auto launch = [&]<bool kWide>() {
+    return LaunchSparseProduct(stream, kOp, transpose, out,
+                               DenseColumns<T, kWide>{RowsOf<const T>(args.x), in, rows}, parts,
+                               result_of.template operator()<kWide>());
+  };
+  const bool wide = Wide(args.x) && RowsAligned16(args.dweight);
+  WEFT_RETURN_IF_ERROR(!wide               ? launch.template operator()<false>()
+                       : !OnHopper(stream) ? launch.template operator()<true>()
+                                           : LaunchHopperSparseProduct<true>(
+                                                 stream, kOp, transpose, out, args.x, parts,
+                                                 result_of.template operator()<true>()));
+  if (of_part == 0) return OkStatus();
+  const SumOfParts map = {dweight, {sums, in}, of_part, static_cast<int>(parts.count), accumulate};
+  return LaunchRowMap<4>(stream, kOp, map, out, in, wide);
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/panel_tile.h"
 #include "kernels/cuda/tensor_map.h"
@@ -35,16 +33,17 @@ struct HopperSparseBlock {
                 SparseBlock::kRows * SparseBlock::kLines * 2);
 };
 
-/// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step.
+/// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step
+/// of a part of the depth.
 template <bool kByColumns>
 __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shared,
                                                  const CUtensorMap& values,
                                                  const CUtensorMap& dense, int row, int line,
-                                                 int steps) {
+                                                 const DepthParts& parts) {
   using B = HopperSparseBlock;
   Turn<B::kStages> turn;
-  for (int step = 0; step < steps; ++step, turn.Next()) {
-    const int stage = turn.stage();
+  for (int i = 0; i < parts.Count(); ++i, turn.Next()) {
+    const int stage = turn.stage(), step = parts.First() + i;
     shared.places.WaitTillEmpty(turn);
     ptx::PhaseBarrier* const full = &shared.places.full[stage];
     ptx::ArriveExpecting(full, B::Values::kBytes + B::Lines::kBytes);
@@ -61,12 +60,12 @@ __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shar
 }
 
 /// result.Take(A times the dense matrix), which `dense` maps as it is with kByColumns, and
-/// otherwise its transpose. Grid: blocks of rows of A and of lines.
+/// otherwise its transpose. Grid: blocks of rows of A, of lines, and parts of the depth.
 template <class T, bool kByColumns, class Result>
 __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
     HopperSparseProduct(const __grid_constant__ CUtensorMap values,
-                        const __grid_constant__ CUtensorMap dense, CompressedMatrix<T> a, int steps,
-                        Result result) {
+                        const __grid_constant__ CUtensorMap dense, CompressedMatrix<T> a,
+                        DepthParts parts, Result result) {
   if constexpr (ptx::kHopper) {
     using B = HopperSparseBlock;
     auto& shared = *reinterpret_cast<B::Shared*>(AlignedShared());
@@ -81,13 +80,14 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
     if (warp == B::kReaders) {
       if (thread % kWarp == 0) {
         BringSparseTiles<kByColumns>(shared, values, dense, static_cast<int>(row),
-                                     static_cast<int>(line), steps);
+                                     static_cast<int>(line), parts);
       }
       return;
     }
+    const int steps = parts.Count();
     const int group_row = WarpgroupIndex() * 64, warp_row = warp * 16;
     const auto metadata_of = [&](int step) {
-      return a.Metadata(row + warp_row, int64_t{step} * B::kDepth)[thread % kWarp];
+      return a.Metadata(row + warp_row, int64_t{parts.First() + step} * B::kDepth)[thread % kWarp];
     };
     Accumulators<1, B::kLines / 8> sums = {};
     ptx::PinRegisters(sums[0]);
@@ -134,15 +134,16 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
   }
 }
 
-/// Enqueues it for `rows` rows of A and a dense matrix of `depth` rows and `lines` columns; `dense`
-/// is that matrix with kByColumns, and otherwise its transpose. Its rows begin at multiples of 16
+/// Enqueues it for `rows` rows of A and a dense matrix; `dense` is that matrix with kByColumns, and
+/// otherwise its transpose. Its rows begin at multiples of 16
 /// bytes, and have a multiple of 8 elements.
 template <bool kByColumns, class T, class Result>
 Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
                                  const CompressedMatrix<T>& a, int64_t rows,
-                                 const TensorView& dense, const Result& result) {
+                                 const TensorView& dense, const DepthParts& parts,
+                                 const Result& result) {
   using B = HopperSparseBlock;
-  const int64_t depth = dense.shape[kByColumns ? 0 : 1], lines = dense.shape[kByColumns ? 1 : 0];
+  const int64_t lines = dense.shape[kByColumns ? 1 : 0];
   WEFT_ASSIGN_OR_RETURN(
       const CUtensorMap values,
       HeadTensorMap(
@@ -155,12 +156,12 @@ Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
                                                               .head_dim = dense.shape[1],
                                                               .stride = dense.row_stride},
                                                              kByColumns ? B::kDepth : B::kLines));
-  return Launch(stream, op,
-                {.grid = {CeilDiv(rows, SparseBlock::kRows), CeilDiv(lines, B::kLines)},
-                 .block = {B::kThreads},
-                 .shared_bytes = sizeof(B::Shared) + kTileAlignment},
-                HopperSparseProduct<T, kByColumns, Result>, values, map, a,
-                static_cast<int>(CeilDiv(depth, B::kDepth)), result);
+  return Launch(
+      stream, op,
+      {.grid = {CeilDiv(rows, SparseBlock::kRows), CeilDiv(lines, B::kLines), parts.count},
+       .block = {B::kThreads},
+       .shared_bytes = sizeof(B::Shared) + kTileAlignment},
+      HopperSparseProduct<T, kByColumns, Result>, values, map, a, parts, result);
 }
 
 }  // namespace weft::kernels::cuda

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_map.h"
 #include "kernels/cuda/swizzled_tile.h"
@@ -96,8 +94,9 @@ struct DenseColumns {
   }
 };
 
-/// Parts of the result that a warp holds begin at (warp_row, warp_line) of the block's, which
-/// begins at (row, line). Those of SparseBlock::kThreads threads, a block's first, are taken.
+// Results: Take() is called by the first SparseBlock::kThreads threads of a block, whose part of
+// the product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared`
+// is free and has room for a tile of kRows by kLines elements.
 
 /// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
 template <class T, bool kWide>
@@ -106,7 +105,6 @@ struct RoundedTranspose {
   const float* bias;  ///< [rows], or none
   int64_t lines, rows;
 
-  /// `shared` is free and has room for a tile of the result.
   template <int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
@@ -150,9 +148,10 @@ struct RoundedTranspose {
 /// Adds the product to a matrix of f32, or overwrites that.
 template <bool kWide>
 struct AddedSums {
-  StridedRows<float> to;  ///< [rows, lines]
+  StridedRows<float> to;  ///< [rows, lines], or such of each part of the depth
   int64_t rows, lines;
   bool accumulate;
+  int64_t part_elements = 0;  ///< From one part to the next.
 
   template <int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
@@ -167,7 +166,7 @@ struct AddedSums {
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
           const int64_t l = line + warp_line + 8 * n + AccumulatorColumn(i);
-          float* const at = to.At(r, l);
+          float* const at = to.At(r, l) + blockIdx.z * part_elements;
           float two[2] = {sums[m][n][i], sums[m][n][i + 1]};
           if constexpr (kWide) {
             if (l >= lines) continue;
@@ -210,10 +209,72 @@ __device__ __forceinline__ void MultiplyHalfStep(SparseSums& sums,
   }
 }
 
-/// result.Take(A times `dense`). Grid: blocks of rows of A and of lines.
+/// The depth of a product, cut into parts of some steps each: as many blocks as multiprocessors can
+/// share evenly, each for another part of a sum.
+struct DepthParts {
+  int steps = 0;    ///< Of the whole depth.
+  int of_part = 0;  ///< Of a part; the last one may have fewer.
+  unsigned count = 1;
+
+  __device__ __forceinline__ int First() const { return static_cast<int>(blockIdx.z) * of_part; }
+  __device__ __forceinline__ int Count() const {
+    const int rest = steps - First();
+    return rest < of_part ? rest : of_part;
+  }
+
+  static DepthParts Whole(int64_t depth) {
+    const auto steps = static_cast<int>(CeilDiv(depth, SparseBlock::kDepth));
+    return {steps, steps, 1};
+  }
+  /// In `blocks` blocks for each part.
+  static DepthParts For(int64_t depth, int64_t blocks, int multiprocessors) {
+    constexpr int kMost = 8, kLeastSteps = 16;
+    constexpr double kEvenEnough = 0.85;
+    DepthParts best = Whole(depth);
+    double most_used = 0;
+    for (int count = 1; count <= kMost; ++count) {
+      const int of_part = (best.steps + count - 1) / count;
+      if (count > 1 && of_part < kLeastSteps) break;
+      const int64_t items = blocks * count;
+      const int64_t rounds = (items + multiprocessors - 1) / multiprocessors;
+      const double used =
+          static_cast<double>(items) / static_cast<double>(rounds * multiprocessors);
+      if (used <= most_used) continue;
+      most_used = used;
+      best.of_part = of_part;
+      best.count = CeilDiv(best.steps, of_part);
+      if (used >= kEvenEnough) break;
+    }
+    return best;
+  }
+};
+
+/// to (+)= the sum of parts, in their order.
+struct SumOfParts {
+  StridedRows<float> to;
+  StridedRows<const float> parts;  ///< Of the first one.
+  int64_t part_elements;
+  int count;
+  bool accumulate;
+
+  template <int kCount>
+  __device__ void Apply(int64_t row, int64_t column) const {
+    float sums[kCount] = {};
+    if (accumulate) LoadFloats(to.At(row, column), sums);
+    for (int part = 0; part < count; ++part) {
+      const Packed<float, kCount> more =
+          LoadPacked<kCount>(parts.At(row, column) + part * part_elements);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) sums[k] += more[k];
+    }
+    StoreFloats(to.At(row, column), sums);
+  }
+};
+
+/// result.Take(A times `dense`). Grid: blocks of rows of A, of lines, and parts of the depth.
 template <class T, class Dense, class Result>
 __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
-    SparseProduct(CompressedMatrix<T> a, Dense dense, Result result) {
+    SparseProduct(CompressedMatrix<T> a, Dense dense, DepthParts parts, Result result) {
   using B = SparseBlock;
   using DenseTile = typename Dense::Tile;
   unsigned char* const shared = DynamicShared<unsigned char>();
@@ -221,7 +282,7 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   const int warp_row = warp / B::kWarpsAcross * B::kWarpRows;
   const int warp_line = warp % B::kWarpsAcross * B::kWarpLines;
   const int64_t row = int64_t{blockIdx.x} * B::kRows, line = int64_t{blockIdx.y} * B::kLines;
-  const int steps = static_cast<int>((dense.depth + B::kDepth - 1) / B::kDepth);
+  const int first = parts.First(), steps = parts.Count();
 
   const auto values_of = [&](int step) {
     return B::Values{shared + step % B::kStages * B::kStageBytes};
@@ -234,7 +295,7 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   };
   const auto fill = [&](int step) {
     if (step < steps) {
-      const int64_t k = int64_t{step} * B::kDepth;
+      const int64_t k = int64_t{first + step} * B::kDepth;
       values_of(step).template CopyAsync<B::kRows, B::kThreads>(a.Values(row, k), a.columns / 2,
                                                                 B::kRows, B::kDepth / 2);
       if (thread < B::kMetadataWords / 4) {
@@ -267,15 +328,16 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
 /// Enqueues it for `rows` rows of A.
 template <class T, class Dense, class Result>
 Status LaunchSparseProduct(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
-                           int64_t rows, const Dense& dense, const Result& result) {
+                           int64_t rows, const Dense& dense, const DepthParts& parts,
+                           const Result& result) {
   using B = SparseBlock;
   static_assert(B::kStages * B::kStageBytes >= B::kRows * B::kLines * 2);
-  static_assert(CompressedMatrix<T>::kGrain == B::kRows && kTile == B::kDepth);
+  static_assert(CompressedMatrix<T>::kGrain == B::kRows && kPackTile == B::kDepth);
   return Launch(stream, op,
-                {.grid = {CeilDiv(rows, B::kRows), CeilDiv(dense.lines, B::kLines)},
+                {.grid = {CeilDiv(rows, B::kRows), CeilDiv(dense.lines, B::kLines), parts.count},
                  .block = {B::kThreads},
                  .shared_bytes = B::kStages * B::kStageBytes},
-                SparseProduct<T, Dense, Result>, a, dense, result);
+                SparseProduct<T, Dense, Result>, a, dense, parts, result);
 }
 
 }  // namespace weft::kernels::cuda

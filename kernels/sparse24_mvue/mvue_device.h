@@ -5,9 +5,8 @@
 
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "common/rng.h"
+#include "kernels/cuda/vector.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/step_value.h"
 
@@ -43,7 +42,7 @@ inline MvueNumbers MvueNumbersOf(const MvueArgs& args, int64_t columns) {
 
 /// The first element at which the running sum of `a` passes `point`; the last one of those that are
 /// not 0 where rounding leaves it beyond all. None, which is 4, where all are 0.
-__device__ __forceinline__ int PassedBy(const float (&a)[4], float point) {
+__device__ __forceinline__ int FirstPassing(const float (&a)[4], float point) {
   int chosen = 4, last = 4;
   float running = 0;
 #pragma unroll
@@ -56,20 +55,20 @@ __device__ __forceinline__ int PassedBy(const float (&a)[4], float point) {
   return chosen == 4 ? last : chosen;
 }
 
-__device__ __forceinline__ float SumOf(const float (&a)[4]) {
+__device__ __forceinline__ float SumOfGroup(const float (&a)[4]) {
   return (a[0] + a[1]) + (a[2] + a[3]);
 }
 
 __device__ __forceinline__ void DrawSequential(float (&x)[4], float (&a)[4], const Philox4& words) {
-  const float share = SumOf(a) * 0x1.0p-22f;
+  const float share = SumOfGroup(a) * 0x1.0p-22f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] += share;
-  const float sum = SumOf(a);
-  const int first = PassedBy(a, UniformFloat(words.v[0]) * sum);
+  const float sum = SumOfGroup(a);
+  const int first = FirstPassing(a, UniformFloat(words.v[0]) * sum);
   float rest[4], k[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) rest[i] = i == first ? 0.0f : a[i];
-  const int second = PassedBy(rest, UniformFloat(words.v[1]) * SumOf(rest));
+  const int second = FirstPassing(rest, UniformFloat(words.v[1]) * SumOfGroup(rest));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     k[i] = a[i] / sum / ((a[(i + 1) % 4] + a[(i + 2) % 4]) + a[(i + 3) % 4]);
@@ -93,10 +92,10 @@ __device__ __forceinline__ void DrawMinimumVariance(float (&x)[4], const float (
   float rest[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) rest[i] = i == taken ? 0.0f : a[i];
-  const float rest_sum = SumOf(rest), spacing = taken < 4 ? rest_sum : 0.5f * rest_sum;
+  const float rest_sum = SumOfGroup(rest), spacing = taken < 4 ? rest_sum : 0.5f * rest_sum;
   const float point = __fmul_rn(UniformFloat(words.v[0]), spacing);
-  const int one = PassedBy(rest, point);
-  const int two = taken < 4 ? taken : PassedBy(rest, __fadd_rn(point, spacing));
+  const int one = FirstPassing(rest, point);
+  const int two = taken < 4 ? taken : FirstPassing(rest, __fadd_rn(point, spacing));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float scaled = x[i] * (spacing / rest[i]);
@@ -109,7 +108,7 @@ __device__ __forceinline__ void DrawGroup(MvueDraw draw, const Philox4& words, f
   float a[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = fabsf(x[i]);
-  const float sum = SumOf(a);
+  const float sum = SumOfGroup(a);
   if (draw == MvueDraw::kSequential) {
     DrawSequential(x, a, words);
   } else {

@@ -57,8 +57,8 @@ struct TrainingParts {
   /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
   /// share matrices too.
   std::function<Status(const TensorView&)> take_maxima;
-  /// Adds up over the ranks that have other parts of the same replica of the model: tensor-, expert-
-  /// and pipeline-parallel ones.
+  /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
+  /// expert- and pipeline-parallel ones.
   std::function<Status(std::span<double>)> sum_over_replica;
   /// Differentiates the loss of the batch of the step that is about to begin, at the values that
   /// the parameters have: the gradients become those of the step, summed over the ranks, times
