@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/spec/field.h"
@@ -9,6 +11,20 @@
 #include "common/spec/time_calibration.h"
 
 namespace weft {
+
+/// Products that workers measure: of dense operands (kProductRateNames), and of layers with 2:4
+/// sparse weights, by pass (common/model/mlp_products.h).
+inline constexpr std::array<std::string_view, 10> kMeasuredProducts = {
+    "fp32",
+    "bf16",
+    "fp16",
+    "fp8",
+    "sparse24_forward_fp32",
+    "sparse24_input_gradient_fp32",
+    "sparse24_weight_gradient_fp32",
+    "sparse24_forward_bf16",
+    "sparse24_input_gradient_bf16",
+    "sparse24_weight_gradient_bf16"};
 
 /// One measured matrix product.
 struct GemmRate {
@@ -23,7 +39,9 @@ struct GemmRate {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("precision", "Type of the inputs.").OneOf(kProductRateNames), self.precision);
+    visit(Field("precision", "Type of the inputs, or form and pass of the product.")
+              .OneOf(kMeasuredProducts),
+          self.precision);
     visit(Field("m", "Rows of the result."), self.m);
     visit(Field("n", "Columns of the result."), self.n);
     visit(Field("k", "Inner size."), self.k);
