@@ -160,8 +160,8 @@ int64_t MlpProductBytes(const MemoryInputs& inputs) {
   if (!mlp.any()) return 0;
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
-  const auto weights = static_cast<double>(DistinctBlocks(model) * (MlpInputs(model) + 1) *
-                                           model.width * MlpWidth(model) / shape.tensor);
+  const int64_t weights =
+      DistinctBlocks(model) * (MlpInputs(model) + 1) * model.width * MlpWidth(model) / shape.tensor;
   // Dense copies of them, of all packed numbers alike.
   const double dense = shape.packed == 0 ? 0
                                          : static_cast<double>(PackedBytes(inputs)) /
@@ -169,7 +169,7 @@ int64_t MlpProductBytes(const MemoryInputs& inputs) {
   const double instead = mlp.operand_bytes - dense;
   const double more = mlp.dense_share > 0 ? std::max(instead, 0.0) : instead;
   const bool own = mlp.dense_share < 1;
-  return static_cast<int64_t>(weights * (mlp.state_bytes + (own ? more : 0)));
+  return static_cast<int64_t>(static_cast<double>(weights) * (mlp.state_bytes + (own ? more : 0)));
 }
 
 int64_t FormatStateBytes(const MemoryInputs& inputs) {
