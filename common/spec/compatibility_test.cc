@@ -116,16 +116,12 @@ const std::map<const Feature*, Change>& Changes() {
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
       {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
       {FeatureOf("sparse24"), [](JobSpec& job) { job.train.sparsity.method = "measure"; }},
-      {FeatureOf("sparse24", 0),
-       [](JobSpec& job) {
-         job.train.sparsity = {.method = "static", .gradient_estimate = "exact"};
-       }},
-      {FeatureOf("sparse24", 1), [](JobSpec& job) { job.train.sparsity.method = "masked_decay"; }},
-      {FeatureOf("sparse24", 2),
+      {FeatureOf("sparse24", 0), [](JobSpec& job) { job.train.sparsity.method = "masked_decay"; }},
+      {FeatureOf("sparse24", 1),
        [](JobSpec& job) {
          job.train.sparsity = {.method = "sr_ste", .gradient_estimate = "exact"};
        }},
-      {FeatureOf("sparse24", 3),
+      {FeatureOf("sparse24", 2),
        [](JobSpec& job) {
          job.train.sparsity = {.method = "s_ste", .gradient_estimate = "exact"};
        }},

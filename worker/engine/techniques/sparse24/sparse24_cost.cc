@@ -30,10 +30,6 @@ const Feature kSparse24 = {
     .shown = [](const JobSpec& job) { return "train.sparsity " + job.train.sparsity.method; }};
 
 const Feature kSettings[] = {
-    {.name = "2:4 sparse products",
-     .setting = "train.sparsity",
-     .asked = [](const JobSpec& job) { return HasSparseProducts(job.train.sparsity); },
-     .shown = [](const JobSpec& job) { return "train.sparsity " + job.train.sparsity.method; }},
     {.name = "2:4 estimates of gradients",
      .setting = "train.sparsity.gradient_estimate",
      .asked =
@@ -53,10 +49,9 @@ const Feature kSettings[] = {
      .setting = "train.sparsity.method s_ste",
      .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
      .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }}};
-const Feature& kSparseProducts = kSettings[0];
-const Feature& kGradientEstimates = kSettings[1];
-const Feature& kWeightDecay = kSettings[2];
-const Feature& kSoftThreshold = kSettings[3];
+const Feature& kGradientEstimates = kSettings[0];
+const Feature& kWeightDecay = kSettings[1];
+const Feature& kSoftThreshold = kSettings[2];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kWholeWeights = "masks are searched in whole weights on the device";

@@ -267,7 +267,7 @@ std::vector<Sparse24Layer::Part> Sparse24ProductsFactory::Parts() const {
   std::vector<Sparse24Layer::Part> all;
   for (const auto& layer : layers_) {
     if (!layer->mask()) continue;
-    for (Sparse24Layer::Part& part : layer->Parts()) all.push_back(std::move(part));
+    for (const Sparse24Layer::Part& part : layer->Parts()) all.push_back(part);
   }
   return all;
 }
