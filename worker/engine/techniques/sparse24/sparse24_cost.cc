@@ -64,11 +64,11 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kNotYet, kDense},
+    {&kSoftThreshold, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
     // By sequence.
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
      "train.sparsity.gradient_estimate exact, or model.stochastic_depth.mode batch"},
-    {&kSoftThreshold, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
     {&kGradientEstimates, &kContextParallel, kNotYet, "train.sparsity.gradient_estimate exact"},
     {&kWeightDecay, &kBf16Pure, "the decay is lost when weights are rounded to bf16",
      "train.precision bf16, or train.sparsity.method masked_decay"},
