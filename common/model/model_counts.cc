@@ -58,7 +58,7 @@ int64_t LayersTraining(const ModelShape& shape, const Which& which) {
   return layers;
 }
 
-/// A product that layers of blocks compute, each so many times in all.
+/// A matrix product of the blocks, and how often all layers together compute each of its passes.
 struct BlockProduct {
   int64_t out = 0, in = 0;
   int64_t forward = 0, input = 0, weight = 0;

@@ -25,7 +25,7 @@ int64_t MuonWorkspace(const ParameterInfo& parameter, DType products) {
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
 }
 
-/// Parameters of which the same is kept.
+/// Groups of parameters whose optimizer state has the same size per element.
 std::vector<ParameterGroup> GroupsOf(const ModelSpec& model, const JobSpec& job, int64_t tensor,
                                      int64_t rows) {
   const bool apart =

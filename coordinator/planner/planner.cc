@@ -355,10 +355,12 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
   for (const TechniqueCost* technique : TechniqueCosts()) {
     const std::optional<JobSpec> without = technique->WithoutProducts(job);
     if (!without) continue;
-    WEFT_ASSIGN_OR_RETURN(const PlanReport dense, plan(*without));
+    const Result<PlanReport> dense = plan(*without);
+    if (dense.status().code() == StatusCode::kAborted) return dense.status();
+    if (!dense.ok()) continue;  // Only the products let the job fit.
     PlanCandidate& chosen = report.candidates.front();
     const double own = chosen.plan.prediction.step_seconds;
-    const double other = dense.candidates.front().plan.prediction.step_seconds;
+    const double other = dense->candidates.front().plan.prediction.step_seconds;
     const std::string name(technique->feature().name);
     // Within what predictions can tell.
     constexpr double kAlike = 0.005;

@@ -72,7 +72,8 @@ class ProcessorRates final : public StepRates {
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
-  /// The rate of products of that name, as GemmFlopsPerSecond says, on so many threads.
+  /// FLOP/s of the products called `name` (GemmRate::precision) on `threads` threads: the mean that
+  /// GemmFlopsPerSecond describes over what was measured on `measured` threads.
   double MeasuredRate(std::string_view name, int64_t m, int64_t n, int64_t k, int64_t measured,
                       int64_t threads) const;
   /// How many ranks take turns on each processor of the worker; at least 1.

@@ -22,7 +22,7 @@ Status RunTileProducts(const Stream& stream, DType dtype, int columns, const voi
 
 /// c [16, 8] f32 = a times b [32, 8], in bf16 or f16 on the sparse tensor cores: a [16, 16] are the
 /// two that are kept of each four in a row, places [32] u32 where they are, as
-/// ptx::MultiplyAddSparse has them, of which it reads that of the lanes of `pair`, 0 or 1.
+/// ptx::MultiplyAddSparse has them. It reads those of the lanes of `pair`, 0 or 1.
 Status RunSparseTensorCores(const Stream& stream, DType dtype, const void* a, const void* b,
                             const uint32_t* places, int pair, float* c);
 

@@ -153,8 +153,8 @@ __device__ __forceinline__ void MultiplyAdd<Half>(float (&c)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// c += A B for A [16, 32], of which two of each four neighbours in a row are not 0, and B [32, 8]
-/// of T, BFloat16 or Half, sums in f32. a[i] holds those two of row group + 8 (i % 2), columns
+/// c += A B for A [16, 32], 2:4 sparse along its rows, and B [32, 8] of T, BFloat16 or Half, sums
+/// in f32. a[i] holds the two kept values of row group + 8 (i % 2), columns
 /// 4 t + 16 (i / 2) to 4 t + 3 + 16 (i / 2); b[i] and c[i] are as in MultiplyAdd. Where they are is
 /// said in `places` of lanes 4 group + 2 kPair and the next, whose number modulo 2 is h: bits
 /// 4 q to 4 q + 3 are the column in its four of the first, and of the second times 4, the first

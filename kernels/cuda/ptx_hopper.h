@@ -204,8 +204,8 @@ WEFT_MULTIPLY_TYPE(Half, "f16")
 #undef WEFT_MULTIPLY_TYPE
 #undef WEFT_MULTIPLY
 
-/// Starts c += A B of a warpgroup for A [64, 32], of which two of each four neighbours in a row are
-/// not 0, and B [32, 128] of T. The descriptor `a` is of those two, [64, 16], in rows along the
+/// Starts c += A B of a warpgroup for A [64, 32], 2:4 sparse along its rows, and B [32, 128] of T.
+/// The descriptor `a` is of the two kept values of each four, [64, 16], in rows along the
 /// depth; B is by its columns with kByColumns, otherwise by its rows. `places` of warp w says where
 /// they are in rows 16 w to 16 w + 15, as ptx::MultiplyAddSparse has it with kPair, and must not
 /// change until the product is waited for (KeepRegister).

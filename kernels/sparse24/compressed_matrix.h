@@ -1,7 +1,7 @@
 #pragma once
 
-// A matrix of which two of each four neighbours in a row are kept, as the sparse tensor cores read
-// it: the values that are kept, and metadata, which says where they are. Device only, except sizes.
+// A matrix that is 2:4 sparse along its rows, as the sparse tensor cores read it: the values that
+// are kept, and metadata, which says where they are. Device only, except sizes.
 
 #include <cstdint>
 
@@ -30,8 +30,7 @@ inline constexpr int kPackTile = 64;
 inline constexpr int kPackFours = kPackTile / 4;
 inline constexpr int kPackThreads = kPackFours * kPackFours;
 
-/// The compressed matrix in memory: `rows` and `columns` are multiples of 128, of which what is
-/// behind the matrix holds zeros.
+/// The compressed matrix in memory: `rows` and `columns` are padded to multiples of 128 with zeros.
 template <class T>
 struct CompressedMatrix {
   T* values;           ///< [rows, columns / 2]

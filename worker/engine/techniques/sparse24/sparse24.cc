@@ -126,11 +126,11 @@ class Sparse24 : public Technique {
     return tensors;
   }
 
-  // Masks of a step are searched at the end of the one before.
+  // Masks of a step are searched at the end of the one before, those of the first at its beginning.
   void OnRestored(int64_t steps) override {
-    has_masks_ = true;
+    has_masks_ = steps > 0;
     factory_.MasksChanged();
-    searched_step_ = steps;
+    searched_step_ = has_masks_ ? steps : -1;
     flips_.reset();
   }
 

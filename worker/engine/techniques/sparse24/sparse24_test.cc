@@ -321,7 +321,7 @@ TEST(Sparse24, EndsDense) {
 TEST(Sparse24, ARestoredStateGoesOnBitForBit) {
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
   for (const char* method : {"masked_decay", "sr_ste", "s_ste", "static"}) {
-    for (const int steps : {3, 4}) {
+    for (const int steps : {0, 3, 4}) {
       SCOPED_TRACE(std::string(method) + " " + std::to_string(steps));
       SparsitySpec spec{.method = method, .mask_interval = 3};
       TinyTraining original(JobOf(spec), TinyPlan("bf16", 2, 2), tokens);
