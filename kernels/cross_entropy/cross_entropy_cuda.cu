@@ -3,6 +3,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cross_entropy/cross_entropy_check.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/vector.h"
 
@@ -25,6 +26,11 @@ struct Rows {
   int32_t* predictions;  ///< or nullptr
 };
 
+__device__ __forceinline__ float Exp(float x) {
+  constexpr float kLog2E = 1.44269504f;
+  return ptx::Exp2(x * kLog2E);
+}
+
 // What one pass over some logits of a row finds: their sum of exp(logit - max), and the first place
 // of the largest one.
 struct Softmax {
@@ -32,24 +38,43 @@ struct Softmax {
   float sum = 0;
   int largest = 0x7fffffff;
 
-  __device__ void Add(float logit, int column) {
-    if (logit > max) {
-      sum = sum * expf(max - logit) + 1.0f;
-      max = logit;
-      largest = column;
-    } else {
-      // Equal infinities have a difference of NaN, and a NaN must reach the sum.
-      sum += logit == max ? 1.0f : expf(logit - max);
+  // Neighbours of a row, from `column` on: one look at the largest of them for all.
+  template <int kCount>
+  __device__ void Add(const float (&logits)[kCount], int column) {
+    float most = logits[0];
+    int place = 0;
+#pragma unroll
+    for (int k = 1; k < kCount; ++k) {
+      if (logits[k] > most) {
+        most = logits[k];
+        place = k;
+      }
     }
+    // A NaN in the first place hides what follows.
+    if constexpr (kCount > 1) {
+      if (most != most) {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) Add({logits[k]}, column + k);
+        return;
+      }
+    }
+    if (most > max) {
+      sum *= Exp(max - most);
+      max = most;
+      largest = column + place;
+    }
+    // Equal infinities have a difference of NaN, and a NaN must reach the sum.
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sum += logits[k] == max ? 1.0f : Exp(logits[k] - max);
   }
 
   __device__ void Merge(float other_max, float other_sum, int other_largest) {
     if (other_max > max) {
-      sum = sum * expf(max - other_max) + other_sum;
+      sum = sum * Exp(max - other_max) + other_sum;
       max = other_max;
       largest = other_largest;
     } else {
-      sum += other_max == max ? other_sum : other_sum * expf(other_max - max);
+      sum += other_max == max ? other_sum : other_sum * Exp(other_max - max);
       if (other_max == max && other_largest < largest) largest = other_largest;
     }
   }
@@ -78,11 +103,11 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
   if (inside || a.predictions != nullptr) {
     for (int c = thread * kCount; c < a.vocabulary; c += kStep) {
       if (c + kCount <= a.vocabulary) {
-        const Packed<T, kCount> packed = LoadPacked<kCount>(logits + c);
-#pragma unroll
-        for (int k = 0; k < kCount; ++k) own.Add(packed[k], c + k);
+        float values[kCount];
+        LoadFloats(logits + c, values);
+        own.Add(values, c);
       } else {
-        for (int k = c; k < a.vocabulary; ++k) own.Add(Widen(logits[k]), k);
+        for (int k = c; k < a.vocabulary; ++k) own.Add({Widen(logits[k])}, k);
       }
     }
   }
@@ -116,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
   const float factor = inside ? grad_scale / all.sum : 0.0f;
   const auto gradient = [&](float logit, int column) {
     if (!inside || column >= a.vocabulary) return 0.0f;
-    const float p = expf(logit - all.max) * factor;
+    const float p = Exp(logit - all.max) * factor;
     return column == target ? p - grad_scale : p;
   };
   for (int c = thread * kCount; c < a.columns; c += kStep) {
@@ -161,11 +186,11 @@ __global__ void __launch_bounds__(kThreads) MeasureLogitsPartKernel(PartRows<T> 
   if (inside) {
     for (int c = thread * kCount; c < a.vocabulary; c += kThreads * kCount) {
       if (c + kCount <= a.vocabulary) {
-        const Packed<T, kCount> packed = LoadPacked<kCount>(logits + c);
-#pragma unroll
-        for (int k = 0; k < kCount; ++k) own.Add(packed[k], c + k);
+        float values[kCount];
+        LoadFloats(logits + c, values);
+        own.Add(values, c);
       } else {
-        for (int k = c; k < a.vocabulary; ++k) own.Add(Widen(logits[k]), k);
+        for (int k = c; k < a.vocabulary; ++k) own.Add({Widen(logits[k])}, k);
       }
     }
   }
@@ -203,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyOfPartsKernel(PartRows<T
   float sum = 0, at_target = 0;
   for (int rank = 0; rank < a.ranks; ++rank) {
     const float* of_rank = found + rank * rank_stride;
-    sum += of_rank[a.rows] * expf(of_rank[0] - max);
+    sum += of_rank[a.rows] * Exp(of_rank[0] - max);
     at_target += of_rank[2 * a.rows];
   }
   if (thread == 0) {
@@ -213,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyOfPartsKernel(PartRows<T
   const float factor = inside ? a.grad_scale / sum : 0.0f;
   const auto gradient = [&](float logit, int c) {
     if (!inside || c >= a.vocabulary) return 0.0f;
-    const float p = expf(logit - max) * factor;
+    const float p = Exp(logit - max) * factor;
     return c == column ? p - a.grad_scale : p;
   };
   for (int c = thread * kCount; c < a.columns; c += kThreads * kCount) {

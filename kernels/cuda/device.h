@@ -33,8 +33,8 @@ class DeviceMemory {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  /// Copies `bytes`, from and to the beginning or what lies `offset` behind it, and returns when
-  /// that is done.
+  /// Copies `bytes`, from and to the beginning or what lies `offset` behind it, after all that is
+  /// enqueued on the device, and returns when that is done.
   Status CopyFrom(const void* host, size_t bytes, size_t offset = 0);
   Status CopyTo(void* host, size_t bytes) const;
 

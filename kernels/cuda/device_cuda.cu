@@ -72,11 +72,14 @@ Status DeviceMemory::CopyFrom(const void* host, size_t bytes, size_t offset) {
   WEFT_RETURN_IF_CUDA_ERROR(
       "copying to the device",
       cudaMemcpy(static_cast<char*>(data_) + offset, host, bytes, cudaMemcpyHostToDevice));
+  // It returns when the bytes are staged, and streams of ours do not wait for the default one.
+  WEFT_RETURN_IF_CUDA_ERROR("copying to the device", cudaDeviceSynchronize());
   return OkStatus();
 }
 
 Status DeviceMemory::CopyTo(void* host, size_t bytes) const {
   WEFT_CHECK(bytes <= bytes_, "copy past the end of device memory");
+  WEFT_RETURN_IF_CUDA_ERROR("copying from the device", cudaDeviceSynchronize());
   WEFT_RETURN_IF_CUDA_ERROR("copying from the device",
                             cudaMemcpy(host, data_, bytes, cudaMemcpyDeviceToHost));
   return OkStatus();

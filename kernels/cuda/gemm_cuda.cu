@@ -59,9 +59,13 @@ PlanKey::Operand KeyOf(const TensorView& matrix) {
 struct Plan {
   cublasLtMatmulDescOpaque_t operation;
   std::array<cublasLtMatrixLayoutOpaque_t, 4> layouts;  // As the operands of the key.
-  cublasLtMatmulAlgo_t algorithm;
-  size_t workspace = 0;
-  bool served = false;  // Whether cuBLASLt knows an algorithm.
+  // What cuBLASLt proposes, the best first. It may still refuse one when it is called.
+  static constexpr int kMostAlgorithms = 8;
+  std::array<cublasLtMatmulAlgo_t, kMostAlgorithms> algorithms;
+  int count = 0, chosen = 0;
+  size_t workspace = 0;  // Enough for all of them.
+
+  bool served() const { return chosen < count; }
 };
 
 std::string Describe(const GemmArgs& args) {
@@ -198,17 +202,18 @@ class GemmPlans {
                                             static_cast<uint64_t>(operand.rows), operand.stride),
                    Prefer(preference, kAlignments[i], operand.alignment)}));
     }
-    cublasLtMatmulHeuristicResult_t found;
+    std::array<cublasLtMatmulHeuristicResult_t, Plan::kMostAlgorithms> found;
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, &plan.operation, &plan.layouts[1], &plan.layouts[0], &plan.layouts[2],
-        &plan.layouts[3], &preference, 1, &found, &count);
+        &plan.layouts[3], &preference, Plan::kMostAlgorithms, found.data(), &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return OkStatus();
     WEFT_RETURN_IF_ERROR(Checked(op, "cublasLtMatmulAlgoGetHeuristic", args, {status}));
-    if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return OkStatus();
-    plan.algorithm = found.algo;
-    plan.workspace = found.workspaceSize;
-    plan.served = true;
+    for (int i = 0; i < count; ++i) {
+      if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      plan.algorithms[plan.count++] = found[i].algo;
+      plan.workspace = std::max(plan.workspace, found[i].workspaceSize);
+    }
     return OkStatus();
   }
 
@@ -245,7 +250,8 @@ Status RepeatRow(const Stream& stream, std::string_view op, const TensorView& bi
   });
 }
 
-// One call of the library. `workspace` holds as much as the plan asks for.
+// One call of the library. `workspace` holds as much as the plan asks for. Where the library takes
+// back all that it has proposed the plan serves no more.
 Status Multiply(const Stream& stream, std::string_view op, const GemmArgs& args,
                 const GemmPlans& plans, Plan& plan, void* vector, void* workspace) {
   WEFT_RETURN_IF_ERROR(SetScales(op, args, plan));
@@ -254,13 +260,19 @@ Status Multiply(const Stream& stream, std::string_view op, const GemmArgs& args,
         Checked(op, "describing GELU", args,
                 {Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.before.data)}));
   }
-  return Checked(
-      op, "cublasLtMatmul", args,
-      {Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector),
-       cublasLtMatmul(plans.handle(), &plan.operation, &args.alpha, args.b.data, &plan.layouts[1],
-                      args.a.data, &plan.layouts[0], &args.beta, args.plus.data, &plan.layouts[2],
-                      args.c.data, &plan.layouts[3], &plan.algorithm, workspace, plan.workspace,
-                      stream.cuda->handle())});
+  WEFT_RETURN_IF_ERROR(Checked(op, "describing the bias", args,
+                               {Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector)}));
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  while (plan.served()) {
+    status = cublasLtMatmul(plans.handle(), &plan.operation, &args.alpha, args.b.data,
+                            &plan.layouts[1], args.a.data, &plan.layouts[0], &args.beta,
+                            args.plus.data, &plan.layouts[2], args.c.data, &plan.layouts[3],
+                            &plan.algorithms[static_cast<size_t>(plan.chosen)], workspace,
+                            plan.workspace, stream.cuda->handle());
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) break;
+    ++plan.chosen;
+  }
+  return Checked(op, "cublasLtMatmul", args, {status});
 }
 
 constexpr size_t kScratchAlignment = 256;
@@ -286,11 +298,17 @@ cublasLtEpilogue_t EpilogueOf(const GemmArgs& args) {
 
 Status Plain(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
   WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, EpilogueOf(args), nullptr));
-  if (!plan->served) {
-    return InternalError(std::string(op) + ": cuBLASLt has no algorithm for " + Describe(args));
+  if (plan->served()) {
+    WEFT_ASSIGN_OR_RETURN(void* workspace, stream.cuda->Scratch(op, plan->workspace));
+    const Status status = Multiply(stream, op, args, plans, *plan, nullptr, workspace);
+    if (plan->served()) return status;
   }
-  WEFT_ASSIGN_OR_RETURN(void* workspace, stream.cuda->Scratch(op, plan->workspace));
-  return Multiply(stream, op, args, plans, *plan, nullptr, workspace);
+  if (args.fast_sums) {
+    GemmArgs exact = args;
+    exact.fast_sums = false;
+    return Plain(stream, op, exact, plans);
+  }
+  return InternalError(std::string(op) + ": cuBLASLt has no algorithm for " + Describe(args));
 }
 
 // cuBLASLt takes a bias of c's type only.
@@ -298,43 +316,29 @@ Status WithBias(const Stream& stream, std::string_view op, const GemmArgs& args,
   const bool rounds = args.bias.dtype != args.c.dtype;
   WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, EpilogueOf(args),
                                                rounds ? InScratch() : args.bias.data));
-  if (!plan->served) {
-    GemmArgs rest = args;
-    rest.bias = {};
-    rest.beta = 1;
-    rest.plus = rest.c;
-    WEFT_RETURN_IF_ERROR(RepeatRow(stream, op, args.bias, args.c));
-    return Plain(stream, op, rest, plans);
+  if (plan->served()) {
+    const size_t offset = RoundedUp(plan->workspace);
+    const size_t bytes = rounds ? offset + args.bias.shape[0] * DTypeSize(args.c.dtype) : offset;
+    WEFT_ASSIGN_OR_RETURN(void* scratch, stream.cuda->Scratch(op, bytes));
+    TensorView bias = args.bias;
+    if (rounds) {
+      bias = TensorView(static_cast<char*>(scratch) + offset, args.c.dtype, args.bias.shape,
+                        args.bias.device);
+      WEFT_RETURN_IF_ERROR(Cast(stream, {.x = args.bias, .y = bias}));
+    }
+    const Status status = Multiply(stream, op, args, plans, *plan, bias.data, scratch);
+    if (plan->served()) return status;
   }
-  const size_t offset = RoundedUp(plan->workspace);
-  const size_t bytes = rounds ? offset + args.bias.shape[0] * DTypeSize(args.c.dtype) : offset;
-  WEFT_ASSIGN_OR_RETURN(void* scratch, stream.cuda->Scratch(op, bytes));
-  TensorView bias = args.bias;
-  if (rounds) {
-    bias = TensorView(static_cast<char*>(scratch) + offset, args.c.dtype, args.bias.shape,
-                      args.bias.device);
-    WEFT_RETURN_IF_ERROR(Cast(stream, {.x = args.bias, .y = bias}));
-  }
-  return Multiply(stream, op, args, plans, *plan, bias.data, scratch);
+  GemmArgs rest = args;
+  rest.bias = {};
+  rest.beta = 1;
+  rest.plus = rest.c;
+  WEFT_RETURN_IF_ERROR(RepeatRow(stream, op, args.bias, args.c));
+  return Plain(stream, op, rest, plans);
 }
 
-// cuBLASLt sums in c's type, and overwrites.
+// The library can sum with the product, but its products are slower then than both by themselves.
 Status WithSums(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
-  const bool fits = args.c.dtype == DType::kF32 && args.a.shape[0] > 1;
-  if (fits) {
-    WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, CUBLASLT_EPILOGUE_BGRADB,
-                                                 args.add_a_sums ? InScratch() : args.a_sums.data));
-    if (plan->served) {
-      const size_t offset = RoundedUp(plan->workspace);
-      const size_t bytes = args.add_a_sums ? offset + args.a_sums.Bytes() : offset;
-      WEFT_ASSIGN_OR_RETURN(void* scratch, stream.cuda->Scratch(op, bytes));
-      TensorView sums = args.a_sums;
-      if (args.add_a_sums) sums.data = static_cast<char*>(scratch) + offset;
-      WEFT_RETURN_IF_ERROR(Multiply(stream, op, args, plans, *plan, sums.data, scratch));
-      if (!args.add_a_sums) return OkStatus();
-      return Add(stream, {.a = args.a_sums, .b = sums, .y = args.a_sums});
-    }
-  }
   WEFT_RETURN_IF_ERROR(WithFloatType(args.a.dtype, [&]<class T>() {
     return ColumnSums<T>(stream, op, args.a, args.add_a_sums, args.a_sums.As<float>());
   }));
@@ -355,7 +359,7 @@ Result<bool> ServesGelu(const Stream& stream, std::string_view op, const GemmArg
   const bool rounds = args.bias.dtype != args.c.dtype;
   const void* vector = !args.bias ? nullptr : rounds ? InScratch() : args.bias.data;
   WEFT_ASSIGN_OR_RETURN(const Plan* plan, plans.Get(stream, op, args, EpilogueOf(args), vector));
-  return plan->served;
+  return plan->served();
 }
 
 Status Product(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {

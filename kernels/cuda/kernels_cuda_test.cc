@@ -104,6 +104,7 @@ TEST_F(KernelsOnCuda, AttentionOnHopper) {
 TEST_F(KernelsOnCuda, AttentionByCudnnAlone) {
   const auto library = cuda::LoadCudnn();
   if (!library.ok()) GTEST_SKIP() << library.status().ToString();
+  if ((*library)->get_version() < 91600) GTEST_SKIP() << "cuDNN before 9.16";
   Open(9, cuda::AttentionChoice::kCudnnOnly);
   std::vector<testing::OpCase> cases = testing::AttentionCases();
   std::erase_if(cases, [](const testing::OpCase& op_case) {
@@ -119,6 +120,7 @@ TEST_F(KernelsOnCuda, AttentionByCudnnAlone) {
 TEST_F(KernelsOnCuda, AttentionByCudnnIsRecordedInGraphs) {
   const auto library = cuda::LoadCudnn();
   if (!library.ok()) GTEST_SKIP() << library.status().ToString();
+  if ((*library)->get_version() < 91600) GTEST_SKIP() << "cuDNN before 9.16";
   // Scratch memory of streams for tests is never where it was.
   auto state =
       cuda::StreamState::Create(0, {.newest = 9, .attention = cuda::AttentionChoice::kCudnnOnly});

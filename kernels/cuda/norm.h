@@ -124,8 +124,15 @@ __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows
   }
 }
 
-/// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2, width],
-/// where each element has one thread.
+/// Columns that are summed for a width: whole steps of kCount for each of `threads` threads.
+__host__ __device__ constexpr int SummedColumns(int width, int threads, int count) {
+  const int step = threads * count;
+  return (width + step - 1) / step * step;
+}
+
+/// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2,
+/// SummedColumns], where each element has one thread. The kCount neighbours of a thread are
+/// `threads` apart there, so that a warp meets all banks.
 template <bool kCentered, bool kPart, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads)
     NormBackwardKernel(NormBackwardRows<T> a, int warps) {
@@ -135,12 +142,10 @@ __global__ void __launch_bounds__(kRowThreads)
   [[maybe_unused]] constexpr int kUnroll = kKeeps ? kVectors : 4;
   RowGroup group(warps);
   const int first = group.thread * kCount, step = group.threads * kCount;
-  float* own = DynamicShared<float>() + int64_t{group.index} * 2 * a.width;
+  const int summed = SummedColumns(a.width, group.threads, kCount);
+  float* own = DynamicShared<float>() + int64_t{group.index} * 2 * summed + group.thread;
   if (a.partial != nullptr) {
-    for (int c = first; c < a.width; c += step) {
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) own[c + k] = own[a.width + c + k] = 0;
-    }
+    for (int c = 0; c < 2 * summed; c += group.threads) own[c] = 0;
   }
   const int64_t stride = int64_t{gridDim.x} * group.groups;
   for (int64_t top = int64_t{blockIdx.x} * group.groups; top < a.rows; top += stride) {
@@ -180,8 +185,9 @@ __global__ void __launch_bounds__(kRowThreads)
         sums[0] += g * normed;
         sums[1] += g;
         if (a.partial != nullptr) {
-          own[c + k] += dy[k] * normed;
-          if constexpr (kCentered) own[a.width + c + k] += dy[k];
+          float* const sum = own + i * step + k * group.threads;
+          *sum += dy[k] * normed;
+          if constexpr (kCentered) sum[summed] += dy[k];
         }
       }
     }
@@ -213,10 +219,12 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   if (a.partial == nullptr) return;
   __syncthreads();
-  const float* all = DynamicShared<float>();
   for (int c = static_cast<int>(threadIdx.x); c < 2 * a.width; c += static_cast<int>(blockDim.x)) {
+    const int half = c < a.width ? 0 : 1, column = c - half * a.width, of_step = column % step;
+    const float* all = DynamicShared<float>() + half * summed + column - of_step +
+                       of_step % kCount * group.threads + of_step / kCount;
     float sum = 0;
-    for (int g = 0; g < group.groups; ++g) sum += all[g * 2 * a.width + c];
+    for (int g = 0; g < group.groups; ++g) sum += all[g * 2 * summed];
     a.partial[int64_t{blockIdx.x} * 2 * a.width + c] = sum;
   }
 }
@@ -250,8 +258,11 @@ Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<
   if (rows.rows == 0) return OkStatus();
   RowShape shape = RowShapeOf(rows.width);
   const bool sums = dweight != nullptr || dbias != nullptr;
+  const bool wide = rows.width % kWide<T> == 0 &&
+                    Aligned16(rows.dy, rows.x, rows.weight, rows.dresidual, rows.dx);
+  const int summed = SummedColumns(rows.width, shape.warps * kWarp, wide ? kWide<T> : 1);
   const auto shared_bytes = [&] {
-    return sums ? shape.groups * 2 * rows.width * sizeof(float) : size_t{0};
+    return sums ? shape.groups * 2 * summed * sizeof(float) : size_t{0};
   };
   // Few enough rows side by side that several blocks fit on a multiprocessor.
   while (shape.groups > 1 && shared_bytes() > (size_t{48} << 10)) --shape.groups;
@@ -264,8 +275,6 @@ Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<
     WEFT_ASSIGN_OR_RETURN(rows.partial,
                           ScratchOf<float>(stream, op, int64_t{blocks} * 2 * rows.width));
   }
-  const bool wide = rows.width % kWide<T> == 0 &&
-                    Aligned16(rows.dy, rows.x, rows.weight, rows.dresidual, rows.dx);
   WEFT_RETURN_IF_ERROR(Launch(
       stream, op, {.grid = {blocks}, .block = {shape.threads()}, .shared_bytes = shared_bytes()},
       wide ? NormBackwardKernel<kCentered, kPart, T, kWide<T>>

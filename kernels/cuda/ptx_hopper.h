@@ -208,7 +208,7 @@ WEFT_MULTIPLY_TYPE(Half, "f16")
 /// The descriptor `a` is of the two kept values of each four, [64, 16], in rows along the
 /// depth; B is by its columns with kByColumns, otherwise by its rows. `places` of warp w says where
 /// they are in rows 16 w to 16 w + 15, as ptx::MultiplyAddSparse has it with kPair, and must not
-/// change until the product is waited for (KeepRegister).
+/// change until the product is waited for.
 template <class T, int kPair, bool kByColumns>
 __device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b,
                                                        const uint32_t& places) {
@@ -225,12 +225,6 @@ __device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[16][4], uint64
     WEFT_MULTIPLY_SPARSE("bf16");
   }
 #undef WEFT_MULTIPLY_SPARSE
-}
-
-/// Keeps the compiler from using the register of `value` for something else before: called after
-/// WaitForProducts of the products that read it.
-__device__ __forceinline__ void KeepRegister(uint32_t& value) {
-  asm volatile("" : "+r"(value)::"memory");
 }
 
 #undef WEFT_NAMES_64

@@ -7,7 +7,8 @@ namespace weft::kernels {
 /// A matrix of FP8 numbers that stand for others: element = code x inverse_scale.
 struct Fp8Matrix {
   TensorView codes;          ///< E4M3 or E5M2, contiguous, at a multiple of 16 bytes
-  TensorView inverse_scale;  ///< [1] f32, read when the stream comes to it
+  /// [1] f32 at a multiple of 16 bytes, read when the stream comes to it.
+  TensorView inverse_scale;
 };
 
 /// c = a bᵀ + bias, or c += a bᵀ: the three products of a linear layer, both operands with the
@@ -17,9 +18,9 @@ struct Fp8Matrix {
 ///   dw += dyᵀ x         a = dyᵀ [out, rows],  b = xᵀ [in, rows], rows padded with zeros
 /// k and n are multiples of 16. One operand may be E5M2, not both.
 ///
-/// Products of FP8 values are exact in f32, and their sums are f32, so that back ends differ by the
-/// order of additions alone; with fast_sums a device may keep partial sums in fewer bits (Hopper:
-/// about 14 in place of 24). The sum is multiplied by the two scales, the bias added, and the
+/// Products of FP8 values are exact in f32, and their sums are f32 on a CPU. A device may keep
+/// partial sums in fewer bits (Hopper: about 14 in place of 24): those of some columns, and with
+/// fast_sums all of them. The sum is multiplied by the two scales, the bias added, and the
 /// result rounded once. Deterministic for a fixed number of threads. kInvalid when arguments do not
 /// fit; inputs and outputs do not overlap.
 struct MatmulFp8Args {

@@ -28,8 +28,9 @@ Status CheckMatmulFp8(const Stream& stream, const MatmulFp8Args& args) {
   check.ContiguousTensor("a's inverse_scale", args.a.inverse_scale, Shape{1}, {DType::kF32});
   check.ContiguousTensor("b's inverse_scale", args.b.inverse_scale, Shape{1}, {DType::kF32});
   check.ContiguousTensor("c", args.c, Shape{m, n}, {DType::kBF16, DType::kF32});
-  check.That(Aligned(a) && Aligned(b) && Aligned(args.c),
-             "a, b and c must begin at multiples of 16 bytes");
+  check.That(Aligned(a) && Aligned(b) && Aligned(args.c) && Aligned(args.a.inverse_scale) &&
+                 Aligned(args.b.inverse_scale),
+             "a, b, their scales and c must begin at multiples of 16 bytes");
   if (args.bias) {
     check.ContiguousTensor("bias", args.bias, Shape{n}, {DType::kBF16});
     check.That(args.c.dtype == DType::kBF16, "a bias goes with bf16 c");

@@ -11,7 +11,9 @@
 namespace weft::kernels::cpu {
 namespace {
 
-// Rows of a weight gradient that are listed at a time: their lists stay in the last-level cache.
+// Of a weight gradient's dy: rows and elements that are listed at a time. The lists stay in the
+// last-level cache, and the gradient is added to once for all these rows.
+constexpr int64_t kListedRows = 8192;
 constexpr int64_t kListedElements = int64_t{2} << 20;
 
 // W for y = x Wᵀ, and its transpose for dx = dy W.
@@ -68,6 +70,16 @@ class CpuSparseWeight : public SparseWeight {
   bool listed_ = false, packed_ = false;
 };
 
+// Rows [row, row + rows) and columns likewise of a matrix.
+TensorView Part(const TensorView& matrix, int64_t row, int64_t rows, int64_t column,
+                int64_t columns) {
+  TensorView part = matrix;
+  part.data = static_cast<char*>(matrix.data) +
+              (row * matrix.row_stride + column) * static_cast<int64_t>(DTypeSize(matrix.dtype));
+  part.shape = {rows, columns};
+  return part;
+}
+
 Result<const CpuSparseWeight*> Packed(const SparseWeight& weight) {
   const auto* own = dynamic_cast<const CpuSparseWeight*>(&weight);
   if (own == nullptr) return InvalidError("the sparse weight is one of another device");
@@ -102,38 +114,39 @@ Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs
   WEFT_RETURN_IF_ERROR(CheckSparseBackwardWeight(stream, args));
   const int64_t rows = args.dy.shape[0], out = args.dy.shape[1];
   if (out == 0) return OkStatus();
-  const SparseKernels& kernels = PickSparseKernels();
-  const int64_t most = std::max<int64_t>(kListedElements / out / kernels.depth, 1) * kernels.depth;
-  const auto part_of = [](const TensorView& view, int64_t first, int64_t count) {
-    TensorView part = view;
-    part.data = static_cast<char*>(view.data) +
-                first * view.row_stride * static_cast<int64_t>(DTypeSize(view.dtype));
-    part.shape = {count, view.shape[1]};
-    return part;
-  };
+  const int64_t most_rows = std::clamp<int64_t>(rows, 1, kListedRows);
+  const int64_t tile = PickSparseKernels().tile;
+  const int64_t fit = kListedElements / most_rows / tile * tile;
+  const int64_t most = std::min(std::max(fit, tile), out);
   AlignedMemory estimates;
   if (args.estimate != nullptr) {
-    const int64_t bytes =
-        std::min(most, rows) * out * static_cast<int64_t>(DTypeSize(args.dy.dtype));
+    const int64_t bytes = most_rows * most * static_cast<int64_t>(DTypeSize(args.dy.dtype));
     estimates = AllocateAligned(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     if (estimates == nullptr) {
       return ExhaustedError("SparseBackwardWeight: no memory for an estimate of " +
                             std::to_string(bytes) + " bytes");
     }
   }
-  for (int64_t first = 0; first < std::max<int64_t>(rows, 1); first += most) {
-    const int64_t count = std::min(most, rows - first);
-    TensorView dy = part_of(args.dy, first, count);
-    if (args.estimate != nullptr) {
-      MvueArgs estimate = *args.estimate;
-      estimate.first_row += first;
-      estimate.x = std::exchange(dy, TensorView(estimates.get(), dy.dtype, dy.shape));
-      estimate.y = dy;
-      WEFT_RETURN_IF_ERROR(cpu::Mvue(stream, estimate));
+  for (int64_t row = 0; row < std::max<int64_t>(rows, 1); row += most_rows) {
+    const int64_t count = std::min(most_rows, rows - row);
+    const TensorView x = Part(args.x, row, count, 0, args.x.shape[1]);
+    for (int64_t column = 0; column < out; column += most) {
+      const int64_t columns = std::min(most, out - column);
+      TensorView dy = Part(args.dy, row, count, column, columns);
+      if (args.estimate != nullptr) {
+        MvueArgs estimate = *args.estimate;
+        if (estimate.all_columns == 0) estimate.all_columns = out;
+        estimate.first_row += row;
+        estimate.first_column += column;
+        estimate.x = std::exchange(dy, TensorView(estimates.get(), dy.dtype, dy.shape));
+        estimate.y = dy;
+        WEFT_RETURN_IF_ERROR(cpu::Mvue(stream, estimate));
+      }
+      SparseOperand operand(columns, count);
+      WEFT_RETURN_IF_ERROR(operand.ListTransposed(dy));
+      operand.MultiplyRows(x, args.accumulate || row > 0,
+                           Part(args.dweight, column, columns, 0, args.dweight.shape[1]));
     }
-    SparseOperand operand(out, count);
-    WEFT_RETURN_IF_ERROR(operand.ListTransposed(dy));
-    operand.MultiplyRows(part_of(args.x, first, count), args.accumulate || first > 0, args.dweight);
   }
   return OkStatus();
 }

@@ -91,16 +91,16 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
     };
     Accumulators<1, B::kLines / 8> sums = {};
     ptx::PinRegisters(sums[0]);
-    Turn<B::kStages> turn, done;
-    uint32_t next = steps > 0 ? metadata_of(0) : 0, even = 0, odd = 0;
-    // Starts the products of a step, and waits for those of the step before, whose metadata is
-    // `other`.
-    const auto multiply = [&](int step, uint32_t& own, uint32_t& other) {
-      own = next;
-      if (step + 1 < steps) next = metadata_of(step + 1);
+    Turn<B::kStages> turn;
+    uint32_t even = steps > 0 ? metadata_of(0) : 0, odd = 0;
+    // Products read metadata while they run, and the assembler does not know that: nothing may
+    // take its register before they have been waited for. That of the next step comes into another
+    // one meanwhile, and other blocks fill the time.
+    const auto multiply = [&](int step, const uint32_t& own, uint32_t& next) {
       const B::Values left{shared.values[turn.stage()]};
       unsigned char* const right = shared.dense[turn.stage()];
       shared.places.WaitTillFull(turn);
+      if (step + 1 < steps) next = metadata_of(step + 1);
       ptx::FenceProducts();
       const auto start = [&]<int kHalf>() {
         constexpr int kFrom = 32 * kHalf;
@@ -112,21 +112,14 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
       start.template operator()<0>();
       start.template operator()<1>();
       ptx::CommitProducts();
+      ptx::WaitForProducts<0>();
+      shared.places.Release(turn);
       turn.Next();
-      ptx::WaitForProducts<1>();
-      ptx::KeepRegister(other);
-      if (step > 0) {
-        shared.places.Release(done);
-        done.Next();
-      }
     };
     for (int step = 0; step < steps; step += 2) {
       multiply(step, even, odd);
       if (step + 1 < steps) multiply(step + 1, odd, even);
     }
-    ptx::WaitForProducts<0>();
-    ptx::KeepRegister(even);
-    ptx::KeepRegister(odd);
     ptx::PinRegisters(sums[0]);
     // Both warpgroups have read the last tiles.
     ptx::SyncNamed(1, SparseBlock::kThreads);

@@ -210,9 +210,9 @@ Status SparseOperand::ListTransposed(const TensorView& transpose) {
   if (lists_ == nullptr && MemoryFor<SparseGroup>(lists_, items) == nullptr) {
     return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
   }
-  // At most two entries and four values a column. What a thread lists stands together: the product
-  // reads it in this order.
-  const int64_t most_entries = 2 * kernels_.depth, most_values = 4 * kernels_.depth;
+  // At most two entries and four values a column, and a pair that list_columns may write behind
+  // them. What a thread lists stands together: the product reads it in this order.
+  const int64_t most_entries = 2 * kernels_.depth + 1, most_values = 2 * most_entries;
   WEFT_RETURN_IF_ERROR(Reserve(items * most_entries, items * most_values));
   auto* entries = static_cast<uint16_t*>(entries_.get());
   auto* values = static_cast<float*>(values_.get());

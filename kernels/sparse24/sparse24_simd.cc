@@ -279,55 +279,55 @@ WEFT_INLINE int CodeOf(const float* from) {
 #endif
 }
 
-// Entries of one list, and then those of none, which are forgotten.
-struct PairRoom {
-  uint16_t columns[kMostSparseDepth];
-  float values[2 * kMostSparseDepth];
-};
-struct RowRoom {
-  uint16_t columns[kMostSparseDepth];
-  float values[kMostSparseDepth];
-};
-
-WEFT_INLINE void CopyEntries(const uint16_t* columns, const float* values, int64_t count,
-                             int64_t each, uint16_t*& to_columns, float*& to_values) {
-  for (int64_t i = 0; i < count; ++i) to_columns[i] = columns[i];
-  for (int64_t i = 0; i < each * count; ++i) to_values[i] = values[i];
-  to_columns += count;
-  to_values += each * count;
-}
-
-// Without branches but for a column of four elements: which list is next cannot be foreseen.
+// Counts first, so that each entry goes to its place at once. Without branches but for a column of
+// four elements: which list is next cannot be foreseen. What belongs to no list is written behind
+// the last entry.
 void ListColumns(const float* from, int64_t stride, int64_t rows, SparseGroup& group,
                  uint16_t* entries, float* values) {
-  PairRoom pairs[kPairLists + 1];
-  RowRoom singles[kRowLists + 1];
-  int64_t pair_count[kPairLists + 1] = {}, single_count[kRowLists + 1] = {};
+  uint8_t codes[kMostSparseDepth];
+  // Neighbouring columns are counted apart: equal codes in turn would wait for each other.
+  uint16_t counts[2][16] = {};
+  for (int64_t column = 0; column < rows; ++column) {
+    codes[column] = static_cast<uint8_t>(CodeOf(from + column * stride));
+    ++counts[column & 1][codes[column]];
+  }
+  uint32_t pairs[kPairLists + 1] = {}, singles[kRowLists + 1] = {};
+  for (int code = 0; code < 16; ++code) {
+    const SparseCode& lists = kSparseCodes.of[code];
+    const uint32_t count = counts[0][code] + uint32_t{counts[1][code]};
+    pairs[lists.pair] += count;
+    pairs[lists.other_pair] += count;
+    singles[lists.row] += count;
+  }
+  // Each becomes the next entry of its list.
+  uint32_t next = 0;
+  for (int list = 0; list < kPairLists; ++list) {
+    group.pairs[list] = static_cast<uint16_t>(pairs[list]);
+    next += pairs[list];
+    pairs[list] = next - pairs[list];
+  }
+  const uint32_t all_pairs = next;
+  for (int row = 0; row < kRowLists; ++row) {
+    group.rows[row] = static_cast<uint16_t>(singles[row]);
+    next += singles[row];
+    singles[row] = next - singles[row];
+  }
   const auto add_pair = [&](uint8_t list, int64_t column, const float* line, SparsePair rows_of) {
-    PairRoom& room = pairs[list];
-    const int64_t at = pair_count[list]++;
-    room.columns[at] = static_cast<uint16_t>(column);
-    room.values[2 * at] = line[rows_of.first];
-    room.values[2 * at + 1] = line[rows_of.second];
+    const uint32_t at = pairs[list]++;
+    entries[at] = static_cast<uint16_t>(column);
+    values[2 * at] = line[rows_of.first];
+    values[2 * at + 1] = line[rows_of.second];
   };
   for (int64_t column = 0; column < rows; ++column, from += stride) {
-    const SparseCode& code = kSparseCodes.of[CodeOf(from)];
+    const SparseCode& code = kSparseCodes.of[codes[column]];
+    pairs[kPairLists] = singles[kRowLists] = next;
     add_pair(code.pair, column, from, code.rows);
-    RowRoom& room = singles[code.row];
-    const int64_t at = single_count[code.row]++;
-    room.columns[at] = static_cast<uint16_t>(column);
-    room.values[at] = from[code.element];
+    const uint32_t at = singles[code.row]++;
+    entries[at] = static_cast<uint16_t>(column);
+    values[all_pairs + at] = from[code.element];
     if (code.other_pair < kPairLists) {
       add_pair(code.other_pair, column, from, kSparsePairs[code.other_pair]);
     }
-  }
-  for (int list = 0; list < kPairLists; ++list) {
-    group.pairs[list] = static_cast<uint16_t>(pair_count[list]);
-    CopyEntries(pairs[list].columns, pairs[list].values, pair_count[list], 2, entries, values);
-  }
-  for (int row = 0; row < kRowLists; ++row) {
-    group.rows[row] = static_cast<uint16_t>(single_count[row]);
-    CopyEntries(singles[row].columns, singles[row].values, single_count[row], 1, entries, values);
   }
 }
 

@@ -105,7 +105,8 @@ struct SparseKernels {
   void (*unpack_rows)(const float* from, int64_t rows, int64_t columns, bool accumulate, float* to,
                       int64_t stride);
   /// Lists what is not 0 of four columns of a matrix as a group of its transpose: element (r, c)
-  /// at from[r * stride + c]. `entries` and `values` have room for 2 and 4 a row.
+  /// at from[r * stride + c]. `entries` and `values` have room for 2 and 4 a row, and for one more
+  /// pair.
   void (*list_columns)(const float* from, int64_t stride, int64_t rows, SparseGroup& group,
                        uint16_t* entries, float* values);
   FloatTypes<SparseTiles> tiles;

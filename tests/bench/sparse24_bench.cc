@@ -5,9 +5,10 @@
 //            adds: packing of the weights, the draws of the gradient estimate, and the share of a
 //            search for masks every 40 steps
 //   mask     the search for a transposable mask against the greedy one, which takes the largest
-//            magnitude of a block whose row and column have room, and keeps less
+//            magnitude of a block whose row and column have room, and keeps less (CPU)
 //
-//   sparse24_bench [--json FILE] [--threads N] [--widths 512,1024,2048] [--tokens 1024]
+//   sparse24_bench [--device cpu|cuda] [--precision fp32|bf16] [--json FILE] [--threads N]
+//                  [--widths 512,1024,2048] [--tokens 1024]
 
 #include <algorithm>
 #include <array>
@@ -26,14 +27,17 @@
 #include "common/json.h"
 #include "common/rng.h"
 #include "kernels/activation/activation.h"
-#include "kernels/cpu/aligned_memory.h"
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear/linear.h"
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/tensor.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft {
 namespace {
@@ -44,25 +48,30 @@ struct Options {
   std::vector<int64_t> widths = {512, 1024, 2048};
   int64_t tokens = 1024;
   int rounds = 9;
+  DType type = DType::kF32;
 };
 
-struct Matrix {
-  Matrix(DType type, Shape shape)
-      : memory(
-            kernels::cpu::AllocateAligned(static_cast<size_t>(shape.Elements()) * DTypeSize(type))),
-        view(memory.get(), type, shape) {}
+using engine::Component;
+using engine::Context;
+using engine::Tensor;
 
-  Matrix& Random(uint32_t site, float scale) {
-    PhiloxStream rng({.seed = 1, .step = 0, .site = site});
-    for (int64_t i = 0; i < view.shape.Elements(); ++i) {
-      view.As<float>()[i] = scale * static_cast<float>(rng.Normal());
-    }
-    return *this;
-  }
-
-  kernels::cpu::AlignedMemory memory;
-  TensorView view;
-};
+// Normal numbers, a table that repeats: drawing as many as a GPU multiplies would take minutes.
+Result<Tensor> Random(Context& context, DType type, const Shape& shape, uint32_t site,
+                      float scale) {
+  constexpr int64_t kDrawn = 1'000'003;
+  PhiloxStream rng({.seed = 1, .step = 0, .site = site});
+  std::vector<float> drawn(static_cast<size_t>(std::min(kDrawn, shape.Elements())));
+  for (float& number : drawn) number = scale * static_cast<float>(rng.Normal());
+  WEFT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::New(context, Component::kWorkspace, type, shape));
+  WEFT_RETURN_IF_ERROR(engine::FillOnHost(context.stream, tensor, [&](const TensorView& to) {
+    kernels::cpu::WithFloatType(type, [&]<class T>() {
+      for (int64_t i = 0; i < shape.Elements(); ++i) {
+        to.As<T>()[i] = FromFloat<T>(drawn[static_cast<size_t>(i) % drawn.size()]);
+      }
+    });
+  }));
+  return tensor;
+}
 
 // The greedy mask of a block of 4 x 4.
 uint16_t GreedyBlock(const float* corner, int64_t stride) {
@@ -107,13 +116,17 @@ struct Pair {
 };
 
 // Medians of rounds in turns, after one of each to warm up.
-Result<Pair> TimeInTurns(int rounds, const Work& dense, const Work& sparse) {
+Result<Pair> TimeInTurns(engine::ComputeDevice& device, int rounds, const Work& dense,
+                         const Work& sparse) {
   std::vector<double> dense_seconds, sparse_seconds, ratios;
   for (int round = -1; round < rounds; ++round) {
+    WEFT_RETURN_IF_ERROR(device.Synchronize());
     engine::Stopwatch watch;
     WEFT_RETURN_IF_ERROR(dense());
+    WEFT_RETURN_IF_ERROR(device.Synchronize());
     const double first = watch.Lap();
     WEFT_RETURN_IF_ERROR(sparse());
+    WEFT_RETURN_IF_ERROR(device.Synchronize());
     const double second = watch.Lap();
     if (round < 0) continue;
     dense_seconds.push_back(first);
@@ -125,81 +138,82 @@ Result<Pair> TimeInTurns(int rounds, const Work& dense, const Work& sparse) {
 
 // A layer of an MLP with all that its products read and write.
 struct Layer {
-  Layer(int64_t tokens, int64_t in, int64_t out)
-      : weight(DType::kF32, {out, in}),
-        mask(DType::kU16, {out / 4, in / 4}),
-        x(DType::kF32, {tokens, in}),
-        y(DType::kF32, {tokens, out}),
-        dx(DType::kF32, {tokens, in}),
-        dy(DType::kF32, {tokens, out}),
-        estimate(DType::kF32, {tokens, out}),
-        dweight(DType::kF32, {out, in}) {
-    weight.Random(1, 0.02f);
-    x.Random(2, 1.0f);
-    dy.Random(3, 1.0f);
-    std::fill_n(dweight.view.As<float>(), out * in, 0.0f);
-  }
-
-  Status Init() {
-    const DType type = DType::kF32;
-    const int64_t out = weight.view.shape[0], in = weight.view.shape[1];
-    WEFT_ASSIGN_OR_RETURN(dense, kernels::NewPackedWeight({}, out, in, type));
-    WEFT_ASSIGN_OR_RETURN(sparse, kernels::NewSparseWeight({}, out, in, type));
-    WEFT_RETURN_IF_ERROR(dense->Pack({}, weight.view));
-    WEFT_RETURN_IF_ERROR(SearchMask());
-    WEFT_RETURN_IF_ERROR(sparse->Pack({}, weight.view));
-    return Estimate();
+  static Result<Layer> New(Context& context, DType type, int64_t tokens, int64_t in, int64_t out) {
+    Layer layer;
+    layer.stream = context.stream;
+    const auto empty = [&](DType of, const Shape& shape) {
+      return Tensor::New(context, Component::kWorkspace, of, shape);
+    };
+    WEFT_ASSIGN_OR_RETURN(layer.weight, Random(context, DType::kF32, {out, in}, 1, 0.02f));
+    WEFT_ASSIGN_OR_RETURN(layer.x, Random(context, type, {tokens, in}, 2, 1.0f));
+    WEFT_ASSIGN_OR_RETURN(layer.dy, Random(context, type, {tokens, out}, 3, 1.0f));
+    WEFT_ASSIGN_OR_RETURN(layer.mask, empty(DType::kU16, {out / 4, in / 4}));
+    WEFT_ASSIGN_OR_RETURN(layer.y, empty(type, {tokens, out}));
+    WEFT_ASSIGN_OR_RETURN(layer.dx, empty(type, {tokens, in}));
+    WEFT_ASSIGN_OR_RETURN(layer.estimate, empty(type, {tokens, out}));
+    WEFT_ASSIGN_OR_RETURN(layer.dweight, empty(DType::kF32, {out, in}));
+    WEFT_RETURN_IF_ERROR(engine::Clear(context.stream, layer.dweight));
+    const Device device = context.stream.device;
+    WEFT_ASSIGN_OR_RETURN(layer.dense, kernels::NewPackedWeight(device, out, in, type));
+    WEFT_ASSIGN_OR_RETURN(layer.sparse, kernels::NewSparseWeight(device, out, in, type));
+    WEFT_RETURN_IF_ERROR(layer.dense->Pack(context.stream, layer.weight));
+    WEFT_RETURN_IF_ERROR(layer.SearchMask());
+    WEFT_RETURN_IF_ERROR(layer.sparse->Pack(context.stream, layer.weight));
+    WEFT_RETURN_IF_ERROR(layer.Estimate());
+    return layer;
   }
 
   Status SearchMask() {
-    WEFT_RETURN_IF_ERROR(kernels::TransposableMask({}, {.weight = weight.view, .mask = mask.view}));
-    return sparse->SetMask({}, mask.view);
+    WEFT_RETURN_IF_ERROR(kernels::TransposableMask(stream, {.weight = weight, .mask = mask}));
+    return sparse->SetMask(stream, mask);
   }
-  Status Estimate() {
-    return kernels::Mvue({}, {.x = dy.view, .y = estimate.view, .key = {.seed = 7}});
-  }
+  Status Estimate() { return kernels::Mvue(stream, {.x = dy, .y = estimate, .key = {.seed = 7}}); }
 
   Status DenseForward() {
-    return kernels::LinearForward({}, {.x = x.view, .weight = dense.get(), .y = y.view});
+    return kernels::LinearForward(stream, {.x = x, .weight = dense.get(), .y = y});
   }
   Status SparseForward() {
-    return kernels::SparseForward({}, {.x = x.view, .weight = sparse.get(), .y = y.view});
+    return kernels::SparseForward(stream, {.x = x, .weight = sparse.get(), .y = y});
   }
   Status DenseBackwardInput() {
-    return kernels::LinearBackwardInput({}, {.dy = dy.view, .weight = dense.get(), .dx = dx.view});
+    return kernels::LinearBackwardInput(stream, {.dy = dy, .weight = dense.get(), .dx = dx});
   }
   Status SparseBackwardInput() {
-    return kernels::SparseBackwardInput({}, {.dy = dy.view, .weight = sparse.get(), .dx = dx.view});
+    return kernels::SparseBackwardInput(stream, {.dy = dy, .weight = sparse.get(), .dx = dx});
   }
   Status DenseBackwardWeight() {
-    return kernels::LinearBackwardWeight({}, {.x = x.view, .dy = dy.view, .dweight = dweight.view});
+    return kernels::LinearBackwardWeight(stream, {.x = x, .dy = dy, .dweight = dweight});
   }
   Status SparseBackwardWeight() {
-    return kernels::SparseBackwardWeight(
-        {}, {.x = x.view, .dy = estimate.view, .dweight = dweight.view});
+    return kernels::SparseBackwardWeight(stream, {.x = x, .dy = estimate, .dweight = dweight});
   }
 
-  Matrix weight, mask, x, y, dx, dy, estimate, dweight;
+  Stream stream;
+  Tensor weight, mask, x, y, dx, dy, estimate, dweight;
   std::unique_ptr<kernels::PackedWeight> dense;
   std::unique_ptr<kernels::SparseWeight> sparse;
 };
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options) {
+  Bench(const Options& options, engine::ComputeDevice* device)
+      : options_(options), device_(device), context_(device->NewContext()) {
     std::printf("%-8s %-16s %6s %7s %12s %12s %7s\n", "part", "what", "width", "tokens",
                 "dense [ms]", "sparse [ms]", "ratio");
   }
 
   Status Run() {
     for (const int64_t width : options_.widths) {
-      Layer up(options_.tokens, width, 4 * width), down(options_.tokens, 4 * width, width);
-      WEFT_RETURN_IF_ERROR(up.Init());
-      WEFT_RETURN_IF_ERROR(down.Init());
+      WEFT_ASSIGN_OR_RETURN(Layer up,
+                            Layer::New(context_, options_.type, options_.tokens, width, 4 * width));
+      WEFT_ASSIGN_OR_RETURN(Layer down,
+                            Layer::New(context_, options_.type, options_.tokens, 4 * width, width));
       WEFT_RETURN_IF_ERROR(Products(width, "up", up));
       WEFT_RETURN_IF_ERROR(Products(width, "down", down));
       WEFT_RETURN_IF_ERROR(Ffn(width, up, down));
-      WEFT_RETURN_IF_ERROR(Mask(width, up));
+      if (context_.stream.device.type == DeviceType::kCpu) {
+        WEFT_RETURN_IF_ERROR(Mask(width, up));
+      }
     }
     return OkStatus();
   }
@@ -221,15 +235,15 @@ class Bench {
 
   Status Ffn(int64_t width, Layer& up, Layer& down) {
     const auto gelu = [&]() -> Status {
-      return kernels::GeluForward({}, {up.y.view, down.x.view, kernels::GeluForm::kTanh});
+      return kernels::GeluForward(context_.stream, {up.y, down.x, kernels::GeluForm::kTanh});
     };
     const auto gelu_backward = [&]() -> Status {
-      return kernels::GeluBackward({},
-                                   {.dy = down.dx.view, .x = up.y.view, .dx = up.dy.view, .y = {}});
+      return kernels::GeluBackward(context_.stream,
+                                   {.dy = down.dx, .x = up.y, .dx = up.dy, .y = {}});
     };
     const Work dense = [&]() -> Status {
       for (Layer* layer : {&up, &down}) {
-        WEFT_RETURN_IF_ERROR(layer->dense->Pack({}, layer->weight.view));
+        WEFT_RETURN_IF_ERROR(layer->dense->Pack(context_.stream, layer->weight));
       }
       WEFT_RETURN_IF_ERROR(up.DenseForward());
       WEFT_RETURN_IF_ERROR(gelu());
@@ -242,7 +256,7 @@ class Bench {
     };
     const Work sparse = [&]() -> Status {
       for (Layer* layer : {&up, &down}) {
-        WEFT_RETURN_IF_ERROR(layer->sparse->Pack({}, layer->weight.view));
+        WEFT_RETURN_IF_ERROR(layer->sparse->Pack(context_.stream, layer->weight));
       }
       WEFT_RETURN_IF_ERROR(up.SparseForward());
       WEFT_RETURN_IF_ERROR(gelu());
@@ -255,36 +269,37 @@ class Bench {
       WEFT_RETURN_IF_ERROR(up.SparseBackwardWeight());
       return up.SparseBackwardInput();
     };
-    WEFT_ASSIGN_OR_RETURN(Pair pair, TimeInTurns(options_.rounds, dense, sparse));
+    WEFT_ASSIGN_OR_RETURN(Pair pair, TimeInTurns(*device_, options_.rounds, dense, sparse));
+    WEFT_RETURN_IF_ERROR(device_->Synchronize());
     engine::Stopwatch watch;
     WEFT_RETURN_IF_ERROR(up.SearchMask());
     WEFT_RETURN_IF_ERROR(down.SearchMask());
+    WEFT_RETURN_IF_ERROR(device_->Synchronize());
     const double search = watch.Lap();
     const double sparse_seconds = pair.sparse + search / kMaskInterval;
     pair.ratio *= pair.sparse / sparse_seconds;
     pair.sparse = sparse_seconds;
     Add("ffn", "forward+backward", width, pair);
     // SetMask wants the values again.
-    WEFT_RETURN_IF_ERROR(up.sparse->Pack({}, up.weight.view));
-    return down.sparse->Pack({}, down.weight.view);
+    WEFT_RETURN_IF_ERROR(up.sparse->Pack(context_.stream, up.weight));
+    return down.sparse->Pack(context_.stream, down.weight);
   }
 
   Status Mask(int64_t width, Layer& layer) {
-    Matrix mask(DType::kU16, layer.mask.view.shape);
+    WEFT_ASSIGN_OR_RETURN(const Tensor mask, Tensor::New(context_, Component::kWorkspace,
+                                                         DType::kU16, layer.mask.shape()));
     return Time(
         "mask", "greedy", width,
         [&] {
-          GreedyMask(layer.weight.view, mask.view);
+          GreedyMask(layer.weight, mask);
           return OkStatus();
         },
-        [&] {
-          return kernels::TransposableMask({}, {.weight = layer.weight.view, .mask = mask.view});
-        });
+        [&] { return kernels::TransposableMask({}, {.weight = layer.weight, .mask = mask}); });
   }
 
   Status Time(std::string_view part, const std::string& what, int64_t width, const Work& dense,
               const Work& sparse) {
-    WEFT_ASSIGN_OR_RETURN(const Pair pair, TimeInTurns(options_.rounds, dense, sparse));
+    WEFT_ASSIGN_OR_RETURN(const Pair pair, TimeInTurns(*device_, options_.rounds, dense, sparse));
     Add(part, what, width, pair);
     return OkStatus();
   }
@@ -295,8 +310,10 @@ class Bench {
                 static_cast<long long>(options_.tokens), 1e3 * pair.dense, 1e3 * pair.sparse,
                 pair.ratio);
     std::fflush(stdout);
-    rows_.push_back({{"isa", std::string(kernels::cpu::IsaName(kernels::cpu::ActiveIsa()))},
-                     {"precision", "fp32"},
+    const bool cpu = context_.stream.device.type == DeviceType::kCpu;
+    const std::string_view isa = kernels::cpu::IsaName(kernels::cpu::ActiveIsa());
+    rows_.push_back({{"isa", cpu ? std::string(isa) : "cuda"},
+                     {"precision", options_.type == DType::kF32 ? "fp32" : "bf16"},
                      {"part", std::string(part)},
                      {"what", what},
                      {"width", width},
@@ -308,6 +325,8 @@ class Bench {
   }
 
   Options options_;
+  engine::ComputeDevice* device_;
+  Context context_;
   Json rows_ = Json::array();
 };
 
@@ -317,20 +336,30 @@ class Bench {
 int main(int argc, char** argv) {
   CLI::App app("Times 2:4 sparse products against dense ones, see the head of the source.");
   weft::Options options;
-  std::string json;
+  std::string json, device_name = "cpu", precision = "fp32";
   int threads = 0;
   app.add_option("--json", json, "Also write the rows to this file");
+  app.add_option("--device", device_name, "cpu, or cuda for the first CUDA device")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--precision", precision, "Of x, y and the products")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--threads", threads, "Compute threads (default: OMP_NUM_THREADS or all cores)");
   app.add_option("--widths", options.widths, "Widths of the MLP")->delimiter(',');
   app.add_option("--tokens", options.tokens, "Rows of x");
   app.add_option("--rounds", options.rounds, "Rounds whose median counts");
   CLI11_PARSE(app, argc, argv);
   if (threads > 0) weft::kernels::cpu::SetThreads(threads);
-  weft::Bench bench(options);
-  if (const weft::Status status = bench.Run(); !status.ok()) {
-    std::fprintf(stderr, "sparse24_bench: %s\n", status.message().c_str());
+  if (precision == "bf16") options.type = weft::DType::kBF16;
+  weft::Device on;
+  if (device_name == "cuda") on.type = weft::DeviceType::kCuda;
+  const auto failed = [](const weft::Status& status) {
+    std::fprintf(stderr, "sparse24_bench: %s\n", status.ToString().c_str());
     return 1;
-  }
+  };
+  const auto device = weft::engine::ComputeDevice::Open({.device = on});
+  if (!device.ok()) return failed(device.status());
+  weft::Bench bench(options, device->get());
+  const weft::Status status = bench.Run();
   if (!json.empty()) std::ofstream(json) << bench.rows().dump(1) << "\n";
-  return 0;
+  return status.ok() ? 0 : failed(status);
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Collects what the GPU test needs of other projects, for a machine that has only compilers, CUDA and
 # Python: headers, CMake files and shared libraries of this machine's Debian packages, in one archive.
-#   tests/gpu/pack.sh [FOLDER]     default: build/gpu-pack, which git ignores
-# Fails when a library asks for a newer C or C++ library than Ubuntu 22.04 has.
+#   tests/gpu/pack.sh [--programs ARCHITECTURE] [FOLDER]     default: build/gpu-pack, which git ignores
+# With --programs the tests and benchmarks too, built here for that architecture (90a), so that the
+# other machine compiles nothing.
+# Fails when a library or program asks for a newer C or C++ library than Ubuntu 22.04 has.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,11 +14,20 @@ packages=(
   libutf8proc-dev libutf8proc2 libpcre2-dev libpcre2-8-0 libpng-dev libpng16-16 libjpeg62-turbo-dev libjpeg62-turbo
   zlib1g-dev zlib1g liburing-dev liburing2 libgtest-dev libgmock-dev
 )
+programs=(kernels_cuda_test engine_cuda_test engine_ranks_cuda_test engine_bench kernels_bench
+  sparse24_bench)
 newest=(GLIBC_2.35 GLIBCXX_3.4.30)
 # What every machine has that compiles C++.
 own='^(linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|gomp))\.so'
 
-case ${1:-} in -*) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+architecture=
+if [ "${1:-}" = --programs ]; then
+  architecture=${2:-}
+  [[ $architecture =~ ^[0-9]+a?$ ]] || usage
+  shift 2
+fi
+case ${1:-} in -*) usage ;; esac
 folder=${1:-build/gpu-pack}
 mkdir -p "$folder"
 tree=$(mktemp -d)
@@ -56,6 +67,17 @@ find "$tree" -name '*.so*' -type f -exec ldd {} + | awk '$2 == "=>" { print $1, 
 
 find "$tree" -xtype l -delete
 
+if [ -n "$architecture" ]; then
+  build=build/gpu-programs
+  cmake --preset cuda -B $build -DWEFT_SERVICE=OFF "-DCMAKE_CUDA_ARCHITECTURES=$architecture" \
+    '-DCMAKE_CUDA_FLAGS_RELWITHDEBINFO=-O3 -DNDEBUG' >/dev/null
+  cmake --build $build --target "${programs[@]}"
+  mkdir "$tree/programs"
+  for program in "${programs[@]}"; do
+    strip -o "$tree/programs/$program" "$build/bin/$program"
+  done
+fi
+
 status=0
 while read -r library; do
   for limit in "${newest[@]}"; do
@@ -66,9 +88,15 @@ while read -r library; do
       status=1
     fi
   done
-done < <(find "$tree" -name '*.so*' -type f)
+done < <(find "$tree" '(' -name '*.so*' -o -path '*/programs/*' ')' -type f)
 [ $status -eq 0 ] || exit 1
 
 git describe --always --dirty --abbrev=12 >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
 tar -C "$tree" -I 'gzip -1' -cf "$folder/third_party.tar.gz" usr
-echo "pack: $(du -h "$folder/third_party.tar.gz" | cut -f 1) in $folder for $(cat "$folder/commit")"
+rm -f "$folder"/programs-*
+if [ -n "$architecture" ]; then
+  # Programs hold the same kernels: the dictionary reaches from one to the next.
+  tar -C "$tree/programs" -I 'xz -6 -T1 --lzma2=preset=6,dict=256MiB' \
+    -cf "$folder/programs-$architecture.tar.xz" "${programs[@]}"
+fi
+echo "pack: $(du -sh "$folder" | cut -f 1) in $folder for $(cat "$folder/commit")"

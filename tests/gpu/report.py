@@ -98,6 +98,26 @@ def step_section(rows):
     return lines + [""]
 
 
+def sparse24_section(bench):
+    def number(value, factor=1):
+        return "" if value is None else f"{factor * value:.2f}"
+
+    lines = ["## 2:4 sparse products", "",
+             "bf16, in turns; `ffn` is an MLP (width, 4 width, width) forward and backward with packing, "
+             "estimates and a search for masks every 40 steps. Beside them y = x Wᵀ in PyTorch "
+             f"{bench['pytorch']}, dense by cuBLAS and sparse by cuSPARSELt.", "",
+             "| what | width | tokens | dense ms | 2:4 ms | ratio | cuBLAS ms | cuSPARSELt ms |",
+             "|---|---|---|---|---|---|---|---|"]
+    peers = {(row["what"], row["width"]): row for row in bench["cusparselt"]}
+    for row in bench["cases"]:
+        peer = peers.get((row["what"], row["width"]), {})
+        lines.append(f"| {row['part']} {row['what']} | {row['width']} | {row['tokens']} "
+                     f"| {number(row['dense_seconds'], 1e3)} | {number(row['sparse_seconds'], 1e3)} "
+                     f"| {number(row['ratio'])} | {number(peer.get('dense_seconds'), 1e3)} "
+                     f"| {number(peer.get('sparse_seconds'), 1e3)} |")
+    return lines + [""]
+
+
 def kernel_targets(bench):
     cases = [case for case in bench["cases"]
              if case.get("unit") == "GB/s" and case.get("share_of_ceiling") is not None]
@@ -160,6 +180,7 @@ def page(results):
              f"{results['cores']} cores of {results['cpu']}.", "",
              *summary(results["stages"]), "", *target_section(results)]
     for stage, section in (("bench-step", step_section), ("bench-attention", attention_section),
+                           ("bench-sparse24", sparse24_section),
                            ("bench-kernels", kernel_section)):
         if found := results_of(results, stage):
             lines += section(found)

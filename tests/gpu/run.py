@@ -50,6 +50,7 @@ class Run:
         self.running = []
         self.stages, self.targets = [], []  # names of what runs, and what the build stage makes
         self.native = {}       # of our programs; the build stage knows it
+        self.packed = False    # programs were built elsewhere; likewise
         self.compiling = None  # what PyTorch compiles while we do
 
     def seconds_left(self):

@@ -181,6 +181,24 @@ class RunTest(unittest.TestCase):
         self.assertEqual(runner.choose(["parity"], False, 1)[1], ["engine_bench"])
         self.assertEqual(runner.choose(["host"], False, 1)[1], [])
 
+    def test_packed_programs_are_taken_and_nothing_is_compiled(self):
+        run = self.new_run()
+        run.root, run.targets = self.folder, ["engine_bench", "kernels_bench"]
+        pack = self.folder / "build/gpu-pack"
+        pack.mkdir(parents=True)
+        program(self.folder, "engine_bench", "#!/bin/sh\n")
+        with tarfile.open(pack / "programs-90a.tar.xz", "w:xz") as archive:
+            archive.add(self.folder / "engine_bench", "engine_bench")
+        build = stages.Stage("build", stages.build, 60)
+        row = runner.run_stage(run, build)
+        self.assertEqual((row["status"], row["why"]), ("failed", "not packed: kernels_bench"))
+        run.targets.remove("kernels_bench")
+        row = runner.run_stage(run, build)
+        self.assertEqual((row["status"], row["detail"]), ("passed", {"packed": True}))
+        self.assertTrue(os.access(run.build / "bin/engine_bench", os.X_OK))
+        host = runner.run_stage(run, stages.Stage("host", stages.host, 60, builds=True))
+        self.assertEqual(host["status"], "skipped")
+
     def test_a_device_too_few_skips_a_stage(self):
         row = runner.run_stage(self.new_run(), stages.Stage("ranks", stages.ranks, 5, devices=2))
         self.assertEqual((row["status"], row["why"]), ("skipped", "1 CUDA device: it needs 2"))
@@ -209,6 +227,24 @@ class RunTest(unittest.TestCase):
         stages.read_tests(0, "[       OK ] A.B (0 ms)\n[ RUN      ] A.C\na.cc:9: Skipped\n"
                           "no Hopper\n[  SKIPPED ] A.C (0 ms)\n", detail)
         self.assertEqual((detail["skipped"], detail["skipped_because"]), (["A.C"], ["no Hopper"]))
+
+    def test_a_test_that_crashes_or_hangs_costs_no_other(self):
+        run = self.new_run()
+        folder = run.build / "bin"
+        folder.mkdir(exist_ok=True)
+        program(folder, "a_test", """#!/bin/sh
+case $1 in
+  --gtest_list_tests) printf 'Running main() from a.cc\nA.\n  Works\n  Crashes\n  Hangs\n' ;;
+  *Works) printf '[ RUN      ] A.Works\n[       OK ] A.Works (0 ms)\n' ;;
+  *Crashes) echo '[ RUN      ] A.Crashes'; kill -SEGV $$ ;;
+  *Hangs) echo '[ RUN      ] A.Hangs'; sleep 60 ;;
+esac
+""")
+        row = runner.run_stage(run, stages.Stage(
+            "tests", lambda run, detail: stages.run_tests(run, "a_test", detail), 3))
+        self.assertEqual((row["status"], row["why"]), ("failed", "1 tests: A.Crashes"))
+        self.assertEqual(row["detail"]["passed"], 1)
+        self.assertEqual(row["detail"]["out_of_time"], ["A.Hangs"])
 
     def parity_with(self, cuda):
         """The parity stage where engine_bench reports these losses from the GPU."""
@@ -305,6 +341,11 @@ class ScriptsTest(unittest.TestCase):
         for stage in stages.STAGES:
             for target in stage.targets:
                 self.assertRegex(rules, rf"weft_(test|benchmark|binary)\({target}\b", stage.name)
+
+    def test_what_is_packed_is_what_stages_run(self):
+        packed, = re.findall(r"^programs=\(([^)]*)\)", (ROOT / "tests/gpu/pack.sh").read_text(), re.M)
+        self.assertEqual(set(packed.split()), {target for stage in stages.STAGES
+                                               if not stage.builds for target in stage.targets})
 
     def test_pack_holds_every_header_of_other_projects(self):
         names = {str(path.relative_to(self.pack / "usr/include"))

@@ -1,5 +1,6 @@
 """The stages of tests/gpu/run.sh: each builds, tests or measures something and fills `detail`."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -67,26 +68,37 @@ def toolkit_has(compiler, name):
                for lib in ("lib64", "lib", "targets/x86_64-linux/lib"))
 
 
-def prepare(run):
-    """Options for CMake; puts what builds and runs of our programs need into `run.native`."""
+def find_libraries(run):
+    """Says in `run.native` where our programs find theirs; (name, file, headers) of NVIDIA's."""
+    folders, found = [], []
+    if third_party := unpacked_third_party(run):
+        folders += [f"{third_party}/lib/x86_64-linux-gnu", f"{third_party}/lib"]
+    for name in ("cudart", "cublasLt", "nccl", "cudnn"):
+        file, include = machine.library(name)
+        if file:
+            # Also of the toolkit: NCCL and cuDNN are loaded by their names.
+            folders.append(os.path.dirname(file))
+            found.append((name, file, include))
+    run.native = {"LD_LIBRARY_PATH": ":".join(
+        folders + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")])))}
+    return found
+
+
+def options_of_build(run, libraries):
+    """Options for CMake; puts what a compiler needs into `run.native`."""
     compiler = machine.nvcc()
     if compiler is None:
-        raise Failed("no nvcc on the PATH, in CUDA_HOME or in /usr/local/cuda")
-    run.native = {"PATH": f"{os.path.dirname(compiler)}:{os.environ['PATH']}"}
-    devices = run.machine["devices"]
+        raise Failed("no nvcc on the PATH, in CUDA_HOME or in /usr/local/cuda; "
+                     "hint: tests/gpu/pack.sh --programs")
+    run.native["PATH"] = f"{os.path.dirname(compiler)}:{os.environ['PATH']}"
     options = ["-DWEFT_SERVICE=OFF", f"-DCMAKE_CUDA_COMPILER={compiler}",
-               "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF", "-DCMAKE_CUDA_ARCHITECTURES="
-               + (machine.architecture(devices[0]) if devices else "90a")]
-    libraries, headers = [], []
+               "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF",
+               f"-DCMAKE_CUDA_ARCHITECTURES={architecture(run)}",
+               f"-DWEFT_TOGETHER={';'.join(run.targets)}"]
     if third_party := unpacked_third_party(run):
         options.append(f"-DCMAKE_PREFIX_PATH={third_party}")
-        libraries += [f"{third_party}/lib/x86_64-linux-gnu", f"{third_party}/lib"]
-    for name in ("cublasLt", "nccl", "cudnn"):
-        file, include = machine.library(name)
-        if file is None:
-            continue
-        # Also of the toolkit: NCCL and cuDNN are loaded by their names.
-        libraries.append(os.path.dirname(file))
+    headers = []
+    for name, file, include in libraries:
         if not toolkit_has(compiler, name):
             headers += [include] if include else []
             if name == "cublasLt":  # A wheel has no name for the linker.
@@ -94,19 +106,39 @@ def prepare(run):
     if headers:
         run.native["CPLUS_INCLUDE_PATH"] = ":".join(
             headers + list(filter(None, [os.environ.get("CPLUS_INCLUDE_PATH")])))
-    run.native["LD_LIBRARY_PATH"] = ":".join(
-        libraries + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")])))
     if shutil.which("ninja") is None:
         options += ["-G", "Unix Makefiles"]
     return options
 
 
+def architecture(run):
+    """Of the first device; without one, of Hopper."""
+    devices = run.machine["devices"]
+    return machine.architecture(devices[0]) if devices else "90a"
+
+
+def unpack_programs(run):
+    """Takes programs that tests/gpu/pack.sh --programs built for this device; false without."""
+    archive = run.root / f"build/gpu-pack/programs-{architecture(run)}.tar.xz"
+    if not archive.exists():
+        return False
+    with tarfile.open(archive) as archived:
+        archived.extractall(run.build / "bin")
+    return True
+
+
 def build(run, detail):
-    """Compiles engine, kernels, tests and benchmarks for the device."""
-    options = prepare(run)
-    options.append(f"-DWEFT_TOGETHER={';'.join(run.targets)}")
-    status, text = run.command(["cmake", "--preset", "cuda", "-B", run.build, *options],
-                               environment=run.native)
+    """Compiles engine, kernels, tests and benchmarks for the device, or takes the packed ones."""
+    libraries = find_libraries(run)
+    run.packed = detail["packed"] = unpack_programs(run)
+    if run.packed:
+        start_compiling_for_pytorch(run)
+        if missing := [name for name in run.targets if not (run.build / "bin" / name).exists()]:
+            raise Failed(f"not packed: {', '.join(missing)}")
+        return
+    status, text = run.command(
+        ["cmake", "--preset", "cuda", "-B", run.build, *options_of_build(run, libraries)],
+        environment=run.native)
     if status != 0:
         raise Failed("cmake: " + last_lines(text, "CMake Error", 3))
     start_compiling_for_pytorch(run)
@@ -163,14 +195,52 @@ def read_tests(status, text, detail):
         raise Failed("no test ran")
 
 
+# Tests that run beside each other: the device is shared, and each has a process on the host.
+TESTS_AT_ONCE = 6
+
+
+def run_tests(run, name, detail):
+    """Each test of a program in a process of its own: after a fault a device answers no other call
+    of the process that made it."""
+    test = program(run, name)
+    status, text = run.command([test, "--gtest_list_tests"], environment=run.native)
+    if status != 0:
+        raise Failed(last_lines(text, "error", 2))
+    names, suite = [], ""
+    for line in text.splitlines():
+        if re.match(r"\S+\.$", line):
+            suite = line
+        elif suite and line.startswith("  "):
+            names.append(suite + line.split()[0])
+    threads = max(len(os.sched_getaffinity(0)) // TESTS_AT_ONCE, 1)
+    environment = {**run.native, "OMP_NUM_THREADS": str(threads)}
+
+    def run_one(one):
+        return run.command([test, f"--gtest_filter={one}"], environment=environment)
+
+    with concurrent.futures.ThreadPoolExecutor(TESTS_AT_ONCE) as pool:
+        ended = dict(zip(names, pool.map(run_one, names)))
+    text = "".join(text for _, text in ended.values())
+    text += "".join(f"[  FAILED  ] {one}\n" for one, (status, printed) in ended.items()
+                    if status not in (0, None) and "[  FAILED  ]" not in printed)
+    late = [one for one, (status, _) in ended.items() if status is None]
+    try:
+        read_tests(max((abs(status or 0) for status, _ in ended.values()), default=0), text, detail)
+    finally:
+        detail["out_of_time"] = late
+    if late:
+        raise Failed(f"out of time: {', '.join(late)}")
+
+
 def kernels(run, detail):
     """Every kernel's case list against float64 references, on the device."""
-    status, text = run.command([program(run, "kernels_cuda_test")], environment=run.native)
-    read_tests(status, text, detail)
+    run_tests(run, "kernels_cuda_test", detail)
 
 
 def host(run, detail):
     """The same case lists on the CPU, whose results parity refers to."""
+    if run.packed:
+        raise Skipped("programs were packed, and nothing is compiled here")
     compile_programs(run, "kernels_test", ["kernels_test"], detail)
     status, text = run.command([program(run, "kernels_test")], environment=run.native)
     read_tests(status, text, detail)
@@ -178,8 +248,7 @@ def host(run, detail):
 
 def engine(run, detail):
     """Training of every kind against the CPU, states from device to device."""
-    status, text = run.command([program(run, "engine_cuda_test")], environment=run.native)
-    read_tests(status, text, detail)
+    run_tests(run, "engine_cuda_test", detail)
 
 
 def ranks(run, detail):
@@ -272,6 +341,13 @@ def bench_kernels(run, detail):
                 "--seconds", "0.02" if run.quick else "0.1"], detail, run.native)
 
 
+def bench_sparse24(run, detail):
+    """2:4 products and MLPs beside dense ones and beside cuSPARSELt."""
+    bench_json(run, "bench_sparse24",
+               [torch_python(), run.root / "tests/bench/sparse24_vs_pytorch", "--bench",
+                program(run, "sparse24_bench")], detail, torch_environment(run))
+
+
 def torch_environment(run):
     """Of a program in PyTorch's interpreter that starts programs of ours."""
     return {"WEFT_LD_LIBRARY_PATH": run.native["LD_LIBRARY_PATH"],
@@ -332,6 +408,7 @@ STAGES = [
     Stage("bench-step", bench_step, 180, targets=["engine_bench"]),
     Stage("bench-attention", bench_attention, 60, targets=["kernels_bench"]),
     Stage("bench-kernels", bench_kernels, 60, 30, targets=["kernels_bench"]),
+    Stage("bench-sparse24", bench_sparse24, 40, targets=["sparse24_bench"]),
     Stage("sanitizer", sanitizer, 110, targets=["kernels_cuda_test"]),
     Stage("host", host, 60, devices=0, targets=["kernels_test"], builds=True),
 ]

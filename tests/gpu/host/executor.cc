@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,12 +45,21 @@ namespace ctx = boost::context;
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kStackShift = 5 * 64;  // An odd number of cache lines.
 constexpr size_t kRegionBytes = size_t{64} << 20;
-constexpr size_t kMostStaticShared = size_t{48} << 10;
-constexpr size_t kGap = 128;  // Between shared variables, poisoned.
+constexpr size_t kMostStaticShared = size_t{48} << 10;  // And all that comes without asking.
+constexpr size_t kGap = 128;                            // Between shared variables, poisoned.
 constexpr uint32_t kMostThreads = 1024;
 constexpr int kMostVariables = 32;
 constexpr int kNamedBarriers = 16;
 constexpr int kWorkers = 2;
+
+struct SharedAsked {
+  std::mutex mutex;
+  std::set<const void*> kernels;
+};
+SharedAsked& AskedForShared() {
+  static SharedAsked asked;
+  return asked;
+}
 
 // Unwinds a thread whose launch has failed.
 struct Cancelled {};
@@ -295,6 +305,10 @@ class BlockRunner {
     static_shared_ += bytes;
     if (variables_ == kMostVariables || static_shared_ > kMostStaticShared) {
       Fail("asks for too many or too large shared variables");
+    }
+    if (!launch_->asked_for_shared &&
+        static_shared_ + launch_->dynamic_shared_bytes > kMostStaticShared) {
+      Fail("has more shared memory than comes without asking");
     }
     if (alignment > kGap) Fail("asks for a shared variable of too wide an alignment");
     variable_[variables_++] = {tag, TakeShared(bytes)};
@@ -565,6 +579,16 @@ void VisibleCopy(void* to, const void* from, size_t bytes) {
   } else {
     set(to, 0, bytes);
   }
+}
+
+void AskForShared(const void* kernel) {
+  const std::lock_guard lock(AskedForShared().mutex);
+  AskedForShared().kernels.insert(kernel);
+}
+
+bool HasAskedForShared(const void* kernel) {
+  const std::lock_guard lock(AskedForShared().mutex);
+  return AskedForShared().kernels.contains(kernel);
 }
 
 std::string Run(const Launch& launch) {

@@ -28,8 +28,13 @@ struct Launch {
   Index3 grid;
   Index3 block;
   size_t dynamic_shared_bytes = 0;
+  bool asked_for_shared = false;  ///< Its kernel may have more than 48 KiB in all.
   std::function<void()> body;
 };
+
+/// What cudaFuncSetAttribute does for a kernel's dynamic shared memory, and whether it was called.
+void AskForShared(const void* kernel);
+bool HasAskedForShared(const void* kernel);
 
 /// Runs all blocks and returns what went wrong first, empty when nothing did: a barrier that not
 /// all threads reach, a shuffle with a lane missing, a misaligned access, too much shared memory.

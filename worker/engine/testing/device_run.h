@@ -21,11 +21,24 @@
 
 namespace weft::engine {
 
-/// Elements of a tensor of one of kFloatTypes, wherever it is.
+/// Elements of a tensor, wherever it is; of masks as shares of the largest they can be.
 inline std::vector<float> FetchValues(const Stream& stream, const TensorView& view) {
   const auto copy = HostCopy::Of(stream, view);
   WEFT_CHECK(copy.ok(), copy.status().message());
   std::vector<float> values;
+  const auto add = [&](const auto* from, float scale) {
+    for (int64_t i = 0; i < view.shape.Elements(); ++i) {
+      values.push_back(scale * static_cast<float>(from[i]));
+    }
+  };
+  if (view.dtype == DType::kU16) {
+    add(copy->view().As<uint16_t>(), 0x1p-16f);
+    return values;
+  }
+  if (view.dtype == DType::kU8) {
+    add(copy->view().As<uint8_t>(), 0x1p-8f);
+    return values;
+  }
   kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
     const T* from = copy->view().As<T>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));

@@ -127,6 +127,25 @@ TEST_F(TrainerOnCuda, CompressedActivationsFollowTheCpu) {
   Compare(job, plan, data, 2);
 }
 
+TEST_F(TrainerOnCuda, SparseTrainingFollowsTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.train.sparsity = {.method = "masked_decay", .decay = 1e-2, .mask_interval = 2};
+  Compare(job, TinyPlan("fp32", 2), data, 4);
+  job.train.sparsity.method = "sr_ste";
+  Compare(job, TinyPlan("fp32", 1, 2), data, 3);
+  // Roundings that differ would choose other masks, and draw other rows.
+  job.train.sparsity.mask_interval = 100;
+  job.train.sparsity.gradient_estimate = "exact";
+  Compare(job, TinyPlan("bf16", 2), data, 3);
+  job.train.sparsity.method = "s_ste";
+  Compare(job, TinyPlan("bf16", 2), data, 2);
+  job.train.sparsity = {};
+  job.train.pruning.method = "rigl";
+  job.train.pruning.interval = 2;
+  Compare(job, TinyPlan("fp32", 2), data, 4);
+}
+
 TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   RandomTokens tokens(50, 16);
   JobSpec llama = Job(2);

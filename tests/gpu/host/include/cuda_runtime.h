@@ -350,6 +350,14 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return WeftOutcome(weft::host_cuda::Synchronize(stream));
 }
+inline cudaError_t cudaDeviceSynchronize() {
+  if (auto refused = weft::host_cuda::RefuseInCapture("the device is waited for");
+      !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
+  weft::host_cuda::SynchronizeAll();
+  return cudaSuccess;
+}
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   weft::host_cuda::EndStream(stream);
   return cudaSuccess;
@@ -442,7 +450,8 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** fun
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int) {
+  weft::host_cuda::AskForShared(reinterpret_cast<const void*>(kernel));
   return cudaSuccess;
 }
 
@@ -486,6 +495,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return weft::host_cuda::Run({.grid = {shape.gridDim.x, shape.gridDim.y, shape.gridDim.z},
                                  .block = {shape.blockDim.x, shape.blockDim.y, shape.blockDim.z},
                                  .dynamic_shared_bytes = shape.dynamicSmemBytes,
+                                 .asked_for_shared = weft::host_cuda::HasAskedForShared(
+                                     reinterpret_cast<const void*>(kernel)),
                                  .body = [kernel, &values] { std::apply(kernel, *values); }});
   }));
 }

@@ -18,15 +18,15 @@ using namespace features;
 constexpr int64_t kF32 = 4;
 
 // Delayed scaling keeps of the input and the result's gradient of the four layers of a block the
-// largest magnitudes of the steps before, a scale and its inverse, what this step has seen, and the
-// largest number of the format.
+// largest magnitudes of the steps before, a scale, its inverse, the four floats at whose beginning
+// products find that, what this step has seen, and the largest number of the format.
 FormatBlocks BlocksOf(const TrainSpec& train) {
   const Fp8Spec& spec = train.fp8;
   constexpr int64_t kTensors = 2 * 4;
   const bool delayed = spec.scaling == "delayed";
   return {.dense_first = spec.bf16_first_blocks,
           .dense_last = spec.bf16_last_blocks,
-          .state_bytes = delayed ? kTensors * kF32 * (spec.history + 4) : 0};
+          .state_bytes = delayed ? kTensors * kF32 * (spec.history + 8) : 0};
 }
 
 const ProductFormat kFp8Format = {

@@ -6,6 +6,7 @@
 #include "common/float8.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize_fp8/quantize_fp8.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -24,6 +25,23 @@ Status Largest(Context& context, Collective& ranks, const Tensor& magnitudes) {
 
 int64_t PaddedRows(int64_t rows) {
   return (rows + 15) / 16 * 16;
+}
+
+// Products take a scale at a multiple of 16 bytes: the floats of such a vector are as far apart.
+constexpr int64_t kFloatsApart = 4;
+
+Result<Tensor> FilledApart(Context& context, int64_t count, float value) {
+  return Filled(context, {kFloatsApart * count}, value);
+}
+
+Status SetApart(Context& context, const Tensor& vector, const Tensor& apart) {
+  const int64_t count = vector.shape()[0];
+  return CopyRows(context.stream, vector.Part(0, DType::kF32, {count, 1}),
+                  apart.Part(0, DType::kF32, {count, kFloatsApart}).Columns(0, 1));
+}
+
+Tensor ElementApart(const Tensor& apart, int64_t i) {
+  return apart.Elements(kFloatsApart * i, 1);
 }
 
 // Makes what is wanted of [rows, columns] and is not there.
@@ -68,6 +86,7 @@ Status Fp8Scaling::Allocate(Context& context) {
                           Filled(context, {weights}, LargestFloat8(DType::kF8E4M3)));
     WEFT_ASSIGN_OR_RETURN(weight_scale_, Filled(context, {weights}, 1));
     WEFT_ASSIGN_OR_RETURN(weight_inverse_scale_, Filled(context, {weights}, 1));
+    WEFT_ASSIGN_OR_RETURN(weight_operand_scale_, FilledApart(context, weights, 1));
   }
   if (!delayed()) return OkStatus();
   recorded_.assign(static_cast<size_t>(tensors), false);
@@ -76,6 +95,7 @@ Status Fp8Scaling::Allocate(Context& context) {
   WEFT_ASSIGN_OR_RETURN(history_, Filled(context, {tensors, spec_.history}, 0));
   WEFT_ASSIGN_OR_RETURN(scale_, Filled(context, {tensors}, 1));
   WEFT_ASSIGN_OR_RETURN(inverse_scale_, Filled(context, {tensors}, 1));
+  WEFT_ASSIGN_OR_RETURN(operand_scale_, FilledApart(context, tensors, 1));
   return OkStatus();
 }
 
@@ -105,7 +125,7 @@ Result<Fp8Tensor> Fp8Scaling::Quantize(Context& context, int64_t tensor, DType t
   if (delayed() && record) recorded_[index] = true;
   if (delayed() && has_history_[index]) {
     scale = scale_.Elements(tensor, 1);
-    to.inverse_scale = inverse_scale_.Elements(tensor, 1);
+    to.inverse_scale = ElementApart(operand_scale_, tensor);
   } else {
     WEFT_ASSIGN_OR_RETURN(scale, Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
     WEFT_ASSIGN_OR_RETURN(to.inverse_scale,
@@ -136,6 +156,11 @@ Result<Fp8Tensor> Fp8Scaling::QuantizeGradient(Context& context, int64_t layer, 
   return Quantize(context, layers_ + layer, GradientType(), dy, wanted, true);
 }
 
+Status Fp8Scaling::StartPack(Context& context) const {
+  if (operand_scale_) WEFT_RETURN_IF_ERROR(SetApart(context, inverse_scale_, operand_scale_));
+  return AgreeOnWeights(context);
+}
+
 Status Fp8Scaling::AgreeOnWeights(Context& context) const {
   if (tensor_group_ == nullptr || weights_.empty()) return OkStatus();
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -146,12 +171,14 @@ Status Fp8Scaling::AgreeOnWeights(Context& context) const {
   WEFT_RETURN_IF_ERROR(Largest(context, *tensor_group_, weight_amax_));
   // One of zeros has scale 1, whatever it was before.
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {weight_scale_, 1}));
-  return kernels::UpdateFp8Scales(context.stream, {.amax = weight_amax_,
-                                                   .history = weight_history_,
-                                                   .largest_code = weight_largest_code_,
-                                                   .scale = weight_scale_,
-                                                   .inverse_scale = weight_inverse_scale_,
-                                                   .margin = static_cast<int>(spec_.margin)});
+  WEFT_RETURN_IF_ERROR(
+      kernels::UpdateFp8Scales(context.stream, {.amax = weight_amax_,
+                                                .history = weight_history_,
+                                                .largest_code = weight_largest_code_,
+                                                .scale = weight_scale_,
+                                                .inverse_scale = weight_inverse_scale_,
+                                                .margin = static_cast<int>(spec_.margin)}));
+  return SetApart(context, weight_inverse_scale_, weight_operand_scale_);
 }
 
 Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
@@ -162,7 +189,7 @@ Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const Tensor
   Tensor scale;
   if (tensor_group_ != nullptr) {
     scale = weight_scale_.Elements(number, 1);
-    to.inverse_scale = weight_inverse_scale_.Elements(number, 1);
+    to.inverse_scale = ElementApart(weight_operand_scale_, number);
   } else {
     if (!to.inverse_scale) {
       WEFT_ASSIGN_OR_RETURN(to.inverse_scale, Filled(context, {1}, 1));
@@ -180,13 +207,15 @@ Status Fp8Scaling::FinishStep(Context& context, int64_t step) {
     if (recorded_[i]) has_history_[i] = true;
     recorded_[i] = false;
   }
-  return kernels::UpdateFp8Scales(context.stream, {.amax = amax_,
-                                                   .history = history_,
-                                                   .largest_code = largest_code_,
-                                                   .scale = scale_,
-                                                   .inverse_scale = inverse_scale_,
-                                                   .slot = step % spec_.history,
-                                                   .margin = static_cast<int>(spec_.margin)});
+  WEFT_RETURN_IF_ERROR(
+      kernels::UpdateFp8Scales(context.stream, {.amax = amax_,
+                                                .history = history_,
+                                                .largest_code = largest_code_,
+                                                .scale = scale_,
+                                                .inverse_scale = inverse_scale_,
+                                                .slot = step % spec_.history,
+                                                .margin = static_cast<int>(spec_.margin)}));
+  return SetApart(context, inverse_scale_, operand_scale_);
 }
 
 std::vector<NamedTensor> Fp8Scaling::StateTensors() const {

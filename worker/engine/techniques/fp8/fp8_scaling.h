@@ -83,6 +83,8 @@ class Fp8Scaling {
   /// Computes the scales of all weights, over the tensor-parallel ranks, as they are now. All of
   /// them call it before QuantizeWeight.
   Status AgreeOnWeights(Context& context) const;
+  /// The same, with the scales of inputs and gradients as they are now: before weights are packed.
+  Status StartPack(Context& context) const;
   /// The weight of this number, into `to`, which keeps its memory.
   Status QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
                         Fp8Tensor& to) const;
@@ -126,6 +128,7 @@ class Fp8Scaling {
   Tensor history_;
   Tensor scale_;
   Tensor inverse_scale_;
+  Tensor operand_scale_;  ///< These numbers as products take them.
   Tensor largest_code_;
   // For a tensor that is scaled by its own magnitude: [1], zero between uses, and [1, 1].
   Tensor own_amax_;
@@ -136,6 +139,7 @@ class Fp8Scaling {
   Tensor weight_largest_code_;
   Tensor weight_scale_;
   Tensor weight_inverse_scale_;
+  Tensor weight_operand_scale_;
 };
 
 }  // namespace weft::engine

@@ -115,6 +115,4 @@ void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b, const uin
                                           site);
 }
 
-inline void KeepRegister(uint32_t&) {}
-
 }  // namespace weft::kernels::cuda::ptx
