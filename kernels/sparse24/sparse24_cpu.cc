@@ -80,6 +80,13 @@ TensorView Part(const TensorView& matrix, int64_t row, int64_t rows, int64_t col
   return part;
 }
 
+// For one call. It keeps its memory, since fresh pages cost more than the lists in them.
+SparseOperand& OperandOfThread(int64_t rows, int64_t columns) {
+  thread_local SparseOperand operand(0, 0);
+  operand.Resize(rows, columns);
+  return operand;
+}
+
 Result<const CpuSparseWeight*> Packed(const SparseWeight& weight) {
   const auto* own = dynamic_cast<const CpuSparseWeight*>(&weight);
   if (own == nullptr) return InvalidError("the sparse weight is one of another device");
@@ -142,7 +149,7 @@ Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs
         estimate.y = dy;
         WEFT_RETURN_IF_ERROR(cpu::Mvue(stream, estimate));
       }
-      SparseOperand operand(columns, count);
+      SparseOperand& operand = OperandOfThread(columns, count);
       WEFT_RETURN_IF_ERROR(operand.ListTransposed(dy));
       operand.MultiplyRows(x, args.accumulate || row > 0,
                            Part(args.dweight, column, columns, 0, args.dweight.shape[1]));

@@ -92,12 +92,23 @@ void* MemoryFor(AlignedMemory& memory, int64_t count) {
 }  // namespace
 
 int64_t SparseOperand::DepthOf(int64_t block) const {
-  return std::min(kernels_.depth, columns_ - block * kernels_.depth);
+  return std::min(kernels_->depth, columns_ - block * kernels_->depth);
 }
 
 SparseBlock SparseOperand::Block(int64_t block, int64_t first_group, int64_t count) const {
   return {Groups(block) + first_group, count, static_cast<const uint16_t*>(entries_.get()),
           static_cast<const float*>(values_.get())};
+}
+
+Status SparseOperand::ReserveLists() {
+  const int64_t items = blocks() * groups();
+  if (items <= most_lists_ && lists_ != nullptr) return OkStatus();
+  most_lists_ = 0;
+  if (MemoryFor<SparseGroup>(lists_, items) == nullptr) {
+    return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
+  }
+  most_lists_ = items;
+  return OkStatus();
 }
 
 Status SparseOperand::Reserve(int64_t entries, int64_t values) {
@@ -118,16 +129,14 @@ Status SparseOperand::Reserve(int64_t entries, int64_t values) {
 
 Status SparseOperand::List(const CodesOf& codes_of) {
   const int64_t items = blocks() * groups();
-  if (lists_ == nullptr && MemoryFor<SparseGroup>(lists_, items) == nullptr) {
-    return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
-  }
+  WEFT_RETURN_IF_ERROR(ReserveLists());
   auto* lists = static_cast<SparseGroup*>(lists_.get());
   const auto for_each = [&](const auto& fn) {
     ParallelFor(items, 16, [&](int64_t begin, int64_t end) {
       std::array<uint8_t, kMostSparseDepth> codes;
       for (int64_t item = begin; item < end; ++item) {
         const int64_t block = item / groups(), count = DepthOf(block);
-        codes_of(item % groups(), block * kernels_.depth, count, codes.data());
+        codes_of(item % groups(), block * kernels_->depth, count, codes.data());
         fn(codes.data(), count, lists[item]);
       }
     });
@@ -161,7 +170,7 @@ void SparseOperand::Take(const TensorView& matrix) {
     ParallelFor(blocks() * groups(), 16, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t block = item / groups(), group = item % groups();
-        const T* corner = matrix.As<T>() + 4 * group * stride + block * kernels_.depth;
+        const T* corner = matrix.As<T>() + 4 * group * stride + block * kernels_->depth;
         const SparseGroup& list = Groups(block)[group];
         TakeValues(
             list, entries + list.first_entry, values + list.first_value,
@@ -175,16 +184,16 @@ void SparseOperand::Take(const TensorView& matrix) {
 // their columns as a tile has are brought together first.
 template <class Fn>
 void SparseOperand::ForEachGroup(const TensorView& transpose, const Fn& fn) const {
-  const int64_t tile = kernels_.tile, strips = Parts(rows_, tile);
+  const int64_t tile = kernels_->tile, strips = Parts(rows_, tile);
   WithFloatType(transpose.dtype, [&]<class T>() {
     ParallelFor(blocks() * strips, 1, [&](int64_t begin, int64_t end) {
-      auto* lines = ThreadScratch<Lines, float>(kernels_.depth * tile);
+      auto* lines = ThreadScratch<Lines, float>(kernels_->depth * tile);
       Counts listed = {-1, -1};
       for (int64_t item = begin; item < end; ++item) {
         const int64_t block = item / strips, first = item % strips * tile;
         const int64_t here = std::min(tile, rows_ - first);
-        kernels_.tiles.Of<T>().pack_rows(
-            transpose.As<T>() + block * kernels_.depth * transpose.row_stride + first,
+        kernels_->tiles.Of<T>().pack_rows(
+            transpose.As<T>() + block * kernels_->depth * transpose.row_stride + first,
             transpose.row_stride, DepthOf(block), here, lines);
         for (int64_t row = 0; row < here; row += 4) {
           fn(block, (first + row) / 4, lines + row, listed);
@@ -197,7 +206,7 @@ void SparseOperand::ForEachGroup(const TensorView& transpose, const Fn& fn) cons
 void SparseOperand::TakeTransposed(const TensorView& transpose) {
   const auto* entries = static_cast<const uint16_t*>(entries_.get());
   auto* values = static_cast<float*>(values_.get());
-  const int64_t tile = kernels_.tile;
+  const int64_t tile = kernels_->tile;
   ForEachGroup(transpose, [&](int64_t block, int64_t group, const float* lines, Counts&) {
     const SparseGroup& list = Groups(block)[group];
     TakeValues(list, entries + list.first_entry, values + list.first_value,
@@ -207,12 +216,10 @@ void SparseOperand::TakeTransposed(const TensorView& transpose) {
 
 Status SparseOperand::ListTransposed(const TensorView& transpose) {
   const int64_t items = blocks() * groups();
-  if (lists_ == nullptr && MemoryFor<SparseGroup>(lists_, items) == nullptr) {
-    return ExhaustedError("sparse matrix: no memory for " + std::to_string(items) + " groups");
-  }
+  WEFT_RETURN_IF_ERROR(ReserveLists());
   // At most two entries and four values a column, and a pair that list_columns may write behind
   // them. What a thread lists stands together: the product reads it in this order.
-  const int64_t most_entries = 2 * kernels_.depth + 1, most_values = 2 * most_entries;
+  const int64_t most_entries = 2 * kernels_->depth + 1, most_values = 2 * most_entries;
   WEFT_RETURN_IF_ERROR(Reserve(items * most_entries, items * most_values));
   auto* entries = static_cast<uint16_t*>(entries_.get());
   auto* values = static_cast<float*>(values_.get());
@@ -223,8 +230,8 @@ Status SparseOperand::ListTransposed(const TensorView& transpose) {
     if (listed.entries < 0) listed = {item * most_entries, item * most_values};
     list.first_entry = static_cast<uint32_t>(listed.entries);
     list.first_value = static_cast<uint32_t>(listed.values);
-    kernels_.list_columns(lines, kernels_.tile, DepthOf(block), list, entries + listed.entries,
-                          values + listed.values);
+    kernels_->list_columns(lines, kernels_->tile, DepthOf(block), list, entries + listed.entries,
+                           values + listed.values);
     for (const uint16_t pairs : list.pairs) {
       listed.entries += pairs;
       listed.values += 2 * pairs;
@@ -240,7 +247,7 @@ Status SparseOperand::ListTransposed(const TensorView& transpose) {
 // Rows of the result at a time: such that there is work for each thread.
 int64_t SparseOperand::PanelRows(int64_t tiles) const {
   constexpr int64_t kLeastRows = 64;
-  const int64_t most = kPanelBytes / (kernels_.tile * static_cast<int64_t>(sizeof(float)));
+  const int64_t most = kPanelBytes / (kernels_->tile * static_cast<int64_t>(sizeof(float)));
   const int64_t shares = Parts(2 * Threads(), tiles);
   const int64_t rows = std::max(Parts(rows_, shares), std::min(kLeastRows, rows_));
   return Parts(std::min(rows, most), 4) * 4;
@@ -249,22 +256,22 @@ int64_t SparseOperand::PanelRows(int64_t tiles) const {
 // Tiles of `count` numbers of each line of the dense matrix, times panels of rows of this one.
 template <class Pack, class Finish>
 void SparseOperand::MultiplyTiles(int64_t count, const Pack& pack, const Finish& finish) const {
-  const int64_t tiles = Parts(count, kernels_.tile), panel = PanelRows(tiles);
+  const int64_t tiles = Parts(count, kernels_->tile), panel = PanelRows(tiles);
   const int64_t panels = Parts(rows_, panel);
   ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
-    auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_.tile);
-    auto* sums = ThreadScratch<Sums, float>(panel * kernels_.tile);
+    auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_->tile);
+    auto* sums = ThreadScratch<Sums, float>(panel * kernels_->tile);
     int64_t packed = -1;
     for (int64_t task = begin; task < end; ++task) {
       const int64_t tile = task / panels, row = task % panels * panel;
-      const int64_t first = tile * kernels_.tile, here = std::min(kernels_.tile, count - first);
+      const int64_t first = tile * kernels_->tile, here = std::min(kernels_->tile, count - first);
       if (packed != tile) pack(first, here, lines);
       packed = tile;
       const int64_t rows = std::min(panel, rows_ - row);
-      std::fill_n(sums, rows * kernels_.tile, 0.0f);
+      std::fill_n(sums, rows * kernels_->tile, 0.0f);
       for (int64_t block = 0; block < blocks(); ++block) {
-        kernels_.multiply(Block(block, row / 4, rows / 4),
-                          lines + block * kernels_.depth * kernels_.tile, sums);
+        kernels_->multiply(Block(block, row / 4, rows / 4),
+                           lines + block * kernels_->depth * kernels_->tile, sums);
       }
       finish(first, here, row, rows, sums);
     }
@@ -274,7 +281,7 @@ void SparseOperand::MultiplyTiles(int64_t count, const Pack& pack, const Finish&
 void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y) const {
   if (x.shape[0] == 0) return;
   WithFloatType(x.dtype, [&]<class T>() {
-    const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
+    const SparseTiles<T>& loops = kernels_->tiles.Of<T>();
     MultiplyTiles(
         x.shape[0],
         [&](int64_t first, int64_t count, float* lines) {
@@ -291,15 +298,15 @@ void SparseOperand::Multiply(const TensorView& x, const float* bias, const Tenso
 void SparseOperand::MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const {
   if (x.shape[1] == 0) return;
   WithFloatType(x.dtype, [&]<class T>() {
-    const SparseTiles<T>& loops = kernels_.tiles.Of<T>();
+    const SparseTiles<T>& loops = kernels_->tiles.Of<T>();
     MultiplyTiles(
         x.shape[1],
         [&](int64_t first, int64_t count, float* lines) {
           loops.pack_rows(x.As<T>() + first, x.row_stride, columns_, count, lines);
         },
         [&](int64_t first, int64_t count, int64_t row, int64_t rows, const float* sums) {
-          kernels_.unpack_rows(sums, rows, count, accumulate,
-                               y.As<float>() + row * y.row_stride + first, y.row_stride);
+          kernels_->unpack_rows(sums, rows, count, accumulate,
+                                y.As<float>() + row * y.row_stride + first, y.row_stride);
         });
   });
 }

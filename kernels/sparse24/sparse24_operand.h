@@ -18,8 +18,14 @@ class SparseOperand {
   /// for row r.
   using CodesOf = std::function<void(int64_t group, int64_t first, int64_t count, uint8_t* codes)>;
 
-  SparseOperand(int64_t rows, int64_t columns)
-      : kernels_(PickSparseKernels()), rows_(rows), columns_(columns) {}
+  SparseOperand(int64_t rows, int64_t columns) { Resize(rows, columns); }
+
+  /// For another matrix, without its elements. Keeps the memory.
+  void Resize(int64_t rows, int64_t columns) {
+    kernels_ = &PickSparseKernels();
+    rows_ = rows;
+    columns_ = columns;
+  }
 
   /// Lists the elements. kExhausted when there is no memory.
   Status List(const CodesOf& codes_of);
@@ -41,12 +47,13 @@ class SparseOperand {
 
  private:
   int64_t groups() const { return rows_ / 4; }
-  int64_t blocks() const { return (columns_ + kernels_.depth - 1) / kernels_.depth; }
+  int64_t blocks() const { return (columns_ + kernels_->depth - 1) / kernels_->depth; }
   const SparseGroup* Groups(int64_t block) const {
     return static_cast<const SparseGroup*>(lists_.get()) + block * groups();
   }
   SparseBlock Block(int64_t block, int64_t first_group, int64_t count) const;
   int64_t DepthOf(int64_t block) const;
+  Status ReserveLists();
   Status Reserve(int64_t entries, int64_t values);
   int64_t PanelRows(int64_t tiles) const;
   /// Multiplies by a dense matrix with lines of `count` numbers: pack(first, count, lines) brings a
@@ -59,10 +66,10 @@ class SparseOperand {
   template <class Fn>
   void ForEachGroup(const TensorView& transpose, const Fn& fn) const;
 
-  const SparseKernels& kernels_;
-  int64_t rows_, columns_;
+  const SparseKernels* kernels_ = nullptr;
+  int64_t rows_ = 0, columns_ = 0;
   AlignedMemory lists_, entries_, values_;  // [blocks, groups], and what they point at
-  int64_t most_entries_ = 0, most_values_ = 0;
+  int64_t most_lists_ = 0, most_entries_ = 0, most_values_ = 0;
   int64_t bytes_ = 0;
 };
 
