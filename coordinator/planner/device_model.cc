@@ -158,6 +158,11 @@ double DeviceModel::ProductSeconds(std::string_view precision, double m, double 
   return Modelled(precision, m, n, k) * CorrectionOf(precision, m, n, k);
 }
 
+bool DeviceModel::HasMeasured(std::string_view precision) const {
+  return std::any_of(corrections_.begin(), corrections_.end(),
+                     [&](const Correction& of) { return of.precision == precision; });
+}
+
 double DeviceModel::AttentionFlopsPerSecond(std::string_view precision) const {
   constexpr double kLarge = 4096;
   const ProductPeak& peak = PeakOf(accelerator_, precision);

@@ -32,6 +32,9 @@ class DeviceModel {
   /// (Shepard 1968). A precision that was not measured has the factors of bf16.
   double ProductSeconds(std::string_view precision, double m, double n, double k) const;
 
+  /// Whether products of that name (GemmRate::precision) were measured.
+  bool HasMeasured(std::string_view precision) const;
+
   /// FLOP/s of fused attention, forward.
   double AttentionFlopsPerSecond(std::string_view precision) const;
 

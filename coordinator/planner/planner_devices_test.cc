@@ -73,6 +73,26 @@ TEST(PlanJob, AGpuIsFasterThanTheProcessorBesideIt) {
   EXPECT_LT(20 * gpu, Best(job, cluster).prediction.step_seconds);
 }
 
+TEST(PlanJob, SaysWhatSparseProductsBringOnAGpu) {
+  JobSpec job = Gpt2Job();
+  job.train.precision = "bf16";
+  job.train.sparsity.method = "masked_decay";
+  const auto measured = [](double flops_per_second) {
+    ClusterProfile cluster{{GpuWorker("g", 1, 40 * kGiB)}};
+    for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+      cluster.workers[0].devices[0].gemm.push_back(
+          {"sparse24_" + std::string(pass) + "_bf16", 8192, 3072, 768, 1, flops_per_second});
+    }
+    return cluster;
+  };
+  const Result<PlanReport> fast = PlanJob(job, measured(3e15));
+  ASSERT_TRUE(fast.ok()) << fast.status().message();
+  EXPECT_THAT(fast->candidates[0].reason, HasSubstr("2:4 sparsity makes steps "));
+  EXPECT_THAT(fast->candidates[0].reason, HasSubstr(" times as fast as dense products do"));
+  EXPECT_THAT(PlanJob(job, measured(2e13)).status().message(),
+              HasSubstr("hint: train.sparsity.method none"));
+}
+
 TEST(PlanJob, WithoutGpusThatWorkItSaysWhatIsWrongWithEach) {
   JobSpec job = SmallJob();
   job.resources.device = "cuda";

@@ -17,6 +17,7 @@
 
 #include "common/float8.h"
 #include "common/json.h"
+#include "common/model/mlp_products.h"
 #include "common/model/precision.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
@@ -26,6 +27,9 @@
 #include "kernels/cuda/transfer.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_fp8/linear_fp8.h"
+#include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24_mask/sparse24_mask.h"
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "worker/daemon/devices.h"
 
 extern char** environ;
@@ -46,6 +50,8 @@ constexpr std::array<GemmShape, 6> kGemmShapes{{{256, 256, 256},
                                                 {8192, 3072, 768},
                                                 {4096, 4096, 4096},
                                                 {8192, 8192, 8192}}};
+/// Layers of MLPs whose 2:4 sparse products are measured: tokens, outputs, inputs.
+constexpr std::array<GemmShape, 2> kSparseLayers{{{8192, 3072, 768}, {8192, 8192, 2048}}};
 constexpr size_t kCopyBytes = size_t{256} << 20;
 
 /// Runs enqueued back to back, so that what a launch costs the host is hidden as in training.
@@ -150,6 +156,44 @@ Result<GemmRate> MeasureFp8(kernels::cuda::StreamState& state, const GemmShape& 
   return GemmRate{"fp8", shape.m, shape.n, shape.k, 1, rate};
 }
 
+/// The products of an MLP's layer with 2:4 sparse weights in bf16, with what they compress and
+/// estimate, in the FLOPs of dense ones.
+Status MeasureSparseProducts(kernels::cuda::StreamState& state, const GemmShape& layer,
+                             std::vector<GemmRate>& rates) {
+  using namespace kernels;
+  constexpr DType kType = DType::kBF16;
+  const Stream stream = state.stream();
+  Matrices matrices(stream);
+  WEFT_ASSIGN_OR_RETURN(const TensorView weight, matrices.New(DType::kF32, layer.n, layer.k));
+  WEFT_ASSIGN_OR_RETURN(const TensorView x, matrices.New(kType, layer.m, layer.k));
+  WEFT_ASSIGN_OR_RETURN(const TensorView dx, matrices.New(kType, layer.m, layer.k));
+  WEFT_ASSIGN_OR_RETURN(const TensorView dy, matrices.New(kType, layer.m, layer.n));
+  WEFT_ASSIGN_OR_RETURN(const TensorView y, matrices.New(kType, layer.m, layer.n));
+  WEFT_ASSIGN_OR_RETURN(const TensorView dweight, matrices.New(DType::kF32, layer.n, layer.k));
+  // Takes the place of numbers of 16 bits.
+  WEFT_ASSIGN_OR_RETURN(TensorView mask, matrices.New(DType::kF16, layer.n / 4, layer.k / 4));
+  mask.dtype = DType::kU16;
+  WEFT_RETURN_IF_ERROR(TransposableMask(stream, {.weight = weight, .mask = mask}));
+  WEFT_ASSIGN_OR_RETURN(const auto sparse, NewSparseWeight(stream.device, layer.n, layer.k, kType));
+  WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask));
+  WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight));
+  const auto add = [&](GemmPass pass, const GemmShape& shape, const auto& product) -> Status {
+    WEFT_ASSIGN_OR_RETURN(const double rate, RateOf(state, shape, product));
+    rates.push_back({MlpRateName("sparse24_", pass, kType), shape.m, shape.n, shape.k, 1, rate});
+    return OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(add(GemmPass::kForward, layer, [&] {
+    return SparseForward(stream, {.x = x, .weight = sparse.get(), .y = y});
+  }));
+  WEFT_RETURN_IF_ERROR(add(GemmPass::kInputGradient, {layer.m, layer.k, layer.n}, [&] {
+    return SparseBackwardInput(stream, {.dy = dy, .weight = sparse.get(), .dx = dx});
+  }));
+  return add(GemmPass::kWeightGradient, {layer.n, layer.k, layer.m}, [&]() -> Status {
+    WEFT_RETURN_IF_ERROR(Mvue(stream, {.x = dy, .y = y, .key = {}}));
+    return SparseBackwardWeight(stream, {.x = x, .dy = y, .dweight = dweight, .accumulate = false});
+  });
+}
+
 /// Closes it at the end.
 struct Descriptor {
   int fd = -1;
@@ -221,6 +265,9 @@ Result<std::vector<GemmRate>> MeasureProducts(int device) {
     if (!fp8) continue;
     WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureFp8(*state, shape));
     rates.push_back(std::move(rate));
+  }
+  for (const GemmShape& layer : kSparseLayers) {
+    WEFT_RETURN_IF_ERROR(MeasureSparseProducts(*state, layer, rates));
   }
   return rates;
 }

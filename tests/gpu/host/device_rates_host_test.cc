@@ -25,8 +25,13 @@ TEST(MeasureProducts, CoversEveryPrecisionByShape) {
     ++shapes[rate.precision];
   }
   // It takes itself for a Hopper, which multiplies FP8.
-  EXPECT_EQ(shapes,
-            (std::map<std::string, int>{{"bf16", 6}, {"fp16", 6}, {"fp32", 6}, {"fp8", 6}}));
+  EXPECT_EQ(shapes, (std::map<std::string, int>{{"bf16", 6},
+                                                {"fp16", 6},
+                                                {"fp32", 6},
+                                                {"fp8", 6},
+                                                {"sparse24_forward_bf16", 2},
+                                                {"sparse24_input_gradient_bf16", 2},
+                                                {"sparse24_weight_gradient_bf16", 2}}));
 }
 
 }  // namespace
