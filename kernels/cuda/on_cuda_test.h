@@ -6,16 +6,28 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device.h"
+#ifdef WEFT_HOST_EXECUTION
+#include "tests/gpu/host/streams.h"
+#endif
 
 namespace weft::kernels {
 
 /// Tests that need a CUDA device: a real one in a build with CUDA, otherwise the host execution of
-/// tests/gpu/host. Skipped without one.
+/// tests/gpu/host, where work waits until somebody waits for it, so that who reads a result too
+/// soon gets another one. Skipped without one.
 class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+#ifdef WEFT_HOST_EXECUTION
+    host_cuda::DeferWork(true);
+#endif
     Open(8);
+  }
+  void TearDown() override {
+#ifdef WEFT_HOST_EXECUTION
+    host_cuda::DeferWork(false);
+#endif
   }
 
   /// Goes on with the kernels for devices of up to this compute capability (major), attention by

@@ -462,6 +462,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       return Invalid(std::string(host::kNames[i]) + " is less aligned than the algorithm was told");
     }
   }
+  // Not in the documentation: what a Hopper refuses.
+  for (const float* scale : {operation->a_scale, operation->b_scale}) {
+    if (!host::Aligned(scale, host::kAccess)) {
+      return host::Unsupported("FP8 needs scales at multiples of 16 bytes");
+    }
+  }
   const Range result(d, *d_layout), space(workspace, workspace_bytes);
   if (result.Meets(Range(a, *a_layout)) || result.Meets(Range(b, *b_layout))) {
     return Invalid("D overlaps A or B");
