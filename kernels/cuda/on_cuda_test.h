@@ -13,7 +13,7 @@
 namespace weft::kernels {
 
 /// Tests that need a CUDA device: a real one in a build with CUDA, otherwise the host execution of
-/// tests/gpu/host, where work waits until somebody waits for it, so that who reads a result too
+/// tests/gpu/host, where work is deferred until a thread waits for it, so that who reads a result too
 /// soon gets another one. Skipped without one.
 class OnCuda : public ::testing::Test {
  protected:
