@@ -13,8 +13,8 @@
 namespace weft::kernels {
 
 /// Tests that need a CUDA device: a real one in a build with CUDA, otherwise the host execution of
-/// tests/gpu/host, where work is deferred until a thread waits for it, so that who reads a result too
-/// soon gets another one. Skipped without one.
+/// tests/gpu/host, where work is deferred until a thread waits for it, so that who reads a result
+/// too soon gets another one. Skipped without one.
 class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -39,7 +39,9 @@ class OnCuda : public ::testing::Test {
     state_ = *std::move(state);
   }
 
-  Stream stream() { return state_->stream(); }
+  Stream stream() {
+    return state_->stream();
+  }
 
   std::unique_ptr<cuda::StreamState> state_;
 };
