@@ -161,8 +161,6 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
        }},
-      {FeatureOf("structured_matrices", 1),
-       [](JobSpec& job) { job.model.structured_matrices.kind = "pixelfly"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

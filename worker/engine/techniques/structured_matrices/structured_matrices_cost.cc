@@ -60,14 +60,8 @@ const Feature kSettings[] = {
     {.name = "structured matrices in some blocks",
      .setting = "model.structured_matrices.layers that name some blocks",
      .asked = [](const JobSpec& job) { return BlocksDiffer(job.model); },
-     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }},
-    {.name = "block-sparse matrices",
-     .setting = "model.structured_matrices.kind pixelfly",
-     .asked = [](const JobSpec& job) { return job.model.structured_matrices.kind == "pixelfly"; },
-     .shown =
-         [](const JobSpec&) { return std::string("model.structured_matrices.kind pixelfly"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kPixelfly = kSettings[1];
 
 Status CheckPatterns(const ModelSpec& model) {
   std::vector<std::string> names;
@@ -139,8 +133,6 @@ std::vector<Refusal> Rows() {
   }
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "patterns that name the same weights of all blocks"});
-  rows.push_back({&kPixelfly, &kCuda, "there is no kernel of its products for GPUs yet",
-                  "kind monarch, or resources.device cpu"});
   return rows;
 }
 
