@@ -1,6 +1,7 @@
 #include "kernels/block_sparse/block_pattern.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft::kernels {
 

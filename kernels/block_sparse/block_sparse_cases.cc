@@ -1,7 +1,9 @@
 #include "kernels/block_sparse/block_sparse.h"
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/testing/all_cases.h"
 

@@ -1,3 +1,5 @@
+#include <string_view>
+
 #include "kernels/block_sparse/block_sparse.h"
 #include "kernels/block_sparse/block_sparse_check.h"
 #include "kernels/block_sparse/block_sparse_plain.h"

@@ -1,6 +1,7 @@
 #include "kernels/block_sparse/block_sparse.h"
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>

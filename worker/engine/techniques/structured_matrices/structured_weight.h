@@ -6,8 +6,8 @@
 
 namespace weft::engine {
 
-/// Products with a weight W [out, in] that is never made, but what its tensors make. Of the compute
-/// type; x [n, in] and y [n, out] may be columns of larger matrices.
+/// Products with a weight W [out, in] that is never materialised: they use the tensors in its
+/// place. x [n, in] and y [n, out] are of the compute type, and may be columns of larger matrices.
 class StructuredWeight {
  public:
   virtual ~StructuredWeight() = default;
@@ -18,13 +18,13 @@ class StructuredWeight {
   virtual Status Forward(Context& context, const Tensor& x, const TensorView& bias,
                          const Tensor& y) const = 0;
 
-  /// Columns of what is between the tensors on the way from x to y; 0: there is nothing.
+  /// Columns of the intermediate result, from which the last tensor makes y; 0: there is none.
   virtual int64_t Middle() const = 0;
-  /// The gradient of that, [n, Middle()], from that of y.
+  /// Its gradient [n, Middle()] from that of y.
   virtual Status MiddleGradient(Context& context, const Tensor& dy,
                                 const Tensor& dmiddle) const = 0;
 
-  /// dx = dy W, or +=.
+  /// dx = dy W, or dx += dy W.
   virtual Status InputGradient(Context& context, const Tensor& dy, const Tensor& dmiddle,
                                const Tensor& dx, bool accumulate) const = 0;
   /// The gradients of the tensors and the bias that `to` has a place for.
