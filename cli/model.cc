@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
 
 #include "cli/command.h"
 #include "cli/trained_model.h"
@@ -32,6 +34,17 @@ Result<DType> ExportType(const std::string& name, const TrainedModel& trained) {
   return InvalidError("config.json does not say what type the weights have; hint: --dtype float32");
 }
 
+/// Numbers in the files that an export of this model writes: it writes whole matrices in place of
+/// structured ones, and no padding.
+int64_t ExportedNumbers(const ModelSpec& model) {
+  int64_t sum = 0;
+  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+    sum +=
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  return sum;
+}
+
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
@@ -46,14 +59,11 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
   const Status status =
       engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (!status.ok()) return Fail(session, status);
+  const int64_t parameters = ExportedNumbers(trained->model->spec());
   if (session.output == OutputFormat::kJson) {
-    std::cout << Json{{"folder", options.output},
-                      {"parameters", trained->model->parameters().ElementCount()}}
-                     .dump(2)
-              << '\n';
+    std::cout << Json{{"folder", options.output}, {"parameters", parameters}}.dump(2) << '\n';
   } else {
-    std::cout << options.output << ": "
-              << HumanCount(static_cast<double>(trained->model->parameters().ElementCount()))
+    std::cout << options.output << ": " << HumanCount(static_cast<double>(parameters))
               << " parameters in Hugging Face format\n";
   }
   return ExitCode::kOk;

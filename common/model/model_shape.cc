@@ -111,7 +111,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.matrix()) stored_trained_matrices += in_memory;
       if (HasPartialGradients(*this, parameter)) partial_gradients += elements;
     }
-    if (parameter.matrix() && (!parameter.looked_up() || classifies)) {
+    if (parameter.packed() || (parameter.matrix() && classifies)) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding += here * parameter.PackedPadding();

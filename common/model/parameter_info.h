@@ -87,6 +87,7 @@ struct ParameterInfo : ParameterAttributes {
   int64_t product_rows = 0;    ///< Of a matrix: rows in memory, with those of what it is one with;
                                ///< of several products those of one.
   int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
+  bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
   bool multiplied_again = false;  ///< The backward pass computes its product once more.
   std::string in_place_of = {};   ///< The weight that the network has this for
                                   ///< (TechniqueCost::ReplacementsOf); none: "".
@@ -97,6 +98,8 @@ struct ParameterInfo : ParameterAttributes {
     return count;
   }
   bool matrix() const { return shape.size() == 2; }
+  /// A matrix whose packed copy products read. A table that classifies has one, too.
+  bool packed() const { return matrix() && !looked_up() && !read_directly; }
   /// Numbers in memory.
   int64_t StoredElements() const;
   /// Of a matrix: AMX multiplies it as it is, since a product finds both sizes multiples of 32.

@@ -49,7 +49,7 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     const int64_t elements = parameter.StoredElements();
     regions_[it->second].elements += RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
-    if (parameter.matrix() && (!looked_up || tied) && parameter.block < 1) {
+    if ((parameter.packed() || (parameter.matrix() && tied)) && parameter.block < 1) {
       packed_ += elements;
       if (parameter.in_tiles()) packed_in_tiles_ += elements;
       packed_padding_ += parameter.PackedPadding();

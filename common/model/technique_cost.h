@@ -109,7 +109,9 @@ class TechniqueCost {
     return {};
   }
 
-  /// What the products of such a sub-layer want besides what dense ones do.
+  /// What the products of such a sub-layer want for each token, besides what dense ones do. It
+  /// follows from the model, which may be one stage of the network; what they want for each weight
+  /// follows from the training (ProductsOfMlps).
   virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.

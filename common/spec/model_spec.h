@@ -122,13 +122,18 @@ struct StructuredMatricesSpec {
   std::string kind = "none";
   std::vector<std::string> layers;
   int64_t blocks = 4;
+  int64_t block_size = 32;
+  double density = 0.25;
+  double low_rank_share = 0.25;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("kind",
                 "monarch: each chosen weight is the product of two block-diagonal matrices with a "
-                "permutation between them (Dao et al. 2022, arXiv 2204.00595).")
-              .OneOf({"none", "monarch"}),
+                "permutation between them (Dao et al. 2022, arXiv 2204.00595); pixelfly: the sum "
+                "of a block-sparse matrix and one of low rank (Chen et al. 2021, arXiv "
+                "2112.00029).")
+              .OneOf({"none", "monarch", "pixelfly"}),
           self.kind);
     visit(
         Field("layers", "Name patterns (with *) of the weights; empty: every matrix of the MLPs."),
@@ -138,6 +143,18 @@ struct StructuredMatricesSpec {
                 "smaller side of a weight, and it divides the larger one.")
               .Range(2, 256),
           self.blocks);
+    visit(Field("block_size",
+                "Side of the square blocks of pixelfly: a multiple of 16 that divides both sides "
+                "of a weight.")
+              .Range(16, 256),
+          self.block_size);
+    visit(Field("density",
+                "The budget of pixelfly: numbers of a weight, at most, as a share of a whole one.")
+              .Range(0.001, 1),
+          self.density);
+    visit(Field("low_rank_share", "Share of that budget, at most, for the matrix of low rank.")
+              .Range(0, 0.95),
+          self.low_rank_share);
   }
 };
 

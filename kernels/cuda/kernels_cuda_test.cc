@@ -190,6 +190,9 @@ TEST_F(KernelsOnCuda, AttentionByCudnnIsRecordedInGraphs) {
   expect_near(launched, results());
   EXPECT_NE(launched, first);
 }
+TEST_F(KernelsOnCuda, BlockSparse) {
+  EXPECT_EQ(Failures(testing::BlockSparseCases()), "");
+}
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
 }

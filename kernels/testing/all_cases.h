@@ -11,6 +11,7 @@ std::vector<OpCase> ActivationCases();
 std::vector<OpCase> AdafactorCases();
 std::vector<OpCase> AffineCases();
 std::vector<OpCase> AttentionCases();
+std::vector<OpCase> BlockSparseCases();
 std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
 std::vector<OpCase> ElementwiseCases();
@@ -42,14 +43,14 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),   AdafactorCases(),     AffineCases(),      AttentionCases(),
-           CrossEntropyCases(), DropoutCases(),       ElementwiseCases(), EmbeddingCases(),
-           GatherRowsCases(),   GroupQuantizeCases(), LayerNormCases(),   LinearCases(),
-           LinearFp8Cases(),    MoeCombineCases(),    MoeRouteCases(),    NormStatCases(),
-           OptimizerCases(),    OrthogonalizeCases(), PatchesCases(),     QuantizeFp8Cases(),
-           QuantizeInt8Cases(), RmsNormCases(),       RopeCases(),        Sparse24Cases(),
-           Sparse24MaskCases(), Sparse24MvueCases(),  StepTotalsCases(),  StochasticRoundCases(),
-           SwapBlocksCases(),   SwiGluCases(),
+           ActivationCases(),      AdafactorCases(),    AffineCases(),        AttentionCases(),
+           BlockSparseCases(),     CrossEntropyCases(), DropoutCases(),       ElementwiseCases(),
+           EmbeddingCases(),       GatherRowsCases(),   GroupQuantizeCases(), LayerNormCases(),
+           LinearCases(),          LinearFp8Cases(),    MoeCombineCases(),    MoeRouteCases(),
+           NormStatCases(),        OptimizerCases(),    OrthogonalizeCases(), PatchesCases(),
+           QuantizeFp8Cases(),     QuantizeInt8Cases(), RmsNormCases(),       RopeCases(),
+           Sparse24Cases(),        Sparse24MaskCases(), Sparse24MvueCases(),  StepTotalsCases(),
+           StochasticRoundCases(), SwapBlocksCases(),   SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -1,6 +1,7 @@
 """The jobs of docs/examples run as they stand, but for their length, and learn."""
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -33,6 +34,27 @@ class Examples(unittest.TestCase):
     @staticmethod
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
+
+    @staticmethod
+    def numbers_in(folder):
+        """Of all weights in the safetensors of a folder."""
+        count = 0
+        for path in folder.glob("*.safetensors"):
+            content = path.read_bytes()
+            header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+            count += sum(math.prod(tensor["shape"]) for name, tensor in header.items()
+                         if name != "__metadata__")
+        return count
+
+    def test_an_export_of_structured_matrices_says_how_many_numbers_it_has_written(self):
+        for name in ("structured_matrices", "pixelfly"):
+            job = self.folder / "examples" / f"{name}.yaml"
+            job.write_text(re.sub(r"\bsteps: \d+", "steps: 1", job.read_text()).replace(
+                "warmup_steps: 20", "warmup_steps: 0"))
+            run, hf = self.folder / name, self.folder / f"{name}_hf"
+            self.weft("train", job, "--run-dir", run)
+            said = json.loads(self.weft("export", run, "--output", hf, "-o", "json"))
+            self.assertEqual(said["parameters"], self.numbers_in(hf))
 
     def test_each_trains_is_of_use_and_its_loss_falls(self):
         jobs = sorted((self.folder / "examples").glob("*.yaml"))

@@ -9,11 +9,13 @@
 
 #include "common/env.h"
 #include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
 #include "common/model/tensor_traffic.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
+#include "worker/engine/testing/product_kind.h"
 
 namespace weft::testing {
 namespace {
@@ -37,6 +39,7 @@ struct Way {
   int64_t context = 1;
   std::string method = "ring";
   std::vector<std::string> freeze = {};
+  std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -114,6 +117,10 @@ std::vector<Way> Ways() {
        .context = 2,
        .method = "ulysses"},
       {.name = "contextAndPipeline", .pipeline = 2, .context = 2},
+      {.name = "monarch", .data = 2, .structured = "monarch"},
+      {.name = "monarchAndZero3", .data = 2, .zero_stage = 3, .structured = "monarch"},
+      {.name = "pixelfly", .data = 2, .structured = "pixelfly"},
+      {.name = "pixelflyAndZero3", .data = 2, .zero_stage = 3, .structured = "pixelfly"},
       {.name = "frozenStages",
        .pipeline = 4,
        .freeze = {"transformer.w*", "*.h.0.*", "*.h.1.*", "*.ln_f.*"}},
@@ -149,6 +156,16 @@ JobSpec JobOfWay(const Way& way) {
   resources.micro_batch = 1;
   job.model.family = way.family;
   job.model.freeze = way.freeze;
+  if (way.structured != "none") {
+    StructuredMatricesSpec& matrices = job.model.structured_matrices;
+    matrices.kind = way.structured;
+    matrices.layers = {"*"};
+    matrices.blocks = 2;
+    matrices.block_size = 16;
+    matrices.density = 0.8;
+    matrices.low_rank_share = 0.5;
+    job.model.width = 96;
+  }
   resources.expert_parallel = way.expert;
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;
@@ -319,6 +336,22 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  Counted(rank, "pipeline", "send and receive", &CollectiveUse::sent_bytes),
                  passes_ * static_cast<double>(sent) * stream_);
     }
+  }
+}
+
+TEST_P(Accounting, MemoryOfStructuredMatricesIsThatOfTheFormulas) {
+  if (GetParam().structured == "none") return;
+  const MemoryBreakdown predicted = PredictMemory(
+      MemoryInputsOf(job_, plan_, {engine::ProductsOf(PrecisionOf(plan_.precision).products)}));
+  for (const trainer::ProgressMessage& rank : training_.ranks) {
+    const auto near = [&](const char* what, int64_t MemoryBreakdown::*part) {
+      ExpectNear(what, static_cast<double>(rank.memory_step.*part),
+                 static_cast<double>(predicted.*part));
+    };
+    near("parameters", &MemoryBreakdown::parameters_bytes);
+    near("gradients", &MemoryBreakdown::gradients_bytes);
+    near("optimizer", &MemoryBreakdown::optimizer_bytes);
+    near("activations", &MemoryBreakdown::activations_bytes);
   }
 }
 

@@ -164,6 +164,16 @@ Choice Monarch(bool attention) {
           }};
 }
 
+/// Of all matrices, in the blocks of the diagonal.
+Choice Pixelfly() {
+  return {"pixelfly", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.structured_matrices.kind = "pixelfly";
+            job.model.structured_matrices.block_size = 16;
+            job.model.structured_matrices.density = 0.6;
+            job.model.structured_matrices.layers = {"*"};
+          }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -263,7 +273,10 @@ std::vector<Axis> MakeAxes() {
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},
-      {{"whole matrices", Effect::kOwnTraining, Nothing}, Monarch(false), Monarch(true)},
+      {{"whole matrices", Effect::kOwnTraining, Nothing},
+       Monarch(false),
+       Monarch(true),
+       Pixelfly()},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

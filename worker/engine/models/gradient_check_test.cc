@@ -186,6 +186,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"affine", "affine backward"},
       {"attention", "attention backward"},
       {"attention_part", "between ranks: techniques/parallel/context_parallel_test.cc"},
+      {"block_sparse", "linear backward: techniques/structured_matrices has its gradients"},
       {"cross_entropy", "head backward"},
       {"dropout", "dropout backward"},
       {"elementwise", "add backward"},

@@ -77,7 +77,8 @@ std::vector<OutputWeight> RegisterWeights(ParameterSet* parameters, const Linear
                              {.bias = tensor.bias,
                               .in_place_of = parts[i].name,
                               .weight_shape = {weight.rows, options.in_features},
-                              .parts = tensor.parts});
+                              .parts = tensor.parts,
+                              .read_directly = tensor.read_directly});
       }
     }
     weights.push_back(weight);

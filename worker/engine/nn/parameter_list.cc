@@ -21,6 +21,7 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.in_place_of = std::move(options.in_place_of);
   parameter.weight_shape = options.weight_shape;
   parameter.parts = std::move(options.parts);
+  parameter.read_directly = options.read_directly;
   return Add(std::move(parameter));
 }
 

@@ -89,6 +89,7 @@ struct ParameterOptions {
   std::string in_place_of = {};
   Shape weight_shape = {};
   std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
+  bool read_directly = false;       ///< See ParameterList::SetReadDirectly.
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides

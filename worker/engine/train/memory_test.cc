@@ -333,7 +333,9 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   monarch.structured_matrices.kind = "monarch";
   parts.family = "llama";
   parts.structured_matrices = {"monarch", {"*.1.*", "*k_proj*"}, 2};
-  for (ModelSpec model : {gpt2, monarch, parts, Mixtral(2, 64), Bert(2, "masked_lm"),
+  ModelSpec pixelfly = gpt2;
+  pixelfly.structured_matrices = {"pixelfly", {}, 4, 16, 0.6, 0.5};
+  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, Mixtral(2, 64), Bert(2, "masked_lm"),
                           Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && model.experts > 0) continue;
@@ -406,6 +408,10 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.family = "llama";
          m.structured_matrices = {"monarch", {"*mlp*", "*k_proj*"}, 4};
        }},
+      {"pixelfly without low rank",
+       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 32, 0.5, 0}; }},
+      {"pixelfly",
+       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 16, 0.6, 0.5}; }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

@@ -253,6 +253,27 @@ TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
   }
 }
 
+/// `kind` for all matrices of one block, with low rank.
+JobSpec StructuredJob(const std::string& kind) {
+  JobSpec job = Job(4);
+  job.model.layers = 1;
+  job.model.width = 64;
+  job.model.structured_matrices.kind = kind;
+  job.model.structured_matrices.layers = {"*"};
+  job.model.structured_matrices.block_size = 16;
+  job.model.structured_matrices.density = 1;
+  job.model.structured_matrices.low_rank_share = 0.5;
+  return job;
+}
+
+TEST_F(TrainerOnCuda, TrainingOfStructuredMatricesFollowsTheCpu) {
+  RandomTokens data(50, 16);
+  for (const char* kind : {"monarch", "pixelfly"}) {
+    SCOPED_TRACE(kind);
+    Compare(StructuredJob(kind), TinyPlan("fp32", 2, 2), data, 2);
+  }
+}
+
 // What two runs that are to be equal bit for bit report of a step.
 void ExpectEqualReports(const StepReport& got, const StepReport& want, int64_t step) {
   EXPECT_EQ(got.loss, want.loss) << step;
@@ -320,6 +341,9 @@ TEST_F(TrainerOnCuda, GraphsFollowLossScalesAndFp8Scales) {
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp8", 2), data, 5), 3);
   job.optimizer.name = "muon";
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 4), 2);
+  for (const char* kind : {"monarch", "pixelfly"}) {
+    EXPECT_EQ(CompareWithEager(StructuredJob(kind), TinyPlan("bf16", 2), data, 4), 2) << kind;
+  }
 }
 
 // Each step draws its own roundings.

@@ -81,11 +81,29 @@ Status CheckPatterns(const ModelSpec& model) {
   return OkStatus();
 }
 
+Status CheckPixelfly(const StructuredMatricesSpec& spec, const ParameterInfo& weight) {
+  const std::string shape = weight.name + " [" + std::to_string(weight.shape[0]) + ", " +
+                            std::to_string(weight.shape[1]) + "]";
+  if (spec.block_size % 16 != 0 || weight.shape[0] % spec.block_size != 0 ||
+      weight.shape[1] % spec.block_size != 0) {
+    return InvalidError("model.structured_matrices.block_size " + std::to_string(spec.block_size) +
+                        " does not fit " + shape +
+                        ": it must be a multiple of 16 that divides both sides; hint: 16 or 32");
+  }
+  if (PixelflyOf(spec, weight.shape).stride > 0) return OkStatus();
+  return InvalidError("model.structured_matrices.density has no room for the diagonal blocks of " +
+                      shape + "; hint: a higher one");
+}
+
 Status CheckSizes(const ModelSpec& model) {
   const int64_t blocks = model.structured_matrices.blocks;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
       if (!IsStructured(model, weight)) continue;
+      if (model.structured_matrices.kind == "pixelfly") {
+        WEFT_RETURN_IF_ERROR(CheckPixelfly(model.structured_matrices, weight));
+        continue;
+      }
       const auto [smaller, larger] = std::minmax(weight.shape[0], weight.shape[1]);
       if (smaller % (blocks * blocks) == 0 && larger % blocks == 0) continue;
       return InvalidError(
@@ -133,10 +151,13 @@ class StructuredMatricesCost : public TechniqueCost {
     const StructuredMatricesSpec& spec = job.model.structured_matrices;
     const StructuredMatricesSpec unset;
     if (spec.kind == "none") {
-      if (spec.layers.empty() && spec.blocks == unset.blocks) return OkStatus();
+      const bool sets = !spec.layers.empty() || spec.blocks != unset.blocks ||
+                        spec.block_size != unset.block_size || spec.density != unset.density ||
+                        spec.low_rank_share != unset.low_rank_share;
+      if (!sets) return OkStatus();
       return InvalidError(
           "model.structured_matrices has settings and no kind; hint: "
-          "model.structured_matrices.kind monarch");
+          "model.structured_matrices.kind monarch or pixelfly");
     }
     if (!job.model.import_path.empty()) return OkStatus();  // its sizes are not known yet
     WEFT_RETURN_IF_ERROR(CheckPatterns(job.model));
@@ -149,9 +170,12 @@ class StructuredMatricesCost : public TechniqueCost {
     return StructuredTensors(model.structured_matrices, weight);
   }
 
-  // Two tensors between the factors at a time, and in the backward pass the gradient of one more.
+  // Of monarch two tensors between the factors at a time, and in the backward pass the gradient of
+  // one more; of pixelfly one, and its gradient.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
+    const StructuredMatricesSpec& spec = model.structured_matrices;
     if (!Asks(model)) return {};
+    const bool monarch = spec.kind == "monarch";
     ProductNumbers most;
     for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
       int64_t largest = 0, all = 0;
@@ -159,12 +183,13 @@ class StructuredMatricesCost : public TechniqueCost {
         const bool here =
             sub_layer == SubLayer::kMlp ? IsMlp(weight.role) : IsAttention(weight.role);
         if (!here || !IsStructured(model, weight)) continue;
-        const int64_t middle = MonarchOf(model.structured_matrices, weight.shape).Middle();
+        const int64_t middle =
+            monarch ? MonarchOf(spec, weight.shape).Middle() : PixelflyOf(spec, weight.shape).rank;
         largest = std::max(largest, middle);
         all += middle;
       }
-      most.forward = std::max(most.forward, 2 * largest);
-      most.backward = std::max(most.backward, 3 * largest);
+      most.forward = std::max(most.forward, (monarch ? 2 : 1) * largest);
+      most.backward = std::max(most.backward, (monarch ? 3 : 2) * largest);
       most.deferred = std::max(most.deferred, all);
       if (!BlocksDiffer(model)) break;
     }
@@ -196,8 +221,92 @@ bool IsStructured(const ModelSpec& model, const ParameterInfo& weight) {
                      [&](const std::string& pattern) { return GlobMatches(pattern, weight.name); });
 }
 
+namespace {
+
+/// N of PixelflySizes.
+int64_t SideOfButterfly(const PixelflySizes& size) {
+  int64_t side = 1;
+  while (2 * side <= std::min(size.rows, size.columns)) side *= 2;
+  return side;
+}
+
+/// Lines of a side of the grid that come to line `of` of N.
+int64_t StretchedTo(int64_t of, int64_t side, int64_t lines) {
+  const auto first = [&](int64_t line) { return (line * lines + side - 1) / side; };
+  return first(of + 1) - first(of);
+}
+
+}  // namespace
+
+std::vector<PixelflySizes::Place> PixelflySizes::Places() const {
+  const int64_t side = SideOfButterfly(*this);
+  std::vector<Place> places;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t bits = i * side / rows ^ j * side / columns;
+      if ((bits & (bits - 1)) == 0 && bits < stride) places.push_back({i, j});
+    }
+  }
+  return places;
+}
+
+PixelflySizes PixelflyOf(const StructuredMatricesSpec& spec, const std::vector<int64_t>& shape) {
+  PixelflySizes result{.size = spec.block_size,
+                       .rows = shape[0] / spec.block_size,
+                       .columns = shape[1] / spec.block_size};
+  const auto budget = static_cast<int64_t>(spec.density * static_cast<double>(shape[0]) *
+                                           static_cast<double>(shape[1]));
+  const int64_t sides = shape[0] + shape[1];
+  const auto rank = static_cast<int64_t>(spec.low_rank_share * static_cast<double>(budget)) / sides;
+  result.rank = rank / spec.block_size * spec.block_size;
+  const int64_t side = SideOfButterfly(result);
+  // Blocks whose places differ in the bits of `bits`.
+  const auto apart = [&](int64_t bits) {
+    int64_t blocks = 0;
+    for (int64_t i = 0; i < side; ++i) {
+      blocks += StretchedTo(i, side, result.rows) * StretchedTo(i ^ bits, side, result.columns);
+    }
+    return blocks;
+  };
+  int64_t blocks = apart(0);
+  for (int64_t stride = 1; stride <= side; stride *= 2) {
+    if (blocks * result.size * result.size + result.rank * sides > budget) break;
+    result.stride = stride;
+    result.blocks = blocks;
+    blocks += apart(stride);
+  }
+  return result;
+}
+
+namespace {
+
+std::vector<ParameterInfo> PixelflyTensors(const StructuredMatricesSpec& spec,
+                                           const ParameterInfo& weight) {
+  const PixelflySizes size = PixelflyOf(spec, weight.shape);
+  const auto tensor = [&](const std::string& name, int64_t rows, int64_t columns) {
+    ParameterInfo info = weight;
+    info.name += "." + name;
+    info.shape = {rows, columns};
+    info.parts.clear();
+    return info;
+  };
+  std::vector<ParameterInfo> tensors = {
+      tensor("pixelfly_blocks", size.blocks * size.size, size.size)};
+  tensors[0].parts.assign(static_cast<size_t>(size.blocks), size.size);
+  tensors[0].products = size.blocks;
+  tensors[0].read_directly = true;
+  if (size.rank == 0) return tensors;
+  tensors.push_back(tensor("pixelfly_in", size.rank, weight.shape[1]));
+  tensors.push_back(tensor("pixelfly_out", weight.shape[0], size.rank));
+  tensors[1].multiplied_again = true;
+  return tensors;
+}
+
+}  // namespace
+
 std::vector<ParameterInfo> StructuredTensors(const StructuredMatricesSpec& spec,
                                              const ParameterInfo& weight) {
+  if (spec.kind == "pixelfly") return PixelflyTensors(spec, weight);
   const MonarchSizes size = MonarchOf(spec, weight.shape);
   const auto factor = [&](const std::string& name, int64_t rows, int64_t columns) {
     ParameterInfo info = weight;

@@ -6,11 +6,14 @@
 #include "kernels/activation/activation.h"
 #include "kernels/linear/linear.h"
 #include "worker/engine/nn/dense_products.h"
+#include "worker/engine/techniques/structured_matrices/monarch.h"
 #include "worker/engine/techniques/structured_matrices/monarch_values.h"
+#include "worker/engine/techniques/structured_matrices/pixelfly.h"
+#include "worker/engine/techniques/structured_matrices/pixelfly_values.h"
 
 namespace weft::engine {
 
-StructuredProducts::StructuredProducts(const LinearLayer& layer, const StructuredMatricesSpec& spec)
+StructuredProducts::StructuredProducts(const LinearLayer& layer, StructuredProductsFactory& factory)
     : parameters_(layer.parameters), compute_(layer.compute) {
   int64_t column = 0;
   for (size_t i = 0; i < layer.weights.size(); ++i) {
@@ -20,9 +23,8 @@ StructuredProducts::StructuredProducts(const LinearLayer& layer, const Structure
     if (weight.tensors == 0) {
       output.dense.emplace(layer.parameters, weight.first, layer.compute);
     } else {
-      output.monarch.emplace(layer.parameters, weight.first,
-                             MonarchOf(spec, {weight.rows, layer.in_features}), layer.compute);
-      middle_ += output.monarch->Middle();
+      output.structured = factory.NewWeight(layer, weight);
+      middle_ += output.structured->Middle();
     }
     column += weight.rows;
     outputs_.push_back(std::move(output));
@@ -31,8 +33,8 @@ StructuredProducts::StructuredProducts(const LinearLayer& layer, const Structure
 
 Status StructuredProducts::Pack(Context& context, Repack what) {
   for (Output& output : outputs_) {
-    WEFT_RETURN_IF_ERROR(output.monarch ? output.monarch->Pack(context, what)
-                                        : output.dense->Pack(context, what));
+    WEFT_RETURN_IF_ERROR(output.structured ? output.structured->Pack(context, what)
+                                           : output.dense->Pack(context, what));
   }
   return OkStatus();
 }
@@ -42,8 +44,8 @@ Status StructuredProducts::Forward(Context& context, const Tensor& x, const Tens
   for (const Output& output : outputs_) {
     const TensorView bias = output.bias < 0 ? TensorView() : parameters_->operand(output.bias);
     const Tensor own = y.Columns(output.column, output.columns);
-    if (output.monarch) {
-      WEFT_RETURN_IF_ERROR(output.monarch->Forward(context, x, bias, own));
+    if (output.structured) {
+      WEFT_RETURN_IF_ERROR(output.structured->Forward(context, x, bias, own));
     } else {
       WEFT_RETURN_IF_ERROR(kernels::LinearForward(
           context.stream, {.x = x, .weight = output.dense->packed(), .bias = bias, .y = own}));
@@ -55,18 +57,20 @@ Status StructuredProducts::Forward(Context& context, const Tensor& x, const Tens
 
 Tensor StructuredProducts::MiddleOf(const Output& output, const Tensor& gradients,
                                     int64_t rows) const {
+  if (output.structured->Middle() == 0) return {};
   return gradients.Part(static_cast<size_t>(rows * output.middle) * DTypeSize(compute_), compute_,
-                        {rows, output.monarch->Middle()});
+                        {rows, output.structured->Middle()});
 }
 
 Result<OutputGradient> StructuredProducts::Prepare(Context& context, Tensor dy,
                                                    const GradientUse& use) const {
   const int64_t rows = dy.shape().Rows();
+  if (middle_ == 0) return OutputGradient{std::move(dy)};
   WEFT_ASSIGN_OR_RETURN(const Tensor gradients,
                         Tensor::New(context, Component::kWorkspace, compute_, {rows, middle_}));
   for (const Output& output : outputs_) {
-    if (!output.monarch) continue;
-    WEFT_RETURN_IF_ERROR(output.monarch->MiddleGradient(
+    if (output.dense || output.structured->Middle() == 0) continue;
+    WEFT_RETURN_IF_ERROR(output.structured->MiddleGradient(
         context, dy.Columns(output.column, output.columns), MiddleOf(output, gradients, rows)));
   }
   OutputGradient prepared{std::move(dy)};
@@ -81,9 +85,10 @@ Status StructuredProducts::InputGradient(Context& context, const OutputGradient&
   const int64_t rows = dx.shape().Rows();
   for (const Output& output : outputs_) {
     const bool accumulate = output.column > 0;
-    if (output.monarch) {
-      WEFT_RETURN_IF_ERROR(output.monarch->InputGradient(
-          context, MiddleOf(output, dy.for_input.values, rows), dx, accumulate));
+    if (output.structured) {
+      WEFT_RETURN_IF_ERROR(output.structured->InputGradient(
+          context, dy.dy.Columns(output.column, output.columns),
+          MiddleOf(output, dy.for_input.values, rows), dx, accumulate));
       continue;
     }
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
@@ -109,7 +114,7 @@ Status StructuredProducts::WeightGradient(Context& context, const Tensor& x,
     if (!to.dtensors.empty() && to.trains_weight()) {
       const Output& output = At(to.column);
       const Tensor middle = MiddleOf(output, dy.for_weight.values, x.shape().Rows());
-      WEFT_RETURN_IF_ERROR(output.monarch->WeightGradient(context, x, own, middle, to));
+      WEFT_RETURN_IF_ERROR(output.structured->WeightGradient(context, x, own, middle, to));
       continue;
     }
     WEFT_RETURN_IF_ERROR(
@@ -130,12 +135,38 @@ std::vector<ParameterInfo> StructuredProductsFactory::ReplacementsOf(
 
 std::vector<float> StructuredProductsFactory::WeightFrom(
     const ParameterInfo& weight, const std::vector<std::vector<float>>& tensors) const {
-  return MonarchMatrix(MonarchOf(model_.structured_matrices, weight.shape), tensors[0], tensors[1]);
+  const StructuredMatricesSpec& spec = model_.structured_matrices;
+  if (spec.kind == "pixelfly") return PixelflyMatrix(PixelflyOf(spec, weight.shape), tensors);
+  return MonarchMatrix(MonarchOf(spec, weight.shape), tensors[0], tensors[1]);
 }
 
 std::vector<std::vector<float>> StructuredProductsFactory::TensorsNearest(
     const ParameterInfo& weight, std::span<const float> values) const {
-  return NearestMonarch(MonarchOf(model_.structured_matrices, weight.shape), values);
+  const StructuredMatricesSpec& spec = model_.structured_matrices;
+  if (spec.kind == "pixelfly") return NearPixelfly(PixelflyOf(spec, weight.shape), values);
+  return NearestMonarch(MonarchOf(spec, weight.shape), values);
+}
+
+std::unique_ptr<StructuredWeight> StructuredProductsFactory::NewWeight(const LinearLayer& layer,
+                                                                       const OutputWeight& weight) {
+  const StructuredMatricesSpec& spec = model_.structured_matrices;
+  const std::vector<int64_t> shape = {weight.rows, layer.in_features};
+  if (spec.kind == "pixelfly") {
+    const PixelflySizes size = PixelflyOf(spec, shape);
+    auto pattern = patterns_.find(shape);
+    if (pattern == patterns_.end()) pattern = patterns_.emplace(shape, PatternOf(size)).first;
+    return std::make_unique<Pixelfly>(layer.parameters, weight.first, &pattern->second, size.rank,
+                                      layer.compute);
+  }
+  return std::make_unique<Monarch>(layer.parameters, weight.first, MonarchOf(spec, shape),
+                                   layer.compute);
+}
+
+Status StructuredProductsFactory::Allocate(Context& context) {
+  for (auto& [shape, pattern] : patterns_) {
+    WEFT_RETURN_IF_ERROR(pattern.CopyTo(context.stream.device));
+  }
+  return OkStatus();
 }
 
 std::unique_ptr<WeightProducts> StructuredProductsFactory::Make(const LinearLayer& layer) {
@@ -143,7 +174,7 @@ std::unique_ptr<WeightProducts> StructuredProductsFactory::Make(const LinearLaye
       std::any_of(layer.weights.begin(), layer.weights.end(),
                   [](const OutputWeight& weight) { return weight.tensors > 0; });
   if (!structured) return std::make_unique<DenseProducts>(layer);
-  return std::make_unique<StructuredProducts>(layer, model_.structured_matrices);
+  return std::make_unique<StructuredProducts>(layer, *this);
 }
 
 }  // namespace weft::engine

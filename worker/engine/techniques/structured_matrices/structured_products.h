@@ -1,22 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "common/spec/model_spec.h"
+#include "kernels/block_sparse/block_pattern.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
-#include "worker/engine/techniques/structured_matrices/monarch.h"
+#include "worker/engine/techniques/structured_matrices/structured_weight.h"
 
 namespace weft::engine {
+
+class StructuredProductsFactory;
 
 /// Products of a layer some of whose outputs have structured matrices as weights.
 class StructuredProducts : public WeightProducts {
  public:
-  StructuredProducts(const LinearLayer& layer, const StructuredMatricesSpec& spec);
+  /// `factory` outlives this.
+  StructuredProducts(const LinearLayer& layer, StructuredProductsFactory& factory);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
@@ -33,7 +38,7 @@ class StructuredProducts : public WeightProducts {
     int64_t column = 0;
     int64_t columns = 0;
     int64_t bias = -1;  ///< That Forward adds.
-    std::optional<Monarch> monarch = {};
+    std::unique_ptr<StructuredWeight> structured = {};
     std::optional<PackedParameter> dense = {};  ///< Where it has its weight.
     int64_t middle = 0;                         ///< Columns of gradients in the middle before it.
   };
@@ -59,12 +64,18 @@ class StructuredProductsFactory : public ProductsFactory {
                                                  std::span<const float> values) const override;
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
+  /// The products with one of its weights that is structured.
+  std::unique_ptr<StructuredWeight> NewWeight(const LinearLayer& layer, const OutputWeight& weight);
+
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
-  Status Allocate(Context&) override { return OkStatus(); }
+  Status Allocate(Context& context) override;
   Status StartPack(Context&) override { return OkStatus(); }
 
  private:
   ModelSpec model_;
+  /// Of pixelfly, by the shape of a weight: weights of one shape have their blocks in the same
+  /// places.
+  std::map<std::vector<int64_t>, kernels::BlockPattern> patterns_;
 };
 
 }  // namespace weft::engine

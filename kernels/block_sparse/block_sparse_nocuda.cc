@@ -1,0 +1,5 @@
+#include "kernels/block_sparse/block_sparse.h"
+
+WEFT_NO_CUDA_OP(BlockSparseForward, BlockSparseForwardArgs)
+WEFT_NO_CUDA_OP(BlockSparseBackwardInput, BlockSparseBackwardInputArgs)
+WEFT_NO_CUDA_OP(BlockSparseBackwardWeight, BlockSparseBackwardWeightArgs)
