@@ -117,9 +117,10 @@ MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda) {
   return {};
 }
 
-StepWork StepWorkOf(const ModelShape& shape) {
+StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   StepWork work;
-  for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);
+  for (const TechniqueCost* technique : TechniqueCosts())
+    technique->AddStepWork(shape, train, work);
   return work;
 }
 

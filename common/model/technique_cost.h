@@ -115,7 +115,7 @@ class TechniqueCost {
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
   virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
 
-  virtual void AddStepWork(const ModelShape&, StepWork&) const {}
+  virtual void AddStepWork(const ModelShape&, const TrainSpec&, StepWork&) const {}
 
   /// Expected share of the work of a sub-layer, forward and backward, that training computes for a
   /// micro-batch of `sequences`; 0: the limit of many sequences. A gate (worker/engine/nn/graft.h)
@@ -174,7 +174,7 @@ std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);
-StepWork StepWorkOf(const ModelShape& shape);
+StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.

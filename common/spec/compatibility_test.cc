@@ -137,6 +137,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("pruning", 1), [](JobSpec& job) { job.train.pruning.method = "rigl"; }},
       {FeatureOf("pruning", 2), [](JobSpec& job) { job.train.pruning.method = "synflow"; }},
       {FeatureOf("pruning", 3), [](JobSpec& job) { job.train.pruning.method = "grasp"; }},
+      {FeatureOf("pruning", 4),
+       [](JobSpec& job) {
+         job.train.pruning.method = "lottery_ticket";
+         job.train.pruning.rounds = 1;
+       }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},

@@ -143,8 +143,9 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
 }
 
 /// Adds what techniques compute once a step.
-void AddStepWork(const ModelShape& shape, const StepRates& rates, int64_t threads, PassCost& cost) {
-  const StepWork work = StepWorkOf(shape);
+void AddStepWork(const ModelShape& shape, const TrainSpec& train, const StepRates& rates,
+                 int64_t threads, PassCost& cost) {
+  const StepWork work = StepWorkOf(shape, train);
   cost.step_f32_numbers = work.f32_numbers;
   cost.step_parameter_numbers = work.parameter_numbers;
   for (const Gemm& gemm : work.products) {
@@ -175,7 +176,7 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
-                    const MlpProducts& mlp) {
+                    const MlpProducts& mlp, const TrainSpec& train) {
   const int64_t tokens = micro_batch * sequence_length / context_ranks;
   const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
   PassCost cost;
@@ -190,7 +191,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
   SetMemoryBytes(shape, tokens, sequence_length, precision, computed, dropout, cost);
-  AddStepWork(shape, rates, threads, cost);
+  AddStepWork(shape, train, rates, threads, cost);
   return cost;
 }
 

@@ -181,6 +181,14 @@ Choice Pruning(const std::string& method, const std::string& distribution) {
           }};
 }
 
+/// Two trainings of five of the ten steps.
+Choice LotteryTicket() {
+  return {"pruning lottery_ticket", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.pruning.method = "lottery_ticket";
+            job.train.pruning.rounds = 1;
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -268,7 +276,8 @@ std::vector<Axis> MakeAxes() {
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),
        Pruning("snip", "uniform"),
-       Pruning("synflow", "global")},
+       Pruning("synflow", "global"),
+       LotteryTicket()},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},

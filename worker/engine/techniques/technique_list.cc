@@ -67,6 +67,13 @@ Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) 
   return OkStatus();
 }
 
+std::optional<SchedulePosition> TechniqueList::PositionOf(int64_t step) const {
+  for (const Technique* technique : all_) {
+    if (const auto position = technique->PositionOf(step)) return position;
+  }
+  return std::nullopt;
+}
+
 bool TechniqueList::ReplacesUpdate(int64_t step) const {
   return std::any_of(all_.begin(), all_.end(),
                      [step](const Technique* t) { return t->ReplacesUpdate(step); });
