@@ -193,6 +193,8 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kRopeScaling, [](JobSpec& job) { job.model.rope_scaling.kind = "linear"; }},
       {&kSlidingWindow, [](JobSpec& job) { job.model.sliding_window = 64; }},
+      {&kHeadWidth,
+       [](JobSpec& job) { job.model.head_width = 2 * job.model.width / job.model.heads; }},
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},

@@ -157,6 +157,7 @@ struct ModelSpec {
   std::string head = "auto";
   int64_t classes = 0;
   int64_t kv_heads = 0;
+  int64_t head_width = 0;
   double rope_theta = 10000.0;
   RopeScalingSpec rope_scaling;
   int64_t sliding_window = 0;
@@ -189,7 +190,8 @@ struct ModelSpec {
                 "replace the ones given here. Empty: start from random weights."),
           self.import_path);
     visit(Field("layers", "Transformer blocks.").Range(1, 1024), self.layers);
-    visit(Field("width", "Hidden size; a multiple of heads.").Range(1, 1 << 17), self.width);
+    visit(Field("width", "Hidden size; a multiple of heads, without head_width.").Range(1, 1 << 17),
+          self.width);
     visit(Field("heads", "Attention heads.").Range(1, 1024), self.heads);
     visit(Field("mlp_width", "Inner size of the MLP; 0 means 4 x width.").Range(0, 1 << 20),
           self.mlp_width);
@@ -224,6 +226,11 @@ struct ModelSpec {
           self.classes);
     visit(Field("kv_heads", "Heads of keys and values; 0: as many as heads.").Range(0, 1024),
           self.kv_heads);
+    visit(Field("head_width",
+                "Columns of a head; 0: width / heads. Another number is of llama (head_dim in "
+                "config.json).")
+              .Range(0, 256),
+          self.head_width);
     visit(Field("rope_theta", "Base of the rotary frequencies (llama).").Range(1, 1e12),
           self.rope_theta);
     visit(Field("rope_scaling", "Stretched rotary embeddings (llama)."), self.rope_scaling);

@@ -78,8 +78,8 @@ void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_leng
                   const ComputedShares& computed, const StepRates& rates, int64_t threads,
                   PassCost& cost) {
   const ModelSpec& model = shape.spec;
-  const double product_flops =
-      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
+  const double product_flops = TwiceTheKeys(model, sequence_length) * D(QueryWidth(model)) *
+                               D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
   const double forward_layer = computed.attention * (2 * product + draw);
@@ -120,7 +120,7 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   // Casts to a format read a number and write one: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
   const double width = D(model.width), columns = D(shape.TensorColumns());
-  const double part = width / columns, inner = D(MlpWidth(model)) / columns;
+  const double part = D(QueryWidth(model)) / columns, inner = D(MlpWidth(model)) / columns;
   const double inputs = cost.format_share * (width + part + rows * (width + inner));
   const double outputs = cost.format_share * (width + part + 2 * D(KvWidth(model)) / columns +
                                               rows * (width + D(MlpInputs(model)) * inner));
