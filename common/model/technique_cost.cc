@@ -151,4 +151,12 @@ std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) {
   return std::nullopt;
 }
 
+std::optional<ExportedTicket> TicketOf(const ModelSpec& model) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::optional<ExportedTicket> ticket = technique->Ticket(model);
+    if (ticket) return ticket;
+  }
+  return std::nullopt;
+}
+
 }  // namespace weft

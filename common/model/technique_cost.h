@@ -65,6 +65,14 @@ struct ExportedMask {
   std::optional<StateName> scale = std::nullopt;
 };
 
+/// The smaller model that exports of a training are, in place of the one that was trained.
+struct ExportedTicket {
+  ModelSpec model;
+  /// Of each weight that ends a sub-layer, u8 [units]: which of its units are kept, each some
+  /// successive columns. Where it has none all are.
+  StateName masks;
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -146,8 +154,8 @@ class TechniqueCost {
   /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
   virtual bool StateTellsBlocksApart(const JobSpec&) const { return false; }
 
-  /// The tensors whose mean replaces each trained parameter in exports of a checkpoint after
-  /// `updates` updates; none where the parameters themselves count.
+  /// The tensors whose mean replaces each trained parameter, or its source, in exports of a
+  /// checkpoint after `updates` updates; none where the parameters themselves count.
   virtual std::vector<StateName> ExportedAverages(const JobSpec&, int64_t /*updates*/) const {
     return {};
   }
@@ -157,6 +165,9 @@ class TechniqueCost {
   virtual std::optional<ExportedMask> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
     return std::nullopt;
   }
+
+  /// None: exports are of the model that is trained. Masks are in each checkpoint.
+  virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
@@ -185,5 +196,6 @@ int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);
+std::optional<ExportedTicket> TicketOf(const ModelSpec& model);
 
 }  // namespace weft

@@ -160,6 +160,13 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
        }},
+      {FeatureOf("structured_pruning"),
+       [](JobSpec& job) { job.model.structured_pruning.method = "early_bird"; }},
+      {FeatureOf("structured_pruning", 0),
+       [](JobSpec& job) {
+         job.model.structured_pruning.method = "early_bird";
+         job.model.structured_pruning.head_density = 0.5;
+       }},
       {FeatureOf("structured_matrices"),
        [](JobSpec& job) { job.model.structured_matrices.kind = "monarch"; }},
       {FeatureOf("structured_matrices", 0),

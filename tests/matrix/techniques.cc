@@ -189,6 +189,16 @@ Choice LotteryTicket() {
           }};
 }
 
+/// Masks in every other step; the search goes on to the last step.
+Choice StructuredPruning() {
+  return {"structured_pruning", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.structured_pruning.method = "early_bird";
+            job.model.structured_pruning.interval = 2;
+            job.model.structured_pruning.mask_distance = 0;
+            if (job.model.family == "llama") job.model.structured_pruning.head_density = 0.5;
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -272,6 +282,7 @@ std::vector<Axis> MakeAxes() {
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},
       {{"whole matrices", Effect::kOwnTraining, Nothing}, Monarch(false), Monarch(true)},
+      {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

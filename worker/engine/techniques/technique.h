@@ -181,6 +181,10 @@ class Technique {
   /// The step has ended, applied or skipped.
   virtual Status OnStepEnd(const FinishedStep&) { return OkStatus(); }
 
+  /// Whether the training has reached its end before the last step of the job, the same on all
+  /// ranks. Asked between steps.
+  virtual bool Finished() const { return false; }
+
   // Evaluation and state.
 
   /// Averages that stand for the parameters in an evaluation after `updates` updates; none where

@@ -102,6 +102,10 @@ Status TechniqueList::OnStepEnd(const FinishedStep& step) {
   return OkStatus();
 }
 
+bool TechniqueList::Finished() const {
+  return std::any_of(all_.begin(), all_.end(), [](const Technique* t) { return t->Finished(); });
+}
+
 Result<std::vector<AveragedParameter>> TechniqueList::EvaluatedAverages(int64_t updates) {
   std::vector<AveragedParameter> averages;
   for (Technique* technique : all_) {

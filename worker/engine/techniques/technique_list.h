@@ -40,6 +40,7 @@ class TechniqueList {
   bool ReadsUpdatedParameters() const;
   Status OnUpdated(int64_t updates);
   Status OnStepEnd(const FinishedStep& step);
+  bool Finished() const;
 
   /// Of all of them.
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);

@@ -67,7 +67,7 @@ class Trainer {
   int64_t peak_in_flight() const { return passes_.peak_in_flight(); }
 
   const TrainCounters& counters() const { return counters_; }
-  bool finished() const { return counters_.step >= job_.train.steps; }
+  bool finished() const { return counters_.step >= job_.train.steps || techniques_.Finished(); }
 
   /// Before StateTensors: waits for an update under way, and for weights on their way to the
   /// device.

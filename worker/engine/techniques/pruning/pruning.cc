@@ -20,6 +20,7 @@
 #include "worker/engine/techniques/pruning/pruning_scores.h"
 #include "worker/engine/techniques/pruning/synaptic_flow.h"
 #include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/weight_snapshot.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -52,31 +53,18 @@ class Rewinding {
   Status Start(const TrainingParts& parts, const LotteryRounds& rounds) {
     parts_ = parts;
     rounds_ = rounds;
-    trained_ = TrainedParts(*parts.parameters);
-    for (const ParameterPart& part : trained_) {
-      weights_.Add("pruning/" + (*parts.parameters)[part.index].name + "/rewind", *parts.parameters,
-                   part);
-    }
-    return weights_.Allocate(*parts.context);
+    return weights_.Allocate(parts, {"pruning/", "/rewind"});
   }
 
   const LotteryRounds& rounds() const { return rounds_; }
 
   /// The weights are those to go back to.
-  Status Remember() {
-    for (size_t i = 0; i < trained_.size(); ++i) {
-      WEFT_RETURN_IF_ERROR(
-          kernels::Cast(parts_.context->stream, {.x = trained_[i].value, .y = weights_[i]}));
-    }
-    return OkStatus();
-  }
+  Status Remember() const { return weights_.Take(); }
 
   /// Goes back to them. The state of the optimizer becomes zero, as it was at first.
   Status Rewind() {
     const Stream& stream = parts_.context->stream;
-    for (size_t i = 0; i < trained_.size(); ++i) {
-      WEFT_RETURN_IF_ERROR(kernels::Cast(stream, {.x = weights_[i], .y = trained_[i].value}));
-    }
+    WEFT_RETURN_IF_ERROR(weights_.Restore());
     for (const NamedTensor& tensor : parts_.optimizer_state()) {
       WEFT_RETURN_IF_ERROR(Clear(stream, tensor.view));
     }
@@ -99,8 +87,7 @@ class Rewinding {
  private:
   TrainingParts parts_;
   LotteryRounds rounds_;
-  std::vector<ParameterPart> trained_;
-  OptimizerState weights_;
+  WeightSnapshot weights_;
   int32_t updates_ = 0;  ///< Since the optimizer's state was zero.
 };
 

@@ -18,6 +18,7 @@ namespace weft {
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
 const TechniqueCost& AveragingTechniqueCost();
 
 namespace {
@@ -98,6 +99,7 @@ class PruningCost : public TechniqueCost {
         {&kPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kPruning, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
         {&kDynamic, &AveragingTechniqueCost().feature(),
