@@ -1,13 +1,16 @@
 #include "cli/trained_model.h"
 
+#include <optional>
 #include <utility>
 
 #include "cli/checkpoint_path.h"
 #include "common/env.h"
 #include "common/formats/huggingface.h"
+#include "common/model/technique_cost.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/models/weights.h"
 #include "worker/trainer/class_names.h"
+#include "worker/trainer/ticket.h"
 #include "worker/trainer/trained_weights.h"
 
 namespace weft::cli {
@@ -59,12 +62,24 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   return trained;
 }
 
-Result<TrainedModel> FromCheckpoint(const std::string& folder) {
-  Env& env = Env::Posix();
-  WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
+/// The model that a training has come to, which may be smaller than the one that was trained.
+Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
+                             const engine::CheckpointManifest& manifest) {
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model));
   WEFT_RETURN_IF_ERROR(
       trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
+  const std::optional<ExportedTicket> ticket = TicketOf(manifest.job.model);
+  if (!ticket) return trained;
+  WEFT_ASSIGN_OR_RETURN(TrainedModel smaller, EmptyModel(ticket->model));
+  WEFT_RETURN_IF_ERROR(trainer::LoadTicket(
+      env, folder, manifest, *ticket, trained.model->parameters(), smaller.model->parameters()));
+  return smaller;
+}
+
+Result<TrainedModel> FromCheckpoint(const std::string& folder) {
+  Env& env = Env::Posix();
+  WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest));
   // <run>/checkpoints/<step>: tokenizer and names of classes stand in the run folder.
   const std::string run_dir = DirName(DirName(folder));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));

@@ -227,11 +227,15 @@ Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base) {
                         " and intermediate_size " + std::to_string(model.mlp_width) +
                         " in config.json must be positive");
   }
+  model.head_width = 0;
   int64_t head_width = HeadWidth(model);
   WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "head_dim", head_width));
   if (head_width * model.heads != model.width) {
-    return InvalidError("head_dim in config.json is " + std::to_string(head_width) +
-                        "; only hidden_size / num_attention_heads is supported");
+    if (head_width < 8 || head_width > 256 || head_width % 8 != 0) {
+      return InvalidError("head_dim in config.json is " + std::to_string(head_width) +
+                          "; heads of 8 to 256 columns in steps of 8 are computed");
+    }
+    model.head_width = head_width;
   }
   const bool mixtral = type == "mixtral";
   model.norm_epsilon = mixtral ? 1e-5 : 1e-6;

@@ -123,7 +123,7 @@ TEST(LlamaConfig, RefusesWhatTheEngineDoesNotCompute) {
       {"llama", "hidden_act", "gelu", "only \"silu\""},
       {"llama", "attention_bias", true, "attention_bias"},
       {"llama", "mlp_bias", true, "mlp_bias"},
-      {"llama", "head_dim", 16, "head_dim"},
+      {"llama", "head_dim", 12, "head_dim"},
       {"llama", "rope_parameters", yarn, "\"yarn\""},
       {"llama", "rope_scaling", yarn, "\"yarn\""},
       {"llama", "rope_scaling", "linear", "must be an object"},
@@ -132,7 +132,7 @@ TEST(LlamaConfig, RefusesWhatTheEngineDoesNotCompute) {
       {"llama", "rope_scaling", {{"rope_type", "linear"}, {"factor", 0.1}}, "factor"},
       {"llama", "num_key_value_heads", 3, "key heads"},
       {"llama", "num_attention_heads", 0, "num_attention_heads 0"},
-      {"llama", "hidden_size", -32, "head_dim"},
+      {"llama", "hidden_size", -32, "width is -32"},
       {"llama", "intermediate_size", nullptr, "intermediate_size"},
       {"llama", "rms_norm_eps", "small", "rms_norm_eps"},
       {"llama", "quantization_config", Json::object(), "quantised"},
@@ -166,6 +166,7 @@ TEST(LlamaConfig, ReadsBackWhatItWrites) {
       [](ModelSpec&) {},
       [](ModelSpec& m) { m.untied_classifier = true; },
       [](ModelSpec& m) { m.sliding_window = 5; },
+      [](ModelSpec& m) { m.head_width = 16; },
       [](ModelSpec& m) { m.qkv_bias = true; },
       [](ModelSpec& m) {
         m.qkv_bias = true;

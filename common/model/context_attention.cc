@@ -18,7 +18,7 @@ int64_t KeyColumns(const ModelShape& shape, const ContextSharing& sharing) {
 
 /// Columns of queries.
 int64_t QueryColumns(const ModelShape& shape) {
-  return shape.spec.width / shape.TensorColumns();
+  return QueryWidth(shape.spec) / shape.TensorColumns();
 }
 
 /// An all-to-all of `columns` of each own token.

@@ -16,7 +16,7 @@ namespace {
 /// Multiply-adds of a token with the scores and values of one layer, on average over the sequence:
 /// twice the keys it sees, for each column.
 double AttentionPerLayer(const ModelShape& shape, int64_t sequence_length) {
-  return static_cast<double>(shape.spec.width) * TwiceTheKeys(shape.spec, sequence_length);
+  return static_cast<double>(QueryWidth(shape.spec)) * TwiceTheKeys(shape.spec, sequence_length);
 }
 
 /// Rows of the head for each token.
@@ -201,10 +201,10 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     return [wanted](ParameterRole role) { return role == wanted; };
   };
   add_in_blocks(
-      "qkv", c, c + 2 * KvWidth(model),
+      "qkv", c, QkvWidth(model),
       [](ParameterRole role) { return IsAttention(role) && !EndsSubLayer(role); },
       lowest_ends ? 1 : 0);
-  add_in_blocks("attention output", c, c, is(ParameterRole::kAttentionOutput));
+  add_in_blocks("attention output", QueryWidth(model), c, is(ParameterRole::kAttentionOutput));
   if (model.experts > 0) {
     add_in_blocks("router", c, model.experts, is(ParameterRole::kRouter));
   }

@@ -51,6 +51,9 @@ TEST(ParameterCounts, MatchThePublishedSizesOfLlamaMistralAndQwen2) {
   EXPECT_EQ(count(32, 4096, 32, 0, 11008, 32000), 6'738'415'616) << "Llama 2 7B";
   EXPECT_EQ(count(32, 4096, 32, 8, 14336, 128256), 8'030'261'248) << "Llama 3 8B";
   EXPECT_EQ(count(32, 4096, 32, 8, 14336, 32000), 7'241'732'096) << "Mistral 7B";
+  model.head_width = 128;
+  EXPECT_EQ(count(40, 5120, 32, 8, 14336, 131072), 12'247'782'400) << "Mistral NeMo 12B";
+  model.head_width = 0;
   model.untied_classifier = false;
   EXPECT_EQ(count(16, 2048, 32, 8, 8192, 128256), 1'235'814'400) << "Llama 3.2 1B";
   model.qkv_bias = true;

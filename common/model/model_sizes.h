@@ -18,16 +18,26 @@ inline int64_t PaddedVocabulary(int64_t vocab_size) {
 // Sizes with the defaults of ModelSpec resolved; MlpWidth is declared next to it.
 
 inline int64_t HeadWidth(const ModelSpec& model) {
-  return model.width / model.heads;
+  return model.head_width > 0 ? model.head_width : model.width / model.heads;
 }
 
 inline int64_t KvHeads(const ModelSpec& model) {
   return model.kv_heads > 0 ? model.kv_heads : model.heads;
 }
 
+/// Columns of the queries, and of what attention computes.
+inline int64_t QueryWidth(const ModelSpec& model) {
+  return model.heads * HeadWidth(model);
+}
+
 /// Columns of the keys, and of the values.
 inline int64_t KvWidth(const ModelSpec& model) {
   return KvHeads(model) * HeadWidth(model);
+}
+
+/// Columns of queries, keys and values together.
+inline int64_t QkvWidth(const ModelSpec& model) {
+  return QueryWidth(model) + 2 * KvWidth(model);
 }
 
 /// Blocks with parameters of their own.

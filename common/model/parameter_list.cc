@@ -103,10 +103,11 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   const std::string mlp = block + ".mlp.";
   if (norms) add.RmsNorm(block + ".input_layernorm", c);
   add.Branch(attention + "o_proj", ParameterRole::kAttentionScale);
-  add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterRole::kQueriesKeys);
+  add.Linear(attention + "q_proj", QueryWidth(model), c, model.qkv_bias,
+             ParameterRole::kQueriesKeys);
   add.Stacked(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterRole::kQueriesKeys);
   add.Stacked(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterRole::kValues);
-  add.Linear(attention + "o_proj", c, c, false, ParameterRole::kAttentionOutput);
+  add.Linear(attention + "o_proj", c, QueryWidth(model), false, ParameterRole::kAttentionOutput);
   if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
   if (model.experts > 0) return AddExperts(model, block + ".block_sparse_moe.", add);
   add.Branch(mlp + "down_proj", ParameterRole::kMlpScale);

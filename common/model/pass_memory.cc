@@ -85,8 +85,7 @@ int64_t PixelBytes(const MemoryInputs& inputs) {
 int64_t PartWorkspace(const MemoryInputs& inputs) {
   if (!inputs.OnCuda() || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
   const ModelSpec& model = inputs.shape.spec;
-  return inputs.sequence_length / 2 *
-         (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model))) /
+  return inputs.sequence_length / 2 * (kF32 * model.heads + ElementOf(inputs) * QkvWidth(model)) /
          inputs.shape.TensorColumns();
 }
 
@@ -236,8 +235,7 @@ int64_t PutOffInFormat(const MemoryInputs& inputs) {
   const int64_t tokens =
       (inputs.micro_batch * inputs.sequence_length + multiple - 1) / multiple * multiple;
   const int64_t rows = inputs.shape.ExpertRows();
-  const int64_t shared =
-      model.width + 2 * KvWidth(model) + rows * MlpInputs(model) * MlpWidth(model);
+  const int64_t shared = QkvWidth(model) + rows * MlpInputs(model) * MlpWidth(model);
   return format->element_bytes * tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
 }
 
@@ -253,7 +251,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
     return PutOffInFormat(inputs) +
            tokens * ElementOf(inputs) *
-               (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
+               (c + (QkvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
                 model.experts + received);
   }
   const int64_t before = MlpInputs(model) * MlpWidth(model), inner = before + MlpWidth(model);
@@ -261,8 +259,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
       inputs.mlp_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
   return PutOffInFormat(inputs) + ProductBytes(inputs).deferred() +
          tokens * ElementOf(inputs) *
-             (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor +
-              copies);
+             (2 * model.width + (QkvWidth(model) + inner) / inputs.shape.tensor + copies);
 }
 
 /// Gradients of a row around the first norm of a block in the backward pass, where those of results
@@ -279,8 +276,10 @@ int64_t WidenedBytes(const MemoryInputs& inputs) {
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t head_rows = HeadRowsOf(inputs), columns = inputs.shape.PaddedClasses();
   const int64_t chunk = std::min(LogitsChunkRows(columns, head_rows, ElementOf(inputs)), head_rows);
-  const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
-  const int64_t other = inputs.products == ProductKind::kWidenedUnpacked ? 0 : model.width;
+  const int64_t widest =
+      std::max({MlpInputs(model) * MlpWidth(model), 3 * model.width, QkvWidth(model)});
+  const int64_t input = std::max(model.width, QueryWidth(model));
+  const int64_t other = inputs.products == ProductKind::kWidenedUnpacked ? 0 : input;
   return kF32 * std::max(chunk * (columns + other), tokens * (widest + other));
 }
 
@@ -311,8 +310,8 @@ PassSizes::PassSizes(const MemoryInputs& inputs) {
   const int64_t whole = element * model.width / rows;
   gathered = inputs.shape.sequence_parallel ? whole : 0;
   row = inputs.shape.sequence_parallel ? whole / columns : whole;
-  attended = element * model.width / columns;
-  qkv = element * (model.width + 2 * KvWidth(model)) / columns;
+  attended = element * QueryWidth(model) / columns;
+  qkv = element * QkvWidth(model) / columns;
   inner = element * MlpWidth(model) / columns;
   const int64_t expert_rows = inputs.shape.ExpertRows();
   before = MlpInputs(model) * inner * expert_rows;

@@ -105,7 +105,8 @@ Result<std::vector<int64_t>> CutModel(const JobSpec& job, const std::vector<Stag
   const auto layers = static_cast<double>(shape.spec.layers);
   const auto width = static_cast<double>(shape.spec.width);
   const double head = 6 * static_cast<double>(shape.head.all);
-  const double attention = width * TwiceTheKeys(shape.spec, length);
+  const double attention =
+      static_cast<double>(QueryWidth(shape.spec)) * TwiceTheKeys(shape.spec, length);
   const double blocks = 6 * static_cast<double>(shape.body.all) + 6 * layers * attention;
   std::vector<double> costs(static_cast<size_t>(shape.spec.layers), blocks / layers);
   for (int64_t i = 0; i < shape.spec.layers && !shape.spec.freeze.empty(); ++i) {

@@ -38,8 +38,8 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const bool post = NormPositionOf(model) == "post";
   const TrainedProducts& trained = shape.trained_products;
   add_norm("residual_1", "norm_1_statistics", "norm_1", post || trained.qkv);
-  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
-  slots.push_back({"attention", c / ranks, true, true, true});
+  slots.push_back({"qkv", QkvWidth(model) / ranks, true, true});
+  slots.push_back({"attention", QueryWidth(model) / ranks, true, true, true});
   slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});

@@ -117,9 +117,10 @@ MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda) {
   return {};
 }
 
-StepWork StepWorkOf(const ModelShape& shape) {
+StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   StepWork work;
-  for (const TechniqueCost* technique : TechniqueCosts()) technique->AddStepWork(shape, work);
+  for (const TechniqueCost* technique : TechniqueCosts())
+    technique->AddStepWork(shape, train, work);
   return work;
 }
 
@@ -146,6 +147,14 @@ std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     std::optional<ExportedMask> mask = technique->ExportedMasks(job, steps);
     if (mask) return mask;
+  }
+  return std::nullopt;
+}
+
+std::optional<ExportedTicket> TicketOf(const ModelSpec& model) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::optional<ExportedTicket> ticket = technique->Ticket(model);
+    if (ticket) return ticket;
   }
   return std::nullopt;
 }

@@ -65,6 +65,14 @@ struct ExportedMask {
   std::optional<StateName> scale = std::nullopt;
 };
 
+/// The smaller model that exports of a training are, in place of the one that was trained.
+struct ExportedTicket {
+  ModelSpec model;
+  /// Of each weight that ends a sub-layer, u8 [units]: which of its units are kept, each some
+  /// successive columns. Where it has none all are.
+  StateName masks;
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -117,7 +125,7 @@ class TechniqueCost {
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
   virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
 
-  virtual void AddStepWork(const ModelShape&, StepWork&) const {}
+  virtual void AddStepWork(const ModelShape&, const TrainSpec&, StepWork&) const {}
 
   /// Expected share of the work of a sub-layer, forward and backward, that training computes for a
   /// micro-batch of `sequences`; 0: the limit of many sequences. A gate (worker/engine/nn/graft.h)
@@ -148,8 +156,8 @@ class TechniqueCost {
   /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
   virtual bool StateTellsBlocksApart(const JobSpec&) const { return false; }
 
-  /// The tensors whose mean replaces each trained parameter in exports of a checkpoint after
-  /// `updates` updates; none where the parameters themselves count.
+  /// The tensors whose mean replaces each trained parameter, or its source, in exports of a
+  /// checkpoint after `updates` updates; none where the parameters themselves count.
   virtual std::vector<StateName> ExportedAverages(const JobSpec&, int64_t /*updates*/) const {
     return {};
   }
@@ -159,6 +167,9 @@ class TechniqueCost {
   virtual std::optional<ExportedMask> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
     return std::nullopt;
   }
+
+  /// None: exports are of the model that is trained. Masks are in each checkpoint.
+  virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
@@ -176,7 +187,7 @@ std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);
-StepWork StepWorkOf(const ModelShape& shape);
+StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.
@@ -187,5 +198,6 @@ int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);
+std::optional<ExportedTicket> TicketOf(const ModelSpec& model);
 
 }  // namespace weft

@@ -77,7 +77,7 @@ TensorTraffic TrafficOfColumn(const TensorPass& pass) {
   const Blocks blocks(pass);
   const int64_t column = pass.tokens * pass.element_bytes / shape.TensorColumns();
   const int64_t inner = column * MlpWidth(model);
-  AddSums(traffic, blocks.attended, column * (model.width + 2 * KvWidth(model)));
+  AddSums(traffic, blocks.attended, column * QkvWidth(model));
   AddSums(traffic, blocks.forward, MlpInputs(model) * inner);
   AddSums(traffic, blocks.backward, column * model.width);
   AddSums(traffic, blocks.backward, inner);

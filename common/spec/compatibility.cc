@@ -143,6 +143,7 @@ const Refusal kRows[] = {
      "optimizer.name adamw"},
 
     {&kKvHeads, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
+    {&kHeadWidth, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kRopeScaling, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kSlidingWindow, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kQkvBias, &kOtherThanLlama, "only the blocks of llama can have or lack them",

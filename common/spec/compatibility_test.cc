@@ -137,6 +137,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("pruning", 1), [](JobSpec& job) { job.train.pruning.method = "rigl"; }},
       {FeatureOf("pruning", 2), [](JobSpec& job) { job.train.pruning.method = "synflow"; }},
       {FeatureOf("pruning", 3), [](JobSpec& job) { job.train.pruning.method = "grasp"; }},
+      {FeatureOf("pruning", 4),
+       [](JobSpec& job) {
+         job.train.pruning.method = "lottery_ticket";
+         job.train.pruning.rounds = 1;
+       }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
@@ -154,6 +159,13 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("stochastic_depth", 0),
        [](JobSpec& job) {
          job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
+       }},
+      {FeatureOf("structured_pruning"),
+       [](JobSpec& job) { job.model.structured_pruning.method = "early_bird"; }},
+      {FeatureOf("structured_pruning", 0),
+       [](JobSpec& job) {
+         job.model.structured_pruning.method = "early_bird";
+         job.model.structured_pruning.head_density = 0.5;
        }},
       {FeatureOf("structured_matrices"),
        [](JobSpec& job) { job.model.structured_matrices.kind = "monarch"; }},
@@ -188,6 +200,8 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kRopeScaling, [](JobSpec& job) { job.model.rope_scaling.kind = "linear"; }},
       {&kSlidingWindow, [](JobSpec& job) { job.model.sliding_window = 64; }},
+      {&kHeadWidth,
+       [](JobSpec& job) { job.model.head_width = 2 * job.model.width / job.model.heads; }},
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},

@@ -68,6 +68,7 @@ extern const Feature kNotPreNorm;
 extern const Feature kDropout;
 extern const Feature kAttentionDropout;
 extern const Feature kKvHeads;
+extern const Feature kHeadWidth;
 extern const Feature kRopeScaling;
 extern const Feature kSlidingWindow;
 extern const Feature kQkvBias;

@@ -26,9 +26,13 @@ Status CheckModel(const ModelSpec& model) {
     return InvalidError("model.image_size " + text(model.image_size) +
                         " must be a multiple of model.patch_size " + text(model.patch_size));
   }
-  if (model.width % model.heads != 0) {
+  if (model.head_width == 0 && model.width % model.heads != 0) {
     return InvalidError("model.width " + text(model.width) + " must be a multiple of model.heads " +
                         text(model.heads));
+  }
+  if (model.head_width % 8 != 0) {
+    return InvalidError("model.head_width " + text(model.head_width) +
+                        " must be a multiple of 8; hint: " + text((model.head_width / 8 + 1) * 8));
   }
   if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
     return InvalidError("model.heads " + text(model.heads) +

@@ -158,6 +158,51 @@ struct StructuredMatricesSpec {
   }
 };
 
+/// Heads and neurons that a search finds to be needless, and that the exported model lacks.
+struct StructuredPruningSpec {
+  std::string method = "none";
+  double head_density = 1;
+  double neuron_density = 0.6;
+  double head_penalty = 1e-4;
+  double neuron_penalty = 1e-4;
+  int64_t interval = 100;
+  double mask_distance = 0.1;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "early_bird: the training is a search that learns a coefficient for each head and "
+                "each MLP neuron; it ends when their ranking is stable, and its export is the "
+                "smaller model with its initial weights (EarlyBERT, Chen et al. 2021, arXiv "
+                "2101.00063).")
+              .OneOf({"none", "early_bird"}),
+          self.method);
+    visit(Field("head_density",
+                "Share of the heads of each block that is kept; below 1 of llama alone. Heads that "
+                "share keys and values stay or go together.")
+              .Range(0.01, 1),
+          self.head_density);
+    visit(Field("neuron_density",
+                "Share of the neurons of each MLP that is kept, rounded to a multiple of 8.")
+              .Range(0.01, 1),
+          self.neuron_density);
+    visit(Field("head_penalty", "What the loss adds for the magnitude of each head's coefficient.")
+              .Range(0, 1e3),
+          self.head_penalty);
+    visit(Field("neuron_penalty", "The same for each neuron's.").Range(0, 1e3),
+          self.neuron_penalty);
+    visit(Field("interval", "Steps between two masks of what would be kept.")
+              .Unit("steps")
+              .Range(1, 1e12),
+          self.interval);
+    visit(Field("mask_distance",
+                "The search ends when the last five masks each differ from the one before in a "
+                "smaller share of the units than this. 0: at train.steps.")
+              .Range(0, 1),
+          self.mask_distance);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -174,6 +219,7 @@ struct ModelSpec {
   std::string head = "auto";
   int64_t classes = 0;
   int64_t kv_heads = 0;
+  int64_t head_width = 0;
   double rope_theta = 10000.0;
   RopeScalingSpec rope_scaling;
   int64_t sliding_window = 0;
@@ -191,6 +237,7 @@ struct ModelSpec {
   OverParameterizationSpec over_parameterization;
   StochasticDepthSpec stochastic_depth;
   StructuredMatricesSpec structured_matrices;
+  StructuredPruningSpec structured_pruning;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -206,7 +253,8 @@ struct ModelSpec {
                 "replace the ones given here. Empty: start from random weights."),
           self.import_path);
     visit(Field("layers", "Transformer blocks.").Range(1, 1024), self.layers);
-    visit(Field("width", "Hidden size; a multiple of heads.").Range(1, 1 << 17), self.width);
+    visit(Field("width", "Hidden size; a multiple of heads, without head_width.").Range(1, 1 << 17),
+          self.width);
     visit(Field("heads", "Attention heads.").Range(1, 1024), self.heads);
     visit(Field("mlp_width", "Inner size of the MLP; 0 means 4 x width.").Range(0, 1 << 20),
           self.mlp_width);
@@ -241,6 +289,11 @@ struct ModelSpec {
           self.classes);
     visit(Field("kv_heads", "Heads of keys and values; 0: as many as heads.").Range(0, 1024),
           self.kv_heads);
+    visit(Field("head_width",
+                "Columns of a head; 0: width / heads. Another number is of llama (head_dim in "
+                "config.json).")
+              .Range(0, 256),
+          self.head_width);
     visit(Field("rope_theta", "Base of the rotary frequencies (llama).").Range(1, 1e12),
           self.rope_theta);
     visit(Field("rope_scaling", "Stretched rotary embeddings (llama)."), self.rope_scaling);
@@ -286,6 +339,8 @@ struct ModelSpec {
     visit(Field("structured_matrices",
                 "Weights of blocks with fewer numbers and multiply-adds than whole matrices."),
           self.structured_matrices);
+    visit(Field("structured_pruning", "Heads and neurons that the exported model lacks."),
+          self.structured_pruning);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

@@ -193,6 +193,17 @@ const Feature kKvHeads = {
     .shown = [](const JobSpec& job) { return Shown("model.kv_heads", job.model.kv_heads); },
     .of_folder = true};
 
+const Feature kHeadWidth = {
+    .name = "heads of another width",
+    .setting = "model.head_width other than model.width / model.heads",
+    .asked =
+        [](const JobSpec& job) {
+          return job.model.head_width > 0 &&
+                 job.model.head_width * job.model.heads != job.model.width;
+        },
+    .shown = [](const JobSpec& job) { return Shown("model.head_width", job.model.head_width); },
+    .of_folder = true};
+
 const Feature kRopeScaling = {
     .name = "scaled rotary embeddings",
     .setting = "model.rope_scaling",

@@ -95,21 +95,24 @@ struct PruningSpec {
   int64_t interval = 100;
   double drop_rate = 0.3;
   double stop_ratio = 0.75;
-  int64_t rounds = 100;
+  int64_t rounds = 0;
+  int64_t rewind_step = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("method",
                 "How weights are chosen. Before the first step: random, magnitude, snip, grasp, "
-                "synflow; again and again while training: set, rigl.")
-              .OneOf({"none", "random", "magnitude", "snip", "grasp", "synflow", "set", "rigl"}),
+                "synflow; again and again while training: set, rigl; after each of several "
+                "trainings that begin anew: lottery_ticket.")
+              .OneOf({"none", "random", "magnitude", "snip", "grasp", "synflow", "set", "rigl",
+                      "lottery_ticket"}),
           self.method);
     visit(Field("density", "Share of the weights that is kept.").Range(1e-4, 1), self.density);
     visit(
         Field("distribution",
               "Of the kept weights over the matrices. uniform: the same share of each; erk: more "
               "of small ones (Erdos-Renyi); global: the best of all matrices together (magnitude, "
-              "snip, grasp, synflow).")
+              "snip, grasp, synflow, lottery_ticket).")
             .OneOf({"uniform", "erk", "global"}),
         self.distribution);
     visit(Field("layers",
@@ -128,8 +131,17 @@ struct PruningSpec {
     visit(Field("stop_ratio", "Share of the steps after which nothing is exchanged (set, rigl).")
               .Range(0, 1),
           self.stop_ratio);
-    visit(Field("rounds", "Rounds in which the density falls to its end (synflow).").Range(1, 1e4),
+    visit(Field("rounds",
+                "Rounds in which the density falls to its end (synflow, lottery_ticket). 0: 100 of "
+                "synflow; of lottery_ticket as many as prune 20 % each.")
+              .Range(0, 1e4),
           self.rounds);
+    visit(Field("rewind_step",
+                "Step to which each round goes back, with the weights that its first training had "
+                "there (lottery_ticket).")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.rewind_step);
   }
 };
 

@@ -78,8 +78,8 @@ void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_leng
                   const ComputedShares& computed, const StepRates& rates, int64_t threads,
                   PassCost& cost) {
   const ModelSpec& model = shape.spec;
-  const double product_flops =
-      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
+  const double product_flops = TwiceTheKeys(model, sequence_length) * D(QueryWidth(model)) *
+                               D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
   const double forward_layer = computed.attention * (2 * product + draw);
@@ -120,7 +120,7 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   // Casts to a format read a number and write one: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
   const double width = D(model.width), columns = D(shape.TensorColumns());
-  const double part = width / columns, inner = D(MlpWidth(model)) / columns;
+  const double part = D(QueryWidth(model)) / columns, inner = D(MlpWidth(model)) / columns;
   const double inputs = cost.format_share * (width + part + rows * (width + inner));
   const double outputs = cost.format_share * (width + part + 2 * D(KvWidth(model)) / columns +
                                               rows * (width + D(MlpInputs(model)) * inner));
@@ -143,8 +143,9 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
 }
 
 /// Adds what techniques compute once a step.
-void AddStepWork(const ModelShape& shape, const StepRates& rates, int64_t threads, PassCost& cost) {
-  const StepWork work = StepWorkOf(shape);
+void AddStepWork(const ModelShape& shape, const TrainSpec& train, const StepRates& rates,
+                 int64_t threads, PassCost& cost) {
+  const StepWork work = StepWorkOf(shape, train);
   cost.step_f32_numbers = work.f32_numbers;
   cost.step_parameter_numbers = work.parameter_numbers;
   for (const Gemm& gemm : work.products) {
@@ -175,7 +176,7 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
-                    const MlpProducts& mlp) {
+                    const MlpProducts& mlp, const TrainSpec& train) {
   const int64_t tokens = micro_batch * sequence_length / context_ranks;
   const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
   PassCost cost;
@@ -190,7 +191,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
   SetMemoryBytes(shape, tokens, sequence_length, precision, computed, dropout, cost);
-  AddStepWork(shape, rates, threads, cost);
+  AddStepWork(shape, train, rates, threads, cost);
   return cost;
 }
 

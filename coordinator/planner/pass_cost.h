@@ -8,6 +8,7 @@
 #include "common/model/precision.h"
 #include "common/model/transfer_waits.h"
 #include "common/number.h"
+#include "common/spec/job_spec.h"
 #include "common/spec/time_calibration.h"
 #include "coordinator/planner/step_rates.h"
 
@@ -38,11 +39,12 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 /// `format_share` counts where operands in the recipe's format are multiplied as such
 /// (StepRates::Multiplies). `context_ranks`: context-parallel ranks, which have equal parts of each
 /// sequence and of its pairs of a query and a key. Products take as many times longer as runs near
-/// by (StepRates::Near) say. `mlp`: how a technique multiplies by the weights of MLPs.
+/// by (StepRates::Near) say. `mlp`: how a technique multiplies by the weights of MLPs. `train`:
+/// what techniques of the training compute once a step.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
-                    const MlpProducts& mlp = {});
+                    const MlpProducts& mlp = {}, const TrainSpec& train = {});
 
 /// What the blocks of such a rank compute, which StepRates::Near asks.
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,

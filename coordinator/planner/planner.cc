@@ -173,7 +173,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
       tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
-      static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape).Flops();
+      static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape, job.train).Flops();
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
   std::vector<int64_t> devices;

@@ -96,7 +96,7 @@ void RankShare::AddStagePasses() {
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
                          FormatBlocksOf(precision_, job_.train), DropoutOf(job_.model),
                          workers_.rates(kind), threads, job_.resources.context_parallel,
-                         MlpProductsOf(job_.train, workers_.on_devices())));
+                         MlpProductsOf(job_.train, workers_.on_devices()), job_.train));
     if (workers_.kind_count() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -162,7 +162,7 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
         CostOfPass(shape_, micro_batch, length, precision_,
                    FormatShare(shape_.spec, precision_, FormatBlocksOf(precision_, job_.train)),
                    DropoutOf(job_.model), rates, threads, resources.context_parallel,
-                   MlpProductsOf(job_.train, workers_.on_devices()));
+                   MlpProductsOf(job_.train, workers_.on_devices()), job_.train);
     passes_[{kind, threads, micro_batch}] = pass;
     const double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) +
                            ExpertSeconds(alone, rates) +

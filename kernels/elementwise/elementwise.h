@@ -37,18 +37,26 @@ struct AddScaledArgs {
   float keep = 1;
 };
 
+/// y += factor sign(x), with sign(0) = 0: the gradient of a sum of magnitudes.
+struct AddSignArgs {
+  TensorView x;  ///< f32
+  TensorView y;  ///< f32, same shape; not x
+  float factor = 1;
+};
+
 /// x[i] = 0 where mask[i] is 0, whatever it was; the other elements stay as they are.
 struct ApplyMaskArgs {
   TensorView x;     ///< f32, bf16 or f16
   TensorView mask;  ///< u8, same shape
 };
 
-/// All six: tensors are contiguous; kInvalid otherwise.
+/// All seven: tensors are contiguous; kInvalid otherwise.
 WEFT_DEVICE_OP(Cast, CastArgs)
 WEFT_DEVICE_OP(Add, AddArgs)
 WEFT_DEVICE_OP(Fill, FillArgs)
 WEFT_DEVICE_OP(Scale, ScaleArgs)
 WEFT_DEVICE_OP(AddScaled, AddScaledArgs)
+WEFT_DEVICE_OP(AddSign, AddSignArgs)
 WEFT_DEVICE_OP(ApplyMask, ApplyMaskArgs)
 
 }  // namespace weft::kernels

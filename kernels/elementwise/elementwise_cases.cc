@@ -94,6 +94,24 @@ OpCase FillCase(DType dtype, int64_t count, CaseUse use) {
           }};
 }
 
+OpCase AddSignCase(int64_t count, CaseUse use) {
+  return {"add_sign/" + std::to_string(count) + "/f32", use, [=](OpRun& run) {
+            TestTensor& x =
+                run.tensors.emplace_back(DType::kF32, Shape{count}).RandomIntegers(run.rng, -1, 2);
+            TestTensor& y = run.Input(DType::kF32, {count});
+            run.Check("y", y, 2, [&x, &y] {
+              const std::vector<double> signs = x.Values();
+              std::vector<double> sum = y.InitialValues();
+              for (size_t i = 0; i < sum.size(); ++i) sum[i] += 0.37f * signs[i];
+              return sum;
+            });
+            run.run = [&x, &y](const Stream& stream) {
+              return AddSign(stream, {.x = x.view(), .y = y.view(), .factor = 0.37f});
+            };
+            run.bytes = static_cast<double>(3 * y.view().Bytes());
+          }};
+}
+
 // Two of three elements are kept.
 OpCase ApplyMaskCase(DType dtype, int64_t count, CaseUse use) {
   std::string name = "apply_mask/" + std::to_string(count) + "/" + std::string(DTypeName(dtype));
@@ -135,6 +153,7 @@ std::vector<OpCase> ElementwiseCases() {
   for (int64_t count : {0, 1, 3, 16, 17, 63, 100001}) {
     add_all(count, CaseUse::kTest);
     cases.push_back(FillCase(DType::kI32, count, CaseUse::kTest));
+    cases.push_back(AddSignCase(count, CaseUse::kTest));
   }
   add_all(int64_t{2048} * 768, CaseUse::kSpeed);
   add_all(int64_t{1} << 24, CaseUse::kSpeed);

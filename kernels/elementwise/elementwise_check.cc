@@ -43,6 +43,13 @@ Status CheckAddScaled(const Stream& stream, const AddScaledArgs& args) {
       .status();
 }
 
+Status CheckAddSign(const Stream& stream, const AddSignArgs& args) {
+  return ArgumentCheck(stream, "AddSign")
+      .ContiguousTensor("x", args.x, args.x.shape, {DType::kF32})
+      .ContiguousTensor("y", args.y, args.x.shape, {DType::kF32})
+      .status();
+}
+
 Status CheckApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
   return ArgumentCheck(stream, "ApplyMask")
       .ContiguousTensor("x", args.x, args.x.shape, kFloatTypes)

@@ -89,6 +89,19 @@ Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
   return OkStatus();
 }
 
+Status AddSign(const Stream& stream, const AddSignArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckAddSign(stream, args));
+  const float* x = args.x.As<float>();
+  float* y = args.y.As<float>();
+  ParallelFor(args.x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float sign = static_cast<float>(x[i] > 0) - static_cast<float>(x[i] < 0);
+      y[i] += args.factor * sign;
+    }
+  });
+  return OkStatus();
+}
+
 Status ApplyMask(const Stream& stream, const ApplyMaskArgs& args) {
   const TensorView& x = args.x;
   WEFT_RETURN_IF_ERROR(CheckApplyMask(stream, args));

@@ -23,6 +23,13 @@ struct KeepAndAdd {
   __device__ float operator()(float y, float x) const { return y * keep + x * factor; }
 };
 
+struct AddSignOf {
+  float factor;
+  __device__ float operator()(float y, float x) const {
+    return y + (x > 0 ? factor : x < 0 ? -factor : 0.0f);
+  }
+};
+
 // Of elements of any type, by their bits.
 template <class Bits>
 struct FillMap {
@@ -157,6 +164,15 @@ Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
         stream, "AddScaled",
         BinaryMap<float, T, float, KeepAndAdd>{y, x, y, {args.keep, args.factor}}, count, aligned);
   });
+}
+
+Status AddSign(const Stream& stream, const AddSignArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckAddSign(stream, args));
+  const float* x = args.x.As<float>();
+  float* y = args.y.As<float>();
+  return LaunchMap<kWide<float>>(stream, "AddSign",
+                                 BinaryMap<float, float, float, AddSignOf>{y, x, y, {args.factor}},
+                                 args.x.shape.Elements(), Aligned16(args.x.data, args.y.data));
 }
 
 Status ApplyMask(const Stream& stream, const ApplyMaskArgs& args) {

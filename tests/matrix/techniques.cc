@@ -191,6 +191,24 @@ Choice Pruning(const std::string& method, const std::string& distribution) {
           }};
 }
 
+/// Two trainings of five of the ten steps.
+Choice LotteryTicket() {
+  return {"pruning lottery_ticket", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.pruning.method = "lottery_ticket";
+            job.train.pruning.rounds = 1;
+          }};
+}
+
+/// Masks in every other step; the search goes on to the last step.
+Choice StructuredPruning() {
+  return {"structured_pruning", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.structured_pruning.method = "early_bird";
+            job.model.structured_pruning.interval = 2;
+            job.model.structured_pruning.mask_distance = 0;
+            if (job.model.family == "llama") job.model.structured_pruning.head_density = 0.5;
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -277,11 +295,13 @@ std::vector<Axis> MakeAxes() {
        Monarch(false),
        Monarch(true),
        Pixelfly()},
+      {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),
        Pruning("snip", "uniform"),
-       Pruning("synflow", "global")},
+       Pruning("synflow", "global"),
+       LotteryTicket()},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},

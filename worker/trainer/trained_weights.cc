@@ -124,7 +124,9 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                                     ExportedAverages(manifest.job, manifest.updates), parameters));
   WEFT_RETURN_IF_ERROR(
       ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step), parameters));
+  engine::Allocator allocator;
   engine::Context context;
+  context.allocator = &allocator;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
 }

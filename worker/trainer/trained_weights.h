@@ -10,7 +10,8 @@
 namespace weft::trainer {
 
 /// Fills `parameters` with what the training of a checkpoint has come to: the averaged weights
-/// where its job averages them and there were updates enough, otherwise the weights themselves.
+/// where its job averages them and there were updates enough, the initial weights where it searches
+/// for a ticket (LoadTicket), otherwise the weights themselves.
 /// Errors as engine::LoadTensors.
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,

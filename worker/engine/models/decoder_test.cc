@@ -80,6 +80,17 @@ std::vector<Variant> Variants() {
          s.kv_heads = 2;
          s.untied_classifier = true;
        })},
+      {"llama, wide heads", With([](ModelSpec& s) {
+         Llama(s);
+         s.heads = 4;
+         s.kv_heads = 2;
+         s.head_width = 16;
+       })},
+      {"llama, few heads", With([](ModelSpec& s) {
+         Llama(s);
+         s.heads = s.kv_heads = 1;
+         s.head_width = 8;
+       })},
       {"mixtral", With([](ModelSpec& s) {
          Llama(s);
          s.experts = 4;

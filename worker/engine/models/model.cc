@@ -24,10 +24,11 @@ Status ValidateSizes(const ModelSpec& spec) {
     return InvalidError("model.vocab_size " + std::to_string(spec.vocab_size) +
                         " must be at least 1; hint: take it from the tokenizer");
   }
-  if (spec.heads < 1 || spec.width % spec.heads != 0 || HeadWidth(spec) % 8 != 0 ||
-      HeadWidth(spec) > 256) {
+  const bool divides = spec.heads > 0 && (spec.head_width > 0 || spec.width % spec.heads == 0);
+  if (!divides || HeadWidth(spec) % 8 != 0 || HeadWidth(spec) < 8 || HeadWidth(spec) > 256) {
     return InvalidError("model.width " + std::to_string(spec.width) + " over model.heads " +
-                        std::to_string(spec.heads) + " must give heads of 8 to 256 in steps of 8");
+                        std::to_string(spec.heads) +
+                        ", or model.head_width, must give heads of 8 to 256 in steps of 8");
   }
   if (spec.heads % KvHeads(spec) != 0) {
     return InvalidError("model.heads " + std::to_string(spec.heads) +

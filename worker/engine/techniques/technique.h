@@ -81,6 +81,13 @@ struct PendingUpdate {
   kernels::UpdateGate gate;  ///< What the gradients are multiplied by, and whether it is made.
 };
 
+/// Where a step is in a training, for its learning rate, its data and its optimizer.
+struct SchedulePosition {
+  int64_t step = 0;     ///< From 0.
+  int64_t steps = 0;    ///< Of the whole training.
+  int64_t updates = 0;  ///< Applied since the optimizer's state was zero.
+};
+
 /// A step whose gradients are known, once the host knows whether they were applied.
 struct FinishedStep {
   int64_t step = 0;
@@ -153,6 +160,12 @@ class Technique {
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
+  /// Where `step` is in a training that the technique has begun anew, once BeforeStep has been
+  /// called for it; none: where the step's number says.
+  virtual std::optional<SchedulePosition> PositionOf(int64_t /*step*/) const {
+    return std::nullopt;
+  }
+
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
   /// ranks. Not with optimizers that are offloaded.
   virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
@@ -167,6 +180,10 @@ class Technique {
 
   /// The step has ended, applied or skipped.
   virtual Status OnStepEnd(const FinishedStep&) { return OkStatus(); }
+
+  /// Whether the training has reached its end before the last step of the job, the same on all
+  /// ranks. Asked between steps.
+  virtual bool Finished() const { return false; }
 
   // Evaluation and state.
 

@@ -67,6 +67,13 @@ Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) 
   return OkStatus();
 }
 
+std::optional<SchedulePosition> TechniqueList::PositionOf(int64_t step) const {
+  for (const Technique* technique : all_) {
+    if (const auto position = technique->PositionOf(step)) return position;
+  }
+  return std::nullopt;
+}
+
 bool TechniqueList::ReplacesUpdate(int64_t step) const {
   return std::any_of(all_.begin(), all_.end(),
                      [step](const Technique* t) { return t->ReplacesUpdate(step); });
@@ -93,6 +100,10 @@ Status TechniqueList::OnUpdated(int64_t updates) {
 Status TechniqueList::OnStepEnd(const FinishedStep& step) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnStepEnd(step));
   return OkStatus();
+}
+
+bool TechniqueList::Finished() const {
+  return std::any_of(all_.begin(), all_.end(), [](const Technique* t) { return t->Finished(); });
 }
 
 Result<std::vector<AveragedParameter>> TechniqueList::EvaluatedAverages(int64_t updates) {

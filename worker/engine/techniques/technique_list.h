@@ -32,12 +32,15 @@ class TechniqueList {
   Status OnFirstGradient(Context& context, const TensorView& gradient);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
+  /// The first that there is.
+  std::optional<SchedulePosition> PositionOf(int64_t step) const;
   bool ReplacesUpdate(int64_t step) const;
   /// Of those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);
   bool ReadsUpdatedParameters() const;
   Status OnUpdated(int64_t updates);
   Status OnStepEnd(const FinishedStep& step);
+  bool Finished() const;
 
   /// Of all of them.
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);

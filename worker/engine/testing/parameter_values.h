@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-/// Elements of a contiguous tensor of one of kFloatTypes, of bytes or of masks (u16).
+/// Elements of a contiguous tensor of one of kFloatTypes, of bytes, of masks (u16) or of integers.
 inline std::vector<float> ValuesOf(const TensorView& view) {
   std::vector<float> values;
   if (view.dtype == DType::kU8) {
@@ -21,6 +21,12 @@ inline std::vector<float> ValuesOf(const TensorView& view) {
   if (view.dtype == DType::kU16) {
     const auto* from = view.As<uint16_t>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(from[i]);
+    return values;
+  }
+  if (view.dtype == DType::kI32) {
+    for (int64_t i = 0; i < view.shape.Elements(); ++i) {
+      values.push_back(static_cast<float>(view.As<int32_t>()[i]));
+    }
     return values;
   }
   kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {

@@ -14,9 +14,9 @@ namespace weft::engine {
 
 Result<StepReport> Trainer::Step() {
   Context& context = *parts_.context;
-  StepReport report = NewReport();
   context.step = counters_.step;
   WEFT_RETURN_IF_ERROR(techniques_.BeforeStep(counters_.step));
+  StepReport report = NewReport();
   WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
 
   const bool loss_fails = !Failpoint("trainer.loss").ok();
@@ -44,8 +44,9 @@ StepReport Trainer::NewReport() const {
   StepReport report;
   report.step = counters_.step;
   report.loss_scale = counters_.loss_scale.scale;
-  report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
-                                               counters_.step, job_.train.steps);
+  const SchedulePosition position = Position();
+  report.learning_rate =
+      ScheduledLearningRate(job_.schedule, PeakLearningRate(job_), position.step, position.steps);
   return report;
 }
 
@@ -95,7 +96,7 @@ Status Trainer::SendNumbers(const StepReport& report) {
                         {.targets = static_cast<double>(report.targets),
                          .loss_scale = report.loss_scale,
                          .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                         .update = counters_.updates + 1,
+                         .update = Position().updates + 1,
                          .gradient_scale = GradientScale(report),
                          .learning_rate = static_cast<float>(report.learning_rate),
                          .step = static_cast<uint32_t>(counters_.step)});
@@ -142,7 +143,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                       .clip_norm = job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   const StepArgs update = {.learning_rate = report.learning_rate,
-                           .update = counters_.updates + 1,
+                           .update = Position().updates + 1,
                            .gate = totals_.gate(),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(

@@ -67,7 +67,7 @@ class Trainer {
   int64_t peak_in_flight() const { return passes_.peak_in_flight(); }
 
   const TrainCounters& counters() const { return counters_; }
-  bool finished() const { return counters_.step >= job_.train.steps; }
+  bool finished() const { return counters_.step >= job_.train.steps || techniques_.Finished(); }
 
   /// Before StateTensors: waits for an update under way, and for weights on their way to the
   /// device.
@@ -124,8 +124,13 @@ class Trainer {
   bool ReplacesUpdate() const { return techniques_.ReplacesUpdate(counters_.step); }
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   float GradientScale(const StepReport& report) const;
-  /// Which step's data the step under way trains on.
-  int64_t DataStep() const { return counters_.step + counters_.data_offset; }
+  /// Where the step under way is in its training.
+  SchedulePosition Position() const {
+    return techniques_.PositionOf(counters_.step)
+        .value_or(SchedulePosition{counters_.step, job_.train.steps, counters_.updates});
+  }
+  /// Which step's data it trains on.
+  int64_t DataStep() const { return Position().step + counters_.data_offset; }
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());

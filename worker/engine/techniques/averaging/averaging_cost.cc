@@ -10,6 +10,10 @@
 #include "common/spec/features.h"
 
 namespace weft {
+
+// A technique before this one in the registry.
+const TechniqueCost& StructuredPruningTechniqueCost();
+
 namespace {
 
 using namespace features;
@@ -20,20 +24,24 @@ const Feature kAveraging = {
     .asked = [](const JobSpec& job) { return job.train.averaging.kind != "none"; },
     .shown = [](const JobSpec& job) { return "train.averaging " + job.train.averaging.kind; }};
 
-const Refusal kAveragingRefusals[] = {
-    {&kAveraging, &kScheduleFree, "schedule-free AdamW averages by itself", kOneOfTwo},
-    {&kAveraging, &kDelayedUpdate, "averages would see weights that are being updated", kOneOfTwo},
-    {&kAveraging, &kParametersInFile,
-     "averages reside on the host, and are as large as the weights", kOneOfTwo},
-    {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
-};
-
 class AveragingCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "averaging"; }
 
   const Feature& feature() const override { return kAveraging; }
-  std::span<const Refusal> refusals() const override { return kAveragingRefusals; }
+  std::span<const Refusal> refusals() const override {
+    static const Refusal rows[] = {
+        {&kAveraging, &kScheduleFree, "schedule-free AdamW averages by itself", kOneOfTwo},
+        {&kAveraging, &kDelayedUpdate, "averages would see weights that are being updated",
+         kOneOfTwo},
+        {&kAveraging, &kParametersInFile,
+         "averages reside on the host, and are as large as the weights", kOneOfTwo},
+        {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
+        {&kAveraging, &StructuredPruningTechniqueCost().feature(),
+         "the export of a search has the initial weights", kOneOfTwo},
+    };
+    return rows;
+  }
 
   // In f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {

@@ -72,7 +72,7 @@ class OverParameterizationCost : public TechniqueCost {
     return !model.over_parameterization.layers.empty();
   }
 
-  void AddStepWork(const ModelShape& shape, StepWork& work) const override {
+  void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     const OverParameterizationSpec& spec = shape.spec.over_parameterization;
     if (spec.kind == "majority_kernels") {
       const auto copies = static_cast<double>(shape.sources);

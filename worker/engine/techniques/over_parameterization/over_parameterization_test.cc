@@ -551,7 +551,7 @@ TEST(OverParameterizationTest, CountsItsOperationsOnceAStep) {
     for (const char* operation : {"merge weights", "split gradients"}) {
       flops += profiler.entries().at(operation).flops;
     }
-    EXPECT_EQ(flops, StepWorkOf(ShapeOf(job)).Flops()) << kind;
+    EXPECT_EQ(flops, StepWorkOf(ShapeOf(job), job.train).Flops()) << kind;
   }
 }
 

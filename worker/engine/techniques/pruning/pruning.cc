@@ -20,6 +20,7 @@
 #include "worker/engine/techniques/pruning/pruning_scores.h"
 #include "worker/engine/techniques/pruning/synaptic_flow.h"
 #include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/weight_snapshot.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -45,6 +46,51 @@ Status CheckPatterns(const PruningSpec& spec, const ModelSpec& model) {
   return InvalidError("train.pruning has nothing to prune: model.freeze leaves no matrix to train");
 }
 
+/// Trainings one after the other (Frankle and Carbin 2019, arXiv 1803.03635; rewinding: Frankle et
+/// al. 2020, arXiv 1912.05671): keeps the weights of a step and goes back to them.
+class Rewinding {
+ public:
+  Status Start(const TrainingParts& parts, const LotteryRounds& rounds) {
+    parts_ = parts;
+    rounds_ = rounds;
+    return weights_.Allocate(parts, {"pruning/", "/rewind"});
+  }
+
+  const LotteryRounds& rounds() const { return rounds_; }
+
+  /// The weights are those to go back to.
+  Status Remember() const { return weights_.Take(); }
+
+  /// Goes back to them. The state of the optimizer becomes zero, as it was at first.
+  Status Rewind() {
+    const Stream& stream = parts_.context->stream;
+    WEFT_RETURN_IF_ERROR(weights_.Restore());
+    for (const NamedTensor& tensor : parts_.optimizer_state()) {
+      WEFT_RETURN_IF_ERROR(Clear(stream, tensor.view));
+    }
+    updates_ = 0;
+    return OkStatus();
+  }
+
+  void OnUpdated() { ++updates_; }
+
+  SchedulePosition PositionOf(int64_t step) const {
+    return {.step = rounds_.PositionOf(step), .steps = rounds_.steps, .updates = updates_};
+  }
+
+  std::vector<NamedTensor> StateTensors() {
+    std::vector<NamedTensor> tensors = weights_.Named();
+    tensors.push_back({.name = "pruning/updates", .view = {&updates_, DType::kI32, {1}}});
+    return tensors;
+  }
+
+ private:
+  TrainingParts parts_;
+  LotteryRounds rounds_;
+  WeightSnapshot weights_;
+  int32_t updates_ = 0;  ///< Since the optimizer's state was zero.
+};
+
 /// Zeros in the parameters, chosen before the first step or again and again.
 class Pruning : public Technique {
  public:
@@ -63,24 +109,36 @@ class Pruning : public Technique {
       if (!IsPruned(spec_, parameter, parameter.name)) continue;
       state_.Add("pruning/" + parameter.name + "/mask", parameters, WholePart(parameters, i),
                  {.dtype = DType::kU8});
-      matrices_.push_back({.parameter = i, .kept = kept.at(parameter.name), .mask = {}});
+      matrices_.push_back(
+          {.parameter = i, .kept = kept.at(parameter.name), .mask = {}, .state = {}});
       indices_.push_back(i);
     }
     WEFT_RETURN_IF_ERROR(state_.Allocate(*parts.context));
-    for (size_t m = 0; m < matrices_.size(); ++m) matrices_[m].mask = state_[m];
-    return OkStatus();
+    const std::vector<NamedTensor> optimizer_state = parts.optimizer_state();
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      Matrix& matrix = matrices_[m];
+      matrix.mask = state_[m];
+      for (const NamedTensor& tensor : optimizer_state) {
+        const bool of_each_weight =
+            tensor.parameter == matrix.parameter && tensor.view.shape == matrix.mask.shape;
+        if (of_each_weight) matrix.state.push_back(tensor.view);
+      }
+    }
+    if (spec_.method != "lottery_ticket") return OkStatus();
+    return rewinding_.emplace().Start(parts, LotteryRoundsOf(spec_, parts.job->train.steps));
   }
 
   Status BeforeStep(int64_t step) override {
+    if (rewinding_) return BeginRounds(step);
     if (chosen()) return OkStatus();
     ProfileScope scope(parts_.context->profiler, "choose weights");
     WEFT_ASSIGN_OR_RETURN(const std::vector<Mask> masks, ChooseMasks(step));
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], masks[m]));
-    }
-    chosen_ = 1;
-    parts_.values_changed();
-    return OkStatus();
+    return SetMasks(masks);
+  }
+
+  std::optional<SchedulePosition> PositionOf(int64_t step) const override {
+    if (!rewinding_) return std::nullopt;
+    return rewinding_->PositionOf(step);
   }
 
   // Rules that treat a matrix as a whole, as Muon does, move the weights that have no gradient too.
@@ -122,6 +180,11 @@ class Pruning : public Technique {
     return OkStatus();
   }
 
+  Status OnUpdated(int64_t) override {
+    if (rewinding_) rewinding_->OnUpdated();
+    return OkStatus();
+  }
+
   Status OnStepEnd(const FinishedStep& step) override {
     if (!density_) WEFT_RETURN_IF_ERROR(MeasureDensity());
     step.metrics->emplace(kDensityMetric, *density_);
@@ -133,6 +196,8 @@ class Pruning : public Technique {
   std::vector<NamedTensor> StateTensors() override {
     std::vector<NamedTensor> tensors = state_.Named();
     tensors.push_back({.name = "pruning/chosen", .view = {&chosen_, DType::kF32, {1}}});
+    if (!rewinding_) return tensors;
+    for (NamedTensor& tensor : rewinding_->StateTensors()) tensors.push_back(std::move(tensor));
     return tensors;
   }
 
@@ -145,6 +210,7 @@ class Pruning : public Technique {
     int64_t parameter = 0;
     int64_t kept = 0;  ///< Weights; of a global choice those of an equal share.
     TensorView mask;
+    std::vector<TensorView> state;  ///< Of the optimizer, a number for each weight.
   };
 
   bool chosen() const { return chosen_ != 0; }
@@ -164,11 +230,48 @@ class Pruning : public Technique {
   Status SetMask(Context& context, const Matrix& matrix, const Mask& mask) const {
     WEFT_RETURN_IF_ERROR(Upload(context.stream, mask.data(), matrix.mask));
     WEFT_RETURN_IF_ERROR(ApplyTo(context, parts_.parameters->value(matrix.parameter), matrix));
-    for (const NamedTensor& tensor : parts_.optimizer_state()) {
-      if (tensor.parameter != matrix.parameter || tensor.view.shape != matrix.mask.shape) continue;
-      WEFT_RETURN_IF_ERROR(ApplyTo(context, tensor.view, matrix));
+    for (const TensorView& numbers : matrix.state) {
+      WEFT_RETURN_IF_ERROR(ApplyTo(context, numbers, matrix));
     }
     return OkStatus();
+  }
+
+  Status SetMasks(const std::vector<Mask>& masks) {
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], masks[m]));
+    }
+    chosen_ = 1;
+    density_.reset();
+    parts_.values_changed();
+    return OkStatus();
+  }
+
+  /// Of a lottery ticket, what precedes a step: in the first training all weights are kept; a round
+  /// keeps the largest of those that the one before has trained.
+  Status BeginRounds(int64_t step) {
+    const LotteryRounds& rounds = rewinding_->rounds();
+    if (!chosen()) {
+      std::vector<Mask> masks;
+      for (const Matrix& matrix : matrices_) {
+        masks.emplace_back(static_cast<size_t>(matrix.mask.shape.Elements()), uint8_t{1});
+      }
+      WEFT_RETURN_IF_ERROR(SetMasks(masks));
+    }
+    if (step == rounds.rewind_step) WEFT_RETURN_IF_ERROR(rewinding_->Remember());
+    if (!rounds.Rewinds(step)) return OkStatus();
+    ProfileScope scope(parts_.context->profiler, "choose weights");
+    WEFT_ASSIGN_OR_RETURN(PruningScores scores, Magnitudes(parts_, indices_));
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrices_[m]));
+      for (size_t i = 0; i < mask.size(); ++i) {
+        if (mask[i] == 0) scores[m][i] = kNeverChosen;
+      }
+    }
+    const double power =
+        static_cast<double>(rounds.RoundOf(step)) / static_cast<double>(rounds.rounds);
+    const std::vector<Mask> masks = KeepBest(scores, power, step);
+    WEFT_RETURN_IF_ERROR(rewinding_->Rewind());
+    return SetMasks(masks);
   }
 
   Result<Mask> FetchMask(const Context& context, const Matrix& matrix) const {
@@ -242,7 +345,8 @@ class Pruning : public Technique {
       network.matrices[m].magnitudes = std::move(magnitudes[m]);
     }
     std::vector<Mask> masks;
-    for (int64_t round = 1; round <= spec_.rounds; ++round) {
+    const int64_t rounds = PruningRounds(spec_);
+    for (int64_t round = 1; round <= rounds; ++round) {
       PruningScores all = SynapticFlow(network);
       PruningScores scores;
       for (size_t m = 0; m < pruned.size(); ++m) {
@@ -251,7 +355,7 @@ class Pruning : public Technique {
           if (masks[m][i] == 0) score[i] = kNeverChosen;
         }
       }
-      const double power = static_cast<double>(round) / static_cast<double>(spec_.rounds);
+      const double power = static_cast<double>(round) / static_cast<double>(rounds);
       masks = KeepBest(scores, power, step);
       for (size_t m = 0; m < pruned.size(); ++m) {
         std::vector<float>& left = network.matrices[pruned[m]].magnitudes;
@@ -300,8 +404,9 @@ class Pruning : public Technique {
   TrainingParts parts_;
   OptimizerState state_;
   std::vector<Matrix> matrices_;
-  std::vector<int64_t> indices_;  ///< Of the parameters, by matrix.
-  float chosen_ = 0;              ///< Whether masks are; in checkpoints.
+  std::vector<int64_t> indices_;        ///< Of the parameters, by matrix.
+  float chosen_ = 0;                    ///< Whether masks are; in checkpoints.
+  std::optional<Rewinding> rewinding_;  ///< Of a lottery ticket.
   std::optional<double> density_;
   std::optional<double> grown_;  ///< In this step.
 };

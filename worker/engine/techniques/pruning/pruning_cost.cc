@@ -18,6 +18,7 @@ namespace weft {
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
 const TechniqueCost& AveragingTechniqueCost();
 
 namespace {
@@ -55,15 +56,33 @@ const Feature kSettings[] = {
      .setting = "train.pruning.method grasp",
      .asked = [](const JobSpec& job) { return job.train.pruning.method == "grasp"; },
      .shown = ShownMethod},
+    {.name = "lottery tickets",
+     .setting = "train.pruning.method lottery_ticket",
+     .asked = [](const JobSpec& job) { return job.train.pruning.method == "lottery_ticket"; },
+     .shown = ShownMethod},
 };
 const Feature& kGlobalRanking = kSettings[0];
 const Feature& kDynamic = kSettings[1];
 const Feature& kSynFlow = kSettings[2];
 const Feature& kGrasp = kSettings[3];
+const Feature& kLotteryTicket = kSettings[4];
 
 constexpr std::string_view kWholeMatrices = "weights are ranked within whole matrices";
 constexpr std::string_view kWholeNetwork = "a rank has a part of the matrices";
 constexpr std::string_view kPerMatrix = "train.pruning.distribution uniform or erk";
+
+Status CheckRounds(const PruningSpec& spec, int64_t steps) {
+  const LotteryRounds rounds = LotteryRoundsOf(spec, steps);
+  if (rounds.Length() > 0 && rounds.AllSteps() == steps) return OkStatus();
+  LotteryRounds longer = rounds;
+  longer.steps = std::max(rounds.steps, rounds.rewind_step) + 1;
+  return InvalidError(
+      "train.steps " + std::to_string(steps) + " are no first training with " +
+      std::to_string(rounds.rounds) + " rounds that go back to train.pruning.rewind_step " +
+      std::to_string(rounds.rewind_step) + " and are as long from there on; hint: train.steps " +
+      std::to_string(longer.AllSteps()) + ", of which each training has " +
+      std::to_string(longer.steps));
+}
 
 class PruningCost : public TechniqueCost {
  public:
@@ -80,6 +99,7 @@ class PruningCost : public TechniqueCost {
         {&kPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kPruning, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
         {&kDynamic, &AveragingTechniqueCost().feature(),
@@ -88,6 +108,12 @@ class PruningCost : public TechniqueCost {
         {&kSynFlow, &kExpertParallel, kWholeNetwork, "another train.pruning.method"},
         {&kGrasp, &kBf16Pure, "weights in bf16 are too coarse for differences of gradients",
          "train.precision bf16"},
+        {&kLotteryTicket, &AveragingTechniqueCost().feature(),
+         "averages would be of several trainings", kOneOfTwo},
+        {&kLotteryTicket, &kScheduleFree, "its averages would be of several trainings",
+         "another optimizer"},
+        {&kLotteryTicket, &kSpikeGuard, "the loss jumps where a round begins",
+         "train.guard.spike_deviations 0"},
     };
     return rows;
   }
@@ -103,13 +129,23 @@ class PruningCost : public TechniqueCost {
                           " has no scores to rank all matrices by, as distribution global does; "
                           "hint: distribution erk");
     }
-    return OkStatus();
+    return spec.method == "lottery_ticket" ? CheckRounds(spec, job.train.steps) : OkStatus();
   }
 
-  // A byte for each weight: whether it is kept.
+  // The gradient is read and written, and the mask read: a byte a weight.
+  void AddStepWork(const ModelShape& shape, const TrainSpec& train, StepWork& work) const override {
+    if (train.pruning.method == "none") return;
+    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+      if (!IsPruned(train.pruning, parameter, parameter.name)) continue;
+      work.f32_numbers += 2.25 * static_cast<double>(parameter.Elements());
+    }
+  }
+
+  // A byte for each weight: whether it is kept. And the weights to go back to, in f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
     const PruningSpec& spec = job.train.pruning;
-    return Asked(job) && IsPruned(spec, parameter, parameter.name) ? parameter.Elements() : 0;
+    const int64_t mask = Asked(job) && IsPruned(spec, parameter, parameter.name) ? 1 : 0;
+    return (mask + (spec.method == "lottery_ticket" ? 4 : 0)) * parameter.Elements();
   }
   bool StateTellsBlocksApart(const JobSpec& job) const override {
     return !job.train.pruning.layers.empty();
@@ -138,6 +174,20 @@ double DropRate(const PruningSpec& spec, int64_t step, int64_t steps) {
   const double stop = spec.stop_ratio * static_cast<double>(steps);
   if (static_cast<double>(step) >= stop) return 0;
   return spec.drop_rate / 2 * (1 + std::cos(std::numbers::pi * static_cast<double>(step) / stop));
+}
+
+int64_t PruningRounds(const PruningSpec& spec) {
+  if (spec.rounds > 0) return spec.rounds;
+  if (spec.method == "synflow") return 100;
+  // So many powers of 0.8; what rounding adds to one is none.
+  return std::llround(std::ceil(std::log(spec.density) / std::log(0.8) - 1e-9));
+}
+
+LotteryRounds LotteryRoundsOf(const PruningSpec& spec, int64_t steps) {
+  const int64_t rounds = PruningRounds(spec);
+  return {.rounds = rounds,
+          .steps = (steps + rounds * spec.rewind_step) / (rounds + 1),
+          .rewind_step = spec.rewind_step};
 }
 
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,

@@ -28,6 +28,33 @@ bool IsExchangeStep(const PruningSpec& spec, int64_t step, int64_t steps);
 /// The share of the kept weights that is dropped in `step`: a cosine from spec.drop_rate to 0.
 double DropRate(const PruningSpec& spec, int64_t step, int64_t steps);
 
+/// The trainings of a lottery ticket: a first one of `steps` steps, and `rounds` rounds that go
+/// back to the weights of step `rewind_step` and train from there on.
+struct LotteryRounds {
+  int64_t rounds = 0;
+  int64_t steps = 0;
+  int64_t rewind_step = 0;
+
+  /// Steps of a round.
+  int64_t Length() const { return steps - rewind_step; }
+  int64_t AllSteps() const { return steps + rounds * Length(); }
+  /// The round that a step is of; 0: the first training.
+  int64_t RoundOf(int64_t step) const { return step < steps ? 0 : 1 + (step - steps) / Length(); }
+  /// Its step in the first training.
+  int64_t PositionOf(int64_t step) const {
+    return step < steps ? step : rewind_step + (step - steps) % Length();
+  }
+  /// Whether a round begins with it.
+  bool Rewinds(int64_t step) const { return step >= steps && (step - steps) % Length() == 0; }
+};
+
+/// The rounds of PruningSpec::rounds.
+int64_t PruningRounds(const PruningSpec& spec);
+
+/// Those of a job with method lottery_ticket and `steps` steps in all, of whose first training as
+/// many steps are left out as are left after the last round.
+LotteryRounds LotteryRoundsOf(const PruningSpec& spec, int64_t steps);
+
 /// Whether this parameter is pruned: a trained matrix of a block that a pattern of `spec` names, or
 /// every one where there are none.
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter, std::string_view name);

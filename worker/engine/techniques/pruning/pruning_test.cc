@@ -11,6 +11,7 @@
 
 #include "common/failpoint.h"
 #include "common/model/optimizer_bytes.h"
+#include "common/model/technique_cost.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -311,6 +312,126 @@ TEST(PruningTest, AnEvaluationChangesNothing) {
   }
 }
 
+/// Trainings of ten steps.
+JobSpec TicketJob(double density, int64_t rounds, int64_t rewind_step) {
+  PruningSpec spec = Spec("lottery_ticket", density, "global");
+  spec.rounds = rounds;
+  spec.rewind_step = rewind_step;
+  JobSpec job = PrunedJob(spec);
+  job.schedule.kind = "cosine";
+  job.schedule.warmup_steps = 3;
+  job.train.steps = 10 + rounds * (10 - rewind_step);
+  return job;
+}
+
+TEST(PruningTest, ARoundOfALotteryTicketIsTheTrainingFromTheStepItGoesBackTo) {
+  for (const char* optimizer : {"adamw", "muon", "adafactor", "sgd"}) {
+    for (const int64_t rewind : {0, 4}) {
+      SCOPED_TRACE(std::string(optimizer) + " " + std::to_string(rewind));
+      // Nothing is pruned.
+      JobSpec job = TicketJob(1, 2, rewind);
+      job.optimizer.name = optimizer;
+      PrunedTraining training(job);
+      std::vector<StepReport> first;
+      for (int64_t step = 0; step < 10; ++step) first.push_back(training.run.Step());
+      for (int64_t round = 0; round < 2; ++round) {
+        for (int64_t step = rewind; step < 10; ++step) {
+          const StepReport report = training.run.Step();
+          EXPECT_EQ(report.learning_rate, first[step].learning_rate);
+          // The optimizer has forgotten what was before.
+          if (rewind > 0 && step > rewind) continue;
+          EXPECT_EQ(report.loss, first[step].loss) << step;
+        }
+      }
+      EXPECT_TRUE(training.run.trainer->finished());
+    }
+  }
+}
+
+TEST(PruningTest, RoundsOfALotteryTicketPruneTheSmallestOfWhatIsLeft) {
+  const JobSpec job = TicketJob(0.512, 0, 4);  // three rounds
+  ASSERT_EQ(PruningRounds(job.train.pruning), 3);
+  JobSpec all_steps = job;
+  all_steps.train.steps = 10 + 3 * 6;
+  PrunedTraining training(all_steps);
+  std::map<std::string, std::vector<float>> rewind;
+  double weights = 0;
+  for (int64_t step = 0; step < 10; ++step) {
+    if (step == 4) rewind = training.State();
+    const StepReport report = training.run.Step();
+    EXPECT_EQ(report.technique_metrics.at(std::string(kDensityMetric)), 1);
+  }
+  for (const auto& [name, mask] : training.Masks()) weights += static_cast<double>(mask.size());
+  for (int64_t round = 1; round <= 3; ++round) {
+    SCOPED_TRACE(round);
+    const auto before = training.State();
+    const auto masks = training.Masks();
+    training.run.Step();
+    int64_t kept = 0;
+    float least_kept = INFINITY, most_pruned = 0;
+    const auto state = training.State();
+    for (const auto& [name, mask] : training.Masks()) {
+      kept += Count(mask);
+      for (size_t i = 0; i < mask.size(); ++i) {
+        EXPECT_LE(mask[i], masks.at(name)[i]) << "none comes back";
+        if (masks.at(name)[i] == 0) continue;
+        const float trained = std::fabs(before.at(name)[i]);
+        (mask[i] != 0 ? least_kept : most_pruned) =
+            mask[i] != 0 ? std::min(least_kept, trained) : std::max(most_pruned, trained);
+      }
+      EXPECT_EQ(state.at("pruning/" + name + "/rewind"), rewind.at(name));
+    }
+    EXPECT_EQ(kept, std::llround(weights * std::pow(0.8, static_cast<double>(round))));
+    EXPECT_GE(least_kept, most_pruned);
+    // One update of AdamW from the weights to go back to, with a state that was zero.
+    EXPECT_EQ(state.at("pruning/updates")[0], 1);
+    for (const auto& [name, values] : rewind) {
+      if (!state.contains("adamw/" + name + "/first_moment")) continue;
+      const auto found = training.Masks();
+      const auto mask = found.find(name);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float start = mask != found.end() && mask->second[i] == 0 ? 0 : values[i];
+        ASSERT_NEAR(state.at(name)[i], start, 1.2 * 3e-4) << name;
+      }
+    }
+    for (int64_t step = 5; step < 10; ++step) training.run.Step();
+  }
+  EXPECT_TRUE(training.run.trainer->finished());
+}
+
+TEST(PruningTest, StepsOfALotteryTicketHaveToBeThoseOfItsTrainings) {
+  JobSpec job = TicketJob(0.3, 2, 4);
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.train.steps += 1;
+  EXPECT_NE(ValidateJob(job).message().find("hint: train.steps 25, of which each training has 11"),
+            std::string::npos)
+      << ValidateJob(job).message();
+  job.train.pruning.rewind_step = 40;
+  EXPECT_EQ(ValidateJob(job).code(), StatusCode::kInvalid);
+}
+
+TEST(PruningTest, ARestoredLotteryTicketGoesOnBitForBit) {
+  for (const int64_t stop : {0, 3, 4, 5, 9, 10, 11, 15, 16}) {
+    SCOPED_TRACE(stop);
+    const JobSpec job = TicketJob(0.3, 2, 4);
+    PrunedTraining original(job);
+    for (int64_t i = 0; i < stop; ++i) original.run.Step();
+    PrunedTraining copy(job);
+    for (int64_t i = 0; i < 2; ++i) copy.run.Step();  // forgotten
+    const auto from = original.run.trainer->StateTensors();
+    const auto to = copy.run.trainer->StateTensors();
+    ASSERT_EQ(from.size(), to.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+    }
+    copy.run.trainer->Restored(original.run.trainer->counters());
+    while (!original.run.trainer->finished()) {
+      EXPECT_EQ(original.run.Step().loss, copy.run.Step().loss);
+    }
+    EXPECT_EQ(original.State(), copy.State());
+  }
+}
+
 TEST(PruningTest, ARestoredStateGoesOnBitForBit) {
   for (const char* method : {"random", "snip", "grasp", "synflow", "set", "rigl"}) {
     for (const char* precision : {"fp32", "bf16"}) {
@@ -339,11 +460,14 @@ TEST(PruningTest, ARestoredStateGoesOnBitForBit) {
   }
 }
 
+// A byte a weight, and of lottery tickets a copy of all that is trained.
 TEST(PruningTest, MasksAreInThePredictedMemory) {
-  for (const bool all : {true, false}) {
-    PruningSpec spec = Spec("rigl");
-    if (!all) spec.layers = {"*.h.1.mlp.*"};
-    JobSpec job = PrunedJob(spec);
+  for (const char* method : {"rigl", "rigl of some", "lottery_ticket"}) {
+    SCOPED_TRACE(method);
+    const bool ticket = method == std::string("lottery_ticket");
+    const bool all = method != std::string("rigl of some");
+    JobSpec job = ticket ? TicketJob(0.3, 1, 0) : PrunedJob(Spec("rigl"));
+    if (!all) job.train.pruning.layers = {"*.h.1.mlp.*"};
     job.model.width = 128;
     RandomTokens tokens(job.model.vocab_size, job.model.context);
     TinyTraining run(job, TinyPlan("fp32", 4, 2), tokens);
@@ -352,10 +476,26 @@ TEST(PruningTest, MasksAreInThePredictedMemory) {
     const auto predicted = static_cast<double>(OptimizerBytesOf(job.model, job, DType::kF32).state);
     job.train.pruning = {};
     const auto plain = static_cast<double>(OptimizerBytesOf(job.model, job, DType::kF32).state);
-    EXPECT_EQ(predicted - plain, 128 * 128 * (all ? 24 : 8));
+    const auto copies = static_cast<double>(ticket ? 4 * ShapeOf(job).trained : 0);
+    EXPECT_EQ(predicted - plain, 128 * 128 * (all ? 24 : 8) + copies);
     EXPECT_GE(measured, predicted);
     EXPECT_LE(measured, 1.01 * predicted + 65536);
   }
+}
+
+// The engine counts what it reads and writes.
+TEST(PruningTest, ThePlannerCountsTheMaskingOfGradients) {
+  JobSpec job = PrunedJob(Spec("snip"));
+  PrunedTraining training(job);
+  training.run.Step();
+  Profiler profiler;
+  training.run.context.profiler = &profiler;
+  training.run.Step();
+  training.run.context.profiler = nullptr;
+  const StepWork work = StepWorkOf(ShapeOf(job), job.train);
+  EXPECT_EQ(profiler.entries().at("mask gradients").bytes, 4 * work.f32_numbers);
+  job.train.pruning = {};
+  EXPECT_EQ(StepWorkOf(ShapeOf(job), job.train).f32_numbers, 0);
 }
 
 TEST(PruningTest, MeshesTrainAsOneRankDoes) {
@@ -403,13 +543,14 @@ TEST(PruningTest, MeshesTrainAsOneRankDoes) {
   const std::vector<Way> ways = {{"rigl", "erk", false},      {"set", "uniform", false},
                                  {"magnitude", "erk", false}, {"snip", "uniform", false},
                                  {"snip", "global", true},    {"grasp", "uniform", false},
-                                 {"synflow", "global", true}};
+                                 {"synflow", "global", true}, {"lottery_ticket", "uniform", false}};
   for (const Mesh& mesh : meshes) {
     for (const Way& way : ways) {
       if (way.whole_network && !mesh.whole_network) continue;
       SCOPED_TRACE(mesh.name + ", " + way.method + " " + way.distribution);
       MeshCase c{PrunedJob(Spec(way.method, 0.3, way.distribution)), TinyPlan("fp32", 2, 1)};
       c.job.train.steps = 6;
+      if (way.method == "lottery_ticket") c.job.train.pruning.rounds = 1;
       mesh.change(c);
       c.plan.accumulation_steps =
           kBatch / c.plan.micro_batch / c.plan.mesh.data / c.plan.mesh.expert;

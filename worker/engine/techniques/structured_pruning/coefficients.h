@@ -1,0 +1,19 @@
+#pragma once
+
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+// Coefficients of heads and neurons. A coefficient multiplies what its head, or its neuron, gives
+// to the weight W [out, in] behind it: W_unscaled diag(c) x = W_unscaled (c * x). So W keeps its
+// place in the network, and is derived (ParameterList::Derive) from W_unscaled [out, in] and c [n],
+// each of which stands for in / n successive columns.
+
+/// Renews the values of weights that have coefficients.
+Status MergeCoefficients(Context& context, const ParameterSet& parameters);
+
+/// Computes the gradients of W_unscaled and c from those of W, which MergeCoefficients made.
+Status SplitCoefficientGradients(Context& context, const ParameterSet& parameters);
+
+}  // namespace weft::engine

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/rng.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/techniques/pruning/mask_choice.h"
+#include "worker/engine/techniques/structured_pruning/coefficients.h"
+#include "worker/engine/techniques/structured_pruning/structured_pruning_cost.h"
+#include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/weight_snapshot.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// The search for an Early-Bird ticket (You et al. 2020, arXiv 1909.11957; for transformers Chen et
+/// al. 2021, arXiv 2101.00063): learns coefficients, and ends when the units with the largest ones
+/// are the same for some time.
+class StructuredPruning : public Technique {
+ public:
+  explicit StructuredPruning(ModelSpec model) : model_(std::move(model)) {}
+
+  Status OnParameters(ParameterSet& parameters) override {
+    parameters_ = &parameters;
+    const int64_t count = parameters.size();
+    for (int64_t i = 0; i < count; ++i) {
+      if (!parameters[i].output_weight()) continue;
+      const PrunedUnits units = UnitsBefore(model_, parameters[i].role);
+      if (units.count == 0) continue;
+      WEFT_RETURN_IF_ERROR(CheckNotFrozen(model_, parameters[i], parameters[i].name));
+      const ParameterInfo weight = {
+          parameters[i], parameters[i].name, {parameters[i].shape[0], parameters[i].shape[1]}};
+      const std::vector<ParameterInfo> sources = CoefficientSources(model_, weight);
+      weights_.push_back({.weight = i,
+                          .units = units,
+                          .heads = parameters[i].role == ParameterRole::kAttentionOutput,
+                          .mask = std::vector<uint8_t>(static_cast<size_t>(units.count), 0)});
+      parameters.Derive(i, {{.name = sources[0].name,
+                             .shape = parameters[i].shape,
+                             .initializer = parameters[i].initializer,
+                             .parts = {}},
+                            {.name = sources[1].name,
+                             .shape = {units.coefficients},
+                             .initializer = {.mean = 1},
+                             .parts = {}}});
+    }
+    parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
+      return from == ValuesFrom::kCheckpoint ? MergeCoefficients(context, *parameters_)
+                                             : StartCoefficients(context);
+    });
+    return OkStatus();
+  }
+
+  Status OnTraining(const TrainingParts& parts) override {
+    parts_ = parts;
+    WEFT_RETURN_IF_ERROR(CheckPenaltyScale(parts.plan->precision));
+    return initial_.Allocate(parts, InitialWeights());
+  }
+
+  Status BeforeStep(int64_t step) override { return step == 0 ? initial_.Take() : OkStatus(); }
+
+  Status BeforeForward(Context& context, std::optional<int64_t>) override {
+    return MergeCoefficients(context, *parameters_);
+  }
+
+  Status OnGradients(Context& state, int64_t) override {
+    WEFT_RETURN_IF_ERROR(SplitCoefficientGradients(state, *parameters_));
+    for (const Weight& each : weights_) {
+      const int64_t coefficients = CoefficientsOf(each);
+      WEFT_RETURN_IF_ERROR(
+          kernels::AddSign(state.stream, {.x = parameters_->value(coefficients),
+                                          .y = parameters_->gradient(coefficients),
+                                          .factor = static_cast<float>(each.units.penalty)}));
+    }
+    return OkStatus();
+  }
+
+  Status OnStepEnd(const FinishedStep& step) override {
+    const int64_t next = step.step + 1;
+    const StructuredPruningSpec& spec = model_.structured_pruning;
+    if (next % spec.interval != 0 && next != parts_.job->train.steps) return OkStatus();
+    ProfileScope scope(parts_.context->profiler, "choose units");
+    WEFT_ASSIGN_OR_RETURN(const double distance, ChooseMasks(step.step));
+    if (masks() > 0) {
+      step.metrics->emplace(kMaskDistanceMetric, distance);
+      small_distances() = distance < spec.mask_distance ? small_distances() + 1 : 0;
+    }
+    ++masks();
+    return OkStatus();
+  }
+
+  bool Finished() const override { return search_[1] >= kSmallMaskDistances; }
+
+  std::vector<NamedTensor> StateTensors() override {
+    std::vector<NamedTensor> tensors = initial_.Named();
+    const StateName name = TicketMasks();
+    for (Weight& each : weights_) {
+      tensors.push_back({.name = name.prefix + (*parameters_)[each.weight].name + name.suffix,
+                         .view = {each.mask.data(), DType::kU8, {std::ssize(each.mask)}}});
+    }
+    tensors.push_back(
+        {.name = "structured_pruning/search", .view = {search_.data(), DType::kI32, {2}}});
+    return tensors;
+  }
+
+ private:
+  /// A weight that ends a sub-layer.
+  struct Weight {
+    int64_t weight = 0;  ///< Index of the parameter.
+    PrunedUnits units;
+    bool heads = false;
+    std::vector<uint8_t> mask;  ///< 1: kept.
+  };
+
+  int32_t& masks() { return search_[0]; }
+  int32_t& small_distances() { return search_[1]; }
+  int64_t CoefficientsOf(const Weight& each) const {
+    return (*parameters_)[each.weight].first_source + 1;
+  }
+
+  /// The network starts as it would without coefficients.
+  Status StartCoefficients(const Context& context) const {
+    for (const Weight& each : weights_) {
+      const int64_t coefficients = CoefficientsOf(each);
+      WEFT_RETURN_IF_ERROR(kernels::Cast(
+          context.stream,
+          {.x = parameters_->value(each.weight), .y = parameters_->value(coefficients - 1)}));
+      WEFT_RETURN_IF_ERROR(
+          kernels::Fill(context.stream, {.x = parameters_->value(coefficients), .value = 1}));
+    }
+    return OkStatus();
+  }
+
+  /// Keeps the units with the largest coefficients in each block, equal ones at random. Returns the
+  /// share of heads, or of neurons, whichever is more, that the last masks had otherwise.
+  Result<double> ChooseMasks(int64_t step) {
+    std::array<double, 2> changed = {0, 0}, all = {0, 0};  // neurons, heads
+    for (Weight& each : weights_) {
+      const TensorView view = parameters_->value(CoefficientsOf(each));
+      std::vector<float> coefficients(static_cast<size_t>(view.shape.Elements()));
+      WEFT_RETURN_IF_ERROR(Download(parts_.context->stream, view, coefficients.data()));
+      std::vector<float> scores(each.mask.size(), 0.0f);
+      const size_t of_unit = coefficients.size() / scores.size();
+      for (size_t i = 0; i < coefficients.size(); ++i) {
+        scores[i / of_unit] += std::fabs(coefficients[i]);
+      }
+      const std::string site = (*parameters_)[each.weight].name + "/units";
+      const PhiloxKey ties{parts_.context->seed, static_cast<uint32_t>(step),
+                           SiteHash(site.c_str())};
+      const std::vector<uint8_t> mask = KeepLargest(scores, each.units.kept, ties);
+      const size_t kind = each.heads ? 1 : 0;
+      for (size_t i = 0; i < mask.size(); ++i) changed[kind] += mask[i] != each.mask[i] ? 1 : 0;
+      all[kind] += static_cast<double>(mask.size());
+      std::copy(mask.begin(), mask.end(), each.mask.begin());
+    }
+    return std::max(changed[0] / std::max(all[0], 1.0), changed[1] / std::max(all[1], 1.0));
+  }
+
+  ModelSpec model_;
+  TrainingParts parts_;
+  ParameterSet* parameters_ = nullptr;
+  std::vector<Weight> weights_;
+  WeightSnapshot initial_;
+  std::array<int32_t, 2> search_ = {0, 0};  ///< Masks so far, and small distances in a row.
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewStructuredPruning(const TechniqueInputs& inputs) {
+  if (inputs.model.structured_pruning.method == "none") return nullptr;
+  return std::make_unique<StructuredPruning>(inputs.model);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,157 @@
+#include "worker/trainer/ticket.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+#include "worker/trainer/trained_weights.h"
+
+namespace weft::trainer {
+namespace {
+
+using namespace engine;  // NOLINT(google-build-using-namespace)
+
+JobSpec SearchJob(const std::string& family) {
+  JobSpec job = TinyJob(4);
+  job.model.family = family;
+  if (family == "bert") job.model.token_types = 2;
+  StructuredPruningSpec& spec = job.model.structured_pruning;
+  spec.method = "early_bird";
+  spec.interval = 2;
+  if (family != "llama") return job;
+  job.model.heads = 4;
+  job.model.kv_heads = 2;
+  spec.head_density = 0.5;
+  return job;
+}
+
+std::unique_ptr<BatchSource> TokensOf(const JobSpec& job) {
+  if (job.model.family == "bert") {
+    return std::make_unique<RandomMasked>(job.model.vocab_size, job.model.context, 0.25);
+  }
+  return std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
+}
+
+/// A search of some steps, saved.
+struct Search {
+  JobSpec job;
+  std::unique_ptr<BatchSource> tokens;
+  TinyTraining run;
+  std::string folder;
+  CheckpointManifest manifest;
+
+  Search(const JobSpec& of, int64_t steps)
+      : job(of),
+        tokens(TokensOf(job)),
+        run(job, TinyPlan("fp32"), *tokens),
+        folder(::testing::TempDir() + "/ticket_" + std::to_string(getpid())) {
+    for (int64_t step = 0; step < steps; ++step) run.Step();
+    std::filesystem::create_directories(folder);
+    manifest.job = job;
+    manifest.updates = run.trainer->counters().updates;
+    manifest.step = run.trainer->counters().step;
+    auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
+    WEFT_CHECK(file.ok(), file.status().message());
+    manifest.files = {*file};
+  }
+  ~Search() { std::filesystem::remove_all(folder); }
+
+  Status Load(TinyRun& whole, TinyRun& ticket) const {
+    WEFT_RETURN_IF_ERROR(
+        LoadTrainedWeights(Env::Posix(), folder, manifest, whole.model->parameters()));
+    WEFT_RETURN_IF_ERROR(LoadTicket(Env::Posix(), folder, manifest, *TicketOf(job.model),
+                                    whole.model->parameters(), ticket.model->parameters()));
+    return ticket.model->Pack(ticket.context);
+  }
+};
+
+TEST(TicketTest, IsTheInitialNetworkWithoutTheUnitsThatMasksLeaveOut) {
+  for (const char* family : {"llama", "gpt2", "bert"}) {
+    SCOPED_TRACE(family);
+    Search search(SearchJob(family), 4);
+    const ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+    TinyRun whole(search.job.model, options);
+    const ModelSpec smaller = TicketOf(search.job.model)->model;
+    TinyRun ticket(smaller, options);
+    const Status loaded = search.Load(whole, ticket);
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    const Batch batch = *search.tokens->Get(9, 0, 4);
+    const std::vector<float> logits = ticket.Logits(batch);
+
+    // The first weights of the search, and coefficients that are the masks.
+    TinyRun masked(search.job.model, options);
+    ParameterSet& parameters = masked.model->parameters();
+    const StateName name = TicketOf(search.job.model)->masks;
+    int64_t pruned = 0;
+    for (const NamedTensor& tensor : search.run.trainer->StateTensors()) {
+      if (!tensor.name.starts_with(name.prefix) || !tensor.name.ends_with(name.suffix)) continue;
+      const std::string weight = tensor.name.substr(
+          name.prefix.size(), tensor.name.size() - name.prefix.size() - name.suffix.size());
+      const TensorView c = parameters.value(*parameters.Find(weight + ".coefficients"));
+      const std::vector<float> mask = ValuesOf(tensor.view);
+      for (int64_t i = 0; i < c.shape[0]; ++i) {
+        const float kept = mask[static_cast<size_t>(i) / (c.shape[0] / mask.size())];
+        c.As<float>()[i] = kept;
+        pruned += kept == 0 ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(pruned, 2 * 48 + (family == std::string("llama") ? 2 * 2 : 0));
+    ASSERT_TRUE(parameters.OnValues(masked.context, ValuesFrom::kCheckpoint).ok());
+    ASSERT_TRUE(masked.model->Pack(masked.context).ok());
+    const std::vector<float> expected = masked.Logits(batch);
+    ASSERT_EQ(logits.size(), expected.size());
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-6);
+
+    // It is a model as every other: it is exported, imported and trained.
+    const std::string exported = search.folder + "/hf";
+    const Status written = ExportWeights(Env::Posix(), exported, *ticket.model, {});
+    ASSERT_TRUE(written.ok()) << written.message();
+    JobSpec next = TinyJob(4);
+    next.model = ModelSpec();
+    next.model.import_path = next.data.tokenizer.path = exported;
+    const Status resolved = ResolveImportedModel(Env::Posix(), next);
+    ASSERT_TRUE(resolved.ok()) << resolved.message();
+    EXPECT_EQ(next.model.mlp_width, 80);
+    EXPECT_EQ(next.model.heads, 2);
+    EXPECT_EQ(next.model.head_width, family == std::string("llama") ? 8 : 0);
+    next.train.steps = 30;
+    next.optimizer.learning_rate = 1e-2;
+    CountingTokens counting(7, next.model.context);
+    RandomMasked encoder(7, next.model.context, 0.25);
+    BatchSource& tokens =
+        family == std::string("bert") ? static_cast<BatchSource&>(encoder) : counting;
+    TinyTraining training(next, TinyPlan("fp32"), tokens);
+    ASSERT_TRUE(ImportWeights(Env::Posix(), exported, *training.model).ok());
+    training.trainer->Restored({});
+    ASSERT_TRUE(training.model->Pack(training.context).ok());
+    EXPECT_EQ(training.Logits(batch), logits);
+    const double first = training.Step().loss;
+    double last = 0;
+    while (!training.trainer->finished()) last = training.Step().loss;
+    EXPECT_LT(last, first - 0.5);
+  }
+}
+
+TEST(TicketTest, ASearchWithoutAMaskHasNone) {
+  const Search search(SearchJob("gpt2"), 1);
+  const ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+  TinyRun whole(search.job.model, options);
+  TinyRun ticket(TicketOf(search.job.model)->model, options);
+  EXPECT_THAT(search.Load(whole, ticket).message(),
+              ::testing::HasSubstr("has chosen no units yet; hint: take a later one"));
+}
+
+}  // namespace
+}  // namespace weft::trainer
