@@ -68,11 +68,21 @@ struct TrainingParts {
   std::function<std::vector<NamedTensor>()> optimizer_state;
   /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
+  /// Begins the training anew, in BeforeStep alone, at the parameters to whose parts here (see
+  /// `updated`) it has given values: the state of the optimizer is as before the first step, and no
+  /// update counts. All ranks ask for it. Technique::Scheduled says where schedule and data are.
+  std::function<Status()> begin_anew;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
     return of.in_host_memory_pool ? InHostMemoryPool(*context) : *context;
   }
+};
+
+/// Where in the schedule of the learning rate, and in the data, a step is.
+struct ScheduledStep {
+  int64_t step = 0;
+  int64_t steps = 0;  ///< Of the whole schedule.
 };
 
 /// An update that is about to be enqueued.
@@ -126,6 +136,10 @@ class Technique {
 
   // In the order of a step.
 
+  /// Where a step is that the job has at `place`: elsewhere where the technique begins the training
+  /// anew.
+  virtual ScheduledStep Scheduled(ScheduledStep place) const { return place; }
+
   /// `step` is about to begin. May compute gradients and change parameters, see TrainingParts.
   virtual Status BeforeStep(int64_t /*step*/) { return OkStatus(); }
 
@@ -152,6 +166,9 @@ class Technique {
   /// parameters before the rule of the optimizer sees them. `state`: as above. Called where updates
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
+
+  /// Whether the second moments of Adam stay as they are in the update of `step`.
+  virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
   /// ranks. Not with optimizers that are offloaded.

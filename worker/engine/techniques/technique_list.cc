@@ -24,6 +24,11 @@ std::string_view TechniqueList::WhyNoGraphs() const {
   return "";
 }
 
+ScheduledStep TechniqueList::Scheduled(ScheduledStep place) const {
+  for (const Technique* technique : all_) place = technique->Scheduled(place);
+  return place;
+}
+
 Status TechniqueList::BeforeStep(int64_t step) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeStep(step));
   return OkStatus();
@@ -65,6 +70,11 @@ Status TechniqueList::OnGradients(Context& state, int64_t step) {
 Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeUpdate(state, update));
   return OkStatus();
+}
+
+bool TechniqueList::KeepsSecondMoments(int64_t step) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [step](const Technique* t) { return t->KeepsSecondMoments(step); });
 }
 
 bool TechniqueList::ReplacesUpdate(int64_t step) const {

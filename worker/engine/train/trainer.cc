@@ -26,7 +26,7 @@ Result<StepReport> Trainer::Step() {
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep(counters_.step + 1));
 
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
@@ -44,8 +44,9 @@ StepReport Trainer::NewReport() const {
   StepReport report;
   report.step = counters_.step;
   report.loss_scale = counters_.loss_scale.scale;
-  report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
-                                               counters_.step, job_.train.steps);
+  const ScheduledStep at = Scheduled(counters_.step);
+  report.learning_rate =
+      ScheduledLearningRate(job_.schedule, PeakLearningRate(job_), at.step, at.steps);
   return report;
 }
 
@@ -63,9 +64,23 @@ Status Trainer::ComputeGradients(double loss_scale) {
   return enqueued;
 }
 
+Status Trainer::BeginAnew() {
+  for (const NamedTensor& tensor : updaters_.StateTensors()) {
+    WEFT_RETURN_IF_ERROR(Clear(parts_.context->stream, tensor.view));
+  }
+  counters_.updates = 0;
+  counters_.recent_losses.clear();
+  if (parts_.model->precision().loss_scaling) {
+    counters_.loss_scale = FirstLossScale(job_.train.loss_scaling);
+  }
+  weights_.Changed(Repack::kTrained);
+  PhaseSeconds ignored;
+  return ranks_.GatherParameters(ignored);
+}
+
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep(counters_.step)));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::array<double, 3> counts = {static_cast<double>(batches.targets),
                                   static_cast<double>(batches.tokens),
@@ -144,6 +159,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   const StepArgs update = {.learning_rate = report.learning_rate,
                            .update = counters_.updates + 1,
                            .gate = totals_.gate(),
+                           .keeps_second_moments = techniques_.KeepsSecondMoments(counters_.step),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
