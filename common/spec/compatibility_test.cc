@@ -189,6 +189,7 @@ const std::map<const Feature*, Change>& Changes() {
       {&kRopeScaling, [](JobSpec& job) { job.model.rope_scaling.kind = "linear"; }},
       {&kSlidingWindow, [](JobSpec& job) { job.model.sliding_window = 64; }},
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
+      {&kSquaredRelu, [](JobSpec& job) { job.model.activation = "squared_relu"; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},
