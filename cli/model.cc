@@ -56,6 +56,7 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
   Result<DType> dtype = ExportType(options.dtype, *trained);
   if (!dtype.ok()) return Fail(session, dtype.status());
   extras.dtype = *dtype;
+  extras.compresses = options.format == "compressed-tensors";
   const Status status =
       engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (!status.ok()) return Fail(session, status);
@@ -64,7 +65,8 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
     std::cout << Json{{"folder", options.output}, {"parameters", parameters}}.dump(2) << '\n';
   } else {
     std::cout << options.output << ": " << HumanCount(static_cast<double>(parameters))
-              << " parameters in Hugging Face format\n";
+              << " parameters in Hugging Face format"
+              << (extras.compresses ? ", 2:4 sparse weights compressed\n" : "\n");
   }
   return ExitCode::kOk;
 }
@@ -156,8 +158,11 @@ void AddModelCommands(CLI::App& app, Session& session) {
                                  [&session, exporting] { return Export(session, *exporting); });
   command->add_option("source", exporting->source, kSourceHelp)->required();
   command->add_option("--step", exporting->step, "Its checkpoint of this step (default: newest)");
-  command->add_option("--format", exporting->format, "hf: a folder that transformers loads")
-      ->check(CLI::IsMember({"hf"}))
+  command
+      ->add_option("--format", exporting->format,
+                   "hf: a folder that transformers loads; compressed-tensors: the same with 2:4 "
+                   "sparse weights in half of the memory")
+      ->check(CLI::IsMember({"hf", "compressed-tensors"}))
       ->capture_default_str();
   command->add_option("--output", exporting->output, "Folder to write")->required();
   command

@@ -96,6 +96,9 @@ struct ExportOptions {
   std::vector<std::string> classes;      ///< Names of the classes, for id2label; none: LABEL_0, ...
   std::string preprocessor_json;         ///< Content of preprocessor_config.json; empty: none.
   DType dtype = DType::kF32;             ///< Of the weights: kF32, kBF16 or kF16.
+  /// Writes matrices of linear layers that have two of four numbers in their rows as the library
+  /// compressed-tensors does (two_of_four_bitmask.h), and says so in config.json.
+  bool compresses = false;
 };
 
 /// The preprocessor_config.json that scales images for `model`, a vit, as DataSpec does.
@@ -106,8 +109,8 @@ std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data);
 /// with the ids of this tokenizer), the files of DescribeTokenizer when there is a tokenizer,
 /// preprocessor_config.json, and config.json last. `model.vocab_size` rows of the embedding are
 /// written, whatever the engine's padding; layers that share a block are written as equal ones.
-/// Each file is replaced atomically. kInvalid as ModelToConfig and DescribeTokenizer, and when a
-/// weight is past what options.dtype holds.
+/// Each file is replaced atomically. kInvalid as ModelToConfig and DescribeTokenizer, when a weight
+/// is past what options.dtype holds, and when options.compresses finds nothing to compress.
 Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightValues& values, const ExportOptions& options);
 

@@ -207,6 +207,27 @@ TEST(ConfigDefaults, NullMeansAbsent) {
   EXPECT_EQ(ModelFromConfig(config, {})->kv_heads, 8);
 }
 
+TEST(ConfigDefaults, TheActivationIsThatOfTheFile) {
+  const struct {
+    const char *family, *key, *plain;
+  } families[] = {{"gpt2", "activation_function", "gelu_new"}, {"vit", "hidden_act", "gelu"}};
+  for (const auto& [family, key, plain] : families) {
+    ModelSpec base;
+    base.activation = "squared_relu";
+    Json config = WithArchitecture(Defaults()["5"][family]);
+    config[key] = plain;
+    Result<ModelSpec> model = ModelFromConfig(config, base);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    EXPECT_EQ(model->activation, "auto");
+    EXPECT_EQ((*ModelToConfig(*model, {}))[key], plain);
+    config[key] = "relu2";
+    model = ModelFromConfig(config, {});
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    EXPECT_EQ(model->activation, "squared_relu");
+    EXPECT_EQ((*ModelToConfig(*model, {}))[key], "relu2");
+  }
+}
+
 TEST(ConfigDefaults, RefuseObjectivesThatAreNotTrained) {
   Json config = Defaults()["5"]["bert"];
   config["architectures"] = {"BertForSequenceClassification"};

@@ -6,10 +6,17 @@
 namespace weft {
 namespace {
 
-Status CheckActivation(const Json& config) {
+Status ReadActivation(const Json& config, ModelSpec& model) {
+  model.activation = "auto";
   auto it = config.find("hidden_act");
   if (it == config.end() || *it == "gelu") return OkStatus();
-  return InvalidError("hidden_act in config.json is " + it->dump() + "; only \"gelu\" is computed");
+  const bool vit = model.family == "vit";
+  if (vit && *it == "relu2") {
+    model.activation = "squared_relu";
+    return OkStatus();
+  }
+  return InvalidError("hidden_act in config.json is " + it->dump() + "; only \"gelu\"" +
+                      (vit ? " and \"relu2\" are computed" : " is computed"));
 }
 
 /// What both families call the same.
@@ -18,7 +25,7 @@ Status ReadSizes(const Json& config, ModelSpec& model) {
   model.embedding_width = 0;
   model.norm_position = "auto";
   model.norm_epsilon = 1e-12;
-  WEFT_RETURN_IF_ERROR(CheckActivation(config));
+  WEFT_RETURN_IF_ERROR(ReadActivation(config, model));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "num_hidden_layers", model.layers));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "hidden_size", model.width));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "num_attention_heads", model.heads));
@@ -73,7 +80,7 @@ Status TakeHead(const Json& config, const ModelSpec& base, ModelSpec& model) {
 }
 
 void WriteSizes(const ModelSpec& model, Json& config) {
-  config["hidden_act"] = "gelu";
+  config["hidden_act"] = model.activation == "squared_relu" ? "relu2" : "gelu";
   config["num_hidden_layers"] = model.layers;
   config["hidden_size"] = model.width;
   config["num_attention_heads"] = model.heads;

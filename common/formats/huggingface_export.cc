@@ -8,6 +8,7 @@
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/safetensors_index.h"
 #include "common/formats/tokenizer_export.h"
+#include "common/formats/two_of_four_bitmask.h"
 #include "common/model/model_sizes.h"
 
 namespace weft {
@@ -77,6 +78,96 @@ std::vector<HuggingFaceTensor> TensorsOfFile(const ModelSpec& model) {
   return tensors;
 }
 
+SafetensorsType TypeOf(DType dtype) {
+  return dtype == DType::kF32    ? SafetensorsType::kF32
+         : dtype == DType::kBF16 ? SafetensorsType::kBF16
+                                 : SafetensorsType::kF16;
+}
+
+/// "" where `tensor` is no weight of a linear layer (nn.Linear of PyTorch).
+std::string LinearModuleOf(const HuggingFaceTensor& tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  const bool linear = tensor.shape.size() == 2 && !tensor.transposed && tensor.file_shape.empty() &&
+                      tensor.name.ends_with(kWeight) &&
+                      tensor.name.find("embed") == std::string::npos;
+  return linear ? tensor.name.substr(0, tensor.name.size() - kWeight.size()) : "";
+}
+
+/// The tensors of a folder with compressed weights, and what its config.json says of them.
+class CompressedWeights {
+ public:
+  CompressedWeights(const WeightValues& values, DType dtype) : values_(values), dtype_(dtype) {}
+
+  /// Adds the three tensors of a weight that has two of four numbers; false where it has more.
+  Result<bool> Add(const HuggingFaceTensor& tensor, std::vector<SafetensorsTensor>& tensors) {
+    numbers_ += ElementCount(tensor);
+    const std::string module = LinearModuleOf(tensor);
+    if (module.empty()) return false;
+    WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values_(tensor));
+    if (!KeepsTwoOfFour(from.first(ElementCount(tensor)), tensor.shape[1])) {
+      dense_.push_back(module);
+      return false;
+    }
+    zeros_ += ElementCount(tensor) / 2;
+    const TwoOfFourNames names = TwoOfFourNamesOf(module);
+    const auto rows = static_cast<uint64_t>(tensor.shape[0]);
+    const auto columns = static_cast<uint64_t>(tensor.shape[1]);
+    const auto compressed = [&values = values_, tensor]() -> Result<TwoOfFourBitmask> {
+      WEFT_ASSIGN_OR_RETURN(const std::span<const float> all, values(tensor));
+      return CompressTwoOfFour(all.first(ElementCount(tensor)), tensor.shape[1]);
+    };
+    tensors.push_back({.name = names.shape,
+                       .type = SafetensorsType::kI64,
+                       .shape = {2, 1},
+                       .bytes = {},
+                       .produce = [shape = tensor.shape](const ByteSink& sink) {
+                         return sink(std::as_bytes(std::span(shape)));
+                       }});
+    tensors.push_back(
+        {.name = names.compressed,
+         .type = TypeOf(dtype_),
+         .shape = {rows, columns / 2},
+         .bytes = {},
+         .produce = [compressed, tensor, dtype = dtype_](const ByteSink& sink) -> Status {
+           WEFT_ASSIGN_OR_RETURN(const TwoOfFourBitmask made, compressed());
+           return WriteAs(dtype, tensor.name, made.values, sink);
+         }});
+    tensors.push_back({.name = names.bitmask,
+                       .type = SafetensorsType::kU8,
+                       .shape = {rows, (columns + 7) / 8},
+                       .bytes = {},
+                       .produce = [compressed](const ByteSink& sink) -> Status {
+                         WEFT_ASSIGN_OR_RETURN(const TwoOfFourBitmask made, compressed());
+                         return sink(std::as_bytes(std::span(made.bitmask)));
+                       }});
+    return true;
+  }
+
+  /// kInvalid where nothing was compressed.
+  Result<Json> Config() const {
+    if (zeros_ == 0) {
+      return InvalidError(
+          "no linear layer has two of four weights in its rows, so there is nothing to compress; "
+          "hint: --format hf, or a llama, bert or vit of train.sparsity before its dense steps "
+          "(dense_share)");
+    }
+    return Json{{"quant_method", "compressed-tensors"},
+                {"format", "dense"},
+                {"sparsity_config",
+                 {{"format", "sparse-24-bitmask"},
+                  {"sparsity_structure", "2:4"},
+                  {"global_sparsity", static_cast<double>(zeros_) / static_cast<double>(numbers_)},
+                  {"targets", {"Linear"}},
+                  {"ignore", dense_}}}};
+  }
+
+ private:
+  const WeightValues& values_;
+  DType dtype_;
+  uint64_t numbers_ = 0, zeros_ = 0;
+  std::vector<std::string> dense_;  ///< Linear layers.
+};
+
 /// Settings of the import, with the tokens of this tokenizer.
 Json GenerationConfig(const Json& imported, const TokenizerExport& tokens) {
   Json generation = imported;
@@ -98,14 +189,16 @@ Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
   if (options.tokenizer != nullptr) {
     WEFT_ASSIGN_OR_RETURN(tokens, DescribeTokenizer(*options.tokenizer, model, options.imported));
   }
-  WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
   std::vector<SafetensorsTensor> tensors;
+  CompressedWeights compressed(values, options.dtype);
   for (const HuggingFaceTensor& tensor : TensorsOfFile(model)) {
+    if (options.compresses) {
+      WEFT_ASSIGN_OR_RETURN(const bool added, compressed.Add(tensor, tensors));
+      if (added) continue;
+    }
     SafetensorsTensor entry;
     entry.name = tensor.name;
-    entry.type = options.dtype == DType::kF32    ? SafetensorsType::kF32
-                 : options.dtype == DType::kBF16 ? SafetensorsType::kBF16
-                                                 : SafetensorsType::kF16;
+    entry.type = TypeOf(options.dtype);
     entry.shape = FileShape(tensor);
     entry.produce = [&values, tensor, dtype = options.dtype](const ByteSink& sink) -> Status {
       WEFT_ASSIGN_OR_RETURN(std::span<const float> from, values(tensor));
@@ -114,6 +207,10 @@ Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
     };
     tensors.push_back(std::move(entry));
   }
+  if (options.compresses) {
+    WEFT_ASSIGN_OR_RETURN(config["quantization_config"], compressed.Config());
+  }
+  WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
   WEFT_RETURN_IF_ERROR(WriteSafetensorsFolder(env, folder, std::move(tensors), kMaxShardBytes));
   for (const auto& [name, content] : tokens.files) {
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, JoinPath(folder, name), content));

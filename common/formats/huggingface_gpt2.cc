@@ -12,16 +12,20 @@ constexpr RequiredSwitch kSwitches[] = {
 }  // namespace
 
 Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base) {
-  if (auto it = config.find("activation_function");
-      it != config.end() && *it != "gelu_new" && *it != "gelu_pytorch_tanh") {
-    return InvalidError("activation_function in config.json is " + it->dump() +
-                        "; only \"gelu_new\" (tanh GELU) is computed");
+  std::string activation = "auto";
+  if (auto it = config.find("activation_function"); it != config.end()) {
+    if (*it == "relu2") activation = "squared_relu";
+    if (*it != "relu2" && *it != "gelu_new" && *it != "gelu_pytorch_tanh") {
+      return InvalidError("activation_function in config.json is " + it->dump() +
+                          "; only \"gelu_new\" (tanh GELU) and \"relu2\" are computed");
+    }
   }
   for (const RequiredSwitch& item : kSwitches) WEFT_RETURN_IF_ERROR(CheckSwitch(config, item));
   ModelSpec model = base;
   model.family = "gpt2";
   model.mlp_width = 0;
   model.kv_heads = 0;
+  model.activation = activation;
   WEFT_RETURN_IF_ERROR(ReadSize(config, "n_layer", "num_hidden_layers", model.layers));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "n_embd", "hidden_size", model.width));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "n_head", "num_attention_heads", model.heads));
@@ -40,7 +44,7 @@ Json Gpt2ToConfig(const ModelSpec& model) {
   Json config;
   config["architectures"] = {"GPT2LMHeadModel"};
   config["model_type"] = "gpt2";
-  config["activation_function"] = "gelu_new";
+  config["activation_function"] = model.activation == "squared_relu" ? "relu2" : "gelu_new";
   config["n_layer"] = model.layers;
   config["n_embd"] = model.width;
   config["n_head"] = model.heads;

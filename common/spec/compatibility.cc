@@ -148,6 +148,8 @@ const Refusal kRows[] = {
     {&kSlidingWindow, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kQkvBias, &kOtherThanLlama, "only the blocks of llama can have or lack them",
      "model.family llama"},
+    {&kSquaredRelu, &kLlama, "the MLPs of llama are gated", "model.family gpt2"},
+    {&kSquaredRelu, &kBert, kNotYet, "model.activation auto"},
     {&kExperts, &kOtherThanLlama, "only the blocks of llama have experts", "model.family llama"},
     {&kEmbeddingWidth, &kEncoder, kPapers, "model.embedding_width 0"},
     {&kBert, &kNotPostNorm, "BERT has its norms after each residual sum",

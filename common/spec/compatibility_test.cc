@@ -203,6 +203,7 @@ const std::map<const Feature*, Change>& Changes() {
       {&kHeadWidth,
        [](JobSpec& job) { job.model.head_width = 2 * job.model.width / job.model.heads; }},
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
+      {&kSquaredRelu, [](JobSpec& job) { job.model.activation = "squared_relu"; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},

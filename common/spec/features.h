@@ -72,6 +72,7 @@ extern const Feature kHeadWidth;
 extern const Feature kRopeScaling;
 extern const Feature kSlidingWindow;
 extern const Feature kQkvBias;
+extern const Feature kSquaredRelu;
 extern const Feature kEmbeddingWidth;
 extern const Feature kDistinctBlocks;
 extern const Feature kExperts;

@@ -244,6 +244,7 @@ struct ModelSpec {
   std::optional<double> router_aux_loss;
   bool normalize_expert_weights = true;
   std::optional<double> attention_dropout;
+  std::string activation = "auto";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -369,6 +370,12 @@ struct ModelSpec {
                 "import_path, or 0.")
               .Range(0, 0.9),
           self.attention_dropout);
+    visit(Field("activation",
+                "Function between the two layers of MLPs; auto: the family's (gpt2 GELU in its "
+                "tanh form, bert and vit GELU, llama SwiGLU); squared_relu: max(x, 0)^2 (gpt2, "
+                "vit).")
+              .OneOf({"auto", "squared_relu"}),
+          self.activation);
   }
 };
 

@@ -220,6 +220,13 @@ const Feature kSlidingWindow = {
         [](const JobSpec& job) { return Shown("model.sliding_window", job.model.sliding_window); },
     .of_folder = true};
 
+const Feature kSquaredRelu = {
+    .name = "squared ReLU",
+    .setting = "model.activation squared_relu",
+    .asked = [](const JobSpec& job) { return job.model.activation == "squared_relu"sv; },
+    .shown = [](const JobSpec&) { return std::string("model.activation squared_relu"); },
+    .of_folder = true};
+
 const Feature kQkvBias = {.name = "biases of queries, keys and values",
                           .setting = "model.qkv_bias",
                           .asked = [](const JobSpec& job) { return job.model.qkv_bias; },

@@ -180,6 +180,8 @@ struct SparsitySpec {
   double dense_share = 0.1667;
   std::string gradient_estimate = "minimum_variance";
   bool require = false;
+  int64_t decay_search_steps = 0;
+  double switch_share = 0.0;
 
   bool operator==(const SparsitySpec&) const = default;
 
@@ -190,19 +192,23 @@ struct SparsitySpec {
               "none; masked_decay: transposable masks, and a decay in the gradients of the weights "
               "that they leave out; sr_ste: masks of rows, and a decay of these weights besides "
               "the optimizer; s_ste: the two largest of four weights in a row less the third, "
-              "times a scale, never dense; static: transposable masks of the first weights; "
-              "measure: dense, "
-              "with the flip rate that masks would have.")
-            .OneOf({"none", "masked_decay", "sr_ste", "s_ste", "static", "measure"}),
+              "times a scale, never dense; step: dense at first, then as sr_ste with the second "
+              "moments of Adam as they are; static: transposable masks of the first weights; "
+              "slope: masks of their rows, pruned again for the gradient of the input, never "
+              "dense; activations: two of four activations instead, for squared ReLUs; measure: "
+              "dense, with the flip rate that masks would have.")
+            .OneOf({"none", "masked_decay", "sr_ste", "s_ste", "step", "static", "slope",
+                    "activations", "measure"}),
         self.method);
-    visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste).")
+    visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste, step).")
               .Range(0, 1),
           self.decay);
     visit(
         Field("mask_interval", "Steps between two searches for masks.").Unit("steps").Range(1, 1e6),
         self.mask_interval);
     visit(Field("dense_share",
-                "Share of the steps, the last ones, that train dense; of s_ste none do.")
+                "Share of the steps, the last ones, that train dense; of s_ste, slope and "
+                "activations none do.")
               .Range(0, 1),
           self.dense_share);
     visit(Field("gradient_estimate",
@@ -213,6 +219,17 @@ struct SparsitySpec {
           self.gradient_estimate);
     visit(Field("require", "Train sparse also where the planner expects dense to be faster."),
           self.require);
+    visit(Field("decay_search_steps",
+                "Steps of each of the four short runs at the beginning of the training that find "
+                "the decay; a multiple of mask_interval. 0: decay is used.")
+              .Unit("steps")
+              .Range(0, 1e6),
+          self.decay_search_steps);
+    visit(Field("switch_share",
+                "Share of the steps after which step and activations begin to mask; of step 0 is "
+                "once the second moments have settled, after 0.1 to 0.5 of the steps.")
+              .Range(0, 1),
+          self.switch_share);
   }
 };
 

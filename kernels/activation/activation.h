@@ -42,9 +42,29 @@ struct TanhBackwardArgs {
   TensorView dx;  ///< may be dy
 };
 
+/// y = max(x, 0)^2 (So et al. 2021, arXiv 2109.08668); "relu2" of Hugging Face. With two_of_four,
+/// of each four neighbours the two that belong to the largest x, of equals the first, and 0 for the
+/// others (arXiv 2503.16672).
+struct SquaredReluForwardArgs {
+  TensorView x;  ///< f32, bf16 or f16, contiguous; with two_of_four a multiple of 4 elements
+  TensorView y;  ///< same shape and type; may be x
+  bool two_of_four = false;
+};
+
+/// dx = dy * 2 max(x, 0), and 0 where two_of_four makes y 0; writes y again when asked.
+struct SquaredReluBackwardArgs {
+  TensorView dy;
+  TensorView x;
+  TensorView dx;  ///< may be dy
+  TensorView y;   ///< or none
+  bool two_of_four = false;
+};
+
 WEFT_DEVICE_OP(GeluForward, GeluForwardArgs)
 WEFT_DEVICE_OP(GeluBackward, GeluBackwardArgs)
 WEFT_DEVICE_OP(TanhForward, TanhForwardArgs)
 WEFT_DEVICE_OP(TanhBackward, TanhBackwardArgs)
+WEFT_DEVICE_OP(SquaredReluForward, SquaredReluForwardArgs)
+WEFT_DEVICE_OP(SquaredReluBackward, SquaredReluBackwardArgs)
 
 }  // namespace weft::kernels

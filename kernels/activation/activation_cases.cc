@@ -102,6 +102,46 @@ OpCase TanhBackwardCase(int64_t count, DType dtype) {
           }};
 }
 
+std::string SquaredReluName(const char* pass, int64_t count, DType dtype, bool two_of_four) {
+  return std::string("squared_relu_") + pass + "/" + std::to_string(count) + "/" +
+         std::string(DTypeName(dtype)) + (two_of_four ? "/two_of_four" : "");
+}
+
+OpCase SquaredReluForwardCase(int64_t count, DType dtype, bool two_of_four, CaseUse use) {
+  return {SquaredReluName("forward", count, dtype, two_of_four), use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
+            TestTensor& y = run.Output("y", dtype, {count}, 0, kTerms, [=, &x] {
+              return ref::SquaredRelu(x.InitialValues(), two_of_four).values;
+            });
+            run.run = [=, &x, &y](const Stream& stream) {
+              return SquaredReluForward(stream, {x.view(), y.view(), two_of_four});
+            };
+            run.bytes = static_cast<double>(2 * x.view().Bytes());
+          }};
+}
+
+// In place, and with the forward result again: the engine's usual call.
+OpCase SquaredReluBackwardCase(int64_t count, DType dtype, bool two_of_four, CaseUse use) {
+  return {SquaredReluName("backward", count, dtype, two_of_four), use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
+            TestTensor& dy = run.Input(dtype, {count});
+            run.Check("dy", dy, kTerms, [=, &x, &dy] {
+              std::vector<double> dx = ref::SquaredRelu(x.InitialValues(), two_of_four).derivatives;
+              const std::vector<double> factor = dy.InitialValues();
+              for (size_t i = 0; i < dx.size(); ++i) dx[i] *= factor[i];
+              return dx;
+            });
+            TestTensor& y = run.Output("y", dtype, {count}, 0, kTerms, [=, &x] {
+              return ref::SquaredRelu(x.InitialValues(), two_of_four).values;
+            });
+            run.run = [=, &x, &dy, &y](const Stream& stream) {
+              return SquaredReluBackward(stream,
+                                         {dy.view(), x.view(), dy.view(), y.view(), two_of_four});
+            };
+            run.bytes = static_cast<double>(4 * x.view().Bytes());
+          }};
+}
+
 }  // namespace
 
 std::vector<OpCase> ActivationCases() {
@@ -110,6 +150,17 @@ std::vector<OpCase> ActivationCases() {
     for (int64_t count : {0, 1, 17, 5000}) {
       cases.push_back(TanhForwardCase(count, dtype));
       cases.push_back(TanhBackwardCase(count, dtype));
+    }
+  }
+  for (DType dtype : kFloatTypes) {
+    for (const bool two_of_four : {false, true}) {
+      const auto add = [&](int64_t count, CaseUse use) {
+        cases.push_back(SquaredReluForwardCase(count, dtype, two_of_four, use));
+        cases.push_back(SquaredReluBackwardCase(count, dtype, two_of_four, use));
+      };
+      for (const int64_t count : {0, 4, 20, 40000}) add(count, CaseUse::kTest);
+      if (!two_of_four) add(4001, CaseUse::kTest);
+      add(int64_t{2048} * 4 * 768, CaseUse::kSpeed);
     }
   }
   for (auto [dtype, form] : TypesAndForms()) {

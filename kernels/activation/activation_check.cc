@@ -42,4 +42,33 @@ Status CheckTanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
       .status();
 }
 
+namespace {
+
+constexpr std::string_view kGroups = "two_of_four needs a multiple of 4 elements";
+
+}  // namespace
+
+Status CheckSquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& args) {
+  const TensorView& x = args.x;
+  return ArgumentCheck(stream, "SquaredReluForward")
+      .ContiguousTensor("x", x, x.shape, kFloatTypes)
+      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
+      .That(!args.two_of_four || x.shape.Elements() % 4 == 0, kGroups)
+      .status();
+}
+
+Status CheckSquaredReluBackward(const Stream& stream, const SquaredReluBackwardArgs& args) {
+  const TensorView &dy = args.dy, &x = args.x, &y = args.y;
+  ArgumentCheck check(stream, "SquaredReluBackward");
+  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
+      .ContiguousTensor("dy", dy, x.shape, {x.dtype})
+      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype})
+      .That(!args.two_of_four || x.shape.Elements() % 4 == 0, kGroups);
+  if (y) {
+    check.ContiguousTensor("y", y, x.shape, {x.dtype})
+        .That(y.data != x.data && y.data != dy.data, "y is x or dy, which are still read");
+  }
+  return check.status();
+}
+
 }  // namespace weft::kernels

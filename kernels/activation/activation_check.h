@@ -9,5 +9,7 @@ Status CheckGeluForward(const Stream& stream, const GeluForwardArgs& args);
 Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args);
 Status CheckTanhForward(const Stream& stream, const TanhForwardArgs& args);
 Status CheckTanhBackward(const Stream& stream, const TanhBackwardArgs& args);
+Status CheckSquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& args);
+Status CheckSquaredReluBackward(const Stream& stream, const SquaredReluBackwardArgs& args);
 
 }  // namespace weft::kernels

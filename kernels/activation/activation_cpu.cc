@@ -1,9 +1,11 @@
 #include "kernels/activation/activation.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/activation/activation_check.h"
 #include "kernels/activation/activation_simd.h"
+#include "kernels/activation/squared_relu.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::kernels::cpu {
@@ -13,6 +15,22 @@ namespace {
 constexpr int64_t kGrain = 16384;
 // The same for tanh, which has no vector form: only a pooled row of each sequence passes it.
 constexpr int64_t kScalarGrain = 1024;
+
+// Calls fn(group, first, count) for the groups of four from elements [begin, end) of x on; the last
+// may have fewer.
+template <class T, class Fn>
+void ForEachGroup(const T* x, int64_t count, bool two_of_four, const Fn& fn) {
+  constexpr int64_t kGroup = 4;
+  ParallelFor((count + kGroup - 1) / kGroup, kGrain / kGroup, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin * kGroup; first < std::min(end * kGroup, count); first += kGroup) {
+      const auto own = static_cast<int>(std::min(kGroup, count - first));
+      SquaredReluGroup group = {};
+      for (int k = 0; k < own; ++k) group.x[k] = ToFloat(x[first + k]);
+      if (two_of_four) group.KeepTwo();
+      fn(group, first, own);
+    }
+  });
+}
 
 template <class T>
 const typename GeluLoops<T>::Form& LoopsOf(GeluForm form) {
@@ -70,6 +88,36 @@ Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
         dx.As<T>()[i] = FromFloat<T>(ToFloat(dy.As<T>()[i]) * (1 - value * value));
       }
     });
+  });
+  return OkStatus();
+}
+
+Status SquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& args) {
+  const TensorView &x = args.x, &y = args.y;
+  WEFT_RETURN_IF_ERROR(CheckSquaredReluForward(stream, args));
+  WithFloatType(x.dtype, [&]<class T>() {
+    ForEachGroup(x.As<T>(), x.shape.Elements(), args.two_of_four,
+                 [&](const SquaredReluGroup& group, int64_t first, int count) {
+                   for (int k = 0; k < count; ++k) {
+                     y.As<T>()[first + k] = FromFloat<T>(group.Value(k));
+                   }
+                 });
+  });
+  return OkStatus();
+}
+
+Status SquaredReluBackward(const Stream& stream, const SquaredReluBackwardArgs& args) {
+  const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
+  WEFT_RETURN_IF_ERROR(CheckSquaredReluBackward(stream, args));
+  WithFloatType(x.dtype, [&]<class T>() {
+    ForEachGroup(x.As<T>(), x.shape.Elements(), args.two_of_four,
+                 [&](const SquaredReluGroup& group, int64_t first, int count) {
+                   for (int k = 0; k < count; ++k) {
+                     const int64_t i = first + k;
+                     dx.As<T>()[i] = FromFloat<T>(ToFloat(dy.As<T>()[i]) * group.Derivative(k));
+                     if (y) y.As<T>()[i] = FromFloat<T>(group.Value(k));
+                   }
+                 });
   });
   return OkStatus();
 }

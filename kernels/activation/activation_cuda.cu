@@ -1,6 +1,7 @@
 #include "kernels/activation/activation.h"
 #include "kernels/activation/activation_check.h"
 #include "kernels/activation/gelu_device.h"
+#include "kernels/activation/squared_relu.h"
 #include "kernels/cuda/map.h"
 
 namespace weft::kernels::cuda {
@@ -52,6 +53,41 @@ Status WithGelu(GeluForm form, Fn&& fn) {
   return fn.template operator()<TanhGelu>();
 }
 
+struct SquaredRelu {
+  __device__ float operator()(float x) const {
+    const float relu = x < 0.0f ? 0.0f : x;
+    return relu * relu;
+  }
+};
+
+// Elements [4 i, 4 i + 4) are those of a thread.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads)
+    TwoOfFourForwardKernel(const T* x, T* y, int64_t groups) {
+  const int64_t i = int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
+  if (i >= groups) return;
+  SquaredReluGroup group = {};
+  for (int k = 0; k < 4; ++k) group.x[k] = Widen(x[4 * i + k]);
+  group.KeepTwo();
+  for (int k = 0; k < 4; ++k) y[4 * i + k] = Narrow<T>(group.Value(k));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads)
+    SquaredReluBackwardKernel(const T* dy, const T* x, T* dx, T* y, int64_t count,
+                              bool two_of_four) {
+  const int64_t first = (int64_t{blockIdx.x} * kBlockThreads + threadIdx.x) * 4;
+  if (first >= count) return;
+  const int own = count - first < 4 ? static_cast<int>(count - first) : 4;
+  SquaredReluGroup group = {};
+  for (int k = 0; k < own; ++k) group.x[k] = Widen(x[first + k]);
+  if (two_of_four) group.KeepTwo();
+  for (int k = 0; k < own; ++k) {
+    dx[first + k] = Narrow<T>(Widen(dy[first + k]) * group.Derivative(k));
+    if (y != nullptr) y[first + k] = Narrow<T>(group.Value(k));
+  }
+}
+
 }  // namespace
 
 Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
@@ -93,6 +129,31 @@ Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
         args.dy.As<T>(), args.y.As<T>(), args.dx.As<T>(), {}};
     return LaunchMap<kWide<T>>(stream, "TanhBackward", map, args.y.shape.Elements(),
                                Aligned16(map.a, map.b, map.y));
+  });
+}
+
+Status SquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSquaredReluForward(stream, args));
+  const int64_t count = args.x.shape.Elements();
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    if (!args.two_of_four) {
+      const UnaryMap<T, T, SquaredRelu> map = {args.x.As<T>(), args.y.As<T>(), {}};
+      return LaunchMap<kWide<T>>(stream, "SquaredReluForward", map, count, Aligned16(map.x, map.y));
+    }
+    return Launch(stream, "SquaredReluForward",
+                  {.grid = {CeilDiv(count / 4, kBlockThreads)}, .block = {kBlockThreads}},
+                  TwoOfFourForwardKernel<T>, args.x.As<T>(), args.y.As<T>(), count / 4);
+  });
+}
+
+Status SquaredReluBackward(const Stream& stream, const SquaredReluBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSquaredReluBackward(stream, args));
+  const int64_t count = args.x.shape.Elements();
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return Launch(stream, "SquaredReluBackward",
+                  {.grid = {CeilDiv(count, 4 * kBlockThreads)}, .block = {kBlockThreads}},
+                  SquaredReluBackwardKernel<T>, args.dy.As<T>(), args.x.As<T>(), args.dx.As<T>(),
+                  args.y ? args.y.As<T>() : nullptr, count, args.two_of_four);
   });
 }
 

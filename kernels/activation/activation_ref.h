@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
 #include "kernels/activation/activation.h"
 
@@ -29,6 +31,26 @@ inline double ErfGelu(double x) {
 inline double ErfGeluDerivative(double x) {
   constexpr double kSqrtTwoPi = 2.50662827463100050242;
   return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / kSqrtTwoPi;
+}
+
+/// Float64 squared ReLU and its derivative; with two_of_four those of the two largest of each four,
+/// of equals the first.
+struct SquaredReluValues {
+  std::vector<double> values, derivatives;
+};
+inline SquaredReluValues SquaredRelu(const std::vector<double>& x, bool two_of_four) {
+  SquaredReluValues made;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t first = i / 4 * 4;
+    int larger = 0;
+    for (size_t j = first; two_of_four && j < first + 4; ++j) {
+      if (x[j] > x[i] || (x[j] == x[i] && j < i)) ++larger;
+    }
+    const double relu = larger < 2 ? std::fmax(x[i], 0) : 0;
+    made.values.push_back(relu * relu);
+    made.derivatives.push_back(2 * relu);
+  }
+  return made;
 }
 
 /// Those of a form.

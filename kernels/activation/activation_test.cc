@@ -96,5 +96,21 @@ TEST(Gelu, RefusesArgumentsThatDoNotFit) {
       << "y would overwrite x";
 }
 
+TEST(SquaredRelu, KeepsTheTwoLargestOfFour) {
+  std::array<float, 8> x = {3, 1, 3, 3, -1, -2, 5, -3}, y{}, dx{};
+  std::array<float, 8> dy = {1, 1, 1, 1, 2, 2, 2, 2};
+  const auto view = [](std::array<float, 8>& values, int64_t count = 8) {
+    return TensorView(values.data(), DType::kF32, {count});
+  };
+  ASSERT_TRUE(SquaredReluForward({}, {view(x), view(y), true}).ok());
+  EXPECT_EQ(y, (std::array<float, 8>{9, 0, 9, 0, 0, 0, 25, 0}));
+  ASSERT_TRUE(SquaredReluBackward({}, {view(dy), view(x), view(dx), {}, true}).ok());
+  EXPECT_EQ(dx, (std::array<float, 8>{6, 0, 6, 0, 0, 0, 20, 0}));
+  ASSERT_TRUE(SquaredReluForward({}, {view(x), view(y), false}).ok());
+  EXPECT_EQ(y, (std::array<float, 8>{9, 1, 9, 9, 0, 0, 25, 0}));
+  EXPECT_EQ(SquaredReluForward({}, {view(x, 6), view(y, 6), true}).ToString(),
+            "INVALID: SquaredReluForward: two_of_four needs a multiple of 4 elements");
+}
+
 }  // namespace
 }  // namespace weft::kernels

@@ -92,6 +92,7 @@ struct LarsArgs {
 ///   decoupled: p -= lr wd p, otherwise g += wd p
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   p -= lr (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
+/// With keeps_second_moments v stays as it is.
 struct AdamArgs {
   UpdateInputs update = {};
   float beta1 = 0.9f;
@@ -99,6 +100,7 @@ struct AdamArgs {
   float epsilon = 1e-8f;
   StepValue<int64_t> step = int64_t{1};  ///< 1 for the first update.
   bool decoupled_decay = true;
+  bool keeps_second_moments = false;
 };
 
 /// LAMB (You et al. 2020, arXiv 1904.00962), Algorithm 2 with the identity as phi; keeps m and v as

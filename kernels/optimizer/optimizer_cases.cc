@@ -54,19 +54,23 @@ std::vector<Rule> Rules() {
                        const UpdateRefInputs& in) { return LarsRef(s, in, 0.9f, 0.5f, 1e-3f); },
        .gradient_limit = std::numeric_limits<float>::infinity()});
   for (bool decoupled : {false, true}) {
-    for (int64_t step : {1, 1000}) {
-      rules.push_back({.name = (decoupled ? "adamw/step" : "adam/step") + std::to_string(step),
-                       .states = 2,
-                       .run =
-                           [=](const Stream& stream, const UpdateInputs& update) {
-                             return Adam(stream, {update, 0.9f, 0.95f, 1e-6f, step, decoupled});
-                           },
-                       .reference =
-                           [=](const UpdateRefState& s, const UpdateRefInputs& in) {
-                             return AdamRef(s, in, 0.9f, 0.95f, 1e-6f, step, decoupled);
-                           },
-                       .second_moment = 1});
-    }
+    const std::string name = decoupled ? "adamw" : "adam";
+    const auto add = [&](const std::string& variant, int64_t step, bool keeps_second) {
+      rules.push_back(
+          {.name = name + variant,
+           .states = 2,
+           .run =
+               [=](const Stream& stream, const UpdateInputs& update) {
+                 return Adam(stream, {update, 0.9f, 0.95f, 1e-6f, step, decoupled, keeps_second});
+               },
+           .reference =
+               [=](const UpdateRefState& s, const UpdateRefInputs& in) {
+                 return AdamRef(s, in, 0.9f, 0.95f, 1e-6f, step, decoupled, keeps_second);
+               },
+           .second_moment = 1});
+    };
+    for (int64_t step : {1, 1000}) add("/step" + std::to_string(step), step, false);
+    add("/second moments kept", 1000, true);
   }
   rules.push_back(
       {.name = "lamb",

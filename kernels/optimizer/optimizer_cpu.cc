@@ -159,19 +159,20 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
   const double correction1 = Correction(args.beta1, args.step.Get());
   const double correction2 = Correction(args.beta2, args.step.Get());
   const OptimizerKernels& kernels = PickOptimizerKernels();
+  const auto adam = args.keeps_second_moments ? kernels.adam_kept : kernels.adam;
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  const float rate = RateOf(args.update, tensor);
                  const bool decoupled = args.decoupled_decay;
-                 kernels.adam({.gradient = FactorsOf(args.update),
-                               .beta1 = args.beta1,
-                               .beta2 = args.beta2,
-                               .l2 = decoupled ? 0 : tensor.weight_decay,
-                               .decay = decoupled ? 1 - rate * tensor.weight_decay : 1,
-                               .mean_scale = static_cast<float>(rate / correction1),
-                               .variance_scale = static_cast<float>(1 / std::sqrt(correction2)),
-                               .epsilon = args.epsilon},
-                              span);
+                 adam({.gradient = FactorsOf(args.update),
+                       .beta1 = args.beta1,
+                       .beta2 = args.beta2,
+                       .l2 = decoupled ? 0 : tensor.weight_decay,
+                       .decay = decoupled ? 1 - rate * tensor.weight_decay : 1,
+                       .mean_scale = static_cast<float>(rate / correction1),
+                       .variance_scale = static_cast<float>(1 / std::sqrt(correction2)),
+                       .epsilon = args.epsilon},
+                      span);
                });
   return OkStatus();
 }

@@ -327,6 +327,23 @@ struct AdamRule {
   }
 };
 
+/// With second moments that stay as they are.
+struct AdamKeptRule {
+  static constexpr Access kAccess = {.states = 2};
+  AdamRule adam;
+
+  __device__ void Begin() { adam.Begin(); }
+
+  __device__ void operator()(Element& e, float rate, float weight_decay) const {
+    const float g = adam.decoupled ? e.gradient : e.gradient + e.parameter * weight_decay;
+    float& m = e.state[0];
+    const float v = e.state[1];
+    m = (m - g) * adam.beta1 + g;
+    if (adam.decoupled) e.parameter *= 1.0f - rate * weight_decay;
+    e.parameter -= m * (rate * adam.scales.mean) / (sqrtf(v) * adam.scales.variance + adam.epsilon);
+  }
+};
+
 struct LambMoments {
   float beta1;
   float beta2;
@@ -440,12 +457,13 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
 
 Status Adam(const Stream& stream, const AdamArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdam(stream, args));
-  return Update(stream, "Adam", args.update,
-                AdamRule{.beta1 = args.beta1,
+  const AdamRule rule = {.beta1 = args.beta1,
                          .beta2 = args.beta2,
                          .epsilon = args.epsilon,
                          .decoupled = args.decoupled_decay,
-                         .scales = MomentScales::Of(args.beta1, args.beta2, args.step)});
+                         .scales = MomentScales::Of(args.beta1, args.beta2, args.step)};
+  if (args.keeps_second_moments) return Update(stream, "Adam", args.update, AdamKeptRule{rule});
+  return Update(stream, "Adam", args.update, rule);
 }
 
 Status Lamb(const Stream& stream, const LambArgs& args) {

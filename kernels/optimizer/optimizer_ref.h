@@ -59,14 +59,14 @@ inline UpdateRefState LarsRef(UpdateRefState s, const UpdateRefInputs& in, doubl
 /// Moments of Adam in states 0 and 1, and the bias-corrected direction.
 inline std::vector<double> AdamRefDirection(UpdateRefState& s, const std::vector<double>& gradient,
                                             double beta1, double beta2, double epsilon,
-                                            int64_t step) {
+                                            int64_t step, bool keeps_second = false) {
   const auto t = static_cast<double>(step);
   std::vector<double> direction;
   for (size_t i = 0; i < gradient.size(); ++i) {
     double& m = s.state[0][i];
     double& v = s.state[1][i];
     m = beta1 * m + (1 - beta1) * gradient[i];
-    v = beta2 * v + (1 - beta2) * gradient[i] * gradient[i];
+    if (!keeps_second) v = beta2 * v + (1 - beta2) * gradient[i] * gradient[i];
     direction.push_back(m / (1 - std::pow(beta1, t)) /
                         (std::sqrt(v / (1 - std::pow(beta2, t))) + epsilon));
   }
@@ -76,12 +76,14 @@ inline std::vector<double> AdamRefDirection(UpdateRefState& s, const std::vector
 /// Algorithm 2 of Loshchilov and Hutter 2019, both halves, with decoupled decay scaled by the
 /// learning rate as PyTorch does.
 inline UpdateRefState AdamRef(UpdateRefState s, const UpdateRefInputs& in, double beta1,
-                              double beta2, double epsilon, int64_t step, bool decoupled) {
+                              double beta2, double epsilon, int64_t step, bool decoupled,
+                              bool keeps_second) {
   std::vector<double> gradient = in.gradient;
   for (size_t i = 0; i < gradient.size(); ++i) {
     if (!decoupled) gradient[i] += in.weight_decay * s.parameter[i];
   }
-  const std::vector<double> direction = AdamRefDirection(s, gradient, beta1, beta2, epsilon, step);
+  const std::vector<double> direction =
+      AdamRefDirection(s, gradient, beta1, beta2, epsilon, step, keeps_second);
   for (size_t i = 0; i < gradient.size(); ++i) {
     if (decoupled) s.parameter[i] -= in.learning_rate * in.weight_decay * s.parameter[i];
     s.parameter[i] -= in.learning_rate * direction[i];

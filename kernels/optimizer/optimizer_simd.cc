@@ -82,6 +82,15 @@ void Adam(const AdamFactors& f, const UpdateSpan& span) {
       });
 }
 
+void AdamKept(const AdamFactors& f, const UpdateSpan& span) {
+  UpdateWith<2>(
+      f.gradient, span, WEFT_RULE {
+        VecF g = Fma(e.parameter, Set(f.l2), e.gradient);
+        e.state[0] = Fma(e.state[0] - g, Set(f.beta1), g);
+        e.parameter = e.parameter * f.decay - AdamDirection(f, e.state[0], e.state[1]);
+      });
+}
+
 WEFT_INLINE VecF LambDirection(const AdamFactors& f, const Elements& e) {
   return Fma(e.parameter, Set(f.l2), AdamDirection(f, e.state[0], e.state[1]));
 }
@@ -141,6 +150,7 @@ const OptimizerKernels kOptimizerKernels = {
     .sgd = Sgd,
     .sgd_momentum = SgdMomentum,
     .adam = Adam,
+    .adam_kept = AdamKept,
     .lamb_moments = LambMoments,
     .lamb_step = LambStep,
     .lion = Lion,

@@ -68,6 +68,8 @@ struct OptimizerKernels {
   void (*sgd)(const SgdFactors& factors, const UpdateSpan& span);
   void (*sgd_momentum)(const SgdFactors& factors, const UpdateSpan& span);
   void (*adam)(const AdamFactors& factors, const UpdateSpan& span);
+  /// The same with second moments that stay as they are.
+  void (*adam_kept)(const AdamFactors& factors, const UpdateSpan& span);
   /// Both moments of LAMB, and the direction r into `direction`.
   void (*lamb_moments)(const AdamFactors& factors, const UpdateSpan& span, float* direction);
   /// parameter -= rate * r, with r made again of the moments.

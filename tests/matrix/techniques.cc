@@ -146,6 +146,7 @@ Choice Sparsity(const std::string& method) {
   return {"sparsity " + method, Effect::kOwnTraining, [=](JobSpec& job) {
             job.train.sparsity.method = method;
             job.train.sparsity.mask_interval = 2;
+            if (method == "activations") job.model.activation = "squared_relu";
           }};
 }
 
@@ -287,7 +288,12 @@ std::vector<Axis> MakeAxes() {
       {{"all branches", Effect::kOwnTraining, Nothing},
        StochasticDepth("batch"),
        StochasticDepth("sample")},
-      {{"dense", Effect::kOwnTraining, Nothing}, Sparsity("masked_decay"), Sparsity("sr_ste")},
+      {{"dense", Effect::kOwnTraining, Nothing},
+       Sparsity("masked_decay"),
+       Sparsity("sr_ste"),
+       Sparsity("step"),
+       Sparsity("slope"),
+       Sparsity("activations")},
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},

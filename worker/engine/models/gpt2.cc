@@ -21,7 +21,9 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = name + ".attn.attn_dropout"},
           .mlp_norm = {name + ".ln_2", spec.width, spec.norm_epsilon},
-          .mlp = {.up = {name + ".mlp.c_fc"},
+          .mlp = {.activation = spec.activation == "squared_relu" ? MlpActivation::kSquaredRelu
+                                                                  : MlpActivation::kGelu,
+                  .up = {name + ".mlp.c_fc"},
                   .down = name + ".mlp.c_proj",
                   .width = spec.width,
                   .inner = MlpWidth(spec)},

@@ -157,8 +157,10 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
     if (gated) return std::vector<Matrix>{GatedMlp(in[0], &in[1])};
     const auto form =
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
-    const Matrix inner =
-        Map(Product(in[0], in[1], &in[2]), [form](double x) { return GeluOf(x, form); });
+    const Matrix inner = Map(Product(in[0], in[1], &in[2]), [=](double x) {
+      return activation == MlpActivation::kSquaredRelu ? std::pow(std::max(x, 0.0), 2)
+                                                       : GeluOf(x, form);
+    });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};
   };
   return p;
@@ -520,6 +522,7 @@ std::vector<Operation> Operations() {
       {"linear backward", "linear", LinearProblem},
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
+      {"mlp backward", "mlp by squared relu", mlp(MlpActivation::kSquaredRelu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
       {"experts backward", "experts",
        [](Sides& sides) { return MixtureProblem(sides, {.name = "moe"}); }},

@@ -31,7 +31,8 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention.dropout"},
           .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
-          .mlp = {.activation = MlpActivation::kErfGelu,
+          .mlp = {.activation = spec.activation == "squared_relu" ? MlpActivation::kSquaredRelu
+                                                                  : MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
                   .down = name + ".output.dense",
                   .width = spec.width,

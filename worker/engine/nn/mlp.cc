@@ -46,6 +46,7 @@ kernels::GeluForm FormOf(MlpActivation activation) {
 Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, const ProductOptions& products)
     : activation_(o.activation),
       tensor_(products.tensor),
+      factory_(products.factory),
       up_(parameters, UpOptions(o, tensor_), products),
       down_(parameters, DownOptions(o, tensor_), products),
       inner_(up_.out_features() / static_cast<int64_t>(o.up.size())) {}
@@ -71,6 +72,7 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
   ProfileScope scope(context.profiler, "activation forward");
   if (is_gelu()) return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
+  if (!gated()) return kernels::SquaredReluForward(context.stream, {x, y, keeps_two_of_four()});
   return kernels::SwiGluForward(context.stream,
                                 {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
 }
@@ -91,6 +93,16 @@ Result<Tensor> Mlp::DifferentiateSwiGlu(Context& context, const Tensor& dactive,
   return dx;
 }
 
+Result<Tensor> Mlp::DifferentiateOne(Context& context, const OutputGradient& dy, const Tensor& x,
+                                     const Tensor& active) const {
+  if (is_gelu()) return down_.InputGradient(context, dy, x, {FormOf(activation_), active});
+  WEFT_ASSIGN_OR_RETURN(Tensor dx, down_.InputGradient(context, dy));
+  ProfileScope scope(context.profiler, "activation backward");
+  WEFT_RETURN_IF_ERROR(
+      kernels::SquaredReluBackward(context.stream, {dx, x, dx, active, keeps_two_of_four()}));
+  return dx;
+}
+
 Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor active) const {
   ProfileScope scope(context.profiler, "linear forward");
   if (!active) {
@@ -106,7 +118,7 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
   const ColumnPart part =
       tensor_ == nullptr
           ? ColumnPart()
-          : ColumnPart{tensor_->columns() * inner_, tensor_->column() * inner_, is_gelu() ? 1 : 2};
+          : ColumnPart{tensor_->columns() * inner_, tensor_->column() * inner_, gated() ? 2 : 1};
   WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor, part));
   tape.Record("mlp backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = std::move(saved)](
@@ -124,7 +136,8 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                   WEFT_RETURN_IF_ERROR(Activate(ctx, input, again));
                   return down_.AddWeightGradient(ctx, t, again, dy);
                 }
-                // While the sum of a GELU's gradient is on its way; a gate's needs the sum first.
+                // While the sum of the input's gradient is on its way; a gate's needs the sum
+                // first.
                 const auto add_weight_gradient = [&]() -> Status {
                   if (!trains) return OkStatus();
                   if (!t.defers()) return down_.AddWeightGradient(ctx, t, again, dy);
@@ -135,9 +148,8 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                   return OkStatus();
                 };
                 Tensor dx;
-                if (is_gelu()) {
-                  WEFT_ASSIGN_OR_RETURN(
-                      dx, down_.InputGradient(ctx, dy, input, {FormOf(activation_), again}));
+                if (!gated()) {
+                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateOne(ctx, dy, input, again));
                   WEFT_ASSIGN_OR_RETURN(
                       dx, SumOverFeatures(ctx, tensor_, std::move(dx), add_weight_gradient));
                 } else {

@@ -9,9 +9,10 @@
 namespace weft::engine {
 
 enum class MlpActivation : uint8_t {
-  kGelu,     ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-  kErfGelu,  ///< In its exact form.
-  kSwiGlu,   ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
+  kGelu,         ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+  kErfGelu,      ///< In its exact form.
+  kSwiGlu,       ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
+  kSquaredRelu,  ///< max(x, 0)^2 (So et al. 2021, arXiv 2109.08668).
 };
 
 struct MlpOptions {
@@ -34,7 +35,8 @@ class Mlp {
 
   /// [count, width] -> the same. Saves x and the values before the activation, which is computed
   /// again in the backward pass, in the same sweep as its derivative. GELU and its derivative are
-  /// part of the products before them.
+  /// part of the products before them. A squared ReLU keeps two of four columns where
+  /// ProductsFactory::PrunesActivations.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
@@ -43,11 +45,18 @@ class Mlp {
   Status Activate(Context& context, const Tensor& x, const Tensor& y) const;
   Result<Tensor> DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
                                      const Tensor& active) const;
-  bool is_gelu() const { return activation_ != MlpActivation::kSwiGlu; }
+  /// The gradient of the input of an activation that has one, from that of the second layer's
+  /// result; `active`, when given, becomes the result of the activation again.
+  Result<Tensor> DifferentiateOne(Context& context, const OutputGradient& dy, const Tensor& x,
+                                  const Tensor& active) const;
+  bool gated() const { return activation_ == MlpActivation::kSwiGlu; }
+  bool is_gelu() const { return !gated() && activation_ != MlpActivation::kSquaredRelu; }
+  bool keeps_two_of_four() const { return factory_ != nullptr && factory_->PrunesActivations(); }
   Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
 
   MlpActivation activation_;
-  const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
+  const TensorParallel* tensor_;    ///< Tensor-parallel ranks, or none.
+  const ProductsFactory* factory_;  ///< Or none.
   Linear up_;
   Linear down_;
   int64_t inner_;  ///< That are here.

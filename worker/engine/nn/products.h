@@ -154,6 +154,9 @@ class ProductsFactory {
     return {};
   }
 
+  /// Whether MLPs with a squared ReLU now keep two of each four columns of its result.
+  virtual bool PrunesActivations() const { return false; }
+
   /// The products of a layer, which this outlives. All layers are made, in the order of the forward
   /// pass, before what is below.
   virtual std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) = 0;

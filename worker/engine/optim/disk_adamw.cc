@@ -172,8 +172,9 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
     part.state = {moments, moments + RoundUp(piece.count, kLine)};
     tensors.push_back(part);
   }
-  return FindFusedRule(spec_)->run(context.stream, spec_, InputsOf(context, args, tensors),
-                                   context.Number(args.update, &StepNumbers::update));
+  return FindFusedRule(spec_)->run(
+      context.stream, spec_, InputsOf(context, args, tensors),
+      {context.Number(args.update, &StepNumbers::update), args.keeps_second_moments});
 }
 
 Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {

@@ -11,7 +11,6 @@
 namespace weft::engine {
 namespace {
 
-using kernels::StepValue;
 using kernels::UpdateInputs;
 
 // Of a tile of an offloaded update: long enough for all threads, short beside a block's weights.
@@ -22,35 +21,36 @@ float F32(double value) {
 }
 
 Status RunSgd(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-              const StepValue<int64_t>&) {
+              const RuleArgs&) {
   return kernels::Sgd(stream, {inputs, F32(spec.momentum), spec.nesterov});
 }
 
 Status RunLars(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               const StepValue<int64_t>&) {
+               const RuleArgs&) {
   return kernels::Lars(
       stream, {inputs, F32(spec.momentum), F32(spec.trust_coefficient), F32(spec.epsilon)});
 }
 
 template <bool kDecoupled>
 Status RunAdam(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               const StepValue<int64_t>& update) {
+               const RuleArgs& args) {
   return kernels::Adam(stream, {.update = inputs,
                                 .beta1 = F32(spec.beta1),
                                 .beta2 = F32(spec.beta2),
                                 .epsilon = F32(spec.epsilon),
-                                .step = update,
-                                .decoupled_decay = kDecoupled});
+                                .step = args.update,
+                                .decoupled_decay = kDecoupled,
+                                .keeps_second_moments = args.keeps_second_moments});
 }
 
 Status RunLamb(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               const StepValue<int64_t>& update) {
+               const RuleArgs& args) {
   return kernels::Lamb(stream,
-                       {inputs, F32(spec.beta1), F32(spec.beta2), F32(spec.epsilon), update});
+                       {inputs, F32(spec.beta1), F32(spec.beta2), F32(spec.epsilon), args.update});
 }
 
 Status RunLion(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               const StepValue<int64_t>&) {
+               const RuleArgs&) {
   return kernels::Lion(stream, {inputs, F32(spec.beta1), F32(spec.beta2)});
 }
 
@@ -133,8 +133,9 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
 
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
-  const auto update = context.Number(args.update, &StepNumbers::update);
-  if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, update);
+  const RuleArgs rule = {.update = context.Number(args.update, &StepNumbers::update),
+                         .keeps_second_moments = args.keeps_second_moments};
+  if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, rule);
   std::optional<ParameterFileIterator> own;
   UnitIterator* walk = args.walk;
   if (walk == nullptr && set_.file() != nullptr) walk = &own.emplace(set_.file(), kUpdateIteration);
@@ -154,7 +155,7 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
       PlaceOf(set_, parts_[i], tensors[i - begin]);
     }
     inputs.tensors = tensors;
-    WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, update));
+    WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, rule));
     context.host->updated().Reach(parts_[end - 1].index + 1);
     begin = end;
   }

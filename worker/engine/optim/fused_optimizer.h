@@ -13,11 +13,17 @@
 
 namespace weft::engine {
 
+/// What changes from update to update besides kernels::UpdateInputs.
+struct RuleArgs {
+  kernels::StepValue<int64_t> update = int64_t{1};  ///< UpdateArgs::update
+  bool keeps_second_moments = false;                ///< Likewise.
+};
+
 /// A rule of kernels/optimizer that treats all tensors in one pass.
 struct FusedRule {
   std::string_view name;
   Status (*run)(const Stream& stream, const OptimizerSpec& spec,
-                const kernels::UpdateInputs& inputs, const kernels::StepValue<int64_t>& update);
+                const kernels::UpdateInputs& inputs, const RuleArgs& args);
 };
 
 /// The rule of spec.name, or null: sgd, lars, adam, adamw, lamb, lion.

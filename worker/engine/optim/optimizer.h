@@ -22,6 +22,8 @@ struct UpdateArgs {
   double gradient_limit = 0;      ///< Largest absolute value of a gradient after that; 0: none.
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
+  /// Of adam and adamw: second moments stay as they are (AdamArgs::keeps_second_moments).
+  bool keeps_second_moments = false;
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
   /// Read by what runs in the host memory pool.
   const float* gradients = nullptr;

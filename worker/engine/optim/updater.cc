@@ -16,6 +16,7 @@ Status Updater::Update(Context& context, const StepArgs& args) {
                                       .gradient_limit = train_.gradient_clip_value,
                                       .update = args.update,
                                       .gate = args.gate,
+                                      .keeps_second_moments = args.keeps_second_moments,
                                       .gradients = args.gradients,
                                       .beside = args.beside,
                                       .walk = args.walk});

@@ -14,9 +14,10 @@ namespace weft::engine {
 /// What is known of the gradients of a step when its update is enqueued.
 struct StepArgs {
   double learning_rate = 0;
-  int64_t update = 1;                ///< How many updates this one makes, counted from 1.
-  kernels::UpdateGate gate = {};     ///< Clipping and loss scale as one factor; whether it is made.
-  const float* gradients = nullptr;  ///< As UpdateArgs has it, and the others.
+  int64_t update = 1;             ///< How many updates this one makes, counted from 1.
+  kernels::UpdateGate gate = {};  ///< Clipping and loss scale as one factor; whether it is made.
+  bool keeps_second_moments = false;  ///< As UpdateArgs has it.
+  const float* gradients = nullptr;   ///< As UpdateArgs has it, and the others.
   bool beside = false;
   UnitIterator* walk = nullptr;
 };

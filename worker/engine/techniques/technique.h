@@ -68,6 +68,10 @@ struct TrainingParts {
   std::function<std::vector<NamedTensor>()> optimizer_state;
   /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
+  /// Begins the training anew, in BeforeStep alone, at the parameters to whose parts here (see
+  /// `updated`) it has given values: the state of the optimizer is as before the first step, and no
+  /// update counts. All ranks ask for it. Technique::Scheduled says where schedule and data are.
+  std::function<Status()> begin_anew;
 
   /// For work where `of` are.
   Context ContextOf(const UpdatedParameters& of) const {
@@ -75,17 +79,16 @@ struct TrainingParts {
   }
 };
 
+/// Where in the schedule of the learning rate, and in the data, a step is.
+struct ScheduledStep {
+  int64_t step = 0;
+  int64_t steps = 0;  ///< Of the whole schedule.
+};
+
 /// An update that is about to be enqueued.
 struct PendingUpdate {
   kernels::StepValue<float> learning_rate;
   kernels::UpdateGate gate;  ///< What the gradients are multiplied by, and whether it is made.
-};
-
-/// Where a step is in a training, for its learning rate, its data and its optimizer.
-struct SchedulePosition {
-  int64_t step = 0;     ///< From 0.
-  int64_t steps = 0;    ///< Of the whole training.
-  int64_t updates = 0;  ///< Applied since the optimizer's state was zero.
 };
 
 /// A step whose gradients are known, once the host knows whether they were applied.
@@ -133,6 +136,10 @@ class Technique {
 
   // In the order of a step.
 
+  /// Where a step is that the job has at `place`: elsewhere where the technique begins the training
+  /// anew.
+  virtual ScheduledStep Scheduled(ScheduledStep place) const { return place; }
+
   /// `step` is about to begin. May compute gradients and change parameters, see TrainingParts.
   virtual Status BeforeStep(int64_t /*step*/) { return OkStatus(); }
 
@@ -160,11 +167,8 @@ class Technique {
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
-  /// Where `step` is in a training that the technique has begun anew, once BeforeStep has been
-  /// called for it; none: where the step's number says.
-  virtual std::optional<SchedulePosition> PositionOf(int64_t /*step*/) const {
-    return std::nullopt;
-  }
+  /// Whether the second moments of Adam stay as they are in the update of `step`.
+  virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
   /// ranks. Not with optimizers that are offloaded.

@@ -24,6 +24,11 @@ std::string_view TechniqueList::WhyNoGraphs() const {
   return "";
 }
 
+ScheduledStep TechniqueList::Scheduled(ScheduledStep place) const {
+  for (const Technique* technique : all_) place = technique->Scheduled(place);
+  return place;
+}
+
 Status TechniqueList::BeforeStep(int64_t step) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeStep(step));
   return OkStatus();
@@ -67,11 +72,9 @@ Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) 
   return OkStatus();
 }
 
-std::optional<SchedulePosition> TechniqueList::PositionOf(int64_t step) const {
-  for (const Technique* technique : all_) {
-    if (const auto position = technique->PositionOf(step)) return position;
-  }
-  return std::nullopt;
+bool TechniqueList::KeepsSecondMoments(int64_t step) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [step](const Technique* t) { return t->KeepsSecondMoments(step); });
 }
 
 bool TechniqueList::ReplacesUpdate(int64_t step) const {

@@ -23,6 +23,8 @@ class TechniqueList {
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
 
+  /// That of each of the one before.
+  ScheduledStep Scheduled(ScheduledStep place) const;
   Status BeforeStep(int64_t step);
   /// Whether any of them says so; likewise below.
   bool WeightsDependOnStep() const;
@@ -32,8 +34,7 @@ class TechniqueList {
   Status OnFirstGradient(Context& context, const TensorView& gradient);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
-  /// The first that there is.
-  std::optional<SchedulePosition> PositionOf(int64_t step) const;
+  bool KeepsSecondMoments(int64_t step) const;
   bool ReplacesUpdate(int64_t step) const;
   /// Of those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);

@@ -8,28 +8,34 @@ namespace weft::engine {
 
 Status WeightSnapshot::Allocate(const TrainingParts& parts, const StateName& name) {
   context_ = parts.context;
-  trained_ = TrainedParts(*parts.parameters);
-  for (const ParameterPart& part : trained_) {
-    copies_.Add(name.prefix + (*parts.parameters)[part.index].name + name.suffix, *parts.parameters,
-                part);
+  const ParameterSet& parameters = *parts.parameters;
+  for (const UpdatedParameters& updated : parts.updated) {
+    const std::vector<ParameterPart> all =
+        updated.parts.empty() ? TrainedParts(parameters) : updated.parts;
+    for (const ParameterPart& part : all) {
+      copies_.Add(name.prefix + parameters[part.index].name + name.suffix, parameters, part);
+      parts_.push_back(part);
+    }
   }
   return copies_.Allocate(*parts.context);
 }
 
-Status WeightSnapshot::Take() const {
-  for (size_t i = 0; i < trained_.size(); ++i) {
+Status WeightSnapshot::Copy(bool back) const {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const TensorView weight = parts_[i].value, copy = copies_[i];
+    if (weight.shape.Elements() == 0) continue;
     WEFT_RETURN_IF_ERROR(
-        kernels::Cast(context_->stream, {.x = trained_[i].value, .y = copies_[i]}));
+        kernels::Cast(context_->stream, {.x = back ? copy : weight, .y = back ? weight : copy}));
   }
   return OkStatus();
 }
 
+Status WeightSnapshot::Take() const {
+  return Copy(false);
+}
+
 Status WeightSnapshot::Restore() const {
-  for (size_t i = 0; i < trained_.size(); ++i) {
-    WEFT_RETURN_IF_ERROR(
-        kernels::Cast(context_->stream, {.x = copies_[i], .y = trained_[i].value}));
-  }
-  return OkStatus();
+  return Copy(true);
 }
 
 }  // namespace weft::engine

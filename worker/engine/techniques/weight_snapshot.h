@@ -9,7 +9,7 @@
 
 namespace weft::engine {
 
-/// A copy of everything that is trained, in f32, which stays with the state of the optimizer: the
+/// A copy of everything that this rank updates, in f32, which stays with the state of the optimizer: the
 /// weights that a training goes back to. Not thread-safe.
 class WeightSnapshot {
  public:
@@ -25,8 +25,10 @@ class WeightSnapshot {
   std::vector<NamedTensor> Named() const { return copies_.Named(); }
 
  private:
+  Status Copy(bool back) const;
+
   const Context* context_ = nullptr;
-  std::vector<ParameterPart> trained_;
+  std::vector<ParameterPart> parts_;  ///< That this rank updates.
   OptimizerState copies_;
 };
 

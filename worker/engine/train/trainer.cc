@@ -26,7 +26,7 @@ Result<StepReport> Trainer::Step() {
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep() + 1);
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep(counters_.step + 1));
 
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
@@ -44,9 +44,9 @@ StepReport Trainer::NewReport() const {
   StepReport report;
   report.step = counters_.step;
   report.loss_scale = counters_.loss_scale.scale;
-  const SchedulePosition position = Position();
+  const ScheduledStep at = Scheduled(counters_.step);
   report.learning_rate =
-      ScheduledLearningRate(job_.schedule, PeakLearningRate(job_), position.step, position.steps);
+      ScheduledLearningRate(job_.schedule, PeakLearningRate(job_), at.step, at.steps);
   return report;
 }
 
@@ -64,9 +64,23 @@ Status Trainer::ComputeGradients(double loss_scale) {
   return enqueued;
 }
 
+Status Trainer::BeginAnew() {
+  for (const NamedTensor& tensor : updaters_.StateTensors()) {
+    WEFT_RETURN_IF_ERROR(Clear(parts_.context->stream, tensor.view));
+  }
+  counters_.updates = 0;
+  counters_.recent_losses.clear();
+  if (parts_.model->precision().loss_scaling) {
+    counters_.loss_scale = FirstLossScale(job_.train.loss_scaling);
+  }
+  weights_.Changed(Repack::kTrained);
+  PhaseSeconds ignored;
+  return ranks_.GatherParameters(ignored);
+}
+
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep()));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep(counters_.step)));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::array<double, 3> counts = {static_cast<double>(batches.targets),
                                   static_cast<double>(batches.tokens),
@@ -96,7 +110,7 @@ Status Trainer::SendNumbers(const StepReport& report) {
                         {.targets = static_cast<double>(report.targets),
                          .loss_scale = report.loss_scale,
                          .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                         .update = Position().updates + 1,
+                         .update = counters_.updates + 1,
                          .gradient_scale = GradientScale(report),
                          .learning_rate = static_cast<float>(report.learning_rate),
                          .step = static_cast<uint32_t>(counters_.step)});
@@ -143,8 +157,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                       .clip_norm = job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   const StepArgs update = {.learning_rate = report.learning_rate,
-                           .update = Position().updates + 1,
+                           .update = counters_.updates + 1,
                            .gate = totals_.gate(),
+                           .keeps_second_moments = techniques_.KeepsSecondMoments(counters_.step),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),

@@ -104,6 +104,8 @@ class Trainer {
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
   /// As TrainingParts::compute_gradients has it.
   Status ComputeGradients(double loss_scale);
+  /// As TrainingParts::begin_anew has it.
+  Status BeginAnew();
   /// Enqueues all up to the gradients, summed over the ranks.
   Status EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
@@ -124,13 +126,11 @@ class Trainer {
   bool ReplacesUpdate() const { return techniques_.ReplacesUpdate(counters_.step); }
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   float GradientScale(const StepReport& report) const;
-  /// Where the step under way is in its training.
-  SchedulePosition Position() const {
-    return techniques_.PositionOf(counters_.step)
-        .value_or(SchedulePosition{counters_.step, job_.train.steps, counters_.updates});
+  ScheduledStep Scheduled(int64_t step) const {
+    return techniques_.Scheduled({.step = step, .steps = job_.train.steps});
   }
-  /// Which step's data it trains on.
-  int64_t DataStep() const { return Position().step + counters_.data_offset; }
+  /// Which step's data `step` trains on.
+  int64_t DataStep(int64_t step) const { return Scheduled(step).step + counters_.data_offset; }
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());

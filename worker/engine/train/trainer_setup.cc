@@ -240,7 +240,8 @@ Status Trainer::StartTechniques() {
           },
       .compute_gradients = [this](double scale) { return ComputeGradients(scale); },
       .optimizer_state = [this] { return updaters_.StateTensors(); },
-      .values_changed = [this] { weights_.Changed(Repack::kTrained); }};
+      .values_changed = [this] { weights_.Changed(Repack::kTrained); },
+      .begin_anew = [this] { return BeginAnew(); }};
   return techniques_.OnTraining(training);
 }
 

@@ -61,34 +61,22 @@ class Rewinding {
   /// The weights are those to go back to.
   Status Remember() const { return weights_.Take(); }
 
-  /// Goes back to them. The state of the optimizer becomes zero, as it was at first.
+  /// Begins the training anew with them.
   Status Rewind() {
-    const Stream& stream = parts_.context->stream;
     WEFT_RETURN_IF_ERROR(weights_.Restore());
-    for (const NamedTensor& tensor : parts_.optimizer_state()) {
-      WEFT_RETURN_IF_ERROR(Clear(stream, tensor.view));
-    }
-    updates_ = 0;
-    return OkStatus();
+    return parts_.begin_anew();
   }
 
-  void OnUpdated() { ++updates_; }
-
-  SchedulePosition PositionOf(int64_t step) const {
-    return {.step = rounds_.PositionOf(step), .steps = rounds_.steps, .updates = updates_};
+  ScheduledStep Scheduled(int64_t step) const {
+    return {.step = rounds_.PositionOf(step), .steps = rounds_.steps};
   }
 
-  std::vector<NamedTensor> StateTensors() {
-    std::vector<NamedTensor> tensors = weights_.Named();
-    tensors.push_back({.name = "pruning/updates", .view = {&updates_, DType::kI32, {1}}});
-    return tensors;
-  }
+  std::vector<NamedTensor> StateTensors() const { return weights_.Named(); }
 
  private:
   TrainingParts parts_;
   LotteryRounds rounds_;
   WeightSnapshot weights_;
-  int32_t updates_ = 0;  ///< Since the optimizer's state was zero.
 };
 
 /// Zeros in the parameters, chosen before the first step or again and again.
@@ -136,9 +124,8 @@ class Pruning : public Technique {
     return SetMasks(masks);
   }
 
-  std::optional<SchedulePosition> PositionOf(int64_t step) const override {
-    if (!rewinding_) return std::nullopt;
-    return rewinding_->PositionOf(step);
+  ScheduledStep Scheduled(ScheduledStep place) const override {
+    return rewinding_ ? rewinding_->Scheduled(place.step) : place;
   }
 
   // Rules that treat a matrix as a whole, as Muon does, move the weights that have no gradient too.
@@ -177,11 +164,6 @@ class Pruning : public Technique {
     }
     WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(grown_of));
     grown_ = grown_of[0] / grown_of[1];
-    return OkStatus();
-  }
-
-  Status OnUpdated(int64_t) override {
-    if (rewinding_) rewinding_->OnUpdated();
     return OkStatus();
   }
 

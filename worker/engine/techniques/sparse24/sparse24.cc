@@ -1,6 +1,7 @@
 // MLPs with 2:4 sparse weights: masks that are searched every so many steps, a decay of what they
-// leave out, and dense training at the end.
+// leave out, which may be searched for, and dense training at the beginning or the end.
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "kernels/sparse24_decay/sparse24_decay.h"
+#include "worker/engine/techniques/sparse24/decay_search.h"
+#include "worker/engine/techniques/sparse24/moment_switch.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/techniques/sparse24/sparse24_products.h"
 #include "worker/engine/techniques/technique.h"
@@ -27,7 +30,14 @@ TensorView Flat(TensorView view) {
 class Sparse24 : public Technique {
  public:
   explicit Sparse24(const TrainSpec& train)
-      : factory_(train.sparsity), first_dense_step_(FirstDenseStep(train)) {
+      : factory_(train.sparsity),
+        first_dense_step_(FirstDenseStep(train)),
+        search_(train.sparsity) {
+    if (train.sparsity.method == "step") switch_.emplace(train.sparsity.switch_share);
+    if (PrunesActivations(train.sparsity)) {
+      first_pruned_step_ =
+          std::llround(train.sparsity.switch_share * static_cast<double>(train.steps));
+    }
     factory_.SetSparse(IsSparse(0));
   }
 
@@ -40,6 +50,8 @@ class Sparse24 : public Technique {
       return InvalidError("the model was made for another train.sparsity than the job has");
     }
     parts_ = parts;
+    WEFT_RETURN_IF_ERROR(search_.OnTraining(parts));
+    if (switch_) WEFT_RETURN_IF_ERROR(switch_->OnTraining(parts));
     std::map<int64_t, TensorView> masks;
     for (const Sparse24Layer::Part& part : factory_.Parts()) masks[part.parameter] = part.mask;
     for (const UpdatedParameters& updated : parts.updated) {
@@ -58,10 +70,25 @@ class Sparse24 : public Technique {
   // Masks are searched, and the sparse phase ends, at steps.
   bool WeightsDependOnStep() const override { return true; }
 
+  ScheduledStep Scheduled(ScheduledStep place) const override { return search_.Scheduled(place); }
+
+  Status BeforeStep(int64_t step) override {
+    WEFT_ASSIGN_OR_RETURN(const bool went_back, search_.BeforeStep(step));
+    if (went_back) has_masks_ = false;
+    return OkStatus();
+  }
+
   Status BeforeForward(Context& context, std::optional<int64_t> step) override {
-    if (step) factory_.SetSparse(IsSparse(*step));
+    if (step) {
+      factory_.SetSparse(IsSparse(*step));
+      masked_ = IsMasked(*step);
+    }
+    if (!masked_) {
+      return std::exchange(keeps_all_, true) ? OkStatus() : factory_.KeepAll(context.stream);
+    }
     const int64_t interval = StepsOfMasks(factory_.spec());
-    const bool due = step && *step != searched_step_ && interval > 0 && *step % interval == 0;
+    const bool due = step && *step != searched_step_ && interval > 0 &&
+                     Scheduled({.step = *step}).step % interval == 0;
     if (has_masks_ && !due) return OkStatus();
     ProfileScope scope(context.profiler, "2:4 masks");
     WEFT_RETURN_IF_ERROR(factory_.FindMasks(context));
@@ -73,15 +100,19 @@ class Sparse24 : public Technique {
     return OkStatus();
   }
 
+  bool KeepsSecondMoments(int64_t step) const override {
+    return switch_ && switch_->Switched(step);
+  }
+
   Status BeforeUpdate(Context& state, const PendingUpdate& update) override {
     const SparsitySpec& spec = factory_.spec();
-    if (!IsSparse(state.step) || spec.decay == 0) return OkStatus();
+    const auto decay = static_cast<float>(search_.DecayOf(state.step));
+    if (!IsSparse(state.step) || decay == 0) return OkStatus();
     const bool of_gradients = spec.method == "masked_decay";
-    if (!of_gradients && spec.method != "sr_ste") return OkStatus();
+    if (!of_gradients && !DecaysWeights(spec)) return OkStatus();
     ProfileScope scope(state.profiler, "2:4 decay");
     for (const Decayed& each : decayed_) {
       const TensorView weight = Flat(each.part.value), gradient = Flat(each.part.gradient);
-      const auto decay = static_cast<float>(spec.decay);
       WEFT_RETURN_IF_ERROR(
           of_gradients
               ? kernels::MaskedDecay(state.stream, {.weight = weight,
@@ -101,25 +132,39 @@ class Sparse24 : public Technique {
   }
 
   Status OnStepEnd(const FinishedStep& step) override {
+    if (switch_) WEFT_RETURN_IF_ERROR(switch_->OnStepEnd(step));
+    if (factory_.spec().decay_search_steps > 0) {
+      step.metrics->emplace(kDecayMetric, search_.DecayOf(step.step));
+    }
     if (!flips_) return OkStatus();
     std::array<double, 2> sums = {static_cast<double>(flips_->changed),
                                   static_cast<double>(flips_->elements)};
     flips_.reset();
     WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(sums));
-    if (sums[1] > 0) step.metrics->emplace(kFlipRateMetric, sums[0] / sums[1]);
+    if (sums[1] == 0) return OkStatus();
+    step.metrics->emplace(kFlipRateMetric, sums[0] / sums[1]);
+    search_.Observe(step.step, sums[0] / sums[1]);
     return OkStatus();
   }
 
   std::vector<NamedTensor> StateTensors() override {
-    std::vector<NamedTensor> tensors;
+    std::vector<NamedTensor> tensors = search_.StateTensors();
+    if (switch_) tensors = switch_->StateTensors();
     for (const Sparse24Layer::Part& part : factory_.Parts()) {
-      tensors.push_back({.name = kSparse24Masks + (*parts_.parameters)[part.parameter].name,
+      const std::string& name = (*parts_.parameters)[part.parameter].name;
+      tensors.push_back({.name = kSparse24Masks + name,
                          .view = part.mask,
                          .parameter = part.parameter,
                          .block = 4});
+      if (part.backward_mask) {
+        tensors.push_back({.name = kSparse24BackwardMasks + name,
+                           .view = part.backward_mask,
+                           .parameter = part.parameter,
+                           .block = 4});
+      }
       if (factory_.spec().method != "s_ste") continue;
       // Ranks of a pipeline have those of their layers.
-      tensors.push_back({.name = kSparse24Scales + (*parts_.parameters)[part.parameter].name,
+      tensors.push_back({.name = kSparse24Scales + name,
                          .view = {part.scale, DType::kF32, {1}},
                          .part = NamedTensor::Place{.whole = {1}}});
     }
@@ -128,7 +173,8 @@ class Sparse24 : public Technique {
 
   // Masks of a step are searched at the end of the one before, those of the first at its beginning.
   void OnRestored(int64_t steps) override {
-    has_masks_ = steps > 0;
+    masked_ = IsMasked(steps);
+    has_masks_ = steps > 0 && masked_;
     factory_.MasksChanged();
     searched_step_ = has_masks_ ? steps : -1;
     flips_.reset();
@@ -140,12 +186,22 @@ class Sparse24 : public Technique {
     TensorView mask;  ///< Of the whole parameter.
   };
 
-  bool IsSparse(int64_t step) const { return step < first_dense_step_; }
+  /// Whether masks are searched, though the products of the step may be dense.
+  bool IsMasked(int64_t step) const { return !switch_ || switch_->Switched(step); }
+  bool IsSparse(int64_t step) const {
+    return IsMasked(step) && !search_.IsDense(step) && step >= first_pruned_step_ &&
+           step < first_dense_step_;
+  }
 
   Sparse24ProductsFactory factory_;
   int64_t first_dense_step_;
+  int64_t first_pruned_step_ = 0;  ///< Of activations.
+  DecaySearch search_;
+  std::optional<MomentSwitch> switch_;  ///< Of step.
+  bool masked_ = true;                  ///< In the step that weights were packed for last.
   TrainingParts parts_;
   std::vector<Decayed> decayed_;
+  bool keeps_all_ = false;  ///< Masks before the first one do.
   bool has_masks_ = false;
   int64_t searched_step_ = -1;  ///< The step that they were last searched for.
   std::optional<Sparse24ProductsFactory::Flips> flips_;  ///< Of a search that was not reported.

@@ -42,9 +42,10 @@ const Feature kSettings[] = {
            return "train.sparsity.gradient_estimate " + job.train.sparsity.gradient_estimate;
          }},
     {.name = "decay of sparse weights",
-     .setting = "train.sparsity.method sr_ste",
-     .asked = [](const JobSpec& job) { return job.train.sparsity.method == "sr_ste"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method sr_ste"); }},
+     .setting = "train.sparsity.method sr_ste or step",
+     .asked = [](const JobSpec& job) { return DecaysWeights(job.train.sparsity); },
+     .shown =
+         [](const JobSpec& job) { return "train.sparsity.method " + job.train.sparsity.method; }},
     {.name = "2:4 soft thresholds",
      .setting = "train.sparsity.method s_ste",
      .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
@@ -74,6 +75,62 @@ const Refusal kSparse24Refusals[] = {
      "train.precision bf16, or train.sparsity.method masked_decay"},
 };
 
+Status CheckDecaySearch(const TrainSpec& train) {
+  const SparsitySpec& spec = train.sparsity;
+  const int64_t steps = spec.decay_search_steps;
+  if (steps == 0) return OkStatus();
+  if (spec.method != "masked_decay" && spec.method != "sr_ste") {
+    return InvalidError(
+        "train.sparsity.decay_search_steps is of methods with a decay from the "
+        "first step on, not of " +
+        spec.method + "; hint: train.sparsity.method masked_decay");
+  }
+  const int64_t interval = spec.mask_interval;
+  if (steps % interval != 0 || steps < 2 * interval) {
+    return InvalidError(
+        "train.sparsity.decay_search_steps " + std::to_string(steps) +
+        " must be a multiple of train.sparsity.mask_interval " + std::to_string(interval) +
+        ", and at least twice as many; hint: " +
+        std::to_string(std::max((steps + interval - 1) / interval, int64_t{2}) * interval));
+  }
+  if (FirstDenseStep(train) >= DecaySearchSteps(spec) + steps) return OkStatus();
+  return InvalidError("train.steps " + std::to_string(train.steps) +
+                      " leaves the training fewer sparse steps than a run of the search for the "
+                      "decay, train.sparsity.decay_search_steps " +
+                      std::to_string(steps) + ", after " + std::to_string(kDecaySearchRuns) +
+                      " of them; hint: more train.steps, or a decay");
+}
+
+Status CheckSwitch(const JobSpec& job) {
+  const SparsitySpec& spec = job.train.sparsity;
+  if (spec.method != "step") {
+    if (PrunesActivations(spec) || spec.switch_share == SparsitySpec().switch_share) {
+      return OkStatus();
+    }
+    return InvalidError(
+        "train.sparsity.switch_share is of train.sparsity.method step and activations, not of " +
+        spec.method);
+  }
+  const std::string& optimizer = job.optimizer.name;
+  if (optimizer == "adamw" || optimizer == "adam") return OkStatus();
+  return InvalidError(
+      "train.sparsity.method step keeps the second moments of Adam, which "
+      "optimizer.name " +
+      optimizer + " does not have; hint: adamw");
+}
+
+/// Share of the steps whose products are dense, as far as it is known before.
+double DenseShare(const TrainSpec& train) {
+  const SparsitySpec& spec = train.sparsity;
+  if (FirstDenseStep(train) == train.steps && spec.method != "step") return 0;
+  if (spec.method == "step") {
+    return spec.dense_share + (spec.switch_share > 0 ? spec.switch_share : kLastSwitchShare);
+  }
+  if (spec.decay_search_steps == 0) return spec.dense_share;
+  const int64_t dense = train.steps - FirstDenseStep(train) + spec.decay_search_steps;
+  return static_cast<double>(dense) / static_cast<double>(train.steps);
+}
+
 class Sparse24Cost : public TechniqueCost {
  public:
   std::string_view name() const override { return "sparse24"; }
@@ -89,8 +146,16 @@ class Sparse24Cost : public TechniqueCost {
           "train.sparsity says how weights are sparse, and none is; hint: "
           "train.sparsity.method masked_decay");
     }
+    WEFT_RETURN_IF_ERROR(CheckDecaySearch(job.train));
+    WEFT_RETURN_IF_ERROR(CheckSwitch(job));
     const ModelSpec& model = job.model;
     if (!model.import_path.empty()) return OkStatus();
+    if (PrunesActivations(job.train.sparsity) && model.activation != "squared_relu") {
+      return InvalidError(
+          "train.sparsity.method activations prunes what a squared ReLU makes, and "
+          "model.activation is " +
+          model.activation + "; hint: model.activation squared_relu");
+    }
     const int64_t ranks = std::max<int64_t>(job.resources.tensor_parallel, 1);
     const std::string parts =
         ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks"
@@ -112,14 +177,19 @@ class Sparse24Cost : public TechniqueCost {
   // heads of the lists.
   MlpProducts ProductsOfMlps(const TrainSpec& train, bool /*on_cuda*/) const override {
     const SparsitySpec& spec = train.sparsity;
-    if (spec.method == "none") return {};
+    if (spec.method == "none" || PrunesActivations(spec)) return {};
     MlpProducts products{.state_bytes = 1.0 / 8};
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
     const double columns = HasRowMasks(spec) ? 0.6 : 0.5;
     products.operand_bytes = 2 * (2 + columns + kHeads);
-    products.dense_share = spec.method == "s_ste" ? 0 : spec.dense_share;
+    if (HasBackwardMasks(spec)) {
+      // Other lists, of the share of the columns' fours that two kept of them leave.
+      products.state_bytes *= 2;
+      products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
+    }
+    products.dense_share = DenseShare(train);
     products.copies_weights = spec.method == "s_ste";
     products.copies_gradients = spec.gradient_estimate != "exact";
     products.rate_name = kSparse24Rates;
@@ -139,7 +209,12 @@ class Sparse24Cost : public TechniqueCost {
   }
 
   std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) const override {
-    const bool soft = job.train.sparsity.method == "s_ste";
+    const SparsitySpec& spec = job.train.sparsity;
+    if (!HasSparseProducts(spec)) return std::nullopt;
+    // The dense run of the search for the decay.
+    if (spec.decay_search_steps > 0 && steps <= spec.decay_search_steps) return std::nullopt;
+    // Before there are masks, as in the first part of step, those of the checkpoint keep all.
+    const bool soft = spec.method == "s_ste";
     if (!soft && steps >= FirstDenseStep(job.train)) return std::nullopt;
     ExportedMask mask{.bits = {kSparse24Masks, ""}};
     if (soft) mask.scale = StateName{kSparse24Scales, ""};
@@ -156,16 +231,26 @@ class Sparse24Cost : public TechniqueCost {
   std::vector<TechniqueMetric> Metrics() const override {
     return {
         {kFlipRateMetric,
-         "Share of the weights of MLPs that the last search for 2:4 masks took in or left out."}};
+         "Share of the weights of MLPs that the last search for 2:4 masks took in or left out."},
+        {kDecayMetric, "Decay of what 2:4 masks leave out, where it is searched for."}};
+  }
+
+  // The search for the decay begins each of its runs with the same weights.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    return job.train.sparsity.decay_search_steps > 0 ? 4 * parameter.Elements() : 0;
   }
 };
 
 }  // namespace
 
 int64_t FirstDenseStep(const TrainSpec& train) {
-  if (train.sparsity.method == "s_ste") return train.steps;
-  const double dense = train.sparsity.dense_share * static_cast<double>(train.steps);
-  return HasSparseProducts(train.sparsity) ? train.steps - std::llround(dense) : 0;
+  const SparsitySpec& spec = train.sparsity;
+  if (spec.method == "s_ste" || spec.method == "slope" || PrunesActivations(spec)) {
+    return train.steps;
+  }
+  const int64_t steps = train.steps - DecaySearchSteps(spec);
+  const double dense = spec.dense_share * static_cast<double>(steps);
+  return HasSparseProducts(spec) ? train.steps - std::llround(dense) : 0;
 }
 
 const TechniqueCost& Sparse24TechniqueCost() {

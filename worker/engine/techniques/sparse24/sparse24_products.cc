@@ -1,14 +1,17 @@
 #include "worker/engine/techniques/sparse24/sparse24_products.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "common/rng.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/linear/linear.h"
+#include "kernels/sparse24_decay/sparse24_decay.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
-#include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -43,22 +46,70 @@ Status Sparse24Layer::Choose() {
   return OkStatus();
 }
 
-Status Sparse24Layer::Allocate(Context& context) {
+Status Sparse24Layer::Allocate(Context& context, const SparsitySpec& spec) {
   if (!chosen_) return OkStatus();
   const Shape shape = WeightOf(layer_).shape;
   WEFT_ASSIGN_OR_RETURN(mask_, Tensor::New(context, Component::kParameters, DType::kU16,
                                            {shape[0] / kSide, shape[1] / kSide}));
   WEFT_ASSIGN_OR_RETURN(
       flips_, Tensor::New(context, Component::kParameters, DType::kI32, {shape[0] / kSide}));
+  if (HasBackwardMasks(spec)) {
+    WEFT_ASSIGN_OR_RETURN(backward_mask_,
+                          Tensor::New(context, Component::kParameters, DType::kU16, mask_.shape()));
+    WEFT_RETURN_IF_ERROR(Clear(context.stream, backward_mask_));
+  }
   return Clear(context.stream, mask_);
+}
+
+Status Sparse24Layer::KeepAll(const Stream& stream) {
+  return FillOnHost(stream, mask_, [](const TensorView& mask) {
+    std::fill_n(mask.As<uint16_t>(), mask.shape.Elements(), uint16_t{0xffff});
+  });
 }
 
 Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec) {
   const TensorView weight = WeightOf(layer_);
   Changed();
   if (spec.method == "s_ste" && scale_ == 0) WEFT_RETURN_IF_ERROR(FindScale(context));
-  return HasRowMasks(spec) ? kernels::RowMask(context.stream, {weight, mask_, flips_})
-                           : kernels::TransposableMask(context.stream, {weight, mask_, flips_});
+  if (!HasRowMasks(spec)) {
+    return kernels::TransposableMask(context.stream, {weight, mask_, flips_});
+  }
+  WEFT_RETURN_IF_ERROR(kernels::RowMask(context.stream, {weight, mask_, flips_}));
+  return backward_mask_ ? FindBackwardMask(context.stream) : OkStatus();
+}
+
+// Of what the mask keeps, the two largest magnitudes of each four in a column, of equals the first.
+Status Sparse24Layer::FindBackwardMask(const Stream& stream) {
+  const TensorView weight = WeightOf(layer_);
+  WEFT_ASSIGN_OR_RETURN(const HostCopy weights, HostCopy::Of(stream, weight));
+  WEFT_ASSIGN_OR_RETURN(const HostCopy masks, HostCopy::Of(stream, mask_));
+  const int64_t columns = weight.shape[1], blocks = columns / kSide;
+  const auto* mask = masks.view().As<uint16_t>();
+  const auto twice = [&](int64_t block, const auto& magnitude) {
+    uint16_t kept = 0;
+    for (int64_t c = 0; c < kSide; ++c) {
+      std::array<int64_t, kSide> rows = {0, 1, 2, 3};
+      const auto has = [&](int64_t r) { return (mask[block] >> (kSide * r + c) & 1) != 0; };
+      const auto end = std::stable_partition(rows.begin(), rows.end(), has);
+      std::stable_sort(rows.begin(), end,
+                       [&](int64_t a, int64_t b) { return magnitude(a, c) > magnitude(b, c); });
+      for (auto row = rows.begin(); row != end && row != rows.begin() + 2; ++row) {
+        kept = static_cast<uint16_t>(kept | 1 << (kSide * *row + c));
+      }
+    }
+    return kept;
+  };
+  return FillOnHost(stream, backward_mask_, [&](const TensorView& to) {
+    kernels::cpu::WithFloatType(weight.dtype, [&]<class T>() {
+      const T* w = weights.view().As<T>();
+      for (int64_t block = 0; block < mask_.shape().Elements(); ++block) {
+        const int64_t first = (block / blocks * columns + block % blocks) * kSide;
+        to.As<uint16_t>()[block] = twice(block, [&](int64_t r, int64_t c) {
+          return std::fabs(static_cast<float>(ToFloat(w[first + r * columns + c])));
+        });
+      }
+    });
+  });
 }
 
 // <W, s(W)> / <s(W), s(W)>
@@ -88,12 +139,17 @@ Result<int64_t> Sparse24Layer::CountFlips(Context& context) const {
   return std::accumulate(of_rows, of_rows + flips_.shape()[0], int64_t{0});
 }
 
+TensorView Sparse24Layer::mask_of(int64_t column, int64_t columns) const {
+  return mask_.Rows(column / kSide, columns / kSide);
+}
+
 std::vector<Sparse24Layer::Part> Sparse24Layer::Parts() {
   std::vector<Part> parts;
   int64_t row = 0;
   for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
     const int64_t rows = (*layer_.parameters)[i].shape[0] / kSide;
-    parts.push_back({i, mask_.Rows(row, rows), &scale_});
+    parts.push_back({i, mask_.Rows(row, rows),
+                     backward_mask_ ? backward_mask_.Rows(row, rows) : TensorView(), &scale_});
     row += rows;
   }
   return parts;
@@ -109,31 +165,38 @@ Sparse24Products::Sparse24Products(const Sparse24Layer* layer, const Sparse24Mod
 Status Sparse24Products::Pack(Context& context, Repack what) {
   if (!mode_->sparse || layer_->version() == 0) {
     sparse_ = nullptr;
+    backward_ = nullptr;
     held_ = {};
     return dense_.Pack(context, what);
   }
-  const LinearLayer& layer = layer_->layer();
-  const TensorView weight = WeightOf(layer);
-  if (sparse_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(sparse_, kernels::NewSparseWeight(context.stream.device, weight.shape[0],
-                                                            weight.shape[1], layer.compute));
-    mask_version_ = -1;
+  WEFT_RETURN_IF_ERROR(PackSparse(context, layer_->mask(), sparse_));
+  int64_t bytes = sparse_->Bytes();
+  if (layer_->backward_mask()) {
+    WEFT_RETURN_IF_ERROR(PackSparse(context, layer_->backward_mask(), backward_));
+    bytes += backward_->Bytes();
   }
-  if (mask_version_ != layer_->version()) {
-    WEFT_RETURN_IF_ERROR(sparse_->SetMask(context.stream, layer_->mask()));
-    mask_version_ = layer_->version();
-  }
-  WEFT_RETURN_IF_ERROR(PackSparse(context, weight));
-  return held_.Set(context.allocator, Component::kParameters, sparse_->Bytes());
+  mask_version_ = layer_->version();
+  return held_.Set(context.allocator, Component::kParameters, bytes);
 }
 
-Status Sparse24Products::PackSparse(Context& context, const TensorView& weight) {
-  if (mode_->spec.method != "s_ste") return sparse_->Pack(context.stream, weight);
+Status Sparse24Products::PackSparse(Context& context, const TensorView& mask,
+                                    std::unique_ptr<kernels::SparseWeight>& sparse) {
+  const LinearLayer& layer = layer_->layer();
+  const TensorView weight = WeightOf(layer);
+  const bool made = sparse == nullptr;
+  if (made) {
+    WEFT_ASSIGN_OR_RETURN(sparse, kernels::NewSparseWeight(context.stream.device, weight.shape[0],
+                                                           weight.shape[1], layer.compute));
+  }
+  if (made || mask_version_ != layer_->version()) {
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(context.stream, mask));
+  }
+  if (mode_->spec.method != "s_ste") return sparse->Pack(context.stream, weight);
   WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
   WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(
       context.stream, {.weight = weight, .y = shrunk, .scale = layer_->scale()}));
-  return sparse_->Pack(context.stream, shrunk);
+  return sparse->Pack(context.stream, shrunk);
 }
 
 Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor& y,
@@ -192,13 +255,30 @@ Status Sparse24Products::InputGradient(Context& context, const OutputGradient& d
                                        const Tensor& before, const GeluValue& active) const {
   if (sparse_ == nullptr) return dense_.InputGradient(context, dy, dx, before, active);
   WEFT_RETURN_IF_ERROR(kernels::SparseBackwardInput(
-      context.stream, {.dy = dy.dy, .weight = sparse_.get(), .dx = dx}));
+      context.stream, {.dy = dy.dy, .weight = (backward_ ? backward_ : sparse_).get(), .dx = dx}));
   if (!before) return OkStatus();
   return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
 }
 
+// What the masks of slope leave out never counts, in the norm of the gradients neither.
 Status Sparse24Products::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                                         std::span<const WeightGradientTarget> targets) const {
+  WEFT_RETURN_IF_ERROR(WholeGradient(context, x, dy, targets));
+  if (mode_->spec.method != "slope") return OkStatus();
+  for (const WeightGradientTarget& to : targets) {
+    if (!to.dweight) continue;
+    WEFT_RETURN_IF_ERROR(kernels::MaskedWeightDecay(
+        context.stream,
+        {.weight = {to.dweight.data, DType::kF32, {to.dweight.shape.Elements()}, to.dweight.device},
+         .mask = layer_->mask_of(to.column, to.columns),
+         .decay = 1,
+         .learning_rate = 1.0f}));
+  }
+  return OkStatus();
+}
+
+Status Sparse24Products::WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                                       std::span<const WeightGradientTarget> targets) const {
   const Tensor& estimate = dy.for_weight.values;
   if (!estimate) return dense_.WeightGradient(context, x, dy, targets);
   for (const WeightGradientTarget& to : targets) {
@@ -220,7 +300,7 @@ Status Sparse24Products::WeightGradient(Context& context, const Tensor& x, const
 }
 
 std::unique_ptr<WeightProducts> Sparse24ProductsFactory::Make(const LinearLayer& layer) {
-  if (!CanBeSparse24((*layer.parameters)[layer.weight])) {
+  if (!CanBeSparse24((*layer.parameters)[layer.weight]) || weft::PrunesActivations(mode_.spec)) {
     return std::make_unique<DenseProducts>(layer);
   }
   layers_.push_back(std::make_unique<Sparse24Layer>(layer));
@@ -234,7 +314,14 @@ Status Sparse24ProductsFactory::ChooseLayers() {
 }
 
 Status Sparse24ProductsFactory::Allocate(Context& context) {
-  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Allocate(context));
+  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Allocate(context, mode_.spec));
+  return OkStatus();
+}
+
+Status Sparse24ProductsFactory::KeepAll(const Stream& stream) {
+  for (const auto& layer : layers_) {
+    if (layer->mask()) WEFT_RETURN_IF_ERROR(layer->KeepAll(stream));
+  }
   return OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/sparse24/sparse24.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
+#include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
@@ -22,13 +23,19 @@ class Sparse24Layer {
   const LinearLayer& layer() const { return layer_; }
   /// Its mask in the layout of kernels/sparse24_mask; none where the weight stays dense.
   const TensorView& mask() const { return mask_.view(); }
+  /// Its rows for the outputs [column, column + columns).
+  TensorView mask_of(int64_t column, int64_t columns) const;
+  /// The same for the gradient of the input, where HasBackwardMasks; else none.
+  const TensorView& backward_mask() const { return backward_mask_.view(); }
 
   /// Says whether the weight is to be sparse, once it is known what is trained. kInvalid where its
   /// sizes do not allow it.
   Status Choose();
-  /// Allocates the mask of a weight that is.
-  Status Allocate(Context& context);
+  /// Allocates the masks of a weight that is.
+  Status Allocate(Context& context, const SparsitySpec& spec);
 
+  /// Has the mask keep all, before one has been searched. Products stay dense.
+  Status KeepAll(const Stream& stream);
   /// Searches for the mask of the weight as it is now.
   Status FindMask(Context& context, const SparsitySpec& spec);
   /// What s_ste multiplies by: such that the first sparse weight is as near to the weight as it can
@@ -44,17 +51,19 @@ class Sparse24Layer {
   /// One of the stacked weights, and its rows of the mask.
   struct Part {
     int64_t parameter = 0;
-    TensorView mask;         ///< [rows / 4, in / 4] u16
-    float* scale = nullptr;  ///< That of the layer.
+    TensorView mask;           ///< [rows / 4, in / 4] u16
+    TensorView backward_mask;  ///< Likewise, or none.
+    float* scale = nullptr;    ///< That of the layer.
   };
   std::vector<Part> Parts();
 
  private:
   Status FindScale(Context& context);
+  Status FindBackwardMask(const Stream& stream);
 
   LinearLayer layer_;
   bool chosen_ = false;
-  Tensor mask_;
+  Tensor mask_, backward_mask_;
   Tensor flips_;  ///< [out / 4] i32, of the last search.
   int64_t version_ = 0;
   float scale_ = 0;
@@ -86,13 +95,19 @@ class Sparse24Products : public WeightProducts {
                         std::span<const WeightGradientTarget> targets) const override;
 
  private:
-  Status PackSparse(Context& context, const TensorView& weight);
+  /// WeightGradient of the whole of W.
+  Status WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                       std::span<const WeightGradientTarget> targets) const;
+  /// Packs the weight under a mask.
+  Status PackSparse(Context& context, const TensorView& mask,
+                    std::unique_ptr<kernels::SparseWeight>& sparse);
 
   const Sparse24Layer* layer_;
   const Sparse24Mode* mode_;
   DenseProducts dense_;
-  std::unique_ptr<kernels::SparseWeight> sparse_;  ///< Or none: products are dense.
-  int64_t mask_version_ = -1;                      ///< Of the mask that it has.
+  std::unique_ptr<kernels::SparseWeight> sparse_;    ///< Or none: products are dense.
+  std::unique_ptr<kernels::SparseWeight> backward_;  ///< Of the backward mask, or none.
+  int64_t mask_version_ = -1;                        ///< Of the masks that they have.
   ExternalBytes held_;
   uint32_t site_;
 };
@@ -104,6 +119,9 @@ class Sparse24ProductsFactory : public ProductsFactory {
 
   const SparsitySpec& spec() const { return mode_.spec; }
 
+  bool PrunesActivations() const override {
+    return mode_.sparse && weft::PrunesActivations(mode_.spec);
+  }
   /// Those of layers whose weight may become sparse. Call ChooseLayers once it is known what is
   /// trained.
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
@@ -115,6 +133,7 @@ class Sparse24ProductsFactory : public ProductsFactory {
   /// Whether products are sparse from the next Pack on.
   void SetSparse(bool sparse) { mode_.sparse = sparse; }
 
+  Status KeepAll(const Stream& stream);
   Status FindMasks(Context& context);
   /// The masks have been overwritten.
   void MasksChanged();

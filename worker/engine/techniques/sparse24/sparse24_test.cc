@@ -15,7 +15,9 @@
 #include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
+#include "worker/engine/techniques/sparse24/decay_search.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
+#include "worker/engine/techniques/sparse24/sparse24_products.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -49,6 +51,14 @@ ModelSpec Llama() {
   spec.family = "llama";
   spec.mlp_width = 48;
   return spec;
+}
+
+JobSpec JobOf(const SparsitySpec& spec, int64_t steps = 12) {
+  JobSpec job = TinyJob();
+  job.train.steps = steps;
+  job.train.sparsity = spec;
+  job.optimizer.learning_rate = 0.05;
+  return job;
 }
 
 // By element 1 where the mask keeps it.
@@ -149,6 +159,120 @@ TEST(Sparse24, FollowsTheNetworkOfShrunkWeights) {
   EXPECT_LT(Distance(sparse.Gradients(), shrunk.Gradients()), 2e-5);
 }
 
+// slope multiplies by the rows' mask forward, and back by what a mask of columns leaves of it.
+TEST(Sparse24, SlopePrunesTwiceForTheGradientOfTheInput) {
+  TinyRun run(TinyModel(), OptionsOf({}));
+  ParameterSet& parameters = run.model->parameters();
+  const int64_t index = SparseWeights(parameters).front();
+  const TensorView weight = parameters.value(index);
+  const int64_t out = weight.shape[0], in = weight.shape[1], rows = 3;
+  Sparse24ProductsFactory factory(Exact("slope"));
+  const auto products = factory.Make({.parameters = &parameters,
+                                      .weight = index,
+                                      .weights = {{.rows = out, .first = index}},
+                                      .in_features = in});
+  ASSERT_TRUE(factory.ChooseLayers().ok());
+  ASSERT_TRUE(factory.Allocate(run.context).ok());
+  factory.SetSparse(true);
+  ASSERT_TRUE(factory.FindMasks(run.context).ok());
+  ASSERT_TRUE(products->Pack(run.context, Repack::kAll).ok());
+  const auto made = [&](int64_t columns) {
+    auto tensor = Tensor::New(run.context, Component::kWorkspace, DType::kF32, {rows, columns});
+    WEFT_CHECK(tensor.ok(), tensor.status().message());
+    return *std::move(tensor);
+  };
+  const Tensor x = made(in), y = made(out), dy = made(out), dx = made(in);
+  for (int64_t i = 0; i < rows * in; ++i) x.As<float>()[i] = std::sin(static_cast<float>(i));
+  for (int64_t i = 0; i < rows * out; ++i) dy.As<float>()[i] = std::cos(static_cast<float>(i));
+  ASSERT_TRUE(products->Forward(run.context, x, y, {}, true).ok());
+  ASSERT_TRUE(products->InputGradient(run.context, {dy}, dx, {}, {}).ok());
+
+  const auto* w = weight.As<float>();
+  const std::vector<float> mask = Mask(weight, true);
+  std::vector<float> twice = mask;
+  for (int64_t c = 0; c < in; ++c) {
+    for (int64_t first = 0; first < out; first += 4) {
+      std::vector<std::pair<float, int64_t>> kept;
+      for (int64_t r = first; r < first + 4; ++r) {
+        if (mask[static_cast<size_t>(r * in + c)] == 0) continue;
+        kept.emplace_back(std::abs(w[r * in + c]), r);
+      }
+      std::sort(kept.rbegin(), kept.rend());
+      for (size_t k = 2; k < kept.size(); ++k)
+        twice[static_cast<size_t>(kept[k].second * in + c)] = 0;
+    }
+  }
+  EXPECT_NE(mask, twice);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t o = 0; o < out; ++o) {
+      double sum = 0;
+      for (int64_t i = 0; i < in; ++i) {
+        sum += double{x.As<float>()[row * in + i]} * w[o * in + i] *
+               mask[static_cast<size_t>(o * in + i)];
+      }
+      EXPECT_NEAR(y.As<float>()[row * out + o], sum, 1e-5);
+    }
+    for (int64_t i = 0; i < in; ++i) {
+      double sum = 0;
+      for (int64_t o = 0; o < out; ++o) {
+        sum += double{dy.As<float>()[row * out + o]} * w[o * in + i] *
+               twice[static_cast<size_t>(o * in + i)];
+      }
+      EXPECT_NEAR(dx.As<float>()[row * in + i], sum, 1e-5);
+    }
+  }
+}
+
+ModelSpec WithSquaredRelu(ModelSpec spec = TinyModel()) {
+  spec.activation = "squared_relu";
+  return spec;
+}
+
+// Of each four columns of what the MLP makes two count, and the loss has the gradients of that.
+TEST(Sparse24, PrunedActivationsHaveTheGradientsOfTheirLoss) {
+  ModelSpec spec = WithSquaredRelu();
+  spec.dropout = spec.attention_dropout = 0;
+  TinyRun dense(spec, OptionsOf({})), pruned(spec, OptionsOf({.method = "activations"}));
+  Prepare(pruned, 0);
+  const Batch batch = TokensOf(spec, 0, 1);
+  const double loss = pruned.Differentiate(batch);
+  EXPECT_NE(loss, dense.Loss(batch));
+  const std::vector<float> gradients = pruned.Gradients();
+  // Along the gradient, both ways: few activations come in or go within such a step.
+  double squares = 0;
+  for (const float gradient : gradients) squares += double{gradient} * gradient;
+  const double length = 1e-3 / std::sqrt(squares);
+  const auto at = [&](double share) {
+    ParameterSet& parameters = pruned.model->parameters();
+    std::vector<std::vector<float>> old;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const TensorView value = parameters.value(i), gradient = parameters.gradient(i);
+      old.push_back(ValuesOf(value));
+      for (int64_t e = 0; e < value.shape.Elements(); ++e) {
+        value.As<float>()[e] += static_cast<float>(share * length * gradient.As<float>()[e]);
+      }
+    }
+    WEFT_CHECK(pruned.model->Pack(pruned.context).ok(), "pack");
+    const double found = pruned.Loss(batch);
+    for (size_t i = 0; i < old.size(); ++i) {
+      std::copy(old[i].begin(), old[i].end(),
+                parameters.value(static_cast<int64_t>(i)).As<float>());
+    }
+    return found;
+  };
+  const double slope = (at(1) - at(-1)) / (2 * length);
+  EXPECT_NEAR(slope, squares, 0.03 * squares);
+}
+
+TEST(Sparse24, ActivationsArePrunedAfterTheFirstSteps) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  JobSpec job = JobOf({.method = "activations", .switch_share = 0.25}), plain = JobOf({});
+  job.model = plain.model = WithSquaredRelu();
+  TinyTraining pruned(job, TinyPlan("bf16"), tokens), dense(plain, TinyPlan("bf16"), tokens);
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(pruned.Step().loss, dense.Step().loss);
+  EXPECT_NE(pruned.Step().loss, dense.Step().loss);
+}
+
 TEST(Sparse24, EveryFamilyHasSparseMlps) {
   ModelSpec bert = TinyModel();
   bert.family = "bert";
@@ -216,14 +340,6 @@ TEST(Sparse24, EveryMicroBatchDrawsForItsOwnRows) {
   EXPECT_LT(Distance(sum, whole.Gradients()), 2e-5);
 }
 
-JobSpec JobOf(const SparsitySpec& spec, int64_t steps = 12) {
-  JobSpec job = TinyJob();
-  job.train.steps = steps;
-  job.train.sparsity = spec;
-  job.optimizer.learning_rate = 0.05;
-  return job;
-}
-
 // One step of plain gradient descent tells the two decays apart from everything else.
 TEST(Sparse24, DecayReachesWhatTheMaskLeavesOut) {
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
@@ -262,6 +378,149 @@ TEST(Sparse24, DecayReachesWhatTheMaskLeavesOut) {
       }
     }
   }
+}
+
+// Weights that the masks of slope leave out get no update, and the norm of the gradients has no
+// part of theirs.
+TEST(Sparse24, SlopeTrainsWhatItsMasksKeep) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  JobSpec job = JobOf(Exact("slope"));
+  job.optimizer.weight_decay = 0;
+  TinyTraining run(job, TinyPlan("fp32"), tokens);
+  TinyRun start(TinyModel(), OptionsOf({}));
+  const ParameterSet &before = start.model->parameters(), &after = run.model->parameters();
+  const StepReport first = run.Step();
+  double squares = 0;
+  for (const float gradient : run.Gradients()) squares += double{gradient} * gradient;
+  EXPECT_NEAR(first.gradient_norm, std::sqrt(squares), 1e-4 * first.gradient_norm);
+  run.Step();
+  for (const int64_t i : SparseWeights(after)) {
+    const std::vector<float> mask = Mask(before.value(i), true);
+    const std::vector<float> old = ValuesOf(before.value(i)), now = ValuesOf(after.value(i));
+    for (size_t e = 0; e < mask.size(); ++e) {
+      ASSERT_EQ(now[e] == old[e], mask[e] == 0) << after[i].name << " " << e;
+    }
+  }
+}
+
+SparsitySpec Searched(std::string method, int64_t steps) {
+  SparsitySpec spec = Exact(std::move(method));
+  spec.mask_interval = 2;
+  spec.dense_share = 0.25;
+  spec.decay_search_steps = steps;
+  return spec;
+}
+
+JobSpec WithoutDropout(const SparsitySpec& spec, int64_t steps) {
+  JobSpec job = JobOf(spec, steps);
+  job.model.dropout = job.model.attention_dropout = 0;  // It is drawn by step.
+  job.schedule.warmup_steps = 4;
+  return job;
+}
+
+// Every run begins as a training of its own would, and the last one is the whole of it.
+TEST(Sparse24, ASearchForTheDecayGoesBackToTheFirstStep) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  constexpr int64_t kRun = 4, kSteps = 24;
+  const SparsitySpec searched = Searched("masked_decay", kRun);
+  TinyTraining run(WithoutDropout(searched, kSteps + 4 * kRun), TinyPlan("fp32"), tokens);
+  SparsitySpec measured = searched;
+  measured.method = "measure";
+  measured.decay_search_steps = 0;
+  TinyTraining dense(WithoutDropout(measured, kSteps), TinyPlan("fp32"), tokens);
+  std::vector<StepReport> reports;
+  for (int64_t step = 0; step < 4 * kRun; ++step) reports.push_back(run.Step());
+  for (int64_t step = 0; step < kRun; ++step) {
+    EXPECT_EQ(reports[step].loss, dense.Step().loss);
+    for (int64_t trial = 1; trial < 4; ++trial) {
+      EXPECT_EQ(reports[trial * kRun + step].learning_rate, reports[step].learning_rate);
+    }
+  }
+  const std::string name(kDecayMetric);
+  EXPECT_EQ(reports[0].technique_metrics.at(name), 0);
+  EXPECT_EQ(reports[kRun].technique_metrics.at(name), 3e-5);
+  EXPECT_EQ(reports[2 * kRun].loss, reports[kRun].loss);
+
+  const StepReport first = run.Step();
+  SparsitySpec found = searched;
+  found.decay = first.technique_metrics.at(name);
+  found.decay_search_steps = 0;
+  EXPECT_GE(found.decay, 1e-6);
+  EXPECT_LE(found.decay, 1e-3);
+  TinyTraining alone(WithoutDropout(found, kSteps), TinyPlan("fp32"), tokens);
+  EXPECT_EQ(first.loss, alone.Step().loss);
+  for (int64_t step = 1; step < kSteps; ++step) {
+    const StepReport own = run.Step(), other = alone.Step();
+    EXPECT_EQ(own.loss, other.loss) << step;
+    EXPECT_EQ(own.learning_rate, other.learning_rate);
+  }
+  EXPECT_EQ(run.Parameters(), alone.Parameters());
+}
+
+TEST(Sparse24, TheDecayIsSearchedForByHalves) {
+  // Of a training in which the rate falls with the decay.
+  const auto found = [](double half) {
+    std::array<float, kDecaySearchRuns> rates = {0.08f};
+    for (int64_t run = 1; run < kDecaySearchRuns; ++run) {
+      rates[run] = static_cast<float>(0.08 / (1 + SearchedDecay(rates, run) / half));
+    }
+    return SearchedDecay(rates, kDecaySearchRuns);
+  };
+  for (const double half : {5e-6, 1e-5, 6e-5, 1e-4, 7e-4, 2e-3}) {
+    const double ratio = 1 / (1 + found(half) / half);
+    EXPECT_GT(ratio, 0.7) << half;
+    EXPECT_LT(ratio, 0.8) << half;
+  }
+  EXPECT_EQ(found(1e-8), 1e-6);
+  EXPECT_EQ(found(1.0), 1e-3);
+}
+
+std::vector<float> SecondMoments(TinyTraining& run) {
+  std::vector<float> all;
+  for (const NamedTensor& tensor : run.trainer->StateTensors()) {
+    if (!tensor.name.ends_with("/second_moment")) continue;
+    for (const float value : ValuesOf(tensor.view)) all.push_back(value);
+  }
+  return all;
+}
+
+TEST(Sparse24, StepTrainsDenseAndThenKeepsSecondMoments) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  SparsitySpec spec = Exact("step");
+  spec.switch_share = 0.5;
+  spec.dense_share = 0;
+  TinyTraining run(JobOf(spec), TinyPlan("fp32"), tokens);
+  TinyTraining dense(JobOf({}), TinyPlan("fp32"), tokens);
+  for (int step = 0; step < 6; ++step) EXPECT_EQ(run.Step().loss, dense.Step().loss);
+  EXPECT_EQ(run.Parameters(), dense.Parameters());
+  const std::vector<float> moments = SecondMoments(run);
+  EXPECT_FALSE(moments.empty());
+  EXPECT_NE(run.Step().loss, dense.Step().loss);
+  for (int step = 7; step < 12; ++step) run.Step();
+  EXPECT_EQ(SecondMoments(run), moments);
+}
+
+TEST(Sparse24, StepSwitchesOnceSecondMomentsHaveSettled) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  // The step in which masks are searched for the first time.
+  const auto switched = [&](double epsilon) {
+    SparsitySpec spec = Exact("step");
+    spec.dense_share = 0;
+    JobSpec job = JobOf(spec, 40);
+    job.optimizer.beta2 = 0.75;  // Windows of four steps.
+    job.optimizer.epsilon = epsilon;
+    TinyTraining run(job, TinyPlan("fp32"), tokens);
+    std::vector<float> moments;
+    for (int64_t step = 0; step < 40; ++step) {
+      run.Step();
+      std::vector<float> now = SecondMoments(run);
+      if (now == moments) return step;
+      moments = std::move(now);
+    }
+    return int64_t{40};
+  };
+  EXPECT_EQ(switched(1), 5) << "at the end of the first window that is late enough";
+  EXPECT_EQ(switched(1e-12), 20) << "after half of the steps";
 }
 
 TEST(Sparse24, MasksAreSearchedAtTheirInterval) {
@@ -320,13 +579,22 @@ TEST(Sparse24, EndsDense) {
 
 TEST(Sparse24, ARestoredStateGoesOnBitForBit) {
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
-  for (const char* method : {"masked_decay", "sr_ste", "s_ste", "static"}) {
-    for (const int steps : {0, 3, 4}) {
-      SCOPED_TRACE(std::string(method) + " " + std::to_string(steps));
-      SparsitySpec spec{.method = method, .mask_interval = 3};
-      TinyTraining original(JobOf(spec), TinyPlan("bf16", 2, 2), tokens);
+  std::vector<SparsitySpec> specs;
+  for (const char* method : {"masked_decay", "sr_ste", "s_ste", "static", "slope", "step"}) {
+    specs.push_back({.method = method, .mask_interval = 3});
+  }
+  specs.push_back({.method = "activations", .switch_share = 0.5});
+  specs.push_back(
+      {.method = "masked_decay", .mask_interval = 1, .dense_share = 0, .decay_search_steps = 2});
+  for (const SparsitySpec& spec : specs) {
+    // The switch of step is after 6 steps, runs of the search end after 2, 4, 6 and 8.
+    for (const int steps : {0, 3, 4, 6, 7}) {
+      SCOPED_TRACE(spec.method + " " + std::to_string(steps));
+      JobSpec job = JobOf(spec);
+      if (PrunesActivations(spec)) job.model = WithSquaredRelu();
+      TinyTraining original(job, TinyPlan("bf16", 2, 2), tokens);
       for (int i = 0; i < steps; ++i) original.Step();
-      TinyTraining copy(JobOf(spec), TinyPlan("bf16", 2, 2), tokens);
+      TinyTraining copy(job, TinyPlan("bf16", 2, 2), tokens);
       const auto from = original.trainer->StateTensors();
       const auto to = copy.trainer->StateTensors();
       ASSERT_EQ(from.size(), to.size());
@@ -334,20 +602,31 @@ TEST(Sparse24, ARestoredStateGoesOnBitForBit) {
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
       copy.trainer->Restored(original.trainer->counters());
-      for (int i = 0; i < 8; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
+      for (int i = steps; i < 12; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
       EXPECT_EQ(copy.Parameters(), original.Parameters());
     }
   }
 }
 
 TEST(Sparse24, MemoryIsWhatIsPredicted) {
-  for (const char* method : {"masked_decay", "sr_ste", "s_ste", "measure"}) {
+  std::vector<SparsitySpec> specs;
+  for (const char* method :
+       {"masked_decay", "sr_ste", "s_ste", "measure", "slope", "step", "activations"}) {
+    specs.push_back({.method = method, .mask_interval = 2, .dense_share = 0.25});
+  }
+  specs.push_back(specs.front());
+  specs.back().decay_search_steps = 4;
+  for (const SparsitySpec& spec : specs) {
     for (const char* family : {"gpt2", "llama"}) {
       for (const char* precision : {"fp32", "bf16"}) {
-        SCOPED_TRACE(std::string(method) + " " + family + " " + precision);
-        SparsitySpec spec{.method = method, .mask_interval = 2, .dense_share = 0.25};
-        JobSpec job = JobOf(spec, 8);
+        SCOPED_TRACE(spec.method + " " + family + " " + precision);
+        const int64_t steps = spec.decay_search_steps > 0 ? 28 : 8;
+        JobSpec job = JobOf(spec, steps);
         job.model.family = family;
+        if (PrunesActivations(spec)) {
+          if (job.model.family == "llama") continue;
+          job.model.activation = "squared_relu";
+        }
         job.model.width = 128;
         job.model.heads = 4;
         job.model.context = 64;
@@ -356,7 +635,7 @@ TEST(Sparse24, MemoryIsWhatIsPredicted) {
         RandomTokens tokens(job.model.vocab_size, job.model.context);
         TinyTraining run(job, plan, tokens);
         MemoryBreakdown measured;
-        for (int step = 0; step < 8; ++step) measured = run.Step().peak_memory;
+        for (int64_t step = 0; step < steps; ++step) measured = run.Step().peak_memory;
         const MemoryMachine machine{ProductsOf(run.model->precision().products)};
         const MemoryBreakdown predicted = PredictMemory(MemoryInputsOf(job, plan, machine));
         // No allocator sees the operands that kernels widen.
@@ -404,13 +683,22 @@ TEST(Sparse24, MeshesTrainAsOneRankDoes) {
       {"zero 2", [](MeshCase& c) { c.plan.mesh.data = 2, c.plan.zero_stage = 2; }},
   };
   for (const ModelSpec& model : {TinyModel(), Llama()}) {
-    for (const char* method : {"masked_decay", "sr_ste", "s_ste"}) {
+    for (const char* method :
+         {"masked_decay", "sr_ste", "s_ste", "slope", "step", "search", "activations"}) {
       for (const Way& way : ways) {
         if (std::string(method) == "s_ste" && way.name.starts_with("tensor")) continue;
+        if (std::string(method) == "activations" && model.family == "llama") continue;
         SCOPED_TRACE(model.family + ", " + method + ", " + way.name);
         MeshCase c{JobOf({.method = method, .decay = 0.01, .mask_interval = 2}, 6),
                    TinyPlan("fp32", 2)};
-        c.job.model = model;
+        if (std::string(method) == "search") {
+          c.job.train.steps = 12;
+          c.job.train.sparsity = {.method = "masked_decay",
+                                  .mask_interval = 1,
+                                  .dense_share = 0,
+                                  .decay_search_steps = 2};
+        }
+        c.job.model = std::string(method) == "activations" ? WithSquaredRelu(model) : model;
         c.job.optimizer.learning_rate = 1e-3;
         way.change(c);
         c.plan.accumulation_steps = kSequences / (c.plan.micro_batch * c.plan.mesh.data);
@@ -432,6 +720,14 @@ TEST(Sparse24, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error({}), "");
   EXPECT_EQ(error({.method = "masked_decay"}), "");
   EXPECT_THAT(error({.decay = 0.1}), HasSubstr("and none is; hint: train.sparsity.method"));
+  EXPECT_THAT(error({.method = "masked_decay", .decay_search_steps = 50}),
+              HasSubstr("must be a multiple of train.sparsity.mask_interval 40, and at least twice "
+                        "as many; hint: 80"));
+  EXPECT_THAT(error({.method = "masked_decay", .decay_search_steps = 80}),
+              HasSubstr("train.steps 100 leaves the training fewer sparse steps"));
+  EXPECT_THAT(error({.method = "step", .decay_search_steps = 80}), HasSubstr("not of step"));
+  EXPECT_THAT(error({.method = "sr_ste", .switch_share = 0.2}), HasSubstr("not of sr_ste"));
+  EXPECT_THAT(error({.method = "activations"}), HasSubstr("hint: model.activation squared_relu"));
   EXPECT_THAT(error({.method = "masked_decay"}, 50),
               HasSubstr("train.sparsity needs a width of the MLP that is a multiple of 4, not 50"));
 }
