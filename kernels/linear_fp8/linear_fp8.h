@@ -6,7 +6,7 @@ namespace weft::kernels {
 
 /// A matrix of FP8 numbers that stand for others: element = code x inverse_scale.
 struct Fp8Matrix {
-  TensorView codes;          ///< E4M3 or E5M2, contiguous, at a multiple of 16 bytes
+  TensorView codes;  ///< E4M3 or E5M2, contiguous, at a multiple of 16 bytes
   /// [1] f32 at a multiple of 16 bytes, read when the stream comes to it.
   TensorView inverse_scale;
 };

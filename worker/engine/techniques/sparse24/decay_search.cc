@@ -53,7 +53,7 @@ double SearchedDecay(std::span<const float> rates, int64_t run) {
 Status DecaySearch::OnTraining(const TrainingParts& parts) {
   parts_ = parts;
   if (spec_.decay_search_steps == 0) return OkStatus();
-  return first_.Allocate(parts, {.prefix = "sparse24/first/"});
+  return first_.Allocate(parts, {.prefix = "sparse24/first/", .suffix = ""});
 }
 
 int64_t DecaySearch::RunOf(int64_t step) const {
