@@ -231,6 +231,12 @@ TEST(ValidateJob, AsksForWhatFp8Multiplies) {
     job.resources.ranks = job.resources.tensor_parallel = 2;
   }));
   EXPECT_THAT(error([](JobSpec& job) {
+                job.model.family = "llama";
+                job.model.heads = job.model.kv_heads = 1;
+                job.model.head_width = 8;
+              }),
+              HasSubstr("the width of all heads together is 8"));
+  EXPECT_THAT(error([](JobSpec& job) {
                 job.train.fp8.bf16_first_blocks = job.model.layers - 1;
                 job.train.fp8.bf16_last_blocks = 1;
               }),

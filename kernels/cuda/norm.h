@@ -131,8 +131,8 @@ __host__ __device__ constexpr int SummedColumns(int width, int threads, int coun
 }
 
 /// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2,
-/// SummedColumns], where each element has one thread. The kCount neighbours of a thread are
-/// `threads` apart there, so that a warp meets all banks.
+/// SummedColumns], where each element has one thread. Eight neighbours of a thread are `threads`
+/// apart there, so that a warp meets all banks; four are one access.
 template <bool kCentered, bool kPart, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads)
     NormBackwardKernel(NormBackwardRows<T> a, int warps) {
@@ -143,9 +143,15 @@ __global__ void __launch_bounds__(kRowThreads)
   RowGroup group(warps);
   const int first = group.thread * kCount, step = group.threads * kCount;
   const int summed = SummedColumns(a.width, group.threads, kCount);
-  float* own = DynamicShared<float>() + int64_t{group.index} * 2 * summed + group.thread;
+  constexpr bool kSpread = kCount > 4;
+  const int apart = kSpread ? group.threads : 1;
+  float* own =
+      DynamicShared<float>() + int64_t{group.index} * 2 * summed + (kSpread ? group.thread : first);
   if (a.partial != nullptr) {
-    for (int c = 0; c < 2 * summed; c += group.threads) own[c] = 0;
+    for (int c = 0; first + c < a.width; c += step) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) own[c + k * apart] = own[summed + c + k * apart] = 0;
+    }
   }
   const int64_t stride = int64_t{gridDim.x} * group.groups;
   for (int64_t top = int64_t{blockIdx.x} * group.groups; top < a.rows; top += stride) {
@@ -185,7 +191,7 @@ __global__ void __launch_bounds__(kRowThreads)
         sums[0] += g * normed;
         sums[1] += g;
         if (a.partial != nullptr) {
-          float* const sum = own + i * step + k * group.threads;
+          float* const sum = own + i * step + k * apart;
           *sum += dy[k] * normed;
           if constexpr (kCentered) sum[summed] += dy[k];
         }
@@ -221,8 +227,8 @@ __global__ void __launch_bounds__(kRowThreads)
   __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < 2 * a.width; c += static_cast<int>(blockDim.x)) {
     const int half = c < a.width ? 0 : 1, column = c - half * a.width, of_step = column % step;
-    const float* all = DynamicShared<float>() + half * summed + column - of_step +
-                       of_step % kCount * group.threads + of_step / kCount;
+    const int place = kSpread ? of_step % kCount * apart + of_step / kCount : of_step;
+    const float* all = DynamicShared<float>() + half * summed + column - of_step + place;
     float sum = 0;
     for (int g = 0; g < group.groups; ++g) sum += all[g * 2 * summed];
     a.partial[int64_t{blockIdx.x} * 2 * a.width + c] = sum;

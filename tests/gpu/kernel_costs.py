@@ -141,6 +141,7 @@ ROWS = [
     ("Add", "add", "add/1572864/bf16", "6*T*C", "0", {}),
     ("Scale", "scale, in place", "scale/1572864/bf16", "4*T*C", "0", {}),
     ("AddScaled", "add a multiple, to f32", "add_scaled/1572864/bf16", "10*T*C", "0", {}),
+    ("AddSign", "add a multiple of signs, in f32", None, "12*T*C", "0", {}),
     ("ApplyMask", "apply a mask, in place", "apply_mask/1572864/bf16", "5*T*C", "0", {}),
     ("Fill", "fill", "fill/1572864/bf16", "2*T*C", "0", {}),
     ("Cast", "cast f32 to bf16", "cast/1572864/f32-bf16", "6*T*C", "0", {}),

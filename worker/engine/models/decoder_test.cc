@@ -89,7 +89,7 @@ std::vector<Variant> Variants() {
       {"llama, few heads", With([](ModelSpec& s) {
          Llama(s);
          s.heads = s.kv_heads = 1;
-         s.head_width = 8;
+         s.head_width = 16;
        })},
       {"mixtral", With([](ModelSpec& s) {
          Llama(s);

@@ -70,11 +70,13 @@ class Fp8Cost : public TechniqueCost {
                           "; hint: train.precision fp8, or leave train.fp8 out");
     }
     if (!model.import_path.empty()) return OkStatus();
-    const std::array<std::pair<std::string_view, int64_t>, 3> sizes = {
+    const std::array<std::pair<std::string_view, int64_t>, 4> sizes = {
         {{"model.width", model.width},
-         {"the rows of queries, keys and values together, model.width + 2 x model.kv_heads x head "
+         {"the width of all heads together", QueryWidth(model)},
+         {"the rows of queries, keys and values together, (model.heads + 2 x model.kv_heads) x "
+          "head "
           "width,",
-          model.width + 2 * KvWidth(model)},
+          QkvWidth(model)},
          {"the width of the MLP", MlpWidth(model)}}};
     const int64_t ranks = job.resources.tensor_parallel;
     const std::string parts =
