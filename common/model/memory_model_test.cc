@@ -83,7 +83,7 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   train.fp8.bf16_last_blocks = 2;
   inputs.format_blocks = FormatBlocksOf(*inputs.precision, train);
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
-            4 * stored + 2 * packed + 10 * 4 * 2 * (100 + 4) * 4);
+            4 * stored + 2 * packed + 10 * 4 * 2 * (100 + 8) * 4);
 
   inputs = Gpt2Inputs();
   inputs.ranks = 2;

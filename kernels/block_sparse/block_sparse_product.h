@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "kernels/block_sparse/block_pattern.h"
 #include "kernels/cuda/row_map.h"
 

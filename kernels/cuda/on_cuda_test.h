@@ -6,9 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device.h"
-#ifdef WEFT_HOST_EXECUTION
-#include "tests/gpu/host/streams.h"
-#endif
 
 namespace weft::kernels {
 
@@ -19,15 +16,7 @@ class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
-#ifdef WEFT_HOST_EXECUTION
-    host_cuda::DeferWork(true);
-#endif
     Open(8);
-  }
-  void TearDown() override {
-#ifdef WEFT_HOST_EXECUTION
-    host_cuda::DeferWork(false);
-#endif
   }
 
   /// Goes on with the kernels for devices of up to this compute capability (major), attention by
@@ -39,9 +28,7 @@ class OnCuda : public ::testing::Test {
     state_ = *std::move(state);
   }
 
-  Stream stream() {
-    return state_->stream();
-  }
+  Stream stream() { return state_->stream(); }
 
   std::unique_ptr<cuda::StreamState> state_;
 };

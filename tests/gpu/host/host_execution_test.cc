@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -29,6 +30,18 @@ constexpr bool kAsan = true;
 #else
 constexpr bool kAsan = false;
 #endif
+
+// Tests of kernels have their work deferred: who reads a result too soon gets another one.
+class DeferredWork : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo& test) override {
+    host_cuda::DeferWork(std::string_view(test.test_suite_name()).ends_with("OnCuda"));
+  }
+  void OnTestEnd(const ::testing::TestInfo& /*test*/) override { host_cuda::DeferWork(false); }
+};
+const bool kDeferred = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new DeferredWork);
+  return true;
+}();
 
 class HostExecution : public ::testing::Test {
  protected:

@@ -254,8 +254,8 @@ TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
 }
 
 /// `kind` for all matrices of one block, with low rank.
-JobSpec StructuredJob(const std::string& kind) {
-  JobSpec job = Job(4);
+JobSpec StructuredJob(const std::string& kind, int64_t global_batch) {
+  JobSpec job = Job(global_batch);
   job.model.layers = 1;
   job.model.width = 64;
   job.model.structured_matrices.kind = kind;
@@ -270,7 +270,7 @@ TEST_F(TrainerOnCuda, TrainingOfStructuredMatricesFollowsTheCpu) {
   RandomTokens data(50, 16);
   for (const char* kind : {"monarch", "pixelfly"}) {
     SCOPED_TRACE(kind);
-    Compare(StructuredJob(kind), TinyPlan("fp32", 2, 2), data, 2);
+    Compare(StructuredJob(kind, 4), TinyPlan("fp32", 2, 2), data, 2);
   }
 }
 
@@ -342,7 +342,7 @@ TEST_F(TrainerOnCuda, GraphsFollowLossScalesAndFp8Scales) {
   job.optimizer.name = "muon";
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 4), 2);
   for (const char* kind : {"monarch", "pixelfly"}) {
-    EXPECT_EQ(CompareWithEager(StructuredJob(kind), TinyPlan("bf16", 2), data, 4), 2) << kind;
+    EXPECT_EQ(CompareWithEager(StructuredJob(kind, 2), TinyPlan("bf16", 2), data, 4), 2) << kind;
   }
 }
 

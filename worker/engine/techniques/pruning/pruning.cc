@@ -15,7 +15,7 @@
 #include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/optim/optimizer_state.h"
-#include "worker/engine/techniques/pruning/mask_choice.h"
+#include "worker/engine/techniques/mask_choice.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/pruning/pruning_scores.h"
 #include "worker/engine/techniques/pruning/synaptic_flow.h"

@@ -11,7 +11,7 @@
 
 #include "common/rng.h"
 #include "kernels/elementwise/elementwise.h"
-#include "worker/engine/techniques/pruning/mask_choice.h"
+#include "worker/engine/techniques/mask_choice.h"
 #include "worker/engine/techniques/structured_pruning/coefficients.h"
 #include "worker/engine/techniques/structured_pruning/structured_pruning_cost.h"
 #include "worker/engine/techniques/technique.h"

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/pruning/mask_choice.h"
+#include "worker/engine/techniques/mask_choice.h"
 
 #include <algorithm>
 #include <cstddef>
