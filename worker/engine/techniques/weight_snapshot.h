@@ -9,8 +9,8 @@
 
 namespace weft::engine {
 
-/// A copy of everything that this rank updates, in f32, which stays with the state of the optimizer: the
-/// weights that a training goes back to. Not thread-safe.
+/// A copy of everything that this rank updates, in f32, which stays with the state of the
+/// optimizer: the weights that a training goes back to. Not thread-safe.
 class WeightSnapshot {
  public:
   /// Allocates memory. In checkpoints a copy is called prefix, the name of the parameter, suffix.
