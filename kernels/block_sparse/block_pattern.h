@@ -23,7 +23,7 @@ struct BlockList {
 };
 
 /// Which square blocks of a matrix may be other than zero: places of a grid. Block number i of the
-/// matrix is [size, size] of an array [count, size, size]. Immutable but for CopyTo.
+/// matrix is [size, size] of an array [count, size, size]. Immutable, except in CopyTo.
 class BlockPattern {
  public:
   struct Place {

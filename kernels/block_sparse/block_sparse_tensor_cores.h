@@ -21,8 +21,8 @@ __device__ __forceinline__ void LoadLeftOfColumns(uint32_t (&a)[4], const UnitTi
   ptx::LoadMatricesTransposed(a, tile.PieceFrom(offset, row, column / 8));
 }
 
-/// A block of threads computes kRows rows of a unit, in steps of a unit of some block, of which
-/// kStages - 1 are on their way. Four warps share its rows.
+/// A block of threads computes kRows rows of a unit. Each step multiplies a unit of a block of the
+/// matrix; kStages - 1 units are being copied meanwhile. Four warps share the rows.
 struct BlockProductTile {
   static constexpr int kRows = 128, kStages = 3;
   static constexpr int kWarpRows = kRows / (kBlockSparseThreads / kWarp);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlockSparseThreads, 4)
                                           product.out.stride, warp_row, rows - warp_row, width);
 }
 
-/// Rows that a gradient sums in a step, of which each warp has 16, and the steps on their way.
+/// A gradient sums kDepth rows in a step, 16 in each warp, and copies kStages - 1 steps ahead.
 struct BlockGradientTile {
   static constexpr int kDepth = 64, kStages = 3, kWarps = kBlockSparseThreads / kWarp;
   static constexpr int kStageBytes = 2 * UnitTile::Bytes(kDepth);

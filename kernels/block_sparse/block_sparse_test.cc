@@ -51,7 +51,7 @@ TEST(BlockSparse, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message({16, 1, 2, {{0, 0}, {0, 0}}}), invalid);
   EXPECT_EQ(message({16, 1, 2, {{0, 0}, {0, 2}}}), invalid);
   EXPECT_EQ(message({8, 2, 4, {{0, 0}, {0, 1}}}), invalid);
-  EXPECT_NE(message({16, 1, 2, {{0, 0}}}), "OK") << "one block, of which there are two";
+  EXPECT_NE(message({16, 1, 2, {{0, 0}}}), "OK") << "a block that is listed twice";
   EXPECT_EQ(BlockSparseForward({}, {nullptr, x, blocks, {}, y}).code(), StatusCode::kInvalid);
 }
 

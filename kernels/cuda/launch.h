@@ -37,7 +37,7 @@ inline unsigned CeilDiv(int64_t count, int64_t size) {
 template <class... Params, class... Args>
 Status Launch(const Stream& stream, std::string_view op, const LaunchShape& shape,
               void (*kernel)(Params...), Args&&... args) {
-  // 48 KiB are given without asking, of which kernels have up to 16 as static variables.
+  // A kernel gets 48 KiB without asking. Up to 16 of them are its static variables.
   constexpr size_t kWithoutAsking = 32 << 10;
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return OkStatus();
   if (shape.shared_bytes > kWithoutAsking) {

@@ -279,9 +279,9 @@ WEFT_INLINE int CodeOf(const float* from) {
 #endif
 }
 
-// Counts first, so that each entry goes to its place at once. Without branches but for a column of
-// four elements: which list is next cannot be foreseen. What belongs to no list is written behind
-// the last entry.
+// Counts first, so that each entry goes to its place at once. Only a column of four elements takes
+// a branch: which list is next cannot be predicted. What belongs to no list is written behind the
+// last entry.
 void ListColumns(const float* from, int64_t stride, int64_t rows, SparseGroup& group,
                  uint16_t* entries, float* values) {
   uint8_t codes[kMostSparseDepth];

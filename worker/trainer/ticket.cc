@@ -32,6 +32,9 @@ Result<std::map<std::string, int64_t>> UnitsByName(Env& env, const std::string& 
                           SafetensorsFile::Open(env, JoinPath(folder, file.name)));
     for (const SafetensorsView& tensor : tensors.tensors()) {
       if (!tensor.name.starts_with(name.prefix) || !tensor.name.ends_with(name.suffix)) continue;
+      if (tensor.shape.size() != 1 || tensor.shape[0] == 0) {
+        return InvalidError(file.name + ": " + tensor.name + " is no mask of units");
+      }
       units[tensor.name] = static_cast<int64_t>(tensor.shape[0]);
     }
   }
@@ -90,11 +93,18 @@ Status LoadTicket(Env& env, const std::string& folder, const engine::CheckpointM
     const Shape& shape = whole[from].shape;
     const bool ends = EndsSubLayer(parameter.role);
     const bool matrix = shape.rank == 2;
+    if (ends && !matrix) mask = nullptr;  // A bias of the sub-layer's result is kept whole.
+    const int64_t extent = ends ? shape.Elements() / shape[0] : shape[0];
+    if (mask != nullptr && extent % std::ssize(*mask) != 0) {
+      return InvalidError("the masks of the checkpoint have " + std::to_string(std::ssize(*mask)) +
+                          " units, which do not divide " + parameter.name);
+    }
     const std::vector<int64_t> rows = Kept(ends ? nullptr : mask, shape[0]);
-    const std::vector<int64_t> columns =
-        Kept(ends && matrix ? mask : nullptr, shape.Elements() / shape[0]);
-    WEFT_CHECK(std::ssize(rows) * std::ssize(columns) == parameter.shape.Elements(),
-               "masks keep as much as the ticket has of " + parameter.name);
+    const std::vector<int64_t> columns = Kept(ends ? mask : nullptr, shape.Elements() / shape[0]);
+    if (std::ssize(rows) * std::ssize(columns) != parameter.shape.Elements()) {
+      return InvalidError("the masks of the checkpoint keep another share of " + parameter.name +
+                          " than model.structured_pruning says");
+    }
     std::vector<float> values(static_cast<size_t>(shape.Elements())), kept;
     WEFT_RETURN_IF_ERROR(engine::Download(whole.stream(), whole.value(from), values.data()));
     kept.reserve(rows.size() * columns.size());

@@ -80,7 +80,7 @@ Status CheckRounds(const PruningSpec& spec, int64_t steps) {
       "train.steps " + std::to_string(steps) + " are no first training with " +
       std::to_string(rounds.rounds) + " rounds that go back to train.pruning.rewind_step " +
       std::to_string(rounds.rewind_step) + " and are as long from there on; hint: train.steps " +
-      std::to_string(longer.AllSteps()) + ", of which each training has " +
+      std::to_string(longer.AllSteps()) + "; each training then has " +
       std::to_string(longer.steps));
 }
 
@@ -179,7 +179,7 @@ double DropRate(const PruningSpec& spec, int64_t step, int64_t steps) {
 int64_t PruningRounds(const PruningSpec& spec) {
   if (spec.rounds > 0) return spec.rounds;
   if (spec.method == "synflow") return 100;
-  // So many powers of 0.8; what rounding adds to one is none.
+  // A round keeps 0.8 of the weights. The last term leaves out a round that only rounding adds.
   return std::llround(std::ceil(std::log(spec.density) / std::log(0.8) - 1e-9));
 }
 

@@ -403,11 +403,22 @@ TEST(PruningTest, StepsOfALotteryTicketHaveToBeThoseOfItsTrainings) {
   JobSpec job = TicketJob(0.3, 2, 4);
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   job.train.steps += 1;
-  EXPECT_NE(ValidateJob(job).message().find("hint: train.steps 25, of which each training has 11"),
+  EXPECT_NE(ValidateJob(job).message().find("hint: train.steps 25; each training then has 11"),
             std::string::npos)
       << ValidateJob(job).message();
   job.train.pruning.rewind_step = 40;
   EXPECT_EQ(ValidateJob(job).code(), StatusCode::kInvalid);
+}
+
+// Gives `copy` the state of `original`, as a checkpoint does.
+void RestoreFrom(const PrunedTraining& original, PrunedTraining& copy) {
+  const auto from = original.run.trainer->StateTensors();
+  const auto to = copy.run.trainer->StateTensors();
+  ASSERT_EQ(from.size(), to.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+  }
+  copy.run.trainer->Restored(original.run.trainer->counters());
 }
 
 TEST(PruningTest, ARestoredLotteryTicketGoesOnBitForBit) {
@@ -418,13 +429,7 @@ TEST(PruningTest, ARestoredLotteryTicketGoesOnBitForBit) {
     for (int64_t i = 0; i < stop; ++i) original.run.Step();
     PrunedTraining copy(job);
     for (int64_t i = 0; i < 2; ++i) copy.run.Step();  // forgotten
-    const auto from = original.run.trainer->StateTensors();
-    const auto to = copy.run.trainer->StateTensors();
-    ASSERT_EQ(from.size(), to.size());
-    for (size_t i = 0; i < from.size(); ++i) {
-      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
-    }
-    copy.run.trainer->Restored(original.run.trainer->counters());
+    RestoreFrom(original, copy);
     while (!original.run.trainer->finished()) {
       EXPECT_EQ(original.run.Step().loss, copy.run.Step().loss);
     }
@@ -442,13 +447,7 @@ TEST(PruningTest, ARestoredStateGoesOnBitForBit) {
         for (int64_t i = 0; i < stop; ++i) original.run.Step();
         PrunedTraining copy(job, precision);
         for (int64_t i = 0; i < 2; ++i) copy.run.Step();  // forgotten
-        const auto from = original.run.trainer->StateTensors();
-        const auto to = copy.run.trainer->StateTensors();
-        ASSERT_EQ(from.size(), to.size());
-        for (size_t i = 0; i < from.size(); ++i) {
-          std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
-        }
-        copy.run.trainer->Restored(original.run.trainer->counters());
+        RestoreFrom(original, copy);
         for (int64_t i = 0; i < 4; ++i) {
           const StepReport a = original.run.Step(), b = copy.run.Step();
           EXPECT_EQ(a.loss, b.loss);

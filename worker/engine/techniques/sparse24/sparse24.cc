@@ -149,7 +149,9 @@ class Sparse24 : public Technique {
 
   std::vector<NamedTensor> StateTensors() override {
     std::vector<NamedTensor> tensors = search_.StateTensors();
-    if (switch_) tensors = switch_->StateTensors();
+    if (switch_) {
+      for (NamedTensor& tensor : switch_->StateTensors()) tensors.push_back(std::move(tensor));
+    }
     for (const Sparse24Layer::Part& part : factory_.Parts()) {
       const std::string& name = (*parts_.parameters)[part.parameter].name;
       tensors.push_back({.name = kSparse24Masks + name,
