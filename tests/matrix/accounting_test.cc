@@ -37,6 +37,7 @@ struct Way {
   int64_t context = 1;
   std::string method = "ring";
   std::vector<std::string> freeze = {};
+  bool lora = false;
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -123,6 +124,9 @@ std::vector<Way> Ways() {
        .chunks = 2,
        .context = 2,
        .freeze = {"transformer.w*", "*.h.0.*", "*.h.2.attn.*"}},
+      {.name = "loraAndZero1", .data = 2, .zero_stage = 1, .lora = true},
+      {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .lora = true},
+      {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .lora = true},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -149,6 +153,10 @@ JobSpec JobOfWay(const Way& way) {
   resources.micro_batch = 1;
   job.model.family = way.family;
   job.model.freeze = way.freeze;
+  if (way.lora) {
+    job.model.peft.method = "lora";
+    job.model.peft.target_modules = {"all-linear"};
+  }
   resources.expert_parallel = way.expert;
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;

@@ -164,6 +164,15 @@ Choice Monarch(bool attention) {
           }};
 }
 
+/// On the default layers, or on all.
+Choice Lora(bool everywhere) {
+  return {everywhere ? "lora everywhere" : "lora", Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            if (everywhere) job.model.peft.target_modules = {"all-linear"};
+          }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -264,6 +273,7 @@ std::vector<Axis> MakeAxes() {
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels")},
       {{"whole matrices", Effect::kOwnTraining, Nothing}, Monarch(false), Monarch(true)},
+      {{"all trained", Effect::kOwnTraining, Nothing}, Lora(false), Lora(true)},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),
