@@ -35,9 +35,19 @@ bool Trains(const ModelShape& shape, ParameterRole role) {
 }
 
 bool TrainsClassifier(const ModelShape& shape) {
-  if (shape.spec.freeze.empty()) return true;
+  if (!FreezesAny(shape.spec)) return true;
   for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
     if (IsClassifier(shape.spec, parameter)) return !parameter.frozen;
+  }
+  return false;
+}
+
+/// Whether a norm before the first product of this layer's block is trained.
+bool TrainsFirstNorm(const ModelSpec& model, int64_t layer) {
+  if (!FreezesAny(model)) return true;
+  for (const ParameterInfo& parameter : BlockParameters(model, BlockOfLayer(model, layer))) {
+    if (IsAttention(parameter.role)) return false;
+    if (!parameter.frozen) return true;
   }
   return false;
 }
@@ -45,7 +55,7 @@ bool TrainsClassifier(const ModelShape& shape) {
 /// Layers with a weight among those of `which` that gets a gradient.
 template <class Which>
 int64_t LayersTraining(const ModelShape& shape, const Which& which) {
-  if (shape.spec.freeze.empty()) return shape.spec.layers;
+  if (!FreezesAny(shape.spec)) return shape.spec.layers;
   int64_t layers = 0;
   for (int64_t layer = 0; layer < shape.spec.layers; ++layer) {
     for (const ParameterInfo& parameter :
@@ -65,8 +75,8 @@ struct BlockProduct {
 };
 
 /// The products of the layers with roles that `which` says, of weights and of what is in their
-/// place. `without_input`: of the first layers that have a backward pass, those whose input has no
-/// gradient.
+/// place or besides. `without_input`: of the first layers that have a backward pass, those whose
+/// input has no gradient.
 template <class Which>
 std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which,
                                            int64_t without_input) {
@@ -81,25 +91,33 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
     bool trains = false;
-    const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool trained, bool again) {
+    const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool differentiates_input,
+                         bool trained, bool again) {
       BlockProduct& product =
           products.try_emplace({rows, columns}, BlockProduct{rows, columns}).first->second;
       product.forward += (again && backward && trained ? 2 : 1) * times;
-      if (input) product.input += times;
+      if (differentiates_input) product.input += times;
       if (trained) product.weight += times;
     };
     for (const ParameterInfo& parameter : block) {
       if (!parameter.matrix() || !which(parameter.role)) continue;
       if (!parameter.in_place_of.empty()) {
-        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
+        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products, input,
             !parameter.frozen, parameter.multiplied_again);
+        continue;
+      }
+      if (parameter.adapter != AdapterSide::kNone) {
+        // What the second of two factors reads has a gradient, whatever the first one reads.
+        add(parameter.shape[0], parameter.shape[1], 1,
+            parameter.adapter == AdapterSide::kOutput ? backward : input, !parameter.frozen,
+            parameter.multiplied_again);
         continue;
       }
       out += parameter.shape[0];
       in = parameter.shape[1];
       trains = trains || !parameter.frozen;
     }
-    if (out > 0) add(out, in, 1, trains, false);
+    if (out > 0) add(out, in, 1, input, trains, false);
   }
   std::vector<BlockProduct> list;
   for (const auto& [size, product] : products) list.push_back(product);
@@ -176,7 +194,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t backward = model.layers - shape.first_trained_layer;
   auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, const auto& which,
                            int64_t without_input = 0) {
-    if (shape.replaces_weights) {
+    if (shape.replaces_weights || shape.has_adapters) {
       for (const BlockProduct& of : ProductsOfBlocks(shape, which, without_input)) {
         add(name, tokens, of.in, of.out, of.forward, of.input, of.weight);
       }
@@ -186,8 +204,9 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
         LayersTraining(shape, which));
   };
   // The lowest block has nothing to tell, unless a norm stands before its products.
-  const bool lowest_ends = backward > 0 && !shape.trains_embeddings && !shape.trained_before &&
-                           NormPositionOf(model) != "pre";
+  const bool lowest_ends =
+      backward > 0 && !shape.trains_embeddings && !shape.trained_before &&
+      (NormPositionOf(model) != "pre" || !TrainsFirstNorm(model, shape.first_trained_layer));
   const int64_t once = shape.first_trained_layer == 0 ? 1 : 0;
   if (FactorisedEmbedding(model) && shape.embeds) {
     add("embedding in", tokens, e, c, 1, once, once);

@@ -23,6 +23,10 @@ int64_t& CountOf(ParameterCounts& counts, ParameterRole role) {
 bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
   if (parameter.role == ParameterRole::kRouter) return true;
+  // A replicated adapter sees a part of its inputs, or of the gradients of its results.
+  if (parameter.adapter != AdapterSide::kNone) {
+    return (parameter.adapter == AdapterSide::kInput) != EndsSubLayer(parameter.role);
+  }
   return shape.sequence_parallel &&
          (parameter.role == ParameterRole::kNorm || IsBranchScale(parameter.role) ||
           parameter.role == ParameterRole::kEmbeddingProjection);
@@ -117,6 +121,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       packed_padding += here * parameter.PackedPadding();
     }
     if (!parameter.in_place_of.empty()) replaces_weights = true;
+    if (!parameter.adapter_of.empty()) has_adapters = true;
     const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
     if (sources_of_it.empty()) continue;
     derived += elements;

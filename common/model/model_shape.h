@@ -31,7 +31,7 @@ struct StageShape {
   int64_t blocks = 0;
   bool first = true;
   bool last = true;
-  /// Which blocks of the network, in order: where model.freeze treats them differently.
+  /// Which blocks of the network, in order: where anything is frozen.
   std::vector<int64_t> which = {};
 };
 
@@ -85,7 +85,7 @@ struct ModelShape {
   bool embeds = true;              ///< The layers before the blocks are here ...
   bool has_head = true;            ///< ... and those after them.
   ParameterCounts counts;
-  int64_t trained = 0;         ///< Numbers that model.freeze leaves to be trained.
+  int64_t trained = 0;         ///< Numbers that are not frozen.
   int64_t stored = 0;          ///< All numbers in memory, with sources and padded vocabulary.
   int64_t stored_trained = 0;  ///< Those that have a gradient.
   int64_t stored_trained_experts = 0;  ///< Those of them that are of experts.
@@ -102,7 +102,8 @@ struct ModelShape {
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.
   int64_t largest_derived = 0;    ///< Numbers of the largest of those weights ...
   int64_t largest_source = 0;     ///< ... and of the largest source.
-  bool replaces_weights = false;  ///< Some layer of a block has tensors in place of its weight.
+  bool replaces_weights = false;  ///< Some layer of a block has tensors in place of its weight, ...
+  bool has_adapters = false;      ///< ... or besides it.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.
@@ -112,7 +113,7 @@ struct ModelShape {
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Any layer before the blocks.
   TrainedProducts trained_products;
-  bool trained_before = false;  ///< Where model.freeze is not empty: anything on stages before.
+  bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 
   int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
   ComputedShares computed;     ///< Of micro-batches of many sequences, see ComputedSharesOf.

@@ -52,22 +52,32 @@ inline bool IsHead(ParameterRole role) {
          role == ParameterRole::kClassifier;
 }
 
+/// Which side of its weight [out, in] a tensor that a layer has besides it (an adapter) shares.
+enum class AdapterSide : uint8_t {
+  kNone,    ///< It is no adapter.
+  kInput,   ///< Its columns are those of the weight.
+  kOutput,  ///< Its rows are those of the weight.
+};
+
 /// What is known of a parameter besides its name, its size and where it resides. Code that counts,
 /// groups, updates or saves parameters reads this: a name has no meaning except in files.
 struct ParameterAttributes {
   ParameterRole role = ParameterRole::kMlpUp;
   bool bias = false;    ///< What its layer adds.
-  bool frozen = false;  ///< Not trained: model.freeze names it.
+  bool frozen = false;  ///< Not trained: model.freeze names it, or a technique keeps it.
   int64_t block = -1;   ///< The distinct block of the network that it belongs to; -1: none.
   int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
   std::vector<int64_t> parts = {};  ///< Rows of matrices that lie one under the other in this one.
+  AdapterSide adapter = AdapterSide::kNone;  ///< Its role is that of its weight.
 
   bool operator==(const ParameterAttributes&) const = default;
 
+  /// Neither what a layer adds nor what it has besides a weight.
+  bool is_weight() const { return !bias && adapter == AdapterSide::kNone; }
   /// A matrix of an attention or MLP, both of whose sides grow with the model's width.
-  bool block_matrix() const { return !bias && (IsAttention(role) || IsMlp(role)); }
+  bool block_matrix() const { return is_weight() && (IsAttention(role) || IsMlp(role)); }
   /// The weight of the product that ends a sub-layer,
-  bool output_weight() const { return !bias && EndsSubLayer(role); }
+  bool output_weight() const { return is_weight() && EndsSubLayer(role); }
   /// and its bias.
   bool output_bias() const { return bias && EndsSubLayer(role); }
   /// A table whose rows are looked up before the blocks, in the forward pass alone.
@@ -91,6 +101,7 @@ struct ParameterInfo : ParameterAttributes {
   bool multiplied_again = false;  ///< The backward pass computes its product once more.
   std::string in_place_of = {};   ///< The weight that the network has this for
                                   ///< (TechniqueCost::ReplacementsOf); none: "".
+  std::string adapter_of = {};    ///< The weight that its layer has this besides; none: "".
 
   int64_t Elements() const {
     int64_t count = 1;

@@ -27,11 +27,11 @@ struct Builder {
     ParameterInfo& added = list.emplace_back();
     added.role = role;
     added.bias = bias;
-    added.frozen = IsFrozen(model, name);
     added.block = block;
     added.expert = expert;
     added.name = std::move(name);
     added.shape = std::move(shape);
+    added.frozen = IsFrozen(model, added.name) || FrozenByTechniques(model, added);
   }
   /// A table or vector with a row for each token or class.
   void AddTiled(std::string name, std::vector<int64_t> shape, ParameterRole role,
@@ -237,6 +237,14 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   std::vector<int64_t>& shape = parameter.shape;
   const bool block = IsAttention(parameter.role) || IsMlp(parameter.role);
   const bool table = parameter.role == ParameterRole::kTokenEmbedding || IsHead(parameter.role);
+  // An adapter is divided with the side of the weight that it shares.
+  if (parameter.adapter != AdapterSide::kNone) {
+    const bool input = parameter.adapter == AdapterSide::kInput;
+    if (input != EndsSubLayer(parameter.role)) return;
+    shape[input ? 1 : 0] /= columns;
+    for (int64_t& part : parameter.parts) part /= columns;
+    return;
+  }
   if (!block && !table) {
     // A norm, or positions.
     shape.back() /= rows;
@@ -288,6 +296,35 @@ std::vector<ParameterInfo> ReplaceWeights(const ModelSpec& model, std::vector<Pa
   return replaced;
 }
 
+/// Puts what layers have besides their weights behind what they have without techniques.
+std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  std::vector<ParameterInfo> with, waiting;
+  const auto end_layer = [&] {
+    for (ParameterInfo& adapter : waiting) with.push_back(std::move(adapter));
+    waiting.clear();
+  };
+  for (ParameterInfo& parameter : list) {
+    const bool of_layer = parameter.stacked || (parameter.bias && !IsBranchScale(parameter.role));
+    if (!of_layer) end_layer();
+    if (parameter.block >= 0 && parameter.matrix()) {
+      for (ParameterInfo& adapter : AdaptersOf(model, parameter)) {
+        adapter.frozen = IsFrozen(model, adapter.name) || FrozenByTechniques(model, adapter);
+        adapter.stacked = false;
+        adapter.adapter_of = parameter.name;
+        waiting.push_back(std::move(adapter));
+      }
+    }
+    with.push_back(std::move(parameter));
+  }
+  end_layer();
+  return with;
+}
+
+/// With all tensors of techniques.
+std::vector<ParameterInfo> WithTechniques(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  return AddAdapters(model, ReplaceWeights(model, std::move(list)));
+}
+
 void CountProductRows(std::vector<ParameterInfo>& parameters) {
   std::vector<ParameterInfo*> product;
   for (ParameterInfo& parameter : parameters) {
@@ -329,7 +366,7 @@ std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t 
 }
 
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
-  return ReplaceWeights(model, PlainBlockParameters(model, index));
+  return WithTechniques(model, PlainBlockParameters(model, index));
 }
 
 std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
@@ -339,7 +376,7 @@ std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
 }
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
-  std::vector<ParameterInfo> parameters = ReplaceWeights(model, PlainParametersOf(model));
+  std::vector<ParameterInfo> parameters = WithTechniques(model, PlainParametersOf(model));
   int64_t unit = 0;
   for (ParameterInfo& parameter : parameters) {
     unit = parameter.block >= 0 ? parameter.block + 1 : unit > 0 ? DistinctBlocks(model) + 1 : 0;
@@ -369,7 +406,7 @@ bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool firs
 }
 
 int64_t FirstTrainedBlock(const ModelSpec& model) {
-  if (model.freeze.empty()) return -1;
+  if (!FreezesAny(model)) return -1;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (!parameter.frozen) return parameter.unit - 1;
   }

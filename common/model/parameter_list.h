@@ -12,8 +12,8 @@ namespace weft {
 /// The parameters of a block, named as that of layer `index`.
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index);
 
-/// The same without techniques that have other tensors in place of weights
-/// (TechniqueCost::ReplacementsOf): those that files have. Likewise below.
+/// The same without techniques that have other tensors in place of weights or besides them
+/// (TechniqueCost::ReplacementsOf, AdaptersOf): those that files have. Likewise below.
 std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index);
 std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model);
 
@@ -46,6 +46,9 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
 /// may be of one of its blocks. Its `model` has its blocks alone, and a classifier of its own where
 /// the stage has none.
 bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last);
+
+/// Whether some parameters are not trained: model.freeze names them, or a technique keeps them.
+bool FreezesAny(const ModelSpec& model);
 
 /// The distinct block of the first trained parameter: -1 if it is before the blocks, the number of
 /// blocks if it is after them.

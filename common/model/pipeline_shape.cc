@@ -8,7 +8,6 @@
 
 #include "common/check.h"
 #include "common/model/model_counts.h"
-#include "common/model/parameter_list.h"
 #include "common/pipeline/cut_stages.h"
 
 namespace weft {
@@ -109,7 +108,7 @@ Result<std::vector<int64_t>> CutModel(const JobSpec& job, const std::vector<Stag
       static_cast<double>(QueryWidth(shape.spec)) * TwiceTheKeys(shape.spec, length);
   const double blocks = 6 * static_cast<double>(shape.body.all) + 6 * layers * attention;
   std::vector<double> costs(static_cast<size_t>(shape.spec.layers), blocks / layers);
-  for (int64_t i = 0; i < shape.spec.layers && !shape.spec.freeze.empty(); ++i) {
+  for (int64_t i = 0; i < shape.spec.layers && FreezesAny(shape.spec); ++i) {
     const ModelShape block(shape.spec, {1, false, false, {i}}, 1, false);
     const ParameterUses& body = block.body;
     const double passes = block.first_trained_layer == 0 ? 6 : 2;
@@ -141,7 +140,7 @@ ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cu
                          int64_t rank) {
   std::vector<int64_t> which = BlocksOfStages(cut, ranks, rank);
   StageShape here{std::ssize(which), rank == 0, rank + 1 == ranks};
-  if (!whole.spec.freeze.empty()) here.which = std::move(which);
+  if (FreezesAny(whole.spec)) here.which = std::move(which);
   ModelShape shape(whole.spec, here, whole.tensor, whole.sequence_parallel, whole.tensor_rows,
                    whole.expert_ranks);
   shape.masked_share = whole.masked_share;

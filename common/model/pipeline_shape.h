@@ -11,6 +11,7 @@
 #include "common/model/in_flight_activations.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
+#include "common/model/parameter_list.h"
 #include "common/model/pass_memory.h"
 #include "common/pipeline/cut_stages.h"
 #include "common/pipeline/schedule.h"
@@ -45,7 +46,7 @@ class StageShapes {
   explicit StageShapes(const ModelShape& whole);
 
   /// Blocks are all alike. Where they are not, because some are frozen, stages say which they have.
-  bool alike() const { return whole_.spec.freeze.empty(); }
+  bool alike() const { return !FreezesAny(whole_.spec); }
   const ModelShape& whole() const { return whole_; }
 
   /// A part of the network, with one of its ends or none.

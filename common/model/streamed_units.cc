@@ -120,7 +120,7 @@ FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes, bool 
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
-  if (model.freeze.empty()) return 0;
+  if (!FreezesAny(model)) return 0;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (!parameter.frozen) return parameter.unit;
   }

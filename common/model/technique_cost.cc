@@ -23,6 +23,26 @@ std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const Paramete
   return {};
 }
 
+std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::vector<ParameterInfo> tensors = technique->AdaptersOf(model, weight);
+    if (!tensors.empty()) return tensors;
+  }
+  return {};
+}
+
+bool FreezesAny(const ModelSpec& model) {
+  return !model.freeze.empty() ||
+         std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                     [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
+}
+
+bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter) {
+  return std::any_of(
+      TechniqueCosts().begin(), TechniqueCosts().end(),
+      [&](const TechniqueCost* technique) { return technique->Freezes(model, parameter); });
+}
+
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
   ProductNumbers sum;
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -35,10 +55,10 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
 }
 
 bool TellsBlocksApart(const ModelSpec& model) {
-  return !model.freeze.empty() || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
-                                              [&](const TechniqueCost* technique) {
-                                                return technique->TellsBlocksApart(model);
-                                              });
+  return FreezesAny(model) || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                                          [&](const TechniqueCost* technique) {
+                                            return technique->TellsBlocksApart(model);
+                                          });
 }
 
 Status CheckTechniques(const JobSpec& job) {

@@ -109,13 +109,26 @@ class TechniqueCost {
     return {};
   }
 
-  /// The tensors that the network has in place of `weight`, a weight of a layer of a block, or
-  /// besides it, in the order in which the layer registers them; none where it has the weight
-  /// alone. Products read matrices among them; ParameterInfo::products says how.
+  /// The tensors that the network has in place of `weight`, a weight of a layer of a block, in the
+  /// order in which the layer registers them; none where it has the weight itself. Products read
+  /// matrices among them; ParameterInfo::products says how.
   virtual std::vector<ParameterInfo> ReplacementsOf(const ModelSpec&,
                                                     const ParameterInfo& /*weight*/) const {
     return {};
   }
+
+  /// The tensors that a layer of a block has besides its `weight`, each with its AdapterSide, in
+  /// the order in which the layer registers them; none where it has the weight alone. Products read
+  /// them.
+  virtual std::vector<ParameterInfo> AdaptersOf(const ModelSpec&,
+                                                const ParameterInfo& /*weight*/) const {
+    return {};
+  }
+
+  /// Whether it keeps any parameter of the network as it is,
+  virtual bool FreezesAny(const ModelSpec&) const { return false; }
+  /// and this one.
+  virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
 
   /// What the products of such a sub-layer want for each token, besides what dense ones do. It
   /// follows from the model, which may be one stage of the network; what they want for each weight
@@ -185,6 +198,8 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
+std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
+bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);

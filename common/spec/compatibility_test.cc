@@ -173,6 +173,12 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
        }},
+      {FeatureOf("peft"), [](JobSpec& job) { job.model.peft.method = "lora"; }},
+      {FeatureOf("peft", 0),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.layers_to_transform = {0};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

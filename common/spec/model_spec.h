@@ -203,6 +203,40 @@ struct StructuredPruningSpec {
   }
 };
 
+/// A pre-trained network that is adapted with few parameters: it stays as it is, and tensors that
+/// its layers get besides are trained. Fields as in Hugging Face's peft library.
+struct PeftSpec {
+  std::string method = "none";
+  int64_t rank = 8;
+  double alpha = 8;
+  bool use_rslora = false;
+  std::vector<std::string> target_modules;
+  std::vector<int64_t> layers_to_transform;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(
+        Field("method",
+              "lora: each chosen weight W gets two factors of low rank, y = x W^T + scale (x A^T) "
+              "B^T, and all else is frozen (Hu et al. 2021, arXiv 2106.09685).")
+            .OneOf({"none", "lora"}),
+        self.method);
+    visit(Field("rank", "Rows of A and columns of B.").Range(1, 4096), self.rank);
+    visit(Field("alpha", "scale is alpha / rank.").Range(0, 1e6), self.alpha);
+    visit(Field("use_rslora",
+                "scale is alpha / sqrt(rank), which high ranks want (Kalajdzievski 2023, arXiv "
+                "2312.03732)."),
+          self.use_rslora);
+    visit(
+        Field("target_modules",
+              "Linear layers of the blocks by Hugging Face's names: q_proj, c_attn, ..., the last "
+              "parts of a name or a pattern (with *) of a whole one; all-linear: every one. "
+              "Empty: c_attn (gpt2), q_proj and v_proj (llama), query and value (bert, vit)."),
+        self.target_modules);
+    visit(Field("layers_to_transform", "Blocks, from 0; empty: all."), self.layers_to_transform);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -238,6 +272,7 @@ struct ModelSpec {
   StochasticDepthSpec stochastic_depth;
   StructuredMatricesSpec structured_matrices;
   StructuredPruningSpec structured_pruning;
+  PeftSpec peft;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -342,6 +377,7 @@ struct ModelSpec {
           self.structured_matrices);
     visit(Field("structured_pruning", "Heads and neurons that the exported model lacks."),
           self.structured_pruning);
+    visit(Field("peft", "A frozen network with few trained parameters besides."), self.peft);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/model/parameter_list.h"
 #include "coordinator/planner/model_parallel_time.h"
 #include "coordinator/planner/step_time.h"
 
@@ -81,7 +82,7 @@ StreamedBytes StreamedOfStage(const StepInputs::StreamedStage& one, int64_t bloc
 /// pass; what is recomputed comes there.
 StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plain,
                       double recomputing, double within) {
-  if (shape.spec.freeze.empty() && shape.first_trained_layer == 0) {
+  if (!FreezesAny(shape.spec) && shape.first_trained_layer == 0) {
     return {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
   }
   const double backward =

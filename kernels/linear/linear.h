@@ -58,14 +58,15 @@ inline Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int6
              : cpu::NewPackedWeight(device, out_features, in_features, compute);
 }
 
-/// y = x Wᵀ + bias, and active = GELU(y).
+/// y = x Wᵀ + bias, and active = GELU(y); or y += x Wᵀ.
 struct LinearForwardArgs {
   TensorView x;  ///< [M, in] compute type
   const PackedWeight* weight = nullptr;
   TensorView bias = {};    ///< [out] f32, or none
-  TensorView y;            ///< [M, out] compute type (or f32, without `active`); overwritten
+  TensorView y;            ///< [M, out] compute type (or f32, without `active`)
   TensorView active = {};  ///< [M, out] compute type, contiguous as y then is, or none
   GeluForm gelu = GeluForm::kTanh;
+  bool accumulate = false;  ///< y += instead of y =; not with a bias or `active`
 };
 
 /// dx = dy W; of an x that is GELU(before) the gradient goes on to that: dx = dy W * GELU'(before).

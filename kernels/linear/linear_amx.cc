@@ -95,7 +95,7 @@ class AmxWeight final : public CpuWeight {
   }
 
   Status Forward(const LinearForwardArgs& args) const override {
-    avx512_bf16::Product product = ProductOf(args.x, packed(), args.y, false);
+    avx512_bf16::Product product = ProductOf(args.x, packed(), args.y, args.accumulate);
     product.bias = static_cast<const float*>(args.bias.data);
     if (args.active) {
       product.gelu = args.gelu == GeluForm::kErf ? ProductGelu::kErf : ProductGelu::kTanh;

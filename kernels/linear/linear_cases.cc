@@ -99,6 +99,32 @@ OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse
           }};
 }
 
+OpCase ForwardAddCase(Dims dims, DType dtype) {
+  return {"linear_forward/" + dims.Name(dtype) + "/accumulate", CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {dims.rows, dims.in}, Padding(CaseUse::kTest, dims));
+            TestTensor& w = Master(run, dims, DType::kF32);
+            TestTensor& y = run.tensors.emplace_back(dtype, Shape{dims.rows, dims.out},
+                                                     Padding(CaseUse::kTest, dims));
+            y.Random(run.rng);
+            run.Check("y", y, dims.in, [=, &x, &w, &y] {
+              std::vector<double> sum =
+                  LinearForwardRef(x.Values(), w.Values(), {}, dims.rows, dims.in, dims.out);
+              const std::vector<double> before = y.InitialValues();
+              for (size_t i = 0; i < sum.size(); ++i) sum[i] += before[i];
+              return sum;
+            });
+            auto weight = std::make_shared<PackedByIsa>(w, dtype);
+            run.run = [=, &x, &y](const Stream& stream) -> Status {
+              WEFT_ASSIGN_OR_RETURN(const PackedWeight* packed, weight->Get(stream));
+              return LinearForward(
+                  stream, {.x = x.view(), .weight = packed, .y = y.view(), .accumulate = true});
+            };
+            run.flops = dims.Flops();
+            run.bytes = dims.Bytes(DTypeSize(dtype), DTypeSize(dtype), 2 * DTypeSize(dtype));
+            run.compute = dtype;
+          }};
+}
+
 OpCase BackwardInputCase(Dims dims, DType dtype, bool accumulate, CaseUse use,
                          DType stored = DType::kF32) {
   std::string name = "linear_backward_input/" + dims.Name(dtype) +
@@ -281,7 +307,10 @@ std::vector<OpCase> LinearCases() {
         cases.push_back(BackwardInputCase(dims, dtype, flag, CaseUse::kTest));
         cases.push_back(BackwardWeightCase(dims, dtype, true, flag, CaseUse::kTest));
       }
+      cases.push_back(ForwardAddCase(dims, dtype));
     }
+    cases.push_back(ForwardAddCase({301, 160, 96}, dtype));
+    cases.push_back(ForwardAddCase({1030, 32, 544}, dtype));
     for (Dims dims : {Dims{33, 64, 96}, Dims{130, 70, 257}}) {
       cases.push_back(ForwardCase(dims, dtype, dtype, true, CaseUse::kTest, DType::kBF16));
       cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kTest, DType::kBF16));

@@ -25,6 +25,8 @@ Status CheckLinearForward(const Stream& stream, const LinearForwardArgs& args) {
     check.ContiguousTensor("y", args.y, Shape{rows, out}, {type})
         .ContiguousTensor("active", args.active, Shape{rows, out}, {type});
   }
+  check.That(!args.accumulate || (!args.bias && !args.active),
+             "accumulate, with a bias or `active`");
   return check.status();
 }
 

@@ -73,11 +73,11 @@ class OneDnnWeight final : public CpuWeight {
   int64_t Bytes() const override { return packed_.bytes(); }
 
   Status Forward(const LinearForwardArgs& args) const override {
-    if (args.x.shape[0] == 1 && ProductType(compute()) == DType::kF32) {
+    if (args.x.shape[0] == 1 && !args.accumulate && ProductType(compute()) == DType::kF32) {
       MultiplyRow(args.x, master_, static_cast<const float*>(args.bias.data), args.y);
       return OkStatus();
     }
-    return Product(args.x, {.matrix = packed_.view()}, args.bias, args.y, false);
+    return Product(args.x, {.matrix = packed_.view()}, args.bias, args.y, args.accumulate);
   }
 
   Status BackwardInput(const LinearBackwardInputArgs& args) const override {

@@ -74,8 +74,12 @@ Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   WEFT_ASSIGN_OR_RETURN(const TensorView* weight, MatrixOf(kOp, args.weight));
   WEFT_RETURN_IF_ERROR(CheckLinearForward(stream, args));
   if (args.x.shape[0] == 0) return OkStatus();
-  GemmArgs product = {
-      .a = args.x, .b = *weight, .c = args.y, .b_transposed = true, .bias = args.bias};
+  GemmArgs product = {.a = args.x,
+                      .b = *weight,
+                      .c = args.y,
+                      .b_transposed = true,
+                      .beta = args.accumulate ? 1.0f : 0.0f,
+                      .bias = args.bias};
   if (args.active) {
     product.gelu = GemmGelu::kForward;
     product.gelu_form = args.gelu;

@@ -183,6 +183,13 @@ TEST(Linear, RefusesArgumentsThatDoNotFit) {
       "INVALID: LinearForward: x has shape [2, 3] instead of [2, 2]");
   EXPECT_EQ(LinearForward({}, {.x = half, .weight = weight->get(), .y = two_by_two}).ToString(),
             "INVALID: LinearForward: x is bf16, not f32");
+  EXPECT_EQ(LinearForward({}, {.x = two_by_two,
+                               .weight = weight->get(),
+                               .bias = TensorView(memory.data(), DType::kF32, {2}),
+                               .y = two_by_two,
+                               .accumulate = true})
+                .ToString(),
+            "INVALID: LinearForward: accumulate, with a bias or `active`");
   EXPECT_EQ(LinearBackwardInput({}, {.dy = two_by_three, .weight = weight->get(), .dx = two_by_two})
                 .code(),
             StatusCode::kInvalid);

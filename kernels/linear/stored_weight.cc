@@ -21,11 +21,11 @@ class StoredWeight final : public CpuWeight {
   int64_t Bytes() const override { return 0; }
 
   Status Forward(const LinearForwardArgs& args) const override {
-    if (args.x.shape[0] == 1) {
+    if (args.x.shape[0] == 1 && !args.accumulate) {
       MultiplyRow(args.x, master_, static_cast<const float*>(args.bias.data), args.y);
       return OkStatus();
     }
-    Multiply(args.x, true, static_cast<const float*>(args.bias.data), args.y, false);
+    Multiply(args.x, true, static_cast<const float*>(args.bias.data), args.y, args.accumulate);
     return OkStatus();
   }
 

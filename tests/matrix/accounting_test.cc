@@ -40,6 +40,7 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
+  bool lora = false;
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -130,6 +131,9 @@ std::vector<Way> Ways() {
        .chunks = 2,
        .context = 2,
        .freeze = {"transformer.w*", "*.h.0.*", "*.h.2.attn.*"}},
+      {.name = "loraAndZero1", .data = 2, .zero_stage = 1, .lora = true},
+      {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .lora = true},
+      {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .lora = true},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -165,6 +169,10 @@ JobSpec JobOfWay(const Way& way) {
     matrices.density = 0.8;
     matrices.low_rank_share = 0.5;
     job.model.width = 96;
+  }
+  if (way.lora) {
+    job.model.peft.method = "lora";
+    job.model.peft.target_modules = {"all-linear"};
   }
   resources.expert_parallel = way.expert;
   if (way.mixture) {

@@ -175,6 +175,15 @@ Choice Pixelfly() {
           }};
 }
 
+/// On the default layers, or on all.
+Choice Lora(bool everywhere) {
+  return {everywhere ? "lora everywhere" : "lora", Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            if (everywhere) job.model.peft.target_modules = {"all-linear"};
+          }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -302,6 +311,7 @@ std::vector<Axis> MakeAxes() {
        Monarch(true),
        Pixelfly()},
       {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
+      {{"all trained", Effect::kOwnTraining, Nothing}, Lora(false), Lora(true)},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

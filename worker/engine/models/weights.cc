@@ -120,17 +120,41 @@ ParameterInfo WeightOf(const ParameterSet& parameters, int64_t first) {
   return weight;
 }
 
+Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index) {
+  const TensorView view = parameters.held_value(index).view;
+  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
+  std::vector<float> floats(Count(view));
+  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+  return floats;
+}
+
 /// What the tensors from `first` on make.
 Result<std::vector<float>> MadeWeight(Model& model, int64_t first) {
   const ParameterSet& parameters = model.parameters();
   std::vector<std::vector<float>> tensors;
   for (int64_t i = first; i < EndInPlaceOf(parameters, first); ++i) {
-    const TensorView view = parameters.held_value(i).view;
-    WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
-    std::vector<float>& floats = tensors.emplace_back(Count(view));
-    WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), FloatsOf(parameters, i));
   }
   return model.block_products()->WeightFrom(WeightOf(parameters, first), tensors);
+}
+
+/// `weight` with what adapters add to it; none where it has no adapters.
+Result<std::vector<float>> MergedWeight(Model& model, int64_t weight) {
+  const ParameterSet& parameters = model.parameters();
+  std::vector<std::vector<float>> tensors;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].adapter_of != parameters[weight].name) continue;
+    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), FloatsOf(parameters, i));
+  }
+  if (tensors.empty()) return std::vector<float>();
+  ParameterInfo info;
+  static_cast<ParameterAttributes&>(info) = parameters[weight];
+  info.name = parameters[weight].name;
+  for (int i = 0; i < parameters[weight].shape.rank; ++i) {
+    info.shape.push_back(parameters[weight].shape[i]);
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> values, FloatsOf(parameters, weight));
+  return model.block_products()->Merged(info, values, tensors);
 }
 
 }  // namespace
@@ -219,6 +243,11 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
         const TensorView view = parameters.held_value(index).view;
         // Files have no such factors: they go into the layer before them.
         WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, index));
+        WEFT_ASSIGN_OR_RETURN(floats, MergedWeight(model, index));
+        if (!floats.empty()) {
+          if (!factors.empty()) ScaleRows(factors, floats, view.shape[0]);
+          return std::span<const float>(floats);
+        }
         WEFT_ASSIGN_OR_RETURN(copy, HostCopy::Of(model.parameters().stream(), view));
         if (view.dtype == DType::kF32 && factors.empty()) {
           return std::span<const float>(copy.view().As<float>(), Count(view));

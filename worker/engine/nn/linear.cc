@@ -38,19 +38,25 @@ void CountProduct(Context& context, int64_t rows, int64_t products) {
   CountWork(context.profiler, 2.0 * static_cast<double>(rows) * static_cast<double>(products));
 }
 
+/// A weight of a layer with this many inputs, as a ProductsFactory sees it.
+ParameterInfo InfoOf(const ParameterList::StackedPart& weight, int64_t in_features, int64_t block) {
+  ParameterInfo info;
+  info.role = weight.role;
+  info.block = block;
+  info.expert = weight.expert;
+  info.name = weight.name;
+  info.shape = {weight.rows, in_features};
+  return info;
+}
+
 /// By output, what the products have in the place of its weight.
 std::vector<std::vector<ParameterInfo>> Replacements(
     const std::vector<ParameterList::StackedPart>& weights, int64_t in_features,
-    const ProductsFactory* factory) {
+    const ProductOptions& products) {
   std::vector<std::vector<ParameterInfo>> replaced(weights.size());
-  for (size_t i = 0; factory != nullptr && i < weights.size(); ++i) {
-    const ParameterList::StackedPart& weight = weights[i];
-    ParameterInfo info;
-    info.role = weight.role;
-    info.expert = weight.expert;
-    info.name = weight.name;
-    info.shape = {weight.rows, in_features};
-    replaced[i] = factory->ReplacementsOf(info);
+  for (size_t i = 0; products.factory != nullptr && i < weights.size(); ++i) {
+    replaced[i] =
+        products.factory->ReplacementsOf(InfoOf(weights[i], in_features, products.block.index));
   }
   return replaced;
 }
@@ -59,7 +65,7 @@ std::vector<std::vector<ParameterInfo>> Replacements(
 std::vector<OutputWeight> RegisterWeights(ParameterSet* parameters, const LinearOptions& options,
                                           const ProductOptions& products) {
   const std::vector<ParameterList::StackedPart> parts = Weights(options);
-  const auto replaced = Replacements(parts, options.in_features, products.factory);
+  const auto replaced = Replacements(parts, options.in_features, products);
   const bool whole = std::all_of(replaced.begin(), replaced.end(),
                                  [](const auto& tensors) { return tensors.empty(); });
   int64_t stacked = whole ? parameters->RegisterStack(parts, {options.in_features}) : -1;
@@ -84,6 +90,36 @@ std::vector<OutputWeight> RegisterWeights(ParameterSet* parameters, const Linear
     weights.push_back(weight);
   }
   return weights;
+}
+
+/// Registers the biases, and then what the products have besides the weights. Returns the index of
+/// the first bias, or -1.
+int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
+                     const ProductOptions& products, std::vector<OutputWeight>& weights) {
+  const int64_t bias =
+      options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : int64_t{-1};
+  for (size_t i = 0; products.factory != nullptr && i < weights.size(); ++i) {
+    if (weights[i].tensors > 0) continue;
+    ParameterList::StackedPart weight = options.outputs[i];
+    weight.name += ".weight";
+    const ParameterInfo info = InfoOf(weight, options.in_features, products.block.index);
+    weights[i].first_adapter = parameters->size();
+    for (const ParameterInfo& tensor : products.factory->AdaptersOf(info)) {
+      // It is cut as the side of the weight that it shares; of another side each rank has a partial
+      // gradient.
+      const bool input = tensor.adapter == AdapterSide::kInput;
+      const Shard& own = input ? options.inputs : weight.shard;
+      const Shard& other = input ? weight.shard : options.inputs;
+      const int64_t index = parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
+                                                 {.shard = own,
+                                                  .parts = tensor.parts,
+                                                  .adapter_of = weight.name,
+                                                  .adapter = tensor.adapter});
+      if (!other.whole()) parameters->SetPartialGradient(index);
+      ++weights[i].adapters;
+    }
+  }
+  return bias;
 }
 
 LinearLayer LayerOf(ParameterSet* parameters, const LinearOptions& options,
@@ -115,14 +151,14 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
                const ProductOptions& products)
     : parameters_(parameters),
       weights_(RegisterWeights(parameters, options, products)),
-      bias_(options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : -1),
+      bias_(RegisterRest(parameters, options, products, weights_)),
       compute_(products.compute),
       in_features_(options.in_features),
       out_features_(std::accumulate(
           weights_.begin(), weights_.end(), int64_t{0},
           [](int64_t rows, const OutputWeight& weight) { return rows + weight.rows; })),
-      replaces_(std::any_of(weights_.begin(), weights_.end(),
-                            [](const OutputWeight& weight) { return weight.tensors > 0; })),
+      has_tensors_(std::any_of(weights_.begin(), weights_.end(),
+                               [](const OutputWeight& weight) { return weight.has_tensors(); })),
       products_of_row_(std::accumulate(weights_.begin(), weights_.end(), int64_t{0},
                                        [this](int64_t sum, const OutputWeight& weight) {
                                          return sum + ProductsOf(weight, nullptr);
@@ -177,24 +213,33 @@ Status Linear::InputGradientTo(Context& context, const OutputGradient& dy, const
 
 int64_t Linear::ProductsOf(const OutputWeight& weight, const ParameterGradients* gradients) const {
   int64_t products = 0;
-  for (int64_t i = weight.first; i < weight.end(); ++i) {
-    const Shape& shape = (*parameters_)[i].shape;
-    if (shape.rank < 2 || (gradients != nullptr && !gradients->trainable(i))) continue;
-    products += shape.Elements();
-  }
+  const auto add = [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      const Shape& shape = (*parameters_)[i].shape;
+      if (shape.rank < 2 || (gradients != nullptr && !gradients->trainable(i))) continue;
+      products += shape.Elements();
+    }
+  };
+  add(weight.first, weight.end());
+  add(weight.first_adapter, weight.first_adapter + weight.adapters);
   return products;
 }
 
 template <class Fn>
 Status Linear::ForEachParameter(Fn&& fn) const {
   for (int64_t i = 0; i < outputs(); ++i) {
-    for (int64_t k = weights_[i].first; k < weights_[i].end(); ++k) WEFT_RETURN_IF_ERROR(fn(k));
+    const OutputWeight& weight = weights_[i];
+    for (int64_t k = weight.first; k < weight.end(); ++k) WEFT_RETURN_IF_ERROR(fn(k));
+    for (int64_t k = 0; k < weight.adapters; ++k) {
+      WEFT_RETURN_IF_ERROR(fn(weight.first_adapter + k));
+    }
     if (bias_ >= 0) WEFT_RETURN_IF_ERROR(fn(bias_ + i));
   }
   return OkStatus();
 }
 
-// Neighbours that are trained alike are one product, unless tensors are in the place of a weight.
+// Neighbours that are trained alike are one product, unless tensors are in the place of a weight or
+// besides it.
 Result<std::vector<WeightGradientTarget>> Linear::TrainedTargets(
     ParameterGradients& gradients) const {
   const auto trains_weight = [&](int64_t i) {
@@ -214,7 +259,7 @@ Result<std::vector<WeightGradientTarget>> Linear::TrainedTargets(
     };
     int64_t end = first;
     for (; end < outputs() && trains_weight(end) == weight && trains_bias(end) == bias; ++end) {
-      if (end > first && (replaces_ || weights_[end].tensors > 0)) break;
+      if (end > first && has_tensors_) break;
       target.columns += weights_[end].rows;
       if (weight) WEFT_RETURN_IF_ERROR(write(weights_[end].first));
       if (bias) WEFT_RETURN_IF_ERROR(write(bias_ + end));
@@ -223,8 +268,8 @@ Result<std::vector<WeightGradientTarget>> Linear::TrainedTargets(
       target.dweight = parameters_->stacked_gradient(weights_[first].first, end - first);
     }
     if (bias) target.dbias = parameters_->stacked_gradient(bias_ + first, end - first);
-    for (int64_t i = 0; i < weights_[first].tensors; ++i) {
-      const int64_t index = weights_[first].first + i;
+    for (int64_t i = 0; i < weights_[first].tensor_count(); ++i) {
+      const int64_t index = weights_[first].first_tensor() + i;
       const bool trains = gradients.trainable(index);
       if (trains) WEFT_RETURN_IF_ERROR(write(index));
       target.dtensors.push_back(trains ? parameters_->gradient(index) : TensorView());
@@ -257,16 +302,20 @@ Status Linear::AddNoGradient(Context& context, Tape& tape) const {
 }
 
 void Linear::Use(Tape& tape) const {
-  for (int64_t i = 0; i < outputs(); ++i) {
-    for (int64_t k = weights_[i].first; k < weights_[i].end(); ++k) tape.UseParameter(k);
-    if (bias_ >= 0) tape.UseParameter(bias_ + i);
-  }
+  const Status used = ForEachParameter([&](int64_t index) {
+    tape.UseParameter(index);
+    return OkStatus();
+  });
+  WEFT_CHECK(used.ok(), "a use has no error");
 }
 
 bool Linear::TrainsWeight(const Tape& tape) const {
   for (const OutputWeight& weight : weights_) {
     for (int64_t i = weight.first; i < weight.end(); ++i) {
       if (tape.Trains(i)) return true;
+    }
+    for (int64_t i = 0; i < weight.adapters; ++i) {
+      if (tape.Trains(weight.first_adapter + i)) return true;
     }
   }
   return false;

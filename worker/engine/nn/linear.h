@@ -73,7 +73,8 @@ class Linear {
   /// Use announced. x may have no rows.
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                            const OutputGradient& dy) const;
-  /// Announces a use of W and b, or of what is in the place of W, in the forward pass.
+  /// Announces a use of W and b, and of what is in the place of W or besides it, in the forward
+  /// pass.
   void Use(Tape& tape) const;
   /// Whether any part of W or b is trained: then AddWeightGradient is to be called.
   bool Trains(const Tape& tape) const;
@@ -98,7 +99,7 @@ class Linear {
   DType compute_;
   int64_t in_features_;
   int64_t out_features_;
-  bool replaces_;            ///< Tensors are in the place of some weight.
+  bool has_tensors_;         ///< Tensors are in the place of some weight, or besides it.
   int64_t products_of_row_;  ///< ProductsOf all outputs.
   std::unique_ptr<WeightProducts> products_;
 };

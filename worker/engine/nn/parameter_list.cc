@@ -19,6 +19,8 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.shape = shape;
   parameter.shard = std::move(options.shard);
   parameter.in_place_of = std::move(options.in_place_of);
+  parameter.adapter_of = std::move(options.adapter_of);
+  parameter.adapter = options.adapter;
   parameter.weight_shape = options.weight_shape;
   parameter.parts = std::move(options.parts);
   parameter.read_directly = options.read_directly;

@@ -48,7 +48,8 @@ struct Parameter : ParameterAttributes {
   int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
   int64_t sources = 0;
   int64_t source_of = -1;   ///< Of a source: the derived parameter.
-  std::string in_place_of;  ///< See ParameterOptions, as weight_shape.
+  std::string in_place_of;  ///< See ParameterOptions, as the next two.
+  std::string adapter_of;
   Shape weight_shape;
   DType dtype = DType::kF32;   ///< Of its value, from SetTypes on.
   int64_t unit = 0;            ///< See ParameterList::StartUnit.
@@ -90,6 +91,9 @@ struct ParameterOptions {
   Shape weight_shape = {};
   std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
   bool read_directly = false;       ///< See ParameterList::SetReadDirectly.
+  /// The weight that its layer has this tensor besides, and which side of it this shares.
+  std::string adapter_of = {};
+  AdapterSide adapter = AdapterSide::kNone;
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides
@@ -185,6 +189,9 @@ class ParameterList {
   /// one of `patterns` (common/glob.h): they have no gradient. kInvalid when a pattern matches
   /// none, here or elsewhere, naming a near one, or when none is left to train anywhere.
   Status Freeze(const std::vector<std::string>& patterns);
+
+  /// Freezes `index`: a technique keeps it as it is.
+  void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
 
   /// What a parameter is derived from.
   struct Source {

@@ -47,8 +47,8 @@ struct WeightGradientTarget {
   TensorView dweight = {};  ///< [columns, in] f32, or none: it is not trained.
   TensorView dbias = {};    ///< [columns] f32, or none.
   bool accumulate = false;  ///< Adds to what is there.
-  /// Of one output with tensors in place of its weight (OutputWeight::tensors): f32 of the shape of
-  /// each, or none where it is not trained. Then there is no dweight.
+  /// Of one output with tensors in place of its weight, or besides it (OutputWeight): f32 of the
+  /// shape of each, or none where it is not trained.
   std::vector<TensorView> dtensors = {};
 
   /// Whether anything but the bias is trained.
@@ -60,7 +60,7 @@ struct WeightGradientTarget {
 
 /// The form of a weight and its products: the arithmetic of y = x Wᵀ + b, where W [out, in] is a
 /// matrix of a ParameterSet, or several stacked ones, or what other tensors of it make
-/// (ProductsFactory::ReplacementsOf). Linear records it on the tape. An
+/// (ProductsFactory::ReplacementsOf, AdaptersOf). Linear records it on the tape. An
 /// implementation keeps what it derives from W in a form of its own; x, y and their gradients are
 /// of the compute type. Not thread-safe.
 class WeightProducts {
@@ -104,11 +104,18 @@ struct BlockPlace {
 
 /// Where the weight of one output of a linear layer is in its ParameterSet.
 struct OutputWeight {
-  int64_t rows = 0;     ///< Columns of y.
-  int64_t first = 0;    ///< Index of the weight, or of the first of the tensors in its place.
-  int64_t tensors = 0;  ///< Number of those, which follow each other; 0: the weight is there.
+  int64_t rows = 0;           ///< Columns of y.
+  int64_t first = 0;          ///< Index of the weight, or of the first of the tensors in its place.
+  int64_t tensors = 0;        ///< Number of those, which follow each other; 0: the weight is there.
+  int64_t first_adapter = 0;  ///< Index of the first tensor besides the weight,
+  int64_t adapters = 0;       ///< and number of those, which follow each other.
 
-  /// After the last index.
+  /// Whether other tensors than the weight are there.
+  bool has_tensors() const { return tensors > 0 || adapters > 0; }
+  /// Those.
+  int64_t first_tensor() const { return tensors > 0 ? first : first_adapter; }
+  int64_t tensor_count() const { return tensors > 0 ? tensors : adapters; }
+  /// After the last index of the weight, or of what is in its place.
   int64_t end() const { return first + (tensors > 0 ? tensors : 1); }
 };
 
@@ -138,8 +145,8 @@ class ProductsFactory {
  public:
   virtual ~ProductsFactory() = default;
 
-  /// The tensors that a layer registers and trains in place of its `weight` [out, in], or besides
-  /// it; none where it has the weight alone. As TechniqueCost::ReplacementsOf has them.
+  /// The tensors that a layer registers and trains in place of its `weight` [out, in]; none where
+  /// it has the weight itself. As TechniqueCost::ReplacementsOf has them.
   virtual std::vector<ParameterInfo> ReplacementsOf(const ParameterInfo& /*weight*/) const {
     return {};
   }
@@ -156,6 +163,18 @@ class ProductsFactory {
 
   /// Whether MLPs with a squared ReLU now keep two of each four columns of its result.
   virtual bool PrunesActivations() const { return false; }
+
+  /// The tensors that a layer registers besides its `weight` [out, in], which stays; none where it
+  /// has the weight alone. Of weights that are not replaced; as TechniqueCost::AdaptersOf has them.
+  virtual std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& /*weight*/) const {
+    return {};
+  }
+  /// The weight of `values` with what tensors of these values, one vector for each of AdaptersOf,
+  /// add to it: what an export has.
+  virtual std::vector<float> Merged(const ParameterInfo& /*weight*/, std::span<const float> values,
+                                    const std::vector<std::vector<float>>& /*tensors*/) const {
+    return {values.begin(), values.end()};
+  }
 
   /// The products of a layer, which this outlives. All layers are made, in the order of the forward
   /// pass, before what is below.

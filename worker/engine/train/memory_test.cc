@@ -330,17 +330,21 @@ TEST(PredictMemoryTest, HoldsForEncoders) {
 // The operations that the planner counts are those that the engine counts while it runs.
 TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   ModelSpec gpt2 = Model(2, 4, 700, 64);
-  ModelSpec monarch = gpt2, parts = gpt2;
+  ModelSpec monarch = gpt2, parts = gpt2, lora = gpt2, lora_of_llama = gpt2;
   monarch.structured_matrices.kind = "monarch";
   parts.family = "llama";
   parts.structured_matrices = {"monarch", {"*.1.*", "*k_proj*"}, 2};
   ModelSpec pixelfly = gpt2;
   pixelfly.structured_matrices = {"pixelfly", {}, 4, 16, 0.6, 0.5};
-  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, Mixtral(2, 64), Bert(2, "masked_lm"),
-                          Bert(2, "classification"), Vit(2)}) {
+  lora.peft.method = lora_of_llama.peft.method = "lora";
+  lora.peft.target_modules = {"all-linear"};
+  lora_of_llama.family = "llama";
+  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, Mixtral(2, 64),
+                          Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
-      if (frozen && model.experts > 0) continue;
-      SCOPED_TRACE(model.family + " " + model.head + (frozen ? ", frozen" : ""));
+      if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
+      SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +
+                   (frozen ? ", frozen" : ""));
       if (frozen) {
         model.freeze = {model.family == "gpt2"    ? "transformer.w*"
                         : model.family == "llama" ? "*embed*"
@@ -413,6 +417,19 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 32, 0.5, 0}; }},
       {"pixelfly",
        [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 16, 0.6, 0.5}; }},
+      {"lora", [](ModelSpec& m) { m.peft.method = "lora"; }},
+      {"lora everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.rank = 32;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"lora of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
+       }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
@@ -429,7 +446,9 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
     if (model.over_parameterization.kind != "none" || model.structured_matrices.kind != "none") {
       CheckPrediction(model, 2, "bf16_pure", 0);
     }
-    if (model.structured_matrices.kind != "none") CheckPrediction(model, 2, "bf16", 0);
+    if (model.structured_matrices.kind != "none" || model.peft.method != "none") {
+      CheckPrediction(model, 2, "bf16", 0);
+    }
   }
 }
 
