@@ -17,10 +17,11 @@ RUNS = "runs"  # in the work folder, a folder a run
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A job by name; its paths are seen from a folder in RUNS. `may_diverge`: that the training
-    breaks off is a result, not a failure."""
+    breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs beside it."""
     name: str
     job: dict
     may_diverge: bool = False
+    timed: bool = False
 
     def text(self):
         lines = [f"name: {self.name}"]
@@ -63,14 +64,16 @@ class Runner:
         self.parallel = parallel
 
     def run_all(self, runs):
-        """Results by name of the run."""
+        """Results by name of the run; timed ones last."""
+        runs = list(runs)
         with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
-            futures = {run.name: pool.submit(self.result, run) for run in runs}
+            futures = {run.name: pool.submit(self.result, run) for run in runs if not run.timed}
             try:
-                return {name: future.result() for name, future in futures.items()}
+                results = {name: future.result() for name, future in futures.items()}
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+        return results | {run.name: self.result(run) for run in runs if run.timed}
 
     def result(self, run):
         folder = self.work / RUNS / run.name
@@ -107,6 +110,10 @@ class Runner:
         print(f"{run.name}: " + ("diverged" if summary is None else
                                  f"validation {summary['validation_loss_nats']:.4f}, "
                                  f"{summary['seconds']:.0f} s"), flush=True)
+        metrics = {}
+        for step, named in re.findall(r" step (\d+)/\d+ loss .* tokens/s(.*)", text):
+            for name, value in re.findall(r"([a-z]\w+) ([\d.e+-]+)", named):
+                metrics.setdefault(name, []).append([int(step), float(value)])
         evaluations = re.findall(r"step (\d+) validation loss (\S+)(?: accuracy (\S+) %)?", text)
         return {
             "diverged": status != 0,
@@ -114,6 +121,7 @@ class Runner:
             "validation": [[int(step), float(loss)] for step, loss, _ in evaluations],
             "accuracy": [[int(step), float(percent)] for step, _, percent in evaluations
                          if percent],
+            "metrics": metrics,
             "summary": summary,
         }
 
