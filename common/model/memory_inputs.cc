@@ -28,7 +28,7 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.products = machine.products;
   inputs.product_workspace_bytes = machine.product_workspace_bytes;
   inputs.format_blocks = FormatBlocksOf(*inputs.precision, planned.train);
-  inputs.mlp_products = MlpProductsOf(planned.train, inputs.OnCuda());
+  inputs.technique_products = TechniqueProductsOf(planned.train, inputs.OnCuda());
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";

@@ -162,7 +162,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t values =
       HostValueBytes(inputs) + KeptValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
   memory.parameters_bytes =
-      values + PackedBytes(inputs) + FormatStateBytes(inputs) + MlpProductBytes(inputs);
+      values + PackedBytes(inputs) + FormatStateBytes(inputs) + TechniqueProductBytes(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);

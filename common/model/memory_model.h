@@ -8,7 +8,6 @@
 
 #include "common/model/context_attention.h"
 #include "common/model/gradient_bytes.h"
-#include "common/model/mlp_products.h"
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
@@ -16,6 +15,7 @@
 #include "common/model/remat_schedule.h"
 #include "common/model/sharded_parameters.h"
 #include "common/model/streamed_units.h"
+#include "common/model/technique_products.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/shard_ranks.h"
@@ -88,7 +88,7 @@ struct MemoryInputs {
   ProductKind products = ProductKind::kTiles;  ///< For precision->products; says the device, too.
   int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
   FormatBlocks format_blocks;                  ///< FormatBlocksOf `precision`.
-  MlpProducts mlp_products;                    ///< MlpProductsOf the training.
+  TechniqueProducts technique_products;        ///< TechniqueProductsOf the training.
   OptimizerBytes optimizer;
   OpenGradients open_gradients;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.

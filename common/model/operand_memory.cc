@@ -155,21 +155,23 @@ int64_t DensePacked(const MemoryInputs& inputs) {
   return classifier + (shape.packed - classifier) / blocks * (blocks - in_format) + routers;
 }
 
-int64_t MlpProductBytes(const MemoryInputs& inputs) {
-  const MlpProducts& mlp = inputs.mlp_products;
-  if (!mlp.any()) return 0;
+int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
+  const TechniqueProducts& products = inputs.technique_products;
+  if (!products.any()) return 0;
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
-  const int64_t weights =
-      DistinctBlocks(model) * (MlpInputs(model) + 1) * model.width * MlpWidth(model) / shape.tensor;
+  const int64_t mlp = model.experts > 0 ? 0 : (MlpInputs(model) + 1) * MlpWidth(model);
+  const int64_t attention = products.attention ? 2 * (QueryWidth(model) + KvWidth(model)) : 0;
+  const int64_t weights = DistinctBlocks(model) * model.width * (mlp + attention) / shape.tensor;
   // Dense copies of them, of all packed numbers alike.
   const double dense = shape.packed == 0 ? 0
                                          : static_cast<double>(PackedBytes(inputs)) /
                                                static_cast<double>(shape.packed);
-  const double instead = mlp.operand_bytes - dense;
-  const double more = mlp.dense_share > 0 ? std::max(instead, 0.0) : instead;
-  const bool own = mlp.dense_share < 1;
-  return static_cast<int64_t>(static_cast<double>(weights) * (mlp.state_bytes + (own ? more : 0)));
+  const double instead = products.operand_bytes - dense;
+  const double more = products.dense_share > 0 ? std::max(instead, 0.0) : instead;
+  const bool own = products.dense_share < 1;
+  return static_cast<int64_t>(static_cast<double>(weights) *
+                              (products.state_bytes + (own ? more : 0)));
 }
 
 int64_t FormatStateBytes(const MemoryInputs& inputs) {

@@ -15,7 +15,7 @@ int64_t DensePacked(const MemoryInputs& inputs);
 
 /// Bytes by which a technique that multiplies by the weights of MLPs in a form of its own keeps
 /// more than dense products: of the dense steps or the others, which need more.
-int64_t MlpProductBytes(const MemoryInputs& inputs);
+int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);

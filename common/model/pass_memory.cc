@@ -192,7 +192,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     }
     reading = std::max(reading, size.row + in + size.qkv + 2 * InFormat(inputs, size.qkv));
   }
-  if (inputs.mlp_products.copies_gradients) {
+  if (inputs.technique_products.copies_gradients) {
     // That of the MLP's result, then that of what its activation reads.
     mlp_backward = std::max(mlp_backward + in, size.row + in + 2 * size.before);
   }
@@ -256,7 +256,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
   }
   const int64_t before = MlpInputs(model) * MlpWidth(model), inner = before + MlpWidth(model);
   const int64_t copies =
-      inputs.mlp_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
+      inputs.technique_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
   return PutOffInFormat(inputs) + ProductBytes(inputs).deferred() +
          tokens * ElementOf(inputs) *
              (2 * model.width + (QkvWidth(model) + inner) / inputs.shape.tensor + copies);

@@ -122,16 +122,16 @@ void SetPrecision(JobSpec& job, const std::string& precision) {
   }
 }
 
-std::string MlpRateName(std::string_view rate_name, GemmPass pass, DType products) {
+std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType products) {
   const std::string_view name = pass == GemmPass::kForward         ? "forward_"
                                 : pass == GemmPass::kInputGradient ? "input_gradient_"
                                                                    : "weight_gradient_";
   return std::string(rate_name) + std::string(name) + std::string(GemmRateName(products));
 }
 
-MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda) {
+TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    const MlpProducts products = technique->ProductsOfMlps(train, on_cuda);
+    const TechniqueProducts products = technique->ProductsOf(train, on_cuda);
     if (products.any()) return products;
   }
   return {};

@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/mlp_products.h"
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
 #include "common/model/precision.h"
 #include "common/model/sub_layer.h"
+#include "common/model/technique_products.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
@@ -132,7 +132,7 @@ class TechniqueCost {
 
   /// What the products of such a sub-layer want for each token, besides what dense ones do. It
   /// follows from the model, which may be one stage of the network; what they want for each weight
-  /// follows from the training (ProductsOfMlps).
+  /// follows from the training (ProductsOf).
   virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
@@ -152,10 +152,10 @@ class TechniqueCost {
   /// are then other tensors than that of the residual stream.
   virtual bool ScalesBranches(const ModelSpec&) const { return false; }
 
-  /// How it multiplies by the weights of MLPs; any() is false where it does not.
-  virtual MlpProducts ProductsOfMlps(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
+  /// How it multiplies by weights of blocks; any() is false where it does not.
+  virtual TechniqueProducts ProductsOf(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
 
-  /// Where ProductsOfMlps() make training faster, and the job does not insist on them: the same job
+  /// Where ProductsOf() make training faster, and the job does not insist on them: the same job
   /// without.
   virtual std::optional<JobSpec> WithoutProducts(const JobSpec&) const { return std::nullopt; }
   /// What the user can ask for instead of products that are slower than dense ones.

@@ -13,7 +13,7 @@
 namespace weft {
 
 /// Products that workers measure: of dense operands (kProductRateNames), and of layers with 2:4
-/// sparse weights, by pass (common/model/mlp_products.h).
+/// sparse weights, by pass (common/model/technique_products.h).
 inline constexpr std::array<std::string_view, 10> kMeasuredProducts = {
     "fp32",
     "bf16",

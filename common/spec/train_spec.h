@@ -97,6 +97,7 @@ struct PruningSpec {
   double stop_ratio = 0.75;
   int64_t rounds = 0;
   int64_t rewind_step = 0;
+  std::string products = "auto";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -142,6 +143,11 @@ struct PruningSpec {
               .Unit("steps")
               .Range(0, 1e12),
           self.rewind_step);
+    visit(Field("products",
+                "dense: matrix products multiply by zeros too; sparse: by the kept weights alone, "
+                "on a CPU; auto: sparse in fp32 of matrices of which at most 0.3 is kept.")
+              .OneOf({"auto", "dense", "sparse"}),
+          self.products);
   }
 };
 

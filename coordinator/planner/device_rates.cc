@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/model/device_order.h"
-#include "common/model/mlp_products.h"
+#include "common/model/technique_products.h"
 #include "common/number.h"
 
 namespace weft::planner {
@@ -45,9 +45,9 @@ double DeviceRates::FormatProductSeconds(const ProductFormat& format, int64_t m,
   return model_.ProductSeconds(format.rate_name, D(m), D(n), D(k));
 }
 
-double DeviceRates::MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m,
-                                      int64_t n, int64_t k, int64_t /*threads*/) const {
-  const std::string name = MlpRateName(rate_name, pass, products_);
+double DeviceRates::TechniqueFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m,
+                                            int64_t n, int64_t k, int64_t /*threads*/) const {
+  const std::string name = TechniqueRateName(rate_name, pass, products_);
   if (!model_.HasMeasured(name)) return 0;
   return 2 * D(m) * D(n) * D(k) / model_.ProductSeconds(name, D(m), D(n), D(k));
 }

@@ -23,8 +23,8 @@ class DeviceRates final : public StepRates {
   bool Multiplies(const ProductFormat& /*format*/) const override { return true; }
   double FormatProductSeconds(const ProductFormat& format, int64_t m, int64_t n,
                               int64_t k) const override;
-  double MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m, int64_t n,
-                           int64_t k, int64_t threads) const override;
+  double TechniqueFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m, int64_t n,
+                                 int64_t k, int64_t threads) const override;
   /// 2: once in each of two kernels.
   double backward_dropout_draws() const override { return 2; }
 

@@ -21,7 +21,7 @@ bool IsInMlp(const Gemm& gemm) {
 /// Adds the products with weights. `computed`: of the work of sub-layers; likewise below.
 void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                        const PrecisionRecipe& precision, const ComputedShares& computed,
-                       const StepRates& rates, int64_t threads, const MlpProducts& mlp,
+                       const StepRates& rates, int64_t threads, const TechniqueProducts& techniques,
                        PassCost& cost) {
   const int64_t element = ElementBytes(precision.activations);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
@@ -31,12 +31,13 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
                                                                           gemm.m, gemm.n, gemm.k);
       seconds += cost.format_share * (in_format - seconds);
     }
-    if (IsInMlp(gemm)) {
-      const double own =
-          mlp.rate_name.empty()
-              ? 0
-              : rates.MlpFlopsPerSecond(mlp.rate_name, gemm.pass, gemm.m, gemm.n, gemm.k, threads);
-      if (own > 0) seconds += (1 - mlp.dense_share) * (gemm.Flops() / own - seconds);
+    if (techniques.attention ? IsInBlocks(gemm) : IsInMlp(gemm)) {
+      const double rate = techniques.rate_name.empty()
+                              ? 0
+                              : rates.TechniqueFlopsPerSecond(techniques.rate_name, gemm.pass,
+                                                              gemm.m, gemm.n, gemm.k, threads);
+      const double own = rate > 0 ? gemm.Flops() / rate : seconds * techniques.seconds_share;
+      seconds += (1 - techniques.dense_share) * (own - seconds);
     }
     // The classifier's columns are already those of a rank; each has the whole router.
     const bool whole = gemm.name == "classifier" || gemm.name == "router";
@@ -176,14 +177,15 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
-                    const MlpProducts& mlp, const TrainSpec& train) {
+                    const TechniqueProducts& techniques, const TrainSpec& train) {
   const int64_t tokens = micro_batch * sequence_length / context_ranks;
   const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
   PassCost cost;
   cost.computed_share = computed.Mean();
   const ProductFormat* const format = precision.block_products;
   cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
-  AddWeightProducts(shape, tokens, sequence_length, precision, computed, rates, threads, mlp, cost);
+  AddWeightProducts(shape, tokens, sequence_length, precision, computed, rates, threads, techniques,
+                    cost);
   AddAttention(shape, tokens, sequence_length, computed, rates, threads, cost);
   if (rates.has_near_shapes()) {
     const MeasuredShape block =

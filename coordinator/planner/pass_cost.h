@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/model/mlp_products.h"
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
+#include "common/model/technique_products.h"
 #include "common/model/transfer_waits.h"
 #include "common/number.h"
 #include "common/spec/job_spec.h"
@@ -44,7 +44,7 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
-                    const MlpProducts& mlp = {}, const TrainSpec& train = {});
+                    const TechniqueProducts& techniques = {}, const TrainSpec& train = {});
 
 /// What the blocks of such a rank compute, which StepRates::Near asks.
 MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,

@@ -99,14 +99,15 @@ StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plai
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
                          const PrecisionRecipe& precision, const FormatBlocks& format_blocks,
                          double dropout, const StepRates& rates, int64_t threads,
-                         int64_t context_ranks, const MlpProducts& mlp, const TrainSpec& train)
+                         int64_t context_ranks, const TechniqueProducts& techniques,
+                         const TrainSpec& train)
     : shapes_(shapes),
       rates_(rates),
       cost_of_([=, &precision, &rates,
                 share = FormatShare(shapes.whole().spec, precision, format_blocks)](
                    const ModelShape& shape) {
         return CostOfPass(shape, micro_batch, sequence_length, precision, share, dropout, rates,
-                          threads, context_ranks, mlp, train);
+                          threads, context_ranks, techniques, train);
       }) {
   if (!shapes.alike()) return;
   const auto pass_of = [&](const StageShape& stage) { return cost_of_(shapes.Of(stage)); };

@@ -29,7 +29,7 @@ class StagePasses {
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
               const StepRates& rates, int64_t threads, int64_t context_ranks,
-              const MlpProducts& mlp = {}, const TrainSpec& train = {});
+              const TechniqueProducts& techniques = {}, const TrainSpec& train = {});
 
   const StageShapes& shapes() const { return shapes_; }
   const StepRates& rates() const { return rates_; }

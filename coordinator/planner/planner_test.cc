@@ -531,22 +531,23 @@ TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
             4 * (14 * 14 - 7 * 7) * 768);
 }
 
-TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
-  ClusterProfile cluster = Cluster(64, 64, 256 * kGiB);
+TEST(PlanJob, PlansSixtyFourWorkersAsFastAsAFew) {
   JobSpec job = Gpt2Job();
   job.train.global_batch = 512;
   // The least processor time of some, so that whoever else uses the machine does not count.
-  double seconds = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const std::clock_t start = std::clock();
-    ASSERT_TRUE(PlanJob(job, cluster).ok());
-    seconds = std::min(seconds, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-  }
-#ifdef NDEBUG
-  EXPECT_LT(seconds, 0.05);
-#else
-  EXPECT_LT(seconds, 5);
-#endif
+  const auto seconds = [&](int workers) {
+    const ClusterProfile cluster = Cluster(workers, 64, 256 * kGiB);
+    double least = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      const std::clock_t start = std::clock();
+      EXPECT_TRUE(PlanJob(job, cluster).ok());
+      least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    }
+    return least;
+  };
+  // There are more meshes of them, but what is slower than the best is not looked at.
+  const double few = seconds(4), many = seconds(64);
+  EXPECT_LT(many, 4 * few);
 }
 
 TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {

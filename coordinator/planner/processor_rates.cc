@@ -104,9 +104,9 @@ double ProcessorRates::GemmFlopsPerSecond(DType products, int64_t m, int64_t n, 
   return factor * MeasuredRate(precision, m, n, k, measured, threads);
 }
 
-double ProcessorRates::MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m,
-                                         int64_t n, int64_t k, int64_t threads) const {
-  const std::string name = MlpRateName(rate_name, pass, products());
+double ProcessorRates::TechniqueFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m,
+                                               int64_t n, int64_t k, int64_t threads) const {
+  const std::string name = TechniqueRateName(rate_name, pass, products());
   const int64_t measured = NearestThreads(worker_.gemm, name, threads);
   if (measured == 0) return 0;
   return ProductShare(worker_.calibration, products(), m, n, k) *

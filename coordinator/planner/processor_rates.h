@@ -24,8 +24,8 @@ class ProcessorRates final : public StepRates {
   /// instruction set, less for thin matrices.
   double GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
                             int64_t threads) const override;
-  double MlpFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m, int64_t n,
-                           int64_t k, int64_t threads) const override;
+  double TechniqueFlopsPerSecond(std::string_view rate_name, GemmPass pass, int64_t m, int64_t n,
+                                 int64_t k, int64_t threads) const override;
   /// Its products are small: a calibrated share of the rate of a 512-cube product.
   double AttentionFlopsPerSecond(int64_t threads) const override;
   double Slowdown(const RankPlace& place) const override;

@@ -96,7 +96,7 @@ void RankShare::AddStagePasses() {
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
                          FormatBlocksOf(precision_, job_.train), DropoutOf(job_.model),
                          workers_.rates(kind), threads, job_.resources.context_parallel,
-                         MlpProductsOf(job_.train, workers_.on_devices()), job_.train));
+                         TechniqueProductsOf(job_.train, workers_.on_devices()), job_.train));
     if (workers_.kind_count() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -111,7 +111,7 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
   inputs.precision = &precision_;
   inputs.products = workers_.products();
   inputs.format_blocks = FormatBlocksOf(precision_, job_.train);
-  inputs.mlp_products = MlpProductsOf(job_.train, inputs.OnCuda());
+  inputs.technique_products = TechniqueProductsOf(job_.train, inputs.OnCuda());
   const MemoryBreakdown memory = PredictMemory(inputs);
   const double share = static_cast<double>(shape.Updated()) / static_cast<double>(shape_.Updated());
   return {static_cast<double>(memory.parameters_bytes + memory.gradients_bytes),
@@ -162,7 +162,7 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
         CostOfPass(shape_, micro_batch, length, precision_,
                    FormatShare(shape_.spec, precision_, FormatBlocksOf(precision_, job_.train)),
                    DropoutOf(job_.model), rates, threads, resources.context_parallel,
-                   MlpProductsOf(job_.train, workers_.on_devices()), job_.train);
+                   TechniqueProductsOf(job_.train, workers_.on_devices()), job_.train);
     passes_[{kind, threads, micro_batch}] = pass;
     const double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) +
                            ExpertSeconds(alone, rates) +

@@ -99,9 +99,10 @@ class StepRates {
     return 0;
   }
   /// FLOP/s, counted as those of a dense product, of a product with the weight of an MLP in the
-  /// form of a technique (MlpProducts::rate_name); 0: not measured.
-  virtual double MlpFlopsPerSecond(std::string_view /*rate_name*/, GemmPass /*pass*/, int64_t /*m*/,
-                                   int64_t /*n*/, int64_t /*k*/, int64_t /*threads*/) const {
+  /// form of a technique (TechniqueProducts::rate_name); 0: not measured.
+  virtual double TechniqueFlopsPerSecond(std::string_view /*rate_name*/, GemmPass /*pass*/,
+                                         int64_t /*m*/, int64_t /*n*/, int64_t /*k*/,
+                                         int64_t /*threads*/) const {
     return 0;
   }
   /// How often the backward pass of attention draws its dropout again.

@@ -10,8 +10,9 @@ namespace weft::kernels {
 
 /// The weight W of y = x Wᵀ + b under a mask, in the form that the sparse products read. With a
 /// transposable 2:4 mask (kernels/sparse24_mask) they do half of the multiply-adds of dense ones.
-/// Any other mask is multiplied right, too, though not faster where it keeps more: on CUDA a
-/// product is a dense one when the mask does not keep two of each four along it, and always in f32.
+/// Any other mask is multiplied right, too: on a CPU with the multiply-adds of the elements that it
+/// keeps; on CUDA a product is a dense one when the mask does not keep two of each four along it,
+/// and always in f32.
 /// Owns its memory, reported by Bytes(). Not thread-safe.
 class SparseWeight {
  public:
@@ -88,10 +89,24 @@ struct SparseBackwardWeightArgs {
   const MvueArgs* estimate = nullptr;
 };
 
-/// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
+/// dW += dyᵀ x, or = when `accumulate` is false, at the elements that the mask of a weight keeps:
+/// the sampled product of two dense matrices (SDDMM). The others stay as they are, or become 0. Of
+/// `rows` rows of W.
+struct SampledBackwardWeightArgs {
+  TensorView x;   ///< [M, in] compute type
+  TensorView dy;  ///< [M, rows] compute type; rows is a multiple of 4
+  const SparseWeight* weight = nullptr;
+  int64_t first_row = 0;  ///< The first of the rows; a multiple of 4.
+  TensorView dweight;     ///< [rows, in] f32
+  bool accumulate = true;
+};
+
+/// All: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
 /// strided. Deterministic, for any number of threads, and on CUDA for one model of device.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)
+/// kUnavailable on CUDA.
+WEFT_DEVICE_OP(SampledBackwardWeight, SampledBackwardWeightArgs)
 
 }  // namespace weft::kernels

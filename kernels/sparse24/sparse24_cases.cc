@@ -10,10 +10,11 @@
 namespace weft::kernels::testing {
 namespace {
 
-enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight };
+enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight, kSampledWeight };
 
-// kRows keeps two of each four of a row, but not of a column.
-enum class MaskKind : uint8_t { kTransposable, kRows, kAny };
+// kRows keeps two of each four of a row, but not of a column; kAny half of all elements, kEighth an
+// eighth.
+enum class MaskKind : uint8_t { kTransposable, kRows, kAny, kEighth };
 
 struct Problem {
   int64_t rows, in, out;
@@ -23,12 +24,14 @@ struct Problem {
   bool bias = false, accumulate = false;
 
   std::string Name(Product product) const {
-    const std::string_view what = product == Product::kForward         ? "forward"
-                                  : product == Product::kBackwardInput ? "backward_input"
-                                                                       : "backward_weight";
+    const std::string_view what = product == Product::kForward          ? "forward"
+                                  : product == Product::kBackwardInput  ? "backward_input"
+                                  : product == Product::kBackwardWeight ? "backward_weight"
+                                                                        : "sampled_weight";
     return "sparse24_" + std::string(what) + "/" + std::to_string(rows) + "x" + std::to_string(in) +
            "x" + std::to_string(out) + "/" + std::string(DTypeName(dtype)) +
-           (mask == MaskKind::kAny    ? "/any_mask"
+           (mask == MaskKind::kEighth ? "/eighth"
+            : mask == MaskKind::kAny  ? "/any_mask"
             : mask == MaskKind::kRows ? "/mask_of_rows"
                                       : "") +
            (padding > 0 ? "/padded" : "") + (bias ? "/bias" : "") +
@@ -53,6 +56,10 @@ TestTensor& RandomMask(OpRun& run, const Problem& p) {
         break;
       case MaskKind::kAny:
         block = static_cast<double>(run.rng.Below(1 << 16));
+        break;
+      case MaskKind::kEighth:
+        block = static_cast<double>(run.rng.Below(1 << 16) & run.rng.Below(1 << 16) &
+                                    run.rng.Below(1 << 16));
         break;
     }
   }
@@ -111,6 +118,40 @@ void BuildWithWeight(OpRun& run, const Problem& p, Product product, bool timed) 
   };
 }
 
+// At what the mask keeps; the rest of dW becomes 0, or stays.
+void BuildSampledGradient(OpRun& run, const Problem& p) {
+  TestTensor& mask = RandomMask(run, p);
+  TestTensor& x = run.Input(p.dtype, {p.rows, p.in}, p.padding);
+  TestTensor& dy = run.Input(p.dtype, {p.rows, p.out}, p.padding);
+  TestTensor& dweight = run.tensors.emplace_back(DType::kF32, Shape{p.out, p.in});
+  dweight.Random(run.rng);
+  run.Check("dweight", dweight, p.rows, [=, &x, &dy, &mask, &dweight] {
+    const std::vector<double> before =
+        p.accumulate ? dweight.InitialValues() : std::vector<double>(p.out * p.in);
+    const std::vector<double> gradient = LinearBackwardWeightRef(
+        x.Values(), dy.Values(), std::vector<double>(p.out * p.in), p.rows, p.in, p.out);
+    std::vector<double> sampled = Masked(gradient, mask.Values(), p.in);
+    for (size_t i = 0; i < sampled.size(); ++i) sampled[i] += before[i];
+    return sampled;
+  });
+  auto made = std::make_shared<std::unique_ptr<SparseWeight>>();
+  run.run = [=, &mask, &x, &dy, &dweight](const Stream& stream) -> Status {
+    std::unique_ptr<SparseWeight>& sparse = *made;
+    if (sparse == nullptr) {
+      const std::vector<float> zeros(p.out * p.in);
+      WEFT_ASSIGN_OR_RETURN(sparse, NewSparseWeight(stream.device, p.out, p.in, p.dtype));
+      WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
+      WEFT_RETURN_IF_ERROR(
+          sparse->Pack(stream, {const_cast<float*>(zeros.data()), DType::kF32, {p.out, p.in}}));
+    }
+    return SampledBackwardWeight(stream, {.x = x.view(),
+                                          .dy = dy.view(),
+                                          .weight = sparse.get(),
+                                          .dweight = dweight.view(),
+                                          .accumulate = p.accumulate});
+  };
+}
+
 // Of an estimate that is made on the way, to be timed: two of four elements are known to it alone.
 void BuildEstimatedGradient(OpRun& run, const Problem& p) {
   const TestTensor& x = run.Input(p.dtype, {p.rows, p.in});
@@ -158,30 +199,64 @@ void BuildWeightGradient(OpRun& run, const Problem& p) {
 OpCase Case(const Problem& p, Product product, CaseUse use) {
   const bool timed = use != CaseUse::kTest, weight_gradient = product == Product::kBackwardWeight;
   return {p.Name(product) + (timed && weight_gradient ? "/estimate" : ""), use, [=](OpRun& run) {
-            if (!weight_gradient) {
+            if (product == Product::kSampledWeight) {
+              BuildSampledGradient(run, p);
+            } else if (!weight_gradient) {
               BuildWithWeight(run, p, product, timed);
             } else if (timed) {
               BuildEstimatedGradient(run, p);
             } else {
               BuildWeightGradient(run, p);
             }
-            // Half of those of a dense product.
-            run.flops = static_cast<double>(p.rows * p.in * p.out);
+            // Half of those of a dense product, or an eighth.
+            const double kept = p.mask == MaskKind::kEighth ? 1.0 / 8 : 1.0 / 2;
+            run.flops = 2 * kept * static_cast<double>(p.rows * p.in * p.out);
             run.compute = p.dtype;
             const auto size = static_cast<int64_t>(DTypeSize(p.dtype)), elements = p.in * p.out;
+            const bool writes_weight = weight_gradient || product == Product::kSampledWeight;
             run.bytes = static_cast<double>(
                 p.rows * (p.in + p.out) * size +
-                (weight_gradient ? 8 * elements : elements / 2 * size + elements / 8));
+                (writes_weight ? 8 * elements : elements / 2 * size + elements / 8));
           }};
 }
 
 constexpr Product kProducts[] = {Product::kForward, Product::kBackwardInput,
                                  Product::kBackwardWeight};
 
+// Masks that keep any elements.
+void AddUnstructuredCases(std::vector<OpCase>& cases) {
+  const Problem problems[] = {
+      {.rows = 1, .in = 4, .out = 4, .mask = MaskKind::kAny},
+      {.rows = 33, .in = 16, .out = 8, .mask = MaskKind::kEighth, .padding = 8},
+      {.rows = 67, .in = 500, .out = 52, .mask = MaskKind::kAny, .padding = 8, .accumulate = true},
+      {.rows = 461, .in = 232, .out = 308, .mask = MaskKind::kEighth},
+      {.rows = 130, .in = 68, .out = 300, .dtype = DType::kBF16, .mask = MaskKind::kEighth},
+      {.rows = 65,
+       .in = 300,
+       .out = 72,
+       .dtype = DType::kF16,
+       .mask = MaskKind::kAny,
+       .accumulate = true},
+      // More rows than are packed at a time, and more sums than stay in the cache.
+      {.rows = 2100, .in = 64, .out = 2048, .mask = MaskKind::kEighth},
+  };
+  for (const Problem& p : problems) {
+    cases.push_back(Case(p, Product::kSampledWeight, CaseUse::kTest));
+  }
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{768, 3072}, {3072, 768}}) {
+    for (const Product product :
+         {Product::kForward, Product::kBackwardInput, Product::kSampledWeight}) {
+      cases.push_back(Case({.rows = 2048, .in = in, .out = out, .mask = MaskKind::kEighth}, product,
+                           CaseUse::kSpeed));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<OpCase> Sparse24Cases() {
   std::vector<OpCase> cases;
+  AddUnstructuredCases(cases);
   const Problem problems[] = {
       {.rows = 1, .in = 4, .out = 4},
       {.rows = 3, .in = 16, .out = 8, .bias = true},

@@ -76,4 +76,19 @@ Status CheckSparseBackwardWeight(const Stream& stream, const SparseBackwardWeigh
       .status();
 }
 
+Status CheckSampledBackwardWeight(const Stream& stream, const SampledBackwardWeightArgs& args) {
+  if (args.weight == nullptr) return InvalidError("SampledBackwardWeight: no weight");
+  const SparseWeight& weight = *args.weight;
+  const int64_t tokens = RowsOf(args.x), in = weight.in_features();
+  const int64_t rows = args.dy.shape.rank == 2 ? args.dy.shape[1] : 0;
+  return ArgumentCheck(stream, "SampledBackwardWeight")
+      .Tensor("x", args.x, {tokens, in}, {weight.compute()})
+      .Tensor("dy", args.dy, {tokens, rows}, {weight.compute()})
+      .Tensor("dweight", args.dweight, {rows, in}, {DType::kF32})
+      .That(rows > 0 && rows % 4 == 0 && args.first_row >= 0 && args.first_row % 4 == 0 &&
+                args.first_row <= weight.out_features() - rows,
+            "dy is not of rows of the weight, in fours")
+      .status();
+}
+
 }  // namespace weft::kernels

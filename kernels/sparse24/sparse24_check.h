@@ -11,5 +11,6 @@ Status CheckSparsePack(const Stream& stream, const SparseWeight& weight, const T
 Status CheckSparseForward(const Stream& stream, const SparseForwardArgs& args);
 Status CheckSparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args);
 Status CheckSparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args);
+Status CheckSampledBackwardWeight(const Stream& stream, const SampledBackwardWeightArgs& args);
 
 }  // namespace weft::kernels

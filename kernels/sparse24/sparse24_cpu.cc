@@ -158,4 +158,11 @@ Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs
   return OkStatus();
 }
 
+Status SampledBackwardWeight(const Stream& stream, const SampledBackwardWeightArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckSampledBackwardWeight(stream, args));
+  WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
+  return weight->forward().SampleProduct(args.x, args.dy, args.first_row, args.accumulate,
+                                         args.dweight);
+}
+
 }  // namespace weft::kernels::cpu

@@ -312,4 +312,8 @@ Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs
   });
 }
 
+Status SampledBackwardWeight(const Stream&, const SampledBackwardWeightArgs&) {
+  return UnavailableError("SampledBackwardWeight: has no CUDA kernel; hint: LinearBackwardWeight");
+}
+
 }  // namespace weft::kernels::cuda

@@ -11,3 +11,4 @@ Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device, int64_t, int64_t, 
 WEFT_NO_CUDA_OP(SparseForward, SparseForwardArgs)
 WEFT_NO_CUDA_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_NO_CUDA_OP(SparseBackwardWeight, SparseBackwardWeightArgs)
+WEFT_NO_CUDA_OP(SampledBackwardWeight, SampledBackwardWeightArgs)

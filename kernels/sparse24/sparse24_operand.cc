@@ -14,6 +14,9 @@ namespace {
 // to it.
 constexpr int64_t kPanelBytes = 256 << 10;
 
+// Of both operands of a sampled product at a time.
+constexpr int64_t kPackedBytes = 16 << 20;
+
 // Uses of scratch memory.
 struct Lines;
 struct Sums;
@@ -155,6 +158,7 @@ Status SparseOperand::List(const CodesOf& codes_of) {
     before.values += own.values;
   }
   WEFT_RETURN_IF_ERROR(Reserve(before.entries, before.values));
+  values_listed_ = before.values;
   auto* entries = static_cast<uint16_t*>(entries_.get());
   for_each([entries](const uint8_t* codes, int64_t count, const SparseGroup& group) {
     ListColumns(codes, count, group, entries + group.first_entry);
@@ -309,6 +313,76 @@ void SparseOperand::MultiplyRows(const TensorView& x, bool accumulate, const Ten
                                 y.As<float>() + row * y.row_stride + first, y.row_stride);
         });
   });
+}
+
+int64_t SparseOperand::ValuesOf(int64_t block, int64_t first_group, int64_t count) const {
+  const int64_t item = block * groups() + first_group;
+  const int64_t end = item + count == blocks() * groups()
+                          ? values_listed_
+                          : int64_t{Groups(block)[first_group + count].first_value};
+  return end - Groups(block)[first_group].first_value;
+}
+
+// Panels of rows over one block of columns, whose sums stay in a thread's second-level cache while
+// all tiles are added to them.
+void SparseOperand::SampleTiles(const float* lines, const float* rows, int64_t count,
+                                int64_t first_row, bool accumulate, const TensorView& y) const {
+  const int64_t tile = kernels_->tile, lanes = kernels_->lanes, all = y.shape[0] / 4;
+  const int64_t bytes_of_group =
+      Parts(values_listed_, blocks() * groups()) * lanes * static_cast<int64_t>(sizeof(float));
+  const int64_t fit = kPanelBytes / std::max<int64_t>(bytes_of_group, 1);
+  const int64_t shares = Parts(2 * Threads(), blocks());
+  const int64_t panel = std::max<int64_t>(std::min(fit, Parts(all, shares)), 1);
+  const int64_t panels = Parts(all, panel);
+  ParallelForDynamic(blocks() * panels, [&](int64_t task) {
+    const int64_t block = task / panels, begin = task % panels * panel;
+    const int64_t here = std::min(panel, all - begin), group = first_row / 4 + begin;
+    const int64_t values = ValuesOf(block, group, here);
+    auto* sums = ThreadScratch<Sums, float>(values * lanes);
+    std::fill_n(sums, values * lanes, 0.0f);
+    const SparseBlock elements = Block(block, group, here);
+    for (int64_t t = 0; t < count; ++t) {
+      kernels_->sample(elements, lines + (t * columns_ + block * kernels_->depth) * tile,
+                       rows + 4 * (t * all + begin) * tile, sums);
+    }
+    float* const corner = y.As<float>() + 4 * begin * y.row_stride + block * kernels_->depth;
+    for (int64_t row = 0; row < 4 * here && !accumulate; ++row) {
+      std::fill_n(corner + row * y.row_stride, DepthOf(block), 0.0f);
+    }
+    kernels_->unpack_sums(elements, sums, accumulate, corner, y.row_stride);
+  });
+}
+
+Status SparseOperand::SampleProduct(const TensorView& x, const TensorView& dy, int64_t first_row,
+                                    bool accumulate, const TensorView& y) const {
+  const int64_t tile = kernels_->tile, tiles = Parts(x.shape[0], tile), rows = y.shape[0];
+  const int64_t bytes_of_tile = (rows + columns_) * tile * static_cast<int64_t>(sizeof(float));
+  const int64_t most =
+      std::clamp<int64_t>(kPackedBytes / bytes_of_tile, 1, std::max<int64_t>(tiles, 1));
+  AlignedMemory packed = AllocateAligned(static_cast<size_t>(most * bytes_of_tile));
+  if (packed == nullptr) {
+    return ExhaustedError("sparse matrix: no memory for " + std::to_string(most * bytes_of_tile) +
+                          " bytes of packed gradients");
+  }
+  auto* const lines = static_cast<float*>(packed.get());
+  float* const gradients = lines + most * columns_ * tile;
+  for (int64_t first = 0; first < std::max<int64_t>(tiles, 1); first += most) {
+    const int64_t count = std::min(most, tiles - first);
+    WithFloatType(x.dtype, [&]<class T>() {
+      const auto pack = kernels_->tiles.Of<T>().pack_columns;
+      ParallelFor(count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const int64_t line = (first + t) * tile, here = std::min(tile, x.shape[0] - line);
+          pack(x.As<T>() + line * x.row_stride, x.row_stride, here, columns_,
+               lines + t * columns_ * tile);
+          pack(dy.As<T>() + line * dy.row_stride, dy.row_stride, here, rows,
+               gradients + t * rows * tile);
+        }
+      });
+    });
+    SampleTiles(lines, gradients, count, first_row, accumulate || first > 0, y);
+  }
+  return OkStatus();
 }
 
 }  // namespace weft::kernels::cpu

@@ -43,6 +43,12 @@ class SparseOperand {
   /// y [rows, n] (+)= A x for x [columns, n]; y is f32.
   void MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const;
 
+  /// At the elements of the rows of A from `first_row` on, y (+)= dyᵀ x for dy [m, rows] and
+  /// x [m, columns]; without `accumulate` all others become 0. y [rows, columns] is f32. rows and
+  /// first_row are multiples of 4. kExhausted when there is no memory.
+  Status SampleProduct(const TensorView& x, const TensorView& dy, int64_t first_row,
+                       bool accumulate, const TensorView& y) const;
+
   int64_t Bytes() const { return bytes_; }
 
  private:
@@ -63,6 +69,11 @@ class SparseOperand {
   /// Calls fn(block, group, lines, listed) for each group, where element (c, r) of the transpose is
   /// at lines[c * tile + r], as f32, for columns c of the block and rows r of the group. `listed`
   /// is the same for all of one thread.
+  /// SampleProduct of `count` tiles of lines: x at `lines`, dy at `rows`.
+  void SampleTiles(const float* lines, const float* rows, int64_t count, int64_t first_row,
+                   bool accumulate, const TensorView& y) const;
+  /// Values of the groups [first_group, first_group + count) over a block.
+  int64_t ValuesOf(int64_t block, int64_t first_group, int64_t count) const;
   template <class Fn>
   void ForEachGroup(const TensorView& transpose, const Fn& fn) const;
 
@@ -70,6 +81,7 @@ class SparseOperand {
   int64_t rows_ = 0, columns_ = 0;
   AlignedMemory lists_, entries_, values_;  // [blocks, groups], and what they point at
   int64_t most_lists_ = 0, most_entries_ = 0, most_values_ = 0;
+  int64_t values_listed_ = 0;  ///< By List().
   int64_t bytes_ = 0;
 };
 

@@ -149,6 +149,81 @@ void Multiply(const SparseBlock& block, const float* x, float* y) {
   }
 }
 
+WEFT_INLINE VecF AddProducts(VecF sum, const Row& a, const VecF* line) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sum = Fma(a.v[v], line[v], sum);
+  return sum;
+}
+
+// Sums of the entries of two rows, which stay in registers: for each entry, what the lanes of the
+// tile add up to is added to its vector of sums.
+WEFT_INLINE float* SamplePairs(const float* x, const float* y, SparsePair rows,
+                               const uint16_t* column, int64_t count, float* sums) {
+  if (count == 0) return sums;
+  const Row a = LoadRow(y, rows.first), b = LoadRow(y, rows.second);
+  for (const uint16_t* const end = column + count; column != end; ++column, sums += 2 * kLanes) {
+    const float* from = x + *column * kTile;
+    VecF line[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      line[v] = Load(from + v * kLanes);
+      KeepInRegister(line[v]);
+    }
+    Store(sums, AddProducts(Load(sums), a, line));
+    Store(sums + kLanes, AddProducts(Load(sums + kLanes), b, line));
+  }
+  return sums;
+}
+
+WEFT_INLINE float* SampleRow(const float* x, const float* y, int row, const uint16_t* column,
+                             int64_t count, float* sums) {
+  if (count == 0) return sums;
+  const Row a = LoadRow(y, row);
+  for (const uint16_t* const end = column + count; column != end; ++column, sums += kLanes) {
+    const float* from = x + *column * kTile;
+    VecF line[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) line[v] = Load(from + v * kLanes);
+    Store(sums, AddProducts(Load(sums), a, line));
+  }
+  return sums;
+}
+
+void Sample(const SparseBlock& block, const float* x, const float* y, float* sums) {
+  for (int64_t i = 0; i < block.count; ++i, y += 4 * kTile) {
+    const SparseGroup& group = block.groups[i];
+    const uint16_t* column = block.columns + group.first_entry;
+    for (int list = 0; list < kPairLists; column += group.pairs[list++]) {
+      sums = SamplePairs(x, y, kSparsePairs[list], column, group.pairs[list], sums);
+    }
+    for (int row = 0; row < kRowLists; column += group.rows[row++]) {
+      sums = SampleRow(x, y, row, column, group.rows[row], sums);
+    }
+  }
+}
+
+void UnpackSums(const SparseBlock& block, const float* sums, bool accumulate, float* to,
+                int64_t stride) {
+  const auto take = [&](int row, uint16_t column) {
+    float& element = to[row * stride + column];
+    element = ReduceAdd(Load(sums)) + (accumulate ? element : 0.0f);
+    sums += kLanes;
+  };
+  for (int64_t i = 0; i < block.count; ++i, to += 4 * stride) {
+    const SparseGroup& group = block.groups[i];
+    const uint16_t* column = block.columns + group.first_entry;
+    for (int list = 0; list < kPairLists; ++list) {
+      for (int n = 0; n < group.pairs[list]; ++n, ++column) {
+        take(kSparsePairs[list].first, *column);
+        take(kSparsePairs[list].second, *column);
+      }
+    }
+    for (int row = 0; row < kRowLists; ++row) {
+      for (int n = 0; n < group.rows[row]; ++n) take(row, *column++);
+    }
+  }
+}
+
 typedef float Quad __attribute__((vector_size(16)));
 
 WEFT_INLINE Quad LoadQuad(const float* from) {
@@ -340,7 +415,10 @@ constexpr SparseTiles<T> kTilesOf = {
 const SparseKernels kSparseKernels = {
     .tile = kTile,
     .depth = kDepth,
+    .lanes = kLanes,
     .multiply = Multiply,
+    .sample = Sample,
+    .unpack_sums = UnpackSums,
     .unpack_rows = UnpackRows,
     .list_columns = ListColumns,
     .tiles = {.f32 = kTilesOf<float>, .bf16 = kTilesOf<BFloat16>, .f16 = kTilesOf<Half>},

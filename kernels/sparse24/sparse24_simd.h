@@ -99,8 +99,15 @@ struct SparseTiles {
 struct SparseKernels {
   int64_t tile;   ///< Numbers of a line at a time.
   int64_t depth;  ///< Columns of a block: as many lines of a tile stay in the first-level cache.
+  int64_t lanes;  ///< Numbers that are added up at a time in `sample`.
   /// y += A x over one block: x [depth, tile], y [4 * count, tile].
   void (*multiply)(const SparseBlock& block, const float* x, float* y);
+  /// sums[i] += the products of row r of y and line c of x, for the element (r, c) of value i after
+  /// the first of the block: y [4 * count, tile], x [depth, tile], sums [values, lanes].
+  void (*sample)(const SparseBlock& block, const float* x, const float* y, float* sums);
+  /// to[r * stride + c] (+)= what sums[i] adds up to, likewise.
+  void (*unpack_sums)(const SparseBlock& block, const float* sums, bool accumulate, float* to,
+                      int64_t stride);
   /// to[r * stride + c] = from[r * tile + c], or += with `accumulate`, for columns [0, columns).
   void (*unpack_rows)(const float* from, int64_t rows, int64_t columns, bool accumulate, float* to,
                       int64_t stride);

@@ -1,6 +1,8 @@
 #include "kernels/sparse24/sparse24.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -92,6 +94,44 @@ TEST(Sparse24, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(SparseForward({}, {.x = x, .weight = sparse->get(), .y = y}).code(),
             StatusCode::kInvalid);
   EXPECT_EQ(SparseForward({}, {.x = x, .y = y}).code(), StatusCode::kInvalid);
+}
+
+// Parts of the rows have the gradient that the whole has, on any number of threads.
+TEST(Sparse24, ASampledGradientOfSomeRowsIsThatOfAll) {
+  constexpr int64_t kRows = 300, kOut = 48, kIn = 500;
+  PhiloxStream rng({.seed = 9});
+  std::vector<float> x(kRows * kIn), dy(kRows * kOut), weight(kOut * kIn, 1.0f);
+  for (std::vector<float>* values : {&x, &dy}) {
+    for (float& value : *values) value = static_cast<float>(rng.Normal());
+  }
+  std::vector<uint16_t> bits(kOut * kIn / 16);
+  for (uint16_t& block : bits) {
+    block = static_cast<uint16_t>(rng.Below(1 << 16) & rng.Below(1 << 16));
+  }
+  Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight({}, kOut, kIn, DType::kF32);
+  ASSERT_TRUE(sparse.ok());
+  ASSERT_TRUE((*sparse)->SetMask({}, {bits.data(), DType::kU16, {kOut / 4, kIn / 4}}).ok());
+  ASSERT_TRUE((*sparse)->Pack({}, {weight.data(), DType::kF32, {kOut, kIn}}).ok());
+  std::vector<float> whole(kOut * kIn, 7.0f), parts = whole;
+  SampledBackwardWeightArgs args = {.x = {x.data(), DType::kF32, {kRows, kIn}},
+                                    .dy = {dy.data(), DType::kF32, {kRows, kOut}},
+                                    .weight = sparse->get(),
+                                    .dweight = {whole.data(), DType::kF32, {kOut, kIn}},
+                                    .accumulate = false};
+  ASSERT_EQ(SampledBackwardWeight({}, args).ToString(), "OK");
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), 7.0f), 0) << "what is not kept is 0";
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 12}, {12, 4}, {16, 32}}) {
+    args.first_row = first;
+    args.dy = {dy.data() + first, DType::kF32, {kRows, rows}};
+    args.dy.row_stride = kOut;
+    args.dweight = {parts.data() + first * kIn, DType::kF32, {rows, kIn}};
+    ASSERT_EQ(SampledBackwardWeight({}, args).ToString(), "OK");
+  }
+  EXPECT_EQ(parts, whole);
+  args.first_row = 20;
+  EXPECT_EQ(SampledBackwardWeight({}, args).code(), StatusCode::kInvalid);
+  args.first_row = 2;
+  EXPECT_EQ(SampledBackwardWeight({}, args).code(), StatusCode::kInvalid);
 }
 
 }  // namespace

@@ -6,9 +6,12 @@
 //            search for masks every 40 steps
 //   mask     the search for a transposable mask against the greedy one, which takes the largest
 //            magnitude of a block whose row and column have room, and keeps less (CPU)
+// With --densities, products with weights of which a random share is kept instead (CPU):
+//   unstructured  each product by itself, with dW where weights are kept alone; "step": all three,
+//            and packing
 //
 //   sparse24_bench [--device cpu|cuda] [--precision fp32|bf16] [--json FILE] [--threads N]
-//                  [--widths 512,1024,2048] [--tokens 1024]
+//                  [--widths 512,1024,2048] [--tokens 1024] [--densities 0.25,0.125]
 
 #include <algorithm>
 #include <array>
@@ -47,6 +50,7 @@ constexpr int64_t kMaskInterval = 40;
 struct Options {
   std::vector<int64_t> widths = {512, 1024, 2048};
   int64_t tokens = 1024;
+  std::vector<double> densities;
   int rounds = 9;
   DType type = DType::kF32;
 };
@@ -167,6 +171,17 @@ struct Layer {
     WEFT_RETURN_IF_ERROR(kernels::TransposableMask(stream, {.weight = weight, .mask = mask}));
     return sparse->SetMask(stream, mask);
   }
+  /// Keeps a random share of the weights.
+  Status Keep(double density) {
+    PhiloxStream rng({.seed = 4});
+    for (int64_t i = 0; i < mask.shape().Elements(); ++i) {
+      int bits = 0;
+      for (int bit = 0; bit < 16; ++bit) bits |= (rng.Uniform() < density ? 1 : 0) << bit;
+      mask.view().As<uint16_t>()[i] = static_cast<uint16_t>(bits);
+    }
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask));
+    return sparse->Pack(stream, weight);
+  }
   Status Estimate() { return kernels::Mvue(stream, {.x = dy, .y = estimate, .key = {.seed = 7}}); }
 
   Status DenseForward() {
@@ -184,6 +199,10 @@ struct Layer {
   Status DenseBackwardWeight() {
     return kernels::LinearBackwardWeight(stream, {.x = x, .dy = dy, .dweight = dweight});
   }
+  Status SampledBackwardWeight() {
+    return kernels::SampledBackwardWeight(
+        stream, {.x = x, .dy = dy, .weight = sparse.get(), .dweight = dweight});
+  }
   Status SparseBackwardWeight() {
     return kernels::SparseBackwardWeight(stream, {.x = x, .dy = estimate, .dweight = dweight});
   }
@@ -198,7 +217,7 @@ class Bench {
  public:
   Bench(const Options& options, engine::ComputeDevice* device)
       : options_(options), device_(device), context_(device->NewContext()) {
-    std::printf("%-8s %-16s %6s %7s %12s %12s %7s\n", "part", "what", "width", "tokens",
+    std::printf("%-12s %-19s %6s %7s %12s %12s %7s\n", "part", "what", "width", "tokens",
                 "dense [ms]", "sparse [ms]", "ratio");
   }
 
@@ -208,6 +227,11 @@ class Bench {
                             Layer::New(context_, options_.type, options_.tokens, width, 4 * width));
       WEFT_ASSIGN_OR_RETURN(Layer down,
                             Layer::New(context_, options_.type, options_.tokens, 4 * width, width));
+      if (!options_.densities.empty()) {
+        WEFT_RETURN_IF_ERROR(Unstructured(width, "up", up));
+        WEFT_RETURN_IF_ERROR(Unstructured(width, "down", down));
+        continue;
+      }
       WEFT_RETURN_IF_ERROR(Products(width, "up", up));
       WEFT_RETURN_IF_ERROR(Products(width, "down", down));
       WEFT_RETURN_IF_ERROR(Ffn(width, up, down));
@@ -231,6 +255,39 @@ class Bench {
     return Time(
         "product", name + " weight", width, [&] { return layer.DenseBackwardWeight(); },
         [&] { return layer.SparseBackwardWeight(); });
+  }
+
+  Status Unstructured(int64_t width, const std::string& name, Layer& layer) {
+    for (const double density : options_.densities) {
+      WEFT_RETURN_IF_ERROR(layer.Keep(density));
+      const auto time = [&](const std::string& what, const Work& dense, const Work& sparse) {
+        char shown[16];
+        std::snprintf(shown, sizeof shown, "%g", density);
+        return Time("unstructured", name + " " + what + " " + shown, width, dense, sparse);
+      };
+      WEFT_RETURN_IF_ERROR(time(
+          "forward", [&] { return layer.DenseForward(); }, [&] { return layer.SparseForward(); }));
+      WEFT_RETURN_IF_ERROR(time(
+          "input", [&] { return layer.DenseBackwardInput(); },
+          [&] { return layer.SparseBackwardInput(); }));
+      WEFT_RETURN_IF_ERROR(time(
+          "weight", [&] { return layer.DenseBackwardWeight(); },
+          [&] { return layer.SampledBackwardWeight(); }));
+      const Work dense = [&]() -> Status {
+        WEFT_RETURN_IF_ERROR(layer.dense->Pack(layer.stream, layer.weight));
+        WEFT_RETURN_IF_ERROR(layer.DenseForward());
+        WEFT_RETURN_IF_ERROR(layer.DenseBackwardInput());
+        return layer.DenseBackwardWeight();
+      };
+      const Work sparse = [&]() -> Status {
+        WEFT_RETURN_IF_ERROR(layer.sparse->Pack(layer.stream, layer.weight));
+        WEFT_RETURN_IF_ERROR(layer.SparseForward());
+        WEFT_RETURN_IF_ERROR(layer.SparseBackwardInput());
+        return layer.SampledBackwardWeight();
+      };
+      WEFT_RETURN_IF_ERROR(time("step", dense, sparse));
+    }
+    return OkStatus();
   }
 
   Status Ffn(int64_t width, Layer& up, Layer& down) {
@@ -305,7 +362,7 @@ class Bench {
   }
 
   void Add(std::string_view part, const std::string& what, int64_t width, const Pair& pair) {
-    std::printf("%-8s %-16s %6lld %7lld %12.2f %12.2f %7.2f\n", std::string(part).c_str(),
+    std::printf("%-12s %-19s %6lld %7lld %12.2f %12.2f %7.2f\n", std::string(part).c_str(),
                 what.c_str(), static_cast<long long>(width),
                 static_cast<long long>(options_.tokens), 1e3 * pair.dense, 1e3 * pair.sparse,
                 pair.ratio);
@@ -346,6 +403,9 @@ int main(int argc, char** argv) {
   app.add_option("--threads", threads, "Compute threads (default: OMP_NUM_THREADS or all cores)");
   app.add_option("--widths", options.widths, "Widths of the MLP")->delimiter(',');
   app.add_option("--tokens", options.tokens, "Rows of x");
+  app.add_option("--densities", options.densities,
+                 "Times products with weights of which these shares are kept (CPU)")
+      ->delimiter(',');
   app.add_option("--rounds", options.rounds, "Rounds whose median counts");
   CLI11_PARSE(app, argc, argv);
   if (threads > 0) weft::kernels::cpu::SetThreads(threads);

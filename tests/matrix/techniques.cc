@@ -198,6 +198,7 @@ Choice Pruning(const std::string& method, const std::string& distribution) {
             job.train.pruning.density = 0.4;
             job.train.pruning.interval = 2;
             job.train.pruning.rounds = 5;
+            if (method == "rigl") job.train.pruning.products = "sparse";
           }};
 }
 

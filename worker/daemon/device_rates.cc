@@ -17,8 +17,8 @@
 
 #include "common/float8.h"
 #include "common/json.h"
-#include "common/model/mlp_products.h"
 #include "common/model/precision.h"
+#include "common/model/technique_products.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
 #include "common/text.h"
@@ -179,7 +179,8 @@ Status MeasureSparseProducts(kernels::cuda::StreamState& state, const GemmShape&
   WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight));
   const auto add = [&](GemmPass pass, const GemmShape& shape, const auto& product) -> Status {
     WEFT_ASSIGN_OR_RETURN(const double rate, RateOf(state, shape, product));
-    rates.push_back({MlpRateName("sparse24_", pass, kType), shape.m, shape.n, shape.k, 1, rate});
+    rates.push_back(
+        {TechniqueRateName("sparse24_", pass, kType), shape.m, shape.n, shape.k, 1, rate});
     return OkStatus();
   };
   WEFT_RETURN_IF_ERROR(add(GemmPass::kForward, layer, [&] {

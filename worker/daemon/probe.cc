@@ -12,8 +12,8 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "common/model/mlp_products.h"
 #include "common/model/precision.h"
+#include "common/model/technique_products.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
@@ -137,7 +137,7 @@ Status MeasureSparseProducts(const GemmShape& layer, DType dtype, int threads,
       if (status.ok()) status = product();
     });
     profile.gemm.push_back(
-        {MlpRateName("sparse24_", pass, dtype), m, n, k, threads, flops / seconds});
+        {TechniqueRateName("sparse24_", pass, dtype), m, n, k, threads, flops / seconds});
   };
   add(GemmPass::kForward, layer.m, layer.n, layer.k,
       [&] { return SparseForward(stream, {.x = x, .weight = sparse.get(), .y = estimate}); });

@@ -66,7 +66,7 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
                  FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model),
                  *rates, own.threads_per_rank, own.mesh.context,
-                 MlpProductsOf(job.train, own.device != "cpu"), job.train) {}
+                 TechniqueProductsOf(job.train, own.device != "cpu"), job.train) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

@@ -16,6 +16,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/techniques/mask_choice.h"
+#include "worker/engine/techniques/pruning/pruned_products.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/pruning/pruning_scores.h"
 #include "worker/engine/techniques/pruning/synaptic_flow.h"
@@ -82,7 +83,10 @@ class Rewinding {
 /// Zeros in the parameters, chosen before the first step or again and again.
 class Pruning : public Technique {
  public:
-  explicit Pruning(PruningSpec spec) : spec_(std::move(spec)) {}
+  /// `sparse`: products may be of the kept weights alone.
+  Pruning(const PruningSpec& spec, bool sparse) : spec_(spec), factory_(spec), sparse_(sparse) {}
+
+  ProductsFactory* BlockProducts() override { return sparse_ ? &factory_ : nullptr; }
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
@@ -106,6 +110,7 @@ class Pruning : public Technique {
     for (size_t m = 0; m < matrices_.size(); ++m) {
       Matrix& matrix = matrices_[m];
       matrix.mask = state_[m];
+      factory_.AddMask(matrix.parameter, matrix.mask);
       for (const NamedTensor& tensor : optimizer_state) {
         const bool of_each_weight =
             tensor.parameter == matrix.parameter && tensor.view.shape == matrix.mask.shape;
@@ -117,6 +122,7 @@ class Pruning : public Technique {
   }
 
   Status BeforeStep(int64_t step) override {
+    factory_.SetWholeGradients(ReplacesUpdate(step));
     if (rewinding_) return BeginRounds(step);
     if (chosen()) return OkStatus();
     ProfileScope scope(parts_.context->profiler, "choose weights");
@@ -158,6 +164,7 @@ class Pruning : public Technique {
     for (const Matrix& matrix : matrices_) {
       const auto dropped = static_cast<int64_t>(rate * static_cast<double>(matrix.kept));
       WEFT_ASSIGN_OR_RETURN(const int64_t grown, ExchangeIn(state, matrix, dropped, step));
+      factory_.MasksChanged(chosen());
       if (!parts_.parameters->Counts(matrix.parameter)) continue;
       grown_of[0] += static_cast<double>(grown);
       grown_of[1] += static_cast<double>(matrix.kept);
@@ -183,7 +190,10 @@ class Pruning : public Technique {
     return tensors;
   }
 
-  void OnRestored(int64_t) override { density_.reset(); }
+  void OnRestored(int64_t) override {
+    factory_.MasksChanged(chosen());
+    density_.reset();
+  }
 
  private:
   using Mask = std::vector<uint8_t>;
@@ -223,6 +233,7 @@ class Pruning : public Technique {
       WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], masks[m]));
     }
     chosen_ = 1;
+    factory_.MasksChanged(true);
     density_.reset();
     parts_.values_changed();
     return OkStatus();
@@ -383,6 +394,8 @@ class Pruning : public Technique {
   }
 
   PruningSpec spec_;
+  PrunedProductsFactory factory_;
+  bool sparse_;
   TrainingParts parts_;
   OptimizerState state_;
   std::vector<Matrix> matrices_;
@@ -397,7 +410,8 @@ class Pruning : public Technique {
 
 std::unique_ptr<Technique> NewPruning(const TechniqueInputs& inputs) {
   const PruningSpec& spec = inputs.train.pruning;
-  return spec.method == "none" ? nullptr : std::make_unique<Pruning>(spec);
+  if (spec.method == "none") return nullptr;
+  return std::make_unique<Pruning>(spec, MayUseSparseProducts(inputs.train));
 }
 
 }  // namespace weft::engine

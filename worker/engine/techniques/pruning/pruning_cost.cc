@@ -9,6 +9,7 @@
 
 #include "common/glob.h"
 #include "common/model/parameter_list.h"
+#include "common/model/precision.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -84,6 +85,22 @@ Status CheckRounds(const PruningSpec& spec, int64_t steps) {
       std::to_string(longer.steps));
 }
 
+/// Of the steps, those of a lottery ticket's trainings that keep too many weights; of other methods
+/// the one in which they are chosen.
+double DenseShare(const TrainSpec& train) {
+  const PruningSpec& spec = train.pruning;
+  const auto steps = static_cast<double>(train.steps);
+  if (spec.method != "lottery_ticket") return 1 / steps;
+  const LotteryRounds rounds = LotteryRoundsOf(spec, train.steps);
+  const DType compute = PrecisionOf(train.precision).products;
+  for (int64_t round = 1; round <= rounds.rounds; ++round) {
+    const double power = static_cast<double>(round) / static_cast<double>(rounds.rounds);
+    if (!UsesSparseProducts(spec, compute, std::pow(spec.density, power))) continue;
+    return static_cast<double>(rounds.steps + (round - 1) * rounds.Length()) / steps;
+  }
+  return 1;
+}
+
 class PruningCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "pruning"; }
@@ -141,6 +158,24 @@ class PruningCost : public TechniqueCost {
     }
   }
 
+  // Both products with a weight have a list of the columns that count: of each a value in f32 and
+  // two bytes, but one of the latter for two neighbours in a column, and heads of the lists.
+  TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
+    const PruningSpec& spec = train.pruning;
+    const DType compute = PrecisionOf(train.precision).products;
+    if (on_cuda || !MayUseSparseProducts(train) ||
+        !UsesSparseProducts(spec, compute, spec.density)) {
+      return {};
+    }
+    constexpr double kHeads = 0.035;
+    // Packing and unpacking of what is multiplied, and a multiply-add of a list beside a dense one.
+    constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
+    return {.operand_bytes = 2 * (spec.density * (4 + 2 - spec.density) + kHeads),
+            .dense_share = DenseShare(train),
+            .attention = true,
+            .seconds_share = std::min(1.0, kFixedSeconds + kSecondsOfKept * spec.density)};
+  }
+
   // A byte for each weight: whether it is kept. And the weights to go back to, in f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
     const PruningSpec& spec = job.train.pruning;
@@ -188,6 +223,20 @@ LotteryRounds LotteryRoundsOf(const PruningSpec& spec, int64_t steps) {
   return {.rounds = rounds,
           .steps = (steps + rounds * spec.rewind_step) / (rounds + 1),
           .rewind_step = spec.rewind_step};
+}
+
+bool MayUseSparseProducts(const TrainSpec& train) {
+  return train.pruning.method != "none" && train.pruning.products != "dense" &&
+         PrecisionOf(train.precision).block_products == nullptr;
+}
+
+bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density) {
+  if (density >= 1) return false;
+  if (spec.products == "sparse") return true;
+  // Of more the lists of what is kept cost what they save. In bf16 dense products have instructions
+  // of their own on some processors.
+  constexpr double kDensest = 0.3;
+  return spec.products == "auto" && compute == DType::kF32 && density <= kDensest;
 }
 
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,

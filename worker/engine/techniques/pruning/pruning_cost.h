@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/model/parameter_info.h"
 #include "common/spec/model_spec.h"
 #include "common/spec/train_spec.h"
@@ -54,6 +55,13 @@ int64_t PruningRounds(const PruningSpec& spec);
 /// Those of a job with method lottery_ticket and `steps` steps in all, of whose first training as
 /// many steps are left out as are left after the last round.
 LotteryRounds LotteryRoundsOf(const PruningSpec& spec, int64_t steps);
+
+/// Whether products may be of the kept weights alone (PruningSpec::products): not where a technique
+/// of the precision has products of its own.
+bool MayUseSparseProducts(const TrainSpec& train);
+
+/// Whether products of this type with a matrix of that density are.
+bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density);
 
 /// Whether this parameter is pruned: a trained matrix of a block that a pattern of `spec` names, or
 /// every one where there are none.

@@ -185,7 +185,9 @@ TEST(PruningTest, MagnitudesAreThoseOfTheStart) {
 TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
   for (const char* method : {"set", "rigl"}) {
     SCOPED_TRACE(method);
-    const JobSpec job = PrunedJob(Spec(method));
+    PruningSpec spec = Spec(method);
+    spec.products = "dense";  // the model beside it has the same sums
+    const JobSpec job = PrunedJob(spec);
     PrunedTraining training(job);
     for (int64_t step = 0; step < 3 * kInterval; ++step) training.run.Step();
     const auto before = training.State();
@@ -287,7 +289,7 @@ TEST(PruningTest, ChosenLayersAlone) {
                                              "transformer.h.1.attn.c_proj.weight",
                                              "transformer.h.1.mlp.c_fc.weight"}));
   job.train.pruning.layers = {"*.h.0.mlp.*"};
-  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32", 4, 2)));
+  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32", 4, 2), job.train));
   const auto refused =
       Trainer::New(job, TinyPlan("fp32", 4, 2),
                    {.context = &run.context, .model = run.model.get(), .train = &training.tokens});

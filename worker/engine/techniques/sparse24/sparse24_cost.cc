@@ -175,10 +175,10 @@ class Sparse24Cost : public TechniqueCost {
   // A bit of each weight says whether it counts. Both products with a weight have a list of the
   // columns that count: of each four weights two values in f32 and one column of two bytes, and
   // heads of the lists.
-  MlpProducts ProductsOfMlps(const TrainSpec& train, bool /*on_cuda*/) const override {
+  TechniqueProducts ProductsOf(const TrainSpec& train, bool /*on_cuda*/) const override {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
-    MlpProducts products{.state_bytes = 1.0 / 8};
+    TechniqueProducts products{.state_bytes = 1.0 / 8};
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
@@ -222,7 +222,7 @@ class Sparse24Cost : public TechniqueCost {
   }
 
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
-    if (!inputs.mlp_products.copies_weights) return 0;
+    if (!inputs.technique_products.copies_weights) return 0;
     constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
     return kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;

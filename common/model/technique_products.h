@@ -9,23 +9,25 @@
 
 namespace weft {
 
-/// How a technique multiplies by the weights of MLPs, where it does so in a form of its own
-/// (WeightProducts of the engine).
-struct MlpProducts {
+/// How a technique multiplies by the weights of MLPs, or of all of a block, where it does so in a
+/// form of its own (WeightProducts of the engine). Not by those of experts.
+struct TechniqueProducts {
   double state_bytes = 0;       ///< Of each weight, in every step.
   double operand_bytes = 0;     ///< Of each weight: what its products read instead of dense copies.
   double dense_share = 1;       ///< Of the steps, those whose products are dense after all.
   bool copies_weights = false;  ///< Packing makes an f32 copy of each.
   bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
+  bool attention = false;           ///< Those of attention, too.
   std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
+  double seconds_share = 1;         ///< Of a dense product's seconds, where none is measured.
 
-  bool any() const { return state_bytes > 0; }
+  bool any() const { return state_bytes > 0 || operand_bytes > 0; }
 };
 
 /// GemmRate::precision of the measured products of a pass.
-std::string MlpRateName(std::string_view rate_name, GemmPass pass, DType products);
+std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType products);
 
 /// That of the technique that `train` asks for, on a processor or a GPU.
-MlpProducts MlpProductsOf(const TrainSpec& train, bool on_cuda);
+TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda);
 
 }  // namespace weft

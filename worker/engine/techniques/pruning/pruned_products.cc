@@ -1,0 +1,137 @@
+#include "worker/engine/techniques/pruning/pruned_products.h"
+
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/linear/linear.h"
+#include "worker/engine/techniques/pruning/pruning_cost.h"
+
+namespace weft::engine {
+namespace {
+
+// Sides of the blocks of a mask of kernels/sparse24.
+constexpr int64_t kSide = 4;
+
+// Of bytes [kSide, columns], the bits of each block. Returns how many are kept.
+int64_t PackBlocks(const uint8_t* kept, int64_t columns, uint16_t* blocks) {
+  int64_t count = 0;
+  for (int64_t block = 0; block < columns / kSide; ++block) {
+    int bits = 0;
+    for (int64_t r = 0; r < kSide; ++r) {
+      for (int64_t c = 0; c < kSide; ++c) {
+        const int bit = kept[r * columns + kSide * block + c] != 0 ? 1 : 0;
+        bits |= bit << (kSide * r + c);
+        count += bit;
+      }
+    }
+    blocks[block] = static_cast<uint16_t>(bits);
+  }
+  return count;
+}
+
+}  // namespace
+
+PrunedProducts::PrunedProducts(const LinearLayer& layer, const PruningSpec& spec,
+                               const PrunedMode* mode)
+    : layer_(layer), spec_(spec), mode_(mode), dense_(layer) {}
+
+Status PrunedProducts::TakeMasks(Context& context) {
+  sparse_ = nullptr;
+  const ParameterSet& parameters = *layer_.parameters;
+  int64_t out = 0, kept = 0;
+  std::vector<uint16_t> blocks;
+  for (int64_t i = layer_.weight; mode_->chosen && i < layer_.weight + layer_.outputs; ++i) {
+    const auto mask = mode_->masks.find(i);
+    const int64_t rows = parameters[i].shape[0], columns = parameters[i].shape[1];
+    if (mask == mode_->masks.end() || rows % kSide != 0 || columns % kSide != 0) return OkStatus();
+    const auto first = blocks.size();
+    blocks.resize(first + static_cast<size_t>(rows * columns / (kSide * kSide)));
+    const auto* from = mask->second.As<uint8_t>();
+    for (int64_t row = 0; row < rows; row += kSide) {
+      kept += PackBlocks(from + row * columns, columns,
+                         &blocks[first + static_cast<size_t>(row * columns / (kSide * kSide))]);
+    }
+    out += rows;
+  }
+  if (out == 0) return OkStatus();
+  const int64_t in = layer_.in_features;
+  const double density = static_cast<double>(kept) / static_cast<double>(out * in);
+  if (!UsesSparseProducts(spec_, layer_.compute, density)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(sparse_,
+                        kernels::NewSparseWeight(context.stream.device, out, in, layer_.compute));
+  return sparse_->SetMask(context.stream, {blocks.data(), DType::kU16, {out / kSide, in / kSide}});
+}
+
+Status PrunedProducts::Pack(Context& context, Repack what) {
+  if (context.stream.device.type == DeviceType::kCpu && version_ != mode_->version) {
+    WEFT_RETURN_IF_ERROR(TakeMasks(context));
+    version_ = mode_->version;
+  }
+  if (sparse_ == nullptr) {
+    held_ = {};
+    return dense_.Pack(context, what);
+  }
+  WEFT_RETURN_IF_ERROR(sparse_->Pack(
+      context.stream, layer_.parameters->stacked_value(layer_.weight, layer_.outputs)));
+  return held_.Set(context.allocator, Component::kParameters, sparse_->Bytes());
+}
+
+Status PrunedProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
+                               const GeluValue& active, bool training) const {
+  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, training);
+  const bool adds_bias = layer_.adds_bias && layer_.bias >= 0;
+  WEFT_RETURN_IF_ERROR(kernels::SparseForward(
+      context.stream,
+      {.x = x,
+       .weight = sparse_.get(),
+       .bias = adds_bias ? layer_.parameters->stacked_operand(layer_.bias, layer_.outputs)
+                         : TensorView(),
+       .y = y}));
+  if (!active.value) return OkStatus();
+  return kernels::GeluForward(context.stream, {y, active.value, active.form});
+}
+
+Result<OutputGradient> PrunedProducts::Prepare(Context& context, Tensor dy,
+                                               const GradientUse& use) const {
+  return dense_.Prepare(context, std::move(dy), use);
+}
+
+Status PrunedProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                                     const Tensor& before, const GeluValue& active) const {
+  if (sparse_ == nullptr) return dense_.InputGradient(context, dy, dx, before, active);
+  WEFT_RETURN_IF_ERROR(kernels::SparseBackwardInput(
+      context.stream, {.dy = dy.dy, .weight = sparse_.get(), .dx = dx}));
+  if (!before) return OkStatus();
+  return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
+}
+
+Status PrunedProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                                      std::span<const WeightGradientTarget> targets) const {
+  if (sparse_ == nullptr || mode_->whole_gradients) {
+    return dense_.WeightGradient(context, x, dy, targets);
+  }
+  for (const WeightGradientTarget& to : targets) {
+    const Tensor gradient = dy.dy.Columns(to.column, to.columns);
+    if (to.dweight) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::SampledBackwardWeight(context.stream, {.x = x,
+                                                          .dy = gradient,
+                                                          .weight = sparse_.get(),
+                                                          .first_row = to.column,
+                                                          .dweight = to.dweight,
+                                                          .accumulate = to.accumulate}));
+    }
+    if (!to.dbias) continue;
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+        context.stream, {.x = x, .dy = gradient, .dbias = to.dbias, .accumulate = to.accumulate}));
+  }
+  return OkStatus();
+}
+
+std::unique_ptr<WeightProducts> PrunedProductsFactory::Make(const LinearLayer& layer) {
+  const Parameter& weight = (*layer.parameters)[layer.weight];
+  if (!IsPruned(spec_, weight, weight.name)) return std::make_unique<DenseProducts>(layer);
+  return std::make_unique<PrunedProducts>(layer, spec_, &mode_);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,100 @@
+#include "worker/engine/techniques/pruning/pruned_products.h"
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
+#include "common/model/technique_cost.h"
+#include "worker/engine/techniques/pruning/pruning_cost.h"
+#include "worker/engine/testing/product_kind.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+JobSpec JobOf(const std::string& method, const std::string& products, double density = 0.2) {
+  JobSpec job = TinyJob(4);
+  job.model.width = 64;
+  job.train.steps = 12;
+  PruningSpec& spec = job.train.pruning;
+  spec.method = method;
+  spec.density = density;
+  spec.interval = 3;
+  spec.rounds = method == "lottery_ticket" ? 1 : 5;
+  spec.products = products;
+  return job;
+}
+
+TEST(PrunedProducts, AreOfTheKeptWeightsWhereTheseAreFew) {
+  PruningSpec spec;
+  for (const auto& [products, compute, density, sparse] :
+       std::vector<std::tuple<std::string, DType, double, bool>>{
+           {"auto", DType::kF32, 0.05, true},
+           {"auto", DType::kF32, 0.3, true},
+           {"auto", DType::kF32, 0.5, false},
+           {"auto", DType::kBF16, 0.05, false},
+           {"sparse", DType::kBF16, 0.9, true},
+           {"sparse", DType::kF32, 1, false},
+           {"dense", DType::kF32, 0.05, false}}) {
+    spec.products = products;
+    EXPECT_EQ(UsesSparseProducts(spec, compute, density), sparse) << products << " " << density;
+  }
+}
+
+// Losses, gradients and what is exchanged, through steps that choose, exchange and begin anew.
+TEST(PrunedProducts, TrainAsDenseOnesDo) {
+  for (const char* method : {"random", "snip", "set", "rigl", "lottery_ticket"}) {
+    for (const char* family : {"gpt2", "llama", "bert"}) {
+      for (const char* precision : {"fp32", "bf16"}) {
+        SCOPED_TRACE(std::string(method) + " " + family + " " + precision);
+        std::vector<StepReport> reports[2];
+        for (const bool sparse : {false, true}) {
+          JobSpec job = JobOf(method, sparse ? "sparse" : "dense");
+          job.model.family = family;
+          RandomTokens tokens(job.model.vocab_size, job.model.context);
+          TinyTraining run(job, TinyPlan(precision, 2, 2), tokens);
+          while (!run.trainer->finished()) reports[sparse].push_back(run.Step());
+        }
+        // Sums in another order; in bf16 a rounding of each product besides.
+        const double near = precision == std::string("fp32") ? 2e-5 : 2e-2;
+        for (size_t step = 0; step < reports[0].size(); ++step) {
+          SCOPED_TRACE(step);
+          const StepReport &dense = reports[0][step], &sparse = reports[1][step];
+          EXPECT_NEAR(sparse.loss, dense.loss, near * dense.loss);
+          EXPECT_NEAR(sparse.gradient_norm, dense.gradient_norm, 5 * near * dense.gradient_norm);
+        }
+      }
+    }
+  }
+}
+
+TEST(PrunedProducts, AreInThePredictedMemoryAndTime) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const double density : {0.05, 0.25}) {
+      SCOPED_TRACE(std::string(family) + " " + std::to_string(density));
+      JobSpec job = JobOf("magnitude", "auto", density);
+      job.model.family = family;
+      job.model.width = 256;
+      job.train.precision = "fp32";
+      const Plan plan = TinyPlan("fp32", 2, 2);
+      RandomTokens tokens(job.model.vocab_size, job.model.context);
+      TinyTraining run(job, plan, tokens);
+      MemoryBreakdown measured;
+      for (int64_t step = 0; step < 4; ++step) measured = run.Step().peak_memory;
+      const MemoryMachine machine{ProductsOf(run.model->precision().products)};
+      const MemoryBreakdown predicted = PredictMemory(MemoryInputsOf(job, plan, machine));
+      const auto truth = static_cast<double>(measured.parameters_bytes);
+      EXPECT_NEAR(static_cast<double>(predicted.parameters_bytes), truth, 0.02 * truth);
+      EXPECT_LT(TechniqueProductsOf(job.train, false).seconds_share, 0.65);
+      EXPECT_FALSE(TechniqueProductsOf(job.train, true).any()) << "on GPUs they are dense";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
