@@ -98,6 +98,10 @@ struct StochasticDepthSpec {
   double rate = 0;
   std::string decay = "linear";
   std::string mode = "batch";
+  std::string unit = "branch";
+  double gamma = 0;
+
+  bool operator==(const StochasticDepthSpec&) const = default;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -114,6 +118,20 @@ struct StochasticDepthSpec {
                 "What is drawn for: the whole batch of a step (batch), or each sequence (sample).")
               .OneOf({"batch", "sample"}),
           self.mode);
+    visit(
+        Field("unit",
+              "What a draw decides on: a residual branch, or both of a layer (layer; LayerDrop and "
+              "progressive layer dropping).")
+            .OneOf({"branch", "layer"}),
+        self.unit);
+    visit(
+        Field(
+            "gamma",
+            "How fast the rate grows: at step t of T it is rate (1 - exp(-gamma t / T)); 0: rate "
+            "from the first step on. Progressive layer dropping has 100 (Zhang and He 2020, arXiv "
+            "2010.13369).")
+            .Range(0, 1e6),
+        self.gamma);
   }
 };
 

@@ -141,6 +141,15 @@ Choice StochasticDepth(const std::string& mode) {
           }};
 }
 
+/// Whole layers, at a rate that grows.
+Choice ProgressiveLayerDropping() {
+  return {"progressive layer dropping", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.stochastic_depth.rate = 0.5;
+            job.model.stochastic_depth.unit = "layer";
+            job.model.stochastic_depth.gamma = 10;
+          }};
+}
+
 /// Masks that change, and a dense step at the end.
 Choice Sparsity(const std::string& method) {
   return {"sparsity " + method, Effect::kOwnTraining, [=](JobSpec& job) {
@@ -297,7 +306,8 @@ std::vector<Axis> MakeAxes() {
       {{"frozen nothing", Effect::kOwnTraining, Nothing}, FreezeBelow(3), FreezeParts()},
       {{"all branches", Effect::kOwnTraining, Nothing},
        StochasticDepth("batch"),
-       StochasticDepth("sample")},
+       StochasticDepth("sample"),
+       ProgressiveLayerDropping()},
       {{"dense", Effect::kOwnTraining, Nothing},
        Sparsity("masked_decay"),
        Sparsity("sr_ste"),

@@ -16,11 +16,17 @@ namespace {
 /// that: its expectation is what evaluation computes.
 class StochasticDepthGate : public BranchGate {
  public:
-  StochasticDepthGate(const StochasticDepthSpec& spec, const std::string& branch, int64_t layers)
-      : spec_(spec), site_(SiteHash((branch + "/stochastic_depth").c_str())), layers_(layers) {}
+  /// `unit`: the name of what is drawn for.
+  StochasticDepthGate(const StochasticDepthSpec& spec, const std::string& unit, int64_t layers,
+                      int64_t steps)
+      : spec_(spec),
+        site_(SiteHash((unit + "/stochastic_depth").c_str())),
+        layers_(layers),
+        steps_(steps) {}
 
   BranchChoice Choose(const Context& context, const GraftUse& use) const override {
-    const double skip = SkipProbability(spec_, use.layer, layers_);
+    const double skip =
+        SkipProbability(spec_, use.layer, layers_, ShareOfRate(spec_, context.step, steps_));
     const PhiloxKey key = DropoutKey(context, site_, use.use);
     const auto skips = [&](int64_t draw) {
       return UniformFloat(Philox(key, static_cast<uint64_t>(draw)).v[0]) < skip;
@@ -44,16 +50,17 @@ class StochasticDepthGate : public BranchGate {
   StochasticDepthSpec spec_;
   uint32_t site_;
   int64_t layers_;
+  int64_t steps_;
 };
 
 class StochasticDepth : public Technique {
  public:
-  explicit StochasticDepth(const ModelSpec& model)
-      : spec_(model.stochastic_depth), layers_(model.layers) {}
+  StochasticDepth(const ModelSpec& model, int64_t steps)
+      : spec_(model.stochastic_depth), layers_(model.layers), steps_(steps) {}
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     if (!site.sub_layer) return;
-    grafts.SetGate(std::make_unique<StochasticDepthGate>(spec_, site.name, layers_));
+    grafts.SetGate(std::make_unique<StochasticDepthGate>(spec_, UnitOf(site), layers_, steps_));
   }
 
   std::string_view WhyNoGraphs() const override {
@@ -61,15 +68,20 @@ class StochasticDepth : public Technique {
   }
 
  private:
+  std::string UnitOf(const GraftSite& site) const {
+    return spec_.unit == "layer" ? "layer " + std::to_string(site.block) : site.name;
+  }
+
   StochasticDepthSpec spec_;
   int64_t layers_;
+  int64_t steps_;
 };
 
 }  // namespace
 
 std::unique_ptr<Technique> NewStochasticDepth(const TechniqueInputs& inputs) {
   if (inputs.model.stochastic_depth.rate == 0) return nullptr;
-  return std::make_unique<StochasticDepth>(inputs.model);
+  return std::make_unique<StochasticDepth>(inputs.model, inputs.train.steps);
 }
 
 }  // namespace weft::engine

@@ -57,10 +57,12 @@ class StochasticDepthCost : public TechniqueCost {
   Status Check(const JobSpec& job) const override {
     const StochasticDepthSpec& spec = job.model.stochastic_depth;
     const StochasticDepthSpec unset;
-    if (spec.rate > 0 || (spec.decay == unset.decay && spec.mode == unset.mode)) return OkStatus();
-    const bool mode = spec.mode != unset.mode;
-    return InvalidError("model.stochastic_depth." +
-                        (mode ? "mode " + spec.mode : "decay " + spec.decay) +
+    if (spec.rate > 0 || spec == unset) return OkStatus();
+    const std::string set = spec.mode != unset.mode     ? "mode " + spec.mode
+                            : spec.decay != unset.decay ? "decay " + spec.decay
+                            : spec.unit != unset.unit   ? "unit " + spec.unit
+                                                        : "gamma";
+    return InvalidError("model.stochastic_depth." + set +
                         " says how branches are skipped, and none is; hint: "
                         "model.stochastic_depth.rate above 0");
   }
@@ -69,7 +71,7 @@ class StochasticDepthCost : public TechniqueCost {
   double ComputedShare(const ModelSpec& model, SubLayer, int64_t layer,
                        int64_t sequences) const override {
     const StochasticDepthSpec& spec = model.stochastic_depth;
-    const double skip = SkipProbability(spec, layer, model.layers);
+    const double skip = SkipProbability(spec, layer, model.layers, MeanShareOfRate(spec));
     if (spec.mode != "sample" || sequences == 0) return 1 - skip;
     const auto count = static_cast<double>(sequences);
     return 1 - skip + std::pow(skip, count) / count;

@@ -15,6 +15,7 @@
 #include "common/model/remat_schedule.h"
 #include "common/model/technique_cost.h"
 #include "common/rng.h"
+#include "worker/engine/techniques/stochastic_depth/stochastic_depth_cost.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -128,6 +129,67 @@ TEST(StochasticDepthTest, BranchesAreMultipliedByWhatWasDrawnForTheStep) {
   }
   EXPECT_GT(skipped, 4);
   EXPECT_LT(skipped, 24);
+}
+
+// The rate grows from 0, and its mean over all steps is what the planner counts.
+TEST(StochasticDepthTest, ProgressiveLayerDroppingFollowsItsFormula) {
+  StochasticDepthSpec spec{.rate = 0.5, .gamma = 100};
+  constexpr int64_t kSteps = 100000;
+  EXPECT_EQ(SkipProbability(spec, 11, 12, ShareOfRate(spec, 0, kSteps)), 0);
+  // Of the paper: keep(t) = (1 - 0.5) exp(-0.001 t) + 0.5 in the last layer.
+  const double keep = 1 - SkipProbability(spec, 11, 12, ShareOfRate(spec, 700, kSteps));
+  EXPECT_NEAR(keep, 0.5 * std::exp(-0.7) + 0.5, 1e-12);
+  double sum = 0;
+  for (int64_t step = 0; step < kSteps; ++step) sum += ShareOfRate(spec, step, kSteps);
+  EXPECT_NEAR(MeanShareOfRate(spec), sum / kSteps, 1e-5);
+  ModelSpec model = Spec("batch");
+  const double whole = ComputedSharesOf(model).Mean();
+  model.stochastic_depth.gamma = 100;
+  EXPECT_NEAR(1 - ComputedSharesOf(model).Mean(), (1 - whole) * 0.99, 1e-6);
+}
+
+// Both branches of a layer are skipped by one draw; the first step skips nothing, bit for bit.
+TEST(StochasticDepthTest, LayersAreSkippedAsAWhole) {
+  JobSpec job = TinyJob();
+  job.model = Spec("batch", 0.9, "uniform");
+  job.model.stochastic_depth.unit = "layer";
+  job.train.steps = 8;
+  const auto losses = [](const JobSpec& of) {
+    RandomTokens tokens(of.model.vocab_size, of.model.context);
+    TinyTraining run(of, TinyPlan("fp32"), tokens);
+    std::vector<double> of_steps;
+    while (!run.trainer->finished()) of_steps.push_back(run.Step().loss);
+    return of_steps;
+  };
+  // Where a branch alone is left, its part of the gradient is, too.
+  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32"), job.train));
+  Randomize(run);
+  const Batch batch = BatchOfStep(0, kSequences);
+  int64_t computed = 0;
+  for (int64_t step = 0; step < 6; ++step) {
+    run.context.step = step;
+    (void)run.Differentiate(batch);
+    const ParameterSet& parameters = run.model->parameters();
+    const auto has_gradient = [&](const std::string& name) {
+      const auto values = ValuesOf(parameters.gradient(parameters.Find(name + ".weight").value()));
+      return std::any_of(values.begin(), values.end(), [](float v) { return v != 0; });
+    };
+    for (size_t b = 0; b < Branches().size(); b += 2) {
+      EXPECT_EQ(has_gradient(Branches()[b]), has_gradient(Branches()[b + 1])) << step << " " << b;
+      computed += has_gradient(Branches()[b]) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(computed, 0);
+  EXPECT_LT(computed, 6 * kLayers);
+  const std::vector<double> whole = [&] {
+    JobSpec plain = job;
+    plain.model.stochastic_depth = {};
+    return losses(plain);
+  }();
+  job.model.stochastic_depth.gamma = 100;
+  const std::vector<double> progressive = losses(job);
+  EXPECT_EQ(progressive[0], whole[0]);
+  EXPECT_NE(progressive[1], whole[1]);
 }
 
 TEST(StochasticDepthTest, SequencesHaveBranchesOfTheirOwn) {
