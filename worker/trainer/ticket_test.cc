@@ -62,11 +62,15 @@ struct Search {
     manifest.job = job;
     manifest.updates = run.trainer->counters().updates;
     manifest.step = run.trainer->counters().step;
-    auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
+    Save(run.trainer->StateTensors());
+  }
+  ~Search() { std::filesystem::remove_all(folder); }
+
+  void Save(const std::vector<NamedTensor>& state) {
+    auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, state);
     WEFT_CHECK(file.ok(), file.status().message());
     manifest.files = {*file};
   }
-  ~Search() { std::filesystem::remove_all(folder); }
 
   Status Load(TinyRun& whole, TinyRun& ticket) const {
     WEFT_RETURN_IF_ERROR(
@@ -151,6 +155,34 @@ TEST(TicketTest, ASearchWithoutAMaskHasNone) {
   TinyRun ticket(TicketOf(search.job.model)->model, options);
   EXPECT_THAT(search.Load(whole, ticket).message(),
               ::testing::HasSubstr("has chosen no units yet; hint: take a later one"));
+}
+
+// Nothing is read beyond a mask, and no other share of the units is taken.
+TEST(TicketTest, MasksThatDoNotFitAreRefused) {
+  const ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+  struct Tampering {
+    Shape shape;
+    uint8_t value;
+    std::string error;
+  };
+  const std::vector<Tampering> tamperings = {{{7}, 1, "7 units, which do not divide"},
+                                             {{128}, 1, "keep another share of"},
+                                             {{2, 64}, 1, "is no mask of units"}};
+  for (const auto& [shape, value, error] : tamperings) {
+    SCOPED_TRACE(error);
+    Search search(SearchJob("gpt2"), 4);
+    const StateName name = TicketOf(search.job.model)->masks;
+    std::vector<uint8_t> mask(static_cast<size_t>(shape.Elements()), value);
+    std::vector<NamedTensor> state = search.run.trainer->StateTensors();
+    for (NamedTensor& tensor : state) {
+      if (!tensor.name.starts_with(name.prefix) || !tensor.name.ends_with(name.suffix)) continue;
+      tensor = {.name = tensor.name, .view = {mask.data(), DType::kU8, shape}};
+    }
+    search.Save(state);
+    TinyRun whole(search.job.model, options);
+    TinyRun ticket(TicketOf(search.job.model)->model, options);
+    EXPECT_THAT(search.Load(whole, ticket).message(), ::testing::HasSubstr(error));
+  }
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ class Sparsity:
     """Every 2:4 method from the same three seeds, at the same learning rate."""
 
     name = "sparsity"
-    # Such that masks flip 0.6 to 0.95 times as often as those of dense training.
-    decay = {"sr_ste": 1e-3, "masked_decay": 3e-4}
+    decay = 1e-3
     turns = 3  # of timed runs
     timed_steps = 60
 
@@ -29,8 +28,8 @@ class Sparsity:
 
         def sparse(method, tail=0.0, **fields):
             return changed(base, train={"sparsity": {
-                "method": method, "decay": self.decay.get(method, 1e-3), "mask_interval": 10,
-                "dense_share": tail, "require": True, **fields}})
+                "method": method, "decay": self.decay, "mask_interval": 10, "dense_share": tail,
+                "require": True, **fields}})
 
         self.jobs = {
             "dense": changed(base, train={"sparsity": {"method": "measure", "mask_interval": 10}}),
@@ -80,9 +79,8 @@ class Sparsity:
         return Report(
             title="2:4 sparse MLPs",
             text="The character GPT at a rate of 0.004, fully decayed, with MLPs in which two of "
-                 "four weights count ([how](../techniques/sparse24.md)): decays "
-                 f"of {self.decay['sr_ste']:g} (SR-STE) and {self.decay['masked_decay']:g}, masks "
-                 "every 10 steps, a dense tail of a sixth of the steps "
+                 "four weights count ([how](../techniques/sparse24.md)): decay "
+                 f"{self.decay:g}, masks every 10 steps, a dense tail of a sixth of the steps "
                  f"where one is named. A step's time is that of {self.timed_steps} steps of the same "
                  "schedule on one thread, the least of three turns, with mask searches and all "
                  "else. MLPs this narrow (128 by 512) are below the sizes at which 2:4 pays.",
