@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what lint.sh has clang-tidy look at: sources of a folder as one, so that headers are read once.
+"""Writes what lint.sh has clang-tidy look at: several sources as one, so that headers are read once.
 
     tests/lint_units.py BUILD OUTPUT FILE...
 
@@ -18,7 +18,7 @@ import sys
 
 from unity_groups import grouped
 
-MOST = 8
+MOST = 12
 
 
 def unused(path):
@@ -36,19 +36,18 @@ def main():
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if entry["file"] in wanted:
             commands[entry["file"]].append(entry)
-    alike = collections.defaultdict(list)  # files by folder and how they are compiled
+    alike = collections.defaultdict(list)  # files by how they are compiled: once, or several times
     for path in sorted(commands):
         options = []
         for entry in commands[path]:
             words = shlex.split(entry["command"])
             at = words.index("-o")
             options.append(tuple(words[:at] + words[at + 2:-2]))
-        # What is compiled more than once stays alone, and is looked at each time.
-        alike[os.path.dirname(path) if len(options) == 1 else path, *options].append(path)
+        alike[tuple(sorted(options))].append(path)
 
     output.mkdir(parents=True, exist_ok=True)
     database = []
-    for (_, *options), paths in alike.items():
+    for options, paths in alike.items():
         for files in grouped(paths, MOST):
             source = files[0]
             if len(files) > 1:

@@ -26,12 +26,18 @@ def demangled(names):
             for line in text.splitlines()]
 
 
+def reports_of(build):
+    """Texts of ptxas, one for each object there is: those of objects that are no more stay behind."""
+    return [path.read_text() for path in sorted(build.glob("kernels/**/*.ptxas"))
+            if path.with_suffix("").exists()]
+
+
 def kernels_of(build):
     """[{kernel, target, registers, stack, spill_stores, spill_loads, shared}], in order."""
     rows, names = [], []
-    for path in sorted(build.glob("kernels/**/*.ptxas")):
+    for text in reports_of(build):
         row = None
-        for line in path.read_text().splitlines():
+        for line in text.splitlines():
             if match := re.search(r"Compiling entry function '(\w+)' for '(\w+)'", line):
                 row = {"kernel": "", "target": match[2]}
                 rows.append(row)
@@ -52,8 +58,7 @@ def kernels_of(build):
 
 def warnings_of(build):
     """What ptxas says of products or register limits of warpgroups that it could not keep."""
-    lines = (line for path in sorted(build.glob("kernels/**/*.ptxas"))
-             for line in path.read_text().splitlines())
+    lines = (line for text in reports_of(build) for line in text.splitlines())
     return sorted({line for line in lines if "serialized" in line or "setmaxnreg" in line})
 
 

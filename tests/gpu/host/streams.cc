@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -47,8 +48,10 @@ bool Reachable(const void* at, size_t bytes) {
   return IsDeviceMemory(at, bytes) || IsPinnedMemory(at, bytes);
 }
 
-// Runs what was enqueued before `position`; the lock is free while work runs.
+// Runs what was enqueued before `position`; the lock is free while work runs. The memory is opened
+// for all of it at once: each time goes over its pages.
 std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
+  std::optional<DeviceAccess> open;
   while (stream.done < position && stream.done < stream.enqueued) {
     if (stream.running) {
       Changed().wait(lock);
@@ -58,11 +61,8 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
     stream.queue.pop_front();
     stream.running = true;
     lock.unlock();
-    std::string failure;
-    {
-      const DeviceAccess open;
-      failure = work();
-    }
+    if (!open) open.emplace();
+    std::string failure = work();
     lock.lock();
     stream.running = false;
     ++stream.done;
