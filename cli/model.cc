@@ -3,10 +3,12 @@
 #include <iostream>
 #include <memory>
 #include <numeric>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/trained_model.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_adapter.h"
 #include "common/formats/utf8.h"
 #include "common/spec/model_family.h"
 #include "kernels/cpu/wait_policy.h"
@@ -34,20 +36,45 @@ Result<DType> ExportType(const std::string& name, const TrainedModel& trained) {
   return InvalidError("config.json does not say what type the weights have; hint: --dtype float32");
 }
 
-/// Numbers in the files that an export of this model writes: it writes whole matrices in place of
-/// structured ones, and no padding.
-int64_t ExportedNumbers(const ModelSpec& model) {
+/// Numbers in the files of an export. It has whole matrices in place of structured ones, and no
+/// padding.
+int64_t ExportedNumbers(const std::vector<HuggingFaceTensor>& tensors) {
   int64_t sum = 0;
-  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+  for (const HuggingFaceTensor& tensor : tensors) {
     sum +=
         std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   }
   return sum;
 }
 
+/// Reports what was written.
+ExitCode Exported(const Session& session, const ExportOptions& options, int64_t parameters,
+                  const std::string& format) {
+  if (session.output == OutputFormat::kJson) {
+    std::cout << Json{{"folder", options.output}, {"parameters", parameters}}.dump(2) << '\n';
+  } else {
+    std::cout << options.output << ": " << HumanCount(static_cast<double>(parameters))
+              << " parameters in " << format << '\n';
+  }
+  return ExitCode::kOk;
+}
+
+ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
+                         engine::Model& model) {
+  if (options.dtype != "float32") {
+    return Fail(session, InvalidError("adapters are written as float32; hint: --dtype float32"));
+  }
+  const Status status =
+      engine::ExportAdapterWeights(Env::Posix(), options.output, model, model.spec().import_path);
+  if (!status.ok()) return Fail(session, status);
+  return Exported(session, options, ExportedNumbers(AdapterTensors(model.spec())),
+                  "the format of peft");
+}
+
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
+  if (options.format == "peft") return ExportOfAdapter(session, options, *trained->model);
   weft::ExportOptions extras;
   extras.tokenizer = trained->tokenizer.get();
   extras.imported = trained->imported;
@@ -60,15 +87,9 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
   const Status status =
       engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (!status.ok()) return Fail(session, status);
-  const int64_t parameters = ExportedNumbers(trained->model->spec());
-  if (session.output == OutputFormat::kJson) {
-    std::cout << Json{{"folder", options.output}, {"parameters", parameters}}.dump(2) << '\n';
-  } else {
-    std::cout << options.output << ": " << HumanCount(static_cast<double>(parameters))
-              << " parameters in Hugging Face format"
-              << (extras.compresses ? ", 2:4 sparse weights compressed\n" : "\n");
-  }
-  return ExitCode::kOk;
+  return Exported(session, options, ExportedNumbers(HuggingFaceTensors(trained->model->spec())),
+                  extras.compresses ? "Hugging Face format, 2:4 sparse weights compressed"
+                                    : "Hugging Face format");
 }
 
 struct PromptOptions {
@@ -161,8 +182,8 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command
       ->add_option("--format", exporting->format,
                    "hf: a folder that transformers loads; compressed-tensors: the same with 2:4 "
-                   "sparse weights in half of the memory")
-      ->check(CLI::IsMember({"hf", "compressed-tensors"}))
+                   "sparse weights in half of the memory; peft: the adapter of model.peft alone")
+      ->check(CLI::IsMember({"hf", "compressed-tensors", "peft"}))
       ->capture_default_str();
   command->add_option("--output", exporting->output, "Folder to write")->required();
   command

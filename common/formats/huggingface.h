@@ -56,8 +56,10 @@ Result<ImportedHead> ReadHead(Env& env, const std::string& folder);
 /// Whether the folder has the weights of `model`'s head; otherwise that head is a new one.
 bool HasHead(const ImportedHead& imported, const ModelSpec& model);
 
-/// Puts the sizes of the folder `job.model.import_path` into `job.model`; nothing without one.
-/// Errors as ReadModelConfig, and kInvalid when the model cannot do what the job asks of it.
+/// Puts the sizes of the folder `job.model.import_path` into `job.model`, and what that of
+/// `job.model.peft.import_path` says into `job.model.peft`; nothing without one. Errors as
+/// ReadModelConfig and ReadAdapterConfig, and kInvalid when the model cannot do what the job asks
+/// of it.
 Status ResolveImportedModel(Env& env, JobSpec& job);
 
 /// The config.json that ModelFromConfig and transformers (4 and 5) read back, without the ids of

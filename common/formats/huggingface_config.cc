@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "common/formats/git_lfs.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_adapter.h"
 #include "common/formats/weight_files.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/model_family.h"
@@ -193,11 +195,33 @@ bool HasHead(const ImportedHead& imported, const ModelSpec& model) {
   return imported.head != "classification" || imported.classes == model.classes;
 }
 
+namespace {
+
+/// Puts what the folder of an adapter says into model.peft.
+Status ResolveAdapter(Env& env, ModelSpec& model) {
+  const std::string folder = model.peft.import_path;
+  if (folder.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(PeftSpec peft, ReadAdapterConfig(env, folder, model));
+  if (peft.method != model.peft.method) {
+    return InvalidError("the adapter in " + folder + " is of " + peft.method +
+                        "; hint: model.peft.method " + peft.method);
+  }
+  // What concerns training stays that of the job.
+  peft.import_path = folder;
+  peft.dropout = model.peft.dropout;
+  peft.loraplus_lr_ratio = model.peft.loraplus_lr_ratio;
+  model.peft = std::move(peft);
+  return OkStatus();
+}
+
+}  // namespace
+
 Status ResolveImportedModel(Env& env, JobSpec& job) {
-  if (job.model.import_path.empty()) return OkStatus();
+  if (job.model.import_path.empty()) return ResolveAdapter(env, job.model);
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
   const std::string whose = "with the model in " + job.model.import_path;
   WEFT_RETURN_IF_ERROR(CheckFamily(job.model).WithContext(whose));
+  WEFT_RETURN_IF_ERROR(ResolveAdapter(env, job.model));
   WEFT_RETURN_IF_ERROR(ValidateHead(job));
   if (job.model.family != "vit" && SequenceLength(job) > job.model.context) {
     return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +

@@ -83,26 +83,6 @@ bool IsBuffer(std::string_view name) {
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// Reads elements [first, first + out.size()) as floats. The type is one of the three below.
-void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> out) {
-  if (view.type == SafetensorsType::kF32) {
-    std::memcpy(out.data(), view.bytes.data() + first * sizeof(float), out.size_bytes());
-    return;
-  }
-  const std::byte* from = view.bytes.data() + first * sizeof(uint16_t);
-  bool brain = view.type == SafetensorsType::kBF16;
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, from + i * sizeof(bits), sizeof(bits));
-    out[i] = brain ? ToFloat(BFloat16{bits}) : ToFloat(Half{bits});
-  }
-}
-
-bool IsReadable(SafetensorsType type) {
-  return type == SafetensorsType::kF32 || type == SafetensorsType::kBF16 ||
-         type == SafetensorsType::kF16;
-}
-
 /// Copies a weight into the engine's layout.
 void Load(const SafetensorsView& view, const HuggingFaceTensor& tensor, std::span<float> out) {
   if (!tensor.transposed) {
@@ -263,6 +243,25 @@ Status CheckTensors(const std::vector<HuggingFaceTensor>& tensors, const Views& 
 }
 
 }  // namespace
+
+void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> out) {
+  if (view.type == SafetensorsType::kF32) {
+    std::memcpy(out.data(), view.bytes.data() + first * sizeof(float), out.size_bytes());
+    return;
+  }
+  const std::byte* from = view.bytes.data() + first * sizeof(uint16_t);
+  bool brain = view.type == SafetensorsType::kBF16;
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + i * sizeof(bits), sizeof(bits));
+    out[i] = brain ? ToFloat(BFloat16{bits}) : ToFloat(Half{bits});
+  }
+}
+
+bool IsReadable(SafetensorsType type) {
+  return type == SafetensorsType::kF32 || type == SafetensorsType::kBF16 ||
+         type == SafetensorsType::kF16;
+}
 
 Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightBuffer& buffer, HeadWeights head) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/formats/huggingface.h"
+#include "common/formats/safetensors.h"
 
 namespace weft {
 
@@ -14,6 +16,12 @@ std::vector<uint64_t> FileShape(const HuggingFaceTensor& tensor);
 
 /// Elements of a weight.
 uint64_t ElementCount(const HuggingFaceTensor& tensor);
+
+/// Whether weights of this type can be read: F32, BF16 and F16.
+bool IsReadable(SafetensorsType type);
+
+/// Reads elements [first, first + out.size()) of such a tensor as floats.
+void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> out);
 
 inline constexpr char kOutputProjection[] = "lm_head.weight";
 

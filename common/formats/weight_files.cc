@@ -39,7 +39,9 @@ std::vector<OtherForm> OtherForms() {
        "copy model.safetensors.index.json from where the shards came from"},
       {[](std::string_view name) { return name.starts_with("adapter_model."); },
        "a PEFT adapter (LoRA or alike) without the model it adapts",
-       "merge it into its base model in Python with peft: AutoPeftModelForCausalLM.from_pretrained("
+       "model.peft.import_path is for it, and model.import_path for its base model; or merge it "
+       "into "
+       "that in Python with peft: AutoPeftModelForCausalLM.from_pretrained("
        "FOLDER).merge_and_unload()." +
            std::string(kSafeSave)},
       {[](std::string_view name) {

@@ -90,7 +90,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     const bool input = layer >= shape.first_trained_layer + without_input;
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
-    bool trains = false;
+    bool trains = false, layer_again = false;
     const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool differentiates_input,
                          bool trained, bool again) {
       BlockProduct& product =
@@ -116,8 +116,11 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       out += parameter.shape[0];
       in = parameter.shape[1];
       trains = trains || !parameter.frozen;
+      layer_again = layer_again || parameter.multiplied_again;
     }
-    if (out > 0) add(out, in, 1, input, trains, false);
+    if (out == 0) continue;
+    add(out, in, 1, input, trains, false);
+    if (layer_again && backward) ++products.at({out, in}).forward;
   }
   std::vector<BlockProduct> list;
   for (const auto& [size, product] : products) list.push_back(product);

@@ -98,7 +98,8 @@ struct ParameterInfo : ParameterAttributes {
                                ///< of several products those of one.
   int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
-  bool multiplied_again = false;  ///< The backward pass computes its product once more.
+  bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
+                                  ///< that a layer has besides, that of the layer.
   std::string in_place_of = {};   ///< The weight that the network has this for
                                   ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};    ///< The weight that its layer has this besides; none: "".

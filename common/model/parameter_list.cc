@@ -241,7 +241,7 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   if (parameter.adapter != AdapterSide::kNone) {
     const bool input = parameter.adapter == AdapterSide::kInput;
     if (input != EndsSubLayer(parameter.role)) return;
-    shape[input ? 1 : 0] /= columns;
+    (input ? shape.back() : shape.front()) /= columns;
     for (int64_t& part : parameter.parts) part /= columns;
     return;
   }
@@ -311,6 +311,8 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
         adapter.frozen = IsFrozen(model, adapter.name) || FrozenByTechniques(model, adapter);
         adapter.stacked = false;
         adapter.adapter_of = parameter.name;
+        const bool of_layer_again = adapter.multiplied_again && !adapter.matrix();
+        parameter.multiplied_again = parameter.multiplied_again || of_layer_again;
         waiting.push_back(std::move(adapter));
       }
     }

@@ -179,6 +179,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.method = "lora";
          job.model.peft.layers_to_transform = {0};
        }},
+      {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "ia3"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/peft_spec.h"
 
 namespace weft {
 
@@ -218,40 +219,6 @@ struct StructuredPruningSpec {
                 "smaller share of the units than this. 0: at train.steps.")
               .Range(0, 1),
           self.mask_distance);
-  }
-};
-
-/// A pre-trained network that is adapted with few parameters: it stays as it is, and tensors that
-/// its layers get besides are trained. Fields as in Hugging Face's peft library.
-struct PeftSpec {
-  std::string method = "none";
-  int64_t rank = 8;
-  double alpha = 8;
-  bool use_rslora = false;
-  std::vector<std::string> target_modules;
-  std::vector<int64_t> layers_to_transform;
-
-  template <class Self, class Visitor>
-  static void Fields(Self& self, Visitor&& visit) {
-    visit(
-        Field("method",
-              "lora: each chosen weight W gets two factors of low rank, y = x W^T + scale (x A^T) "
-              "B^T, and all else is frozen (Hu et al. 2021, arXiv 2106.09685).")
-            .OneOf({"none", "lora"}),
-        self.method);
-    visit(Field("rank", "Rows of A and columns of B.").Range(1, 4096), self.rank);
-    visit(Field("alpha", "scale is alpha / rank.").Range(0, 1e6), self.alpha);
-    visit(Field("use_rslora",
-                "scale is alpha / sqrt(rank), which high ranks want (Kalajdzievski 2023, arXiv "
-                "2312.03732)."),
-          self.use_rslora);
-    visit(
-        Field("target_modules",
-              "Linear layers of the blocks by Hugging Face's names: q_proj, c_attn, ..., the last "
-              "parts of a name or a pattern (with *) of a whole one; all-linear: every one. "
-              "Empty: c_attn (gpt2), q_proj and v_proj (llama), query and value (bert, vit)."),
-        self.target_modules);
-    visit(Field("layers_to_transform", "Blocks, from 0; empty: all."), self.layers_to_transform);
   }
 };
 

@@ -40,7 +40,7 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  bool lora = false;
+  std::string peft = {};            ///< Method on all linear layers, or dora.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -131,9 +131,12 @@ std::vector<Way> Ways() {
        .chunks = 2,
        .context = 2,
        .freeze = {"transformer.w*", "*.h.0.*", "*.h.2.attn.*"}},
-      {.name = "loraAndZero1", .data = 2, .zero_stage = 1, .lora = true},
-      {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .lora = true},
-      {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .lora = true},
+      {.name = "loraAndZero1", .data = 2, .zero_stage = 1, .peft = "lora"},
+      {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .peft = "lora"},
+      {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .peft = "lora"},
+      {.name = "doraAndBiases", .data = 2, .peft = "dora"},
+      {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
+      {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -170,9 +173,13 @@ JobSpec JobOfWay(const Way& way) {
     matrices.low_rank_share = 0.5;
     job.model.width = 96;
   }
-  if (way.lora) {
-    job.model.peft.method = "lora";
-    job.model.peft.target_modules = {"all-linear"};
+  if (!way.peft.empty()) {
+    PeftSpec& peft = job.model.peft;
+    peft.method = way.peft == "dora" ? "lora" : way.peft;
+    peft.use_dora = way.peft == "dora";
+    if (way.peft != "ia3") peft.target_modules = {"all-linear"};
+    peft.modules_to_save =
+        way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
   resources.expert_parallel = way.expert;
   if (way.mixture) {

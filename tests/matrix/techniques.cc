@@ -193,6 +193,20 @@ Choice Lora(bool everywhere) {
           }};
 }
 
+/// Whose scales follow from the weights; biases are trained, too.
+Choice Dora() {
+  return {"dora", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            job.model.peft.use_dora = true;
+            job.model.peft.modules_to_save = {"*.bias"};
+          }};
+}
+
+Choice OtherPeft(const std::string& method) {
+  return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -322,7 +336,12 @@ std::vector<Axis> MakeAxes() {
        Monarch(true),
        Pixelfly()},
       {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
-      {{"all trained", Effect::kOwnTraining, Nothing}, Lora(false), Lora(true)},
+      {{"all trained", Effect::kOwnTraining, Nothing},
+       Lora(false),
+       Lora(true),
+       Dora(),
+       OtherPeft("ia3"),
+       OtherPeft("miss")},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

@@ -11,6 +11,7 @@
 #include "common/env.h"
 #include "common/env_fault.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_adapter.h"
 #include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "worker/engine/models/weights.h"
@@ -343,6 +344,99 @@ TEST(LinearExpansionParity, TwentyStepsEndAtTheProductsThatPyTorchTrains) {
     EXPECT_LT(RelativeError(merged.model->parameters().value(p), end), 1e-4) << name;
     if (name.find(".mlp.") == std::string::npos) continue;
     EXPECT_GT(RelativeError(plain.model->parameters().value(p), end), 1e-3) << name;
+  }
+}
+
+/// A base model with an adapter of peft (make_adapter_fixtures.py), for example gpt2/lora.
+struct RecordedAdapter : TinyRun {
+  RecordedAdapter(const std::string& adapter, const std::string& name)
+      : TinyRun(SpecOf(adapter), {&kFp32Precision, true, {}}) {
+    Status status = ImportWeights(Env::Posix(), Folder(FamilyOf(adapter)) + "/start", *model);
+    if (status.ok() && !name.empty()) {
+      status = ImportAdapterWeights(Env::Posix(), Folder(adapter) + "/" + name, *model);
+    }
+    WEFT_CHECK(status.ok(), status.message());
+    WEFT_CHECK(model->Pack(context).ok(), "pack");
+  }
+  static std::string FamilyOf(const std::string& adapter) {
+    return adapter.substr(0, adapter.find('/'));
+  }
+  static ModelSpec SpecOf(const std::string& adapter) {
+    ModelSpec spec = FileSpec(FamilyOf(adapter));
+    auto peft = ReadAdapterConfig(Env::Posix(), Folder(adapter) + "/start", spec);
+    WEFT_CHECK(peft.ok(), peft.status().message());
+    spec.peft = *peft;
+    return spec;
+  }
+};
+
+class PeftParity : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PeftParity, TwentyStepsEndAtTheAdapterThatPeftTrains) {
+  const std::string adapter = GetParam();
+  RecordedAdapter run(adapter, "start");
+  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, RecordedAdapter::FamilyOf(adapter)));
+  const RecordedAdapter start(adapter, "start"), expected(adapter, "trained");
+  const ParameterSet& parameters = run.model->parameters();
+  for (int64_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].frozen || HasNoGradient(parameters[p].name)) continue;
+    const TensorView end = expected.model->parameters().value(p);
+    EXPECT_LT(RelativeError(parameters.value(p), end), 1e-4) << parameters[p].name;
+    EXPECT_GT(RelativeError(start.model->parameters().value(p), end), 1e-4) << parameters[p].name;
+  }
+  // Its export is what peft merges.
+  FaultEnv env;
+  ASSERT_TRUE(ExportWeights(env, "/out", *run.model, {}).ok());
+  auto own = SafetensorsFile::Open(env, "/out/model.safetensors");
+  auto merged = SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/merged.safetensors");
+  ASSERT_TRUE(own.ok() && merged.ok());
+  EXPECT_GT(merged->tensors().size(), 0u);
+  for (const SafetensorsView& tensor : merged->tensors()) {
+    const SafetensorsView* const same = own->Find(tensor.name);
+    ASSERT_NE(same, nullptr) << tensor.name;
+    ASSERT_EQ(same->shape, tensor.shape) << tensor.name;
+    const auto view = [](const SafetensorsView& of) {
+      return TensorView(const_cast<std::byte*>(of.bytes.data()), DType::kF32,
+                        {static_cast<int64_t>(of.bytes.size() / sizeof(float))});
+    };
+    EXPECT_LT(RelativeError(view(*same), view(tensor)), 1e-4) << tensor.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PeftParity,
+                         ::testing::Values("gpt2/lora", "gpt2/dora", "gpt2/ia3", "gpt2/bias",
+                                           "llama/lora", "llama/patterns", "llama/dora",
+                                           "llama/pissa", "llama/olora", "llama/ia3", "llama/miss",
+                                           "bert_mlm/lora", "bert_mlm/ia3", "vit/lora",
+                                           "vit/miss"));
+
+// The signs of singular vectors are free; the products of the factors are not.
+TEST(PeftParityStarts, FromWeightsAreThoseOfPeft) {
+  for (const std::string adapter : {"llama/pissa", "llama/olora"}) {
+    SCOPED_TRACE(adapter);
+    const RecordedAdapter own(adapter, ""), of_peft(adapter, "start");
+    const ParameterSet& parameters = own.model->parameters();
+    for (int64_t p = 0; p < parameters.size(); ++p) {
+      if (parameters[p].adapter != AdapterSide::kInput) continue;
+      const int64_t rank = parameters[p].shape[0], in = parameters[p].shape[1];
+      const int64_t out = parameters[p + 1].shape[0];
+      const auto product = [&](const RecordedAdapter& of) {
+        const float* const a = of.model->parameters().value(p).As<float>();
+        const float* const b = of.model->parameters().value(p + 1).As<float>();
+        std::vector<float> values(static_cast<size_t>(out * in), 0.0f);
+        for (int64_t i = 0; i < out; ++i) {
+          for (int64_t k = 0; k < rank; ++k) {
+            for (int64_t c = 0; c < in; ++c) values[i * in + c] += b[i * rank + k] * a[k * in + c];
+          }
+        }
+        return values;
+      };
+      std::vector<float> mine = product(own), theirs = product(of_peft);
+      EXPECT_LT(RelativeError({mine.data(), DType::kF32, {out * in}},
+                              {theirs.data(), DType::kF32, {out * in}}),
+                1e-4)
+          << parameters[p].name;
+    }
   }
 }
 

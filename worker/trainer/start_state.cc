@@ -33,8 +33,8 @@ Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters
   return OkStatus();
 }
 
-/// What the model, or this rank's part of it, has of the folder.
-Status Import(Env& env, const std::string& folder, engine::Model& model, StartPoint& start) {
+/// What the model, or this rank's part of it, has of the folder of a network.
+Status ImportNetwork(Env& env, const std::string& folder, engine::Model& model, StartPoint& start) {
   WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
   const bool has_head = HasHead(head, model.spec());
   Status imported = engine::ImportWeights(
@@ -47,6 +47,18 @@ Status Import(Env& env, const std::string& folder, engine::Model& model, StartPo
     return InvalidError(imported.message() + "; hint: copy or export the folder again");
   }
   return imported;
+}
+
+/// What the model, or this rank's part of it, has of the folders that it starts from.
+Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint& start) {
+  if (!from.import_path.empty()) {
+    WEFT_RETURN_IF_ERROR(ImportNetwork(env, from.import_path, model, start));
+  }
+  const std::string& adapter = from.peft.import_path;
+  if (adapter.empty()) return OkStatus();
+  const Status imported = engine::ImportAdapterWeights(env, adapter, model);
+  if (imported.code() != StatusCode::kCorrupt) return imported;
+  return InvalidError(imported.message() + "; hint: copy or export the folder again");
 }
 
 /// Rank 0's part.
@@ -62,9 +74,7 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           " is sound: " + search.rejected.front().message() +
                           "; hint: delete them all to start from the beginning");
     }
-    if (const std::string& folder = spec.job.model.import_path; !folder.empty()) {
-      WEFT_RETURN_IF_ERROR(Import(env, folder, model, start));
-    }
+    WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, start));
     return start;
   }
   const CheckpointManifest& manifest = search.latest->manifest;
@@ -137,13 +147,12 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
-    const std::string& import_path = spec.job.model.import_path;
     const engine::ParameterSet& parameters = model.parameters();
     const bool has_own = parameters.sharded() || parameters.values_sharded() ||
                          parameters.of_stage() || parameters.file() != nullptr;
-    if (group.rank() > 0 && has_own && start.checkpoint_path.empty() && !import_path.empty()) {
+    if (group.rank() > 0 && has_own && start.checkpoint_path.empty()) {
       StartPoint told_by_the_first;
-      WEFT_RETURN_IF_ERROR(Import(env, import_path, model, told_by_the_first));
+      WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, told_by_the_first));
     }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;

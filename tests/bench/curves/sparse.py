@@ -44,9 +44,9 @@ class Sparsity:
     def runs(self):
         runs = [Run(self.run_name(label, seed), changed(job, train={"seed": seed}))
                 for label, job in self.jobs.items() for seed in SEEDS]
-        return runs + [Run(self.run_name(label, f"time-{turn}"),
-                           changed(job, train={"steps": self.timed_steps, "eval_every_steps": 0}),
-                           timed=True)
+        short = {"schedule": {"warmup_steps": self.timed_steps // 10},
+                 "train": {"steps": self.timed_steps, "eval_every_steps": 0}}
+        return runs + [Run(self.run_name(label, f"time-{turn}"), changed(job, **short), timed=True)
                        for turn in range(self.turns) for label, job in self.jobs.items()]
 
     @staticmethod

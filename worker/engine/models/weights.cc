@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/formats/peft_adapter.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
@@ -138,9 +140,20 @@ Result<std::vector<float>> MadeWeight(Model& model, int64_t first) {
   return model.block_products()->WeightFrom(WeightOf(parameters, first), tensors);
 }
 
-/// `weight` with what adapters add to it; none where it has no adapters.
-Result<std::vector<float>> MergedWeight(Model& model, int64_t weight) {
+/// The weight of the layer of a bias; -1: none.
+int64_t WeightBeside(const ParameterSet& parameters, int64_t bias) {
+  constexpr std::string_view kEnd = ".bias";
+  const std::string& name = parameters[bias].name;
+  if (!parameters[bias].bias || !name.ends_with(kEnd)) return -1;
+  const auto weight = parameters.Find(name.substr(0, name.size() - kEnd.size()) + ".weight");
+  return weight.ok() ? *weight : -1;
+}
+
+/// A weight, or a bias, with what adapters of its layer make of it; none where it has no adapters.
+Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
   const ParameterSet& parameters = model.parameters();
+  const int64_t beside = WeightBeside(parameters, index);
+  const int64_t weight = beside < 0 ? index : beside;
   std::vector<std::vector<float>> tensors;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].adapter_of != parameters[weight].name) continue;
@@ -153,8 +166,25 @@ Result<std::vector<float>> MergedWeight(Model& model, int64_t weight) {
   for (int i = 0; i < parameters[weight].shape.rank; ++i) {
     info.shape.push_back(parameters[weight].shape[i]);
   }
-  WEFT_ASSIGN_OR_RETURN(const std::vector<float> values, FloatsOf(parameters, weight));
-  return model.block_products()->Merged(info, values, tensors);
+  WEFT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(parameters, index));
+  const ProductsFactory& products = *model.block_products();
+  if (beside >= 0) return products.MergedBias(info, std::move(values), tensors);
+  return products.Merged(info, values, tensors);
+}
+
+/// kInvalid where not all weights are here.
+Status CheckWhole(const ParameterSet& parameters) {
+  if (parameters.sharded() || parameters.values_sharded() || parameters.of_stage()) {
+    return InvalidError(
+        "a rank that shares the weights with others cannot export them; hint: "
+        "export a checkpoint");
+  }
+  if (parameters.file() != nullptr) {
+    return InvalidError(
+        "weights that stand in a file beside the training are not exported; hint: export a "
+        "checkpoint");
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -214,19 +244,49 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   return parameters.OnValues(context, ValuesFrom::kImported);
 }
 
+Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model) {
+  ParameterSet& parameters = model.parameters();
+  std::vector<float> floats;
+  int64_t waiting = -1;  // the parameter that they are for
+  const auto set_waiting = [&]() -> Status {
+    const int64_t index = std::exchange(waiting, -1);
+    return index < 0 ? OkStatus() : SetValue(parameters, index, std::move(floats));
+  };
+  const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
+    WEFT_RETURN_IF_ERROR(set_waiting());
+    const Result<int64_t> found = parameters.Find(tensor.parameter);
+    // Another rank's is read and forgotten.
+    if (!found.ok() && !parameters.of_stage()) return found.status();
+    waiting = found.ok() ? *found : -1;
+    size_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
+    // A table may have more rows here.
+    if (waiting >= 0) count = static_cast<size_t>(parameters[waiting].logical_shape().Elements());
+    floats.assign(count, 0);
+    return std::span(floats);
+  };
+  WEFT_RETURN_IF_ERROR(ImportAdapter(env, folder, model.spec(), buffer));
+  return set_waiting();
+}
+
+Status ExportAdapterWeights(Env& env, const std::string& folder, Model& model,
+                            const std::string& base) {
+  const ParameterSet& parameters = model.parameters();
+  WEFT_RETURN_IF_ERROR(CheckWhole(parameters));
+  std::vector<float> floats;
+  return ExportAdapter(env, folder, model.spec(), base,
+                       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
+                         WEFT_ASSIGN_OR_RETURN(const int64_t index,
+                                               parameters.Find(tensor.parameter));
+                         WEFT_ASSIGN_OR_RETURN(floats, FloatsOf(parameters, index));
+                         return std::span<const float>(floats);
+                       });
+}
+
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
   const ParameterSet& parameters = model.parameters();
-  if (parameters.sharded() || parameters.values_sharded() || parameters.of_stage()) {
-    return InvalidError(
-        "a rank that shares the weights with others cannot export them; hint: "
-        "export a checkpoint");
-  }
-  if (parameters.file() != nullptr) {
-    return InvalidError(
-        "weights that stand in a file beside the training are not exported; hint: export a "
-        "checkpoint");
-  }
+  WEFT_RETURN_IF_ERROR(CheckWhole(parameters));
   std::vector<float> floats;
   HostCopy copy;
   return ExportModel(
@@ -243,7 +303,7 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
         const TensorView view = parameters.held_value(index).view;
         // Files have no such factors: they go into the layer before them.
         WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, index));
-        WEFT_ASSIGN_OR_RETURN(floats, MergedWeight(model, index));
+        WEFT_ASSIGN_OR_RETURN(floats, MergedValue(model, index));
         if (!floats.empty()) {
           if (!factors.empty()) ScaleRows(factors, floats, view.shape[0]);
           return std::span<const float>(floats);

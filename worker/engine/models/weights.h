@@ -13,6 +13,15 @@ namespace weft::engine {
 Status ImportWeights(Env& env, const std::string& folder, Model& model,
                      HeadWeights head = HeadWeights::kFromFile);
 
+/// Loads the adapter of a folder of Hugging Face's peft library into `model`, whose spec has what
+/// ReadAdapterConfig says; of tensors that ranks share its part. Errors as ImportAdapter.
+Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model);
+
+/// Writes the adapter of `model` for the network at `base`. Errors as ExportAdapter; kInvalid when
+/// ranks share its weights.
+Status ExportAdapterWeights(Env& env, const std::string& folder, Model& model,
+                            const std::string& base);
+
 /// Writes `model` as a Hugging Face folder. Errors as ExportModel; kInvalid when ranks
 /// share its weights.
 Status ExportWeights(Env& env, const std::string& folder, Model& model,

@@ -21,7 +21,7 @@ Status DenseProducts::Pack(Context& context, Repack what) {
 }
 
 Status DenseProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
-                              const GeluValue& active, bool /*training*/) const {
+                              const GeluValue& active, const ForwardUse& /*use*/) const {
   return kernels::LinearForward(context.stream, {.x = x,
                                                  .weight = weight_.packed(),
                                                  .bias = Bias(),

@@ -182,7 +182,8 @@ Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x
 Status Linear::ApplyTo(Context& context, const Tape& tape, const Tensor& x, const Tensor& y,
                        const GeluValue& active) const {
   if (x.shape().Rows() == 0) return OkStatus();
-  WEFT_RETURN_IF_ERROR(products_->Forward(context, x, y, active, tape.differentiable()));
+  WEFT_RETURN_IF_ERROR(
+      products_->Forward(context, x, y, active, {tape.differentiable(), tape.first_row()}));
   CountProduct(context, x.shape().Rows(), products_of_row_);
   return OkStatus();
 }
@@ -192,7 +193,11 @@ Result<OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tenso
   for_weight = for_weight && TrainsWeight(tape);
   const bool has_rows = dy.shape().Rows() > 0;
   if (!has_rows || (!for_input && !for_weight)) return OutputGradient{std::move(dy)};
-  return products_->Prepare(context, std::move(dy), {for_input, for_weight, tape.first_row()});
+  WEFT_ASSIGN_OR_RETURN(
+      OutputGradient prepared,
+      products_->Prepare(context, std::move(dy), {for_input, for_weight, tape.first_row()}));
+  prepared.first_row = tape.first_row();
+  return prepared;
 }
 
 Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,

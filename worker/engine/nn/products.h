@@ -35,9 +35,10 @@ struct OutputGradient {
   /// their own layout; none where they read dy.
   ProductOperand for_input = {};
   ProductOperand for_weight = {};
+  int64_t first_row = 0;  ///< Tape::first_row
 
   /// The operand of WeightGradient, for a deferred weight gradient.
-  OutputGradient ForWeight() const { return {dy, {}, for_weight}; }
+  OutputGradient ForWeight() const { return {dy, {}, for_weight, first_row}; }
 };
 
 /// Where the gradients of neighbouring outputs of a layer go.
@@ -58,6 +59,12 @@ struct WeightGradientTarget {
   }
 };
 
+/// What a product of the forward pass is for.
+struct ForwardUse {
+  bool training = false;  ///< In a pass that is differentiated.
+  int64_t first_row = 0;  ///< Tape::first_row
+};
+
 /// The form of a weight and its products: the arithmetic of y = x Wᵀ + b, where W [out, in] is a
 /// matrix of a ParameterSet, or several stacked ones, or what other tensors of it make
 /// (ProductsFactory::ReplacementsOf, AdaptersOf). Linear records it on the tape. An
@@ -71,9 +78,9 @@ class WeightProducts {
   virtual Status Pack(Context& context, Repack what) = 0;
 
   /// y = x Wᵀ + b into [rows, out], and GELU(y) into active.value where there is one. x [rows, in]
-  /// has rows. `training`: in a forward pass of training.
+  /// has rows.
   virtual Status Forward(Context& context, const Tensor& x, const Tensor& y,
-                         const GeluValue& active, bool training) const = 0;
+                         const GeluValue& active, const ForwardUse& use) const = 0;
 
   /// What is made of the gradient of y, besides itself: for those of the two functions below that
   /// will be called.
@@ -174,6 +181,11 @@ class ProductsFactory {
   virtual std::vector<float> Merged(const ParameterInfo& /*weight*/, std::span<const float> values,
                                     const std::vector<std::vector<float>>& /*tensors*/) const {
     return {values.begin(), values.end()};
+  }
+  /// The same of the bias of the layer of `weight`.
+  virtual std::vector<float> MergedBias(const ParameterInfo& /*weight*/, std::vector<float> bias,
+                                        const std::vector<std::vector<float>>& /*tensors*/) const {
+    return bias;
   }
 
   /// The products of a layer, which this outlives. All layers are made, in the order of the forward

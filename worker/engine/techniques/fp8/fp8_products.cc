@@ -47,9 +47,10 @@ Status Fp8Products::PackBias(Context& context) {
 }
 
 Status Fp8Products::Forward(Context& context, const Tensor& x, const Tensor& y,
-                            const GeluValue& active, bool training) const {
-  WEFT_ASSIGN_OR_RETURN(const Fp8Tensor codes,
-                        scaling_->QuantizeInput(context, number_, x, {.codes = true}, training));
+                            const GeluValue& active, const ForwardUse& use) const {
+  WEFT_ASSIGN_OR_RETURN(
+      const Fp8Tensor codes,
+      scaling_->QuantizeInput(context, number_, x, {.codes = true}, use.training));
   WEFT_RETURN_IF_ERROR(
       kernels::MatmulFp8(context.stream, {.a = codes.Rows(),
                                           .b = weight_.Rows(),

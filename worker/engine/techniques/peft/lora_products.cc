@@ -3,27 +3,54 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rng.h"
 #include "kernels/activation/activation.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/linear/linear.h"
+#include "worker/engine/nn/dropout.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
-LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec)
+Status RepeatedOnes::Make(Context& context, int64_t rank, int64_t in, DType compute) {
+  if (packed != nullptr) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(values,
+                        Tensor::New(context, Component::kParameters, DType::kF32, {rank, in}));
+  WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, values.view(), [&](const TensorView& host) {
+    for (int64_t i = 0; i < rank * in; ++i) {
+      host.As<float>()[i] = i % in % rank == i / in ? 1.0f : 0.0f;
+    }
+  }));
+  WEFT_ASSIGN_OR_RETURN(packed, kernels::NewPackedWeight(context.stream.device, rank, in, compute));
+  return packed->Pack(context.stream, values);
+}
+
+LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones)
     : compute_(layer.compute),
-      rank_(spec.rank),
-      scale_(static_cast<float>(LoraScale(spec))),
+      in_features_(layer.in_features),
+      dropout_(static_cast<float>(spec.dropout)),
       dense_(layer) {
   int64_t column = 0;
   for (const OutputWeight& weight : layer.weights) {
     if (weight.adapters > 0) {
-      adapters_.push_back(
-          {.column = column,
-           .columns = weight.rows,
-           .a = PackedParameter(layer.parameters, weight.first_adapter, layer.compute),
-           .b = PackedParameter(layer.parameters, weight.first_adapter + 1, layer.compute)});
+      const Parameter& tensor = (*layer.parameters)[weight.first_adapter];
+      const bool fixed = spec.method == "miss";
+      Adapter adapter{.column = column,
+                      .columns = weight.rows,
+                      .rank = fixed ? tensor.shape[1] : tensor.shape[0],
+                      .ranks_before = ranks_,
+                      .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
+                      .site = SiteHash(tensor.name.c_str()),
+                      .b = PackedParameter(layer.parameters, weight.first_adapter + (fixed ? 0 : 1),
+                                           layer.compute)};
+      if (fixed) {
+        adapter.ones = ones(adapter.rank, in_features_);
+      } else {
+        adapter.a.emplace(layer.parameters, weight.first_adapter, layer.compute);
+      }
+      ranks_ += adapter.rank;
+      adapters_.push_back(std::move(adapter));
     }
     column += weight.rows;
   }
@@ -32,31 +59,55 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec)
 Status LoraProducts::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
   for (Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(adapter.a.Pack(context, what));
+    WEFT_RETURN_IF_ERROR(adapter.a
+                             ? adapter.a->Pack(context, what)
+                             : adapter.ones->Make(context, adapter.rank, in_features_, compute_));
     WEFT_RETURN_IF_ERROR(adapter.b.Pack(context, what));
   }
   return OkStatus();
 }
 
-Status LoraProducts::Scaled(Context& context, const Tensor& x) const {
-  return scale_ == 1 ? OkStatus() : kernels::Scale(context.stream, {x, scale_});
+Status LoraProducts::Scaled(Context& context, const Adapter& adapter, const Tensor& x) {
+  return adapter.scale == 1 ? OkStatus() : kernels::Scale(context.stream, {x, adapter.scale});
+}
+
+Status LoraProducts::Drop(Context& context, const Adapter& adapter, const Tensor& x,
+                          const Tensor& y, int64_t first_row) const {
+  kernels::DropoutArgs args{
+      .x = x, .y = y, .probability = dropout_, .key = DropoutKey(context, adapter.site, 0)};
+  args.step = context.Number(args.key.step, &StepNumbers::step).at;
+  args.first_element = static_cast<uint64_t>(first_row * in_features_);
+  return kernels::Dropout(context.stream, args);
+}
+
+Result<Tensor> LoraProducts::Dropped(Context& context, const Adapter& adapter, const Tensor& x,
+                                     int64_t first_row) const {
+  if (dropout_ == 0) return x;
+  WEFT_ASSIGN_OR_RETURN(Tensor left,
+                        Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
+  WEFT_RETURN_IF_ERROR(Drop(context, adapter, x, left, first_row));
+  return left;
 }
 
 Result<Tensor> LoraProducts::MiddleOf(Context& context, const Adapter& adapter,
                                       const Tensor& x) const {
   WEFT_ASSIGN_OR_RETURN(Tensor middle, Tensor::New(context, Component::kWorkspace, compute_,
-                                                   {x.shape().Rows(), rank_}));
+                                                   {x.shape().Rows(), adapter.rank}));
   WEFT_RETURN_IF_ERROR(
-      kernels::LinearForward(context.stream, {.x = x, .weight = adapter.a.packed(), .y = middle}));
-  WEFT_RETURN_IF_ERROR(Scaled(context, middle));
+      kernels::LinearForward(context.stream, {.x = x, .weight = adapter.first(), .y = middle}));
+  WEFT_RETURN_IF_ERROR(Scaled(context, adapter, middle));
   return middle;
 }
 
 Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
-                             const GeluValue& active, bool training) const {
-  WEFT_RETURN_IF_ERROR(dense_.Forward(context, x, y, {}, training));
+                             const GeluValue& active, const ForwardUse& use) const {
+  WEFT_RETURN_IF_ERROR(dense_.Forward(context, x, y, {}, use));
   for (const Adapter& adapter : adapters_) {
-    WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, x));
+    Tensor left = x;
+    if (use.training) {
+      WEFT_ASSIGN_OR_RETURN(left, Dropped(context, adapter, x, use.first_row));
+    }
+    WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, left));
     WEFT_RETURN_IF_ERROR(
         kernels::LinearForward(context.stream, {.x = middle,
                                                 .weight = adapter.b.packed(),
@@ -69,27 +120,28 @@ Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
 
 Tensor LoraProducts::MiddleGradientOf(const Adapter& adapter, const Tensor& gradients,
                                       int64_t rows) const {
-  const int64_t before = (&adapter - adapters_.data()) * rows * rank_;
-  return gradients.Part(static_cast<size_t>(before) * DTypeSize(compute_), compute_, {rows, rank_});
+  const int64_t before = adapter.ranks_before * rows;
+  return gradients.Part(static_cast<size_t>(before) * DTypeSize(compute_), compute_,
+                        {rows, adapter.rank});
 }
 
 Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
                                              const GradientUse& use) const {
   const int64_t rows = dy.shape().Rows();
-  WEFT_ASSIGN_OR_RETURN(
-      const Tensor gradients,
-      Tensor::New(context, Component::kWorkspace, compute_, {rows, std::ssize(adapters_) * rank_}));
+  WEFT_ASSIGN_OR_RETURN(const Tensor gradients,
+                        Tensor::New(context, Component::kWorkspace, compute_, {rows, ranks_}));
   for (const Adapter& adapter : adapters_) {
     const Tensor own = MiddleGradientOf(adapter, gradients, rows);
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
         context.stream, {.dy = dy.Columns(adapter.column, adapter.columns),
                          .weight = adapter.b.packed(),
                          .dx = own}));
-    WEFT_RETURN_IF_ERROR(Scaled(context, own));
+    WEFT_RETURN_IF_ERROR(Scaled(context, adapter, own));
   }
   OutputGradient prepared{std::move(dy)};
   if (use.for_input) prepared.for_input.values = gradients;
   if (use.for_weight) prepared.for_weight.values = gradients;
+  prepared.first_row = use.first_row;
   return prepared;
 }
 
@@ -98,11 +150,18 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
   WEFT_RETURN_IF_ERROR(dense_.InputGradient(context, dy, dx, {}, {}));
   const int64_t rows = dx.shape().Rows();
   for (const Adapter& adapter : adapters_) {
+    Tensor own = dx;
+    if (dropout_ > 0) {
+      WEFT_ASSIGN_OR_RETURN(own, Tensor::New(context, Component::kWorkspace, compute_, dx.shape()));
+    }
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
         context.stream, {.dy = MiddleGradientOf(adapter, dy.for_input.values, rows),
-                         .weight = adapter.a.packed(),
-                         .dx = dx,
-                         .accumulate = true}));
+                         .weight = adapter.first(),
+                         .dx = own,
+                         .accumulate = dropout_ == 0}));
+    if (dropout_ == 0) continue;
+    WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row));
+    WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {dx, own, dx}));
   }
   if (!before) return OkStatus();
   return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
@@ -111,19 +170,24 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
 Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, const Tensor& x,
                                      const OutputGradient& dy,
                                      const WeightGradientTarget& to) const {
-  if (to.dtensors[0]) {
+  const TensorView da = adapter.a ? to.dtensors[0] : TensorView();
+  const TensorView db = to.dtensors[adapter.a ? 1 : 0];
+  if (!da && !db) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const Tensor left, Dropped(context, adapter, x, dy.first_row));
+  const int64_t rows = x.shape().Rows();
+  if (da) {
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {.x = x,
-                         .dy = MiddleGradientOf(adapter, dy.for_weight.values, x.shape().Rows()),
-                         .dweight = to.dtensors[0],
+        context.stream, {.x = left,
+                         .dy = MiddleGradientOf(adapter, dy.for_weight.values, rows),
+                         .dweight = da,
                          .accumulate = to.accumulate}));
   }
-  if (!to.dtensors[1]) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, x));
-  CountWork(context.profiler, 2.0 * static_cast<double>(x.shape().Rows() * rank_ * x.shape()[-1]));
+  if (!db) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, left));
+  CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.rank * in_features_));
   return kernels::LinearBackwardWeight(context.stream, {.x = middle,
                                                         .dy = dy.dy.Columns(to.column, to.columns),
-                                                        .dweight = to.dtensors[1],
+                                                        .dweight = db,
                                                         .accumulate = to.accumulate});
 }
 
@@ -140,39 +204,6 @@ Status LoraProducts::WeightGradient(Context& context, const Tensor& x, const Out
     WEFT_RETURN_IF_ERROR(dense_.WeightGradient(context, x, dy, {&to, 1}));
   }
   return OkStatus();
-}
-
-std::vector<ParameterInfo> LoraProductsFactory::AdaptersOf(const ParameterInfo& weight) const {
-  if (!IsTarget(model_, weight)) return {};
-  return LoraFactors(model_.peft, weight);
-}
-
-std::vector<float> LoraProductsFactory::Merged(
-    const ParameterInfo& weight, std::span<const float> values,
-    const std::vector<std::vector<float>>& tensors) const {
-  const int64_t out = weight.shape[0], in = weight.shape[1], rank = model_.peft.rank;
-  const double scale = LoraScale(model_.peft);
-  std::vector<float> merged(values.size());
-  kernels::cpu::ParallelForDynamic(out, [&](int64_t row) {
-    std::vector<double> sum(static_cast<size_t>(in), 0.0);
-    for (int64_t k = 0; k < rank; ++k) {
-      const double factor = scale * tensors[1][static_cast<size_t>(row * rank + k)];
-      const float* const from = &tensors[0][static_cast<size_t>(k * in)];
-      for (int64_t i = 0; i < in; ++i) sum[static_cast<size_t>(i)] += factor * from[i];
-    }
-    for (int64_t i = 0; i < in; ++i) {
-      const auto at = static_cast<size_t>(row * in + i);
-      merged[at] = static_cast<float>(values[at] + sum[static_cast<size_t>(i)]);
-    }
-  });
-  return merged;
-}
-
-std::unique_ptr<WeightProducts> LoraProductsFactory::Make(const LinearLayer& layer) {
-  const bool adapted = std::any_of(layer.weights.begin(), layer.weights.end(),
-                                   [](const OutputWeight& weight) { return weight.adapters > 0; });
-  if (!adapted) return std::make_unique<DenseProducts>(layer);
-  return std::make_unique<LoraProducts>(layer, model_.peft);
 }
 
 }  // namespace weft::engine

@@ -1,27 +1,43 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "common/spec/model_spec.h"
+#include "common/spec/peft_spec.h"
+#include "kernels/linear/linear.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
 
 namespace weft::engine {
 
+/// The fixed first factor of MiSS, [rank, in]: row k has a one in each column that is k modulo the
+/// rank. All layers of these sizes share it.
+struct RepeatedOnes {
+  Tensor values;
+  std::unique_ptr<kernels::PackedWeight> packed;
+
+  /// Makes it, the first time.
+  Status Make(Context& context, int64_t rank, int64_t in, DType compute);
+};
+
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
-/// arXiv 2106.09685): y = x Wᵀ + b + scale (x Aᵀ) Bᵀ. What is between the factors is computed again
-/// in the backward pass.
+/// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
+/// 2409.15371) A is RepeatedOnes. What is between the factors is computed again in the backward
+/// pass.
 class LoraProducts : public WeightProducts {
  public:
-  LoraProducts(const LinearLayer& layer, const PeftSpec& spec);
+  /// `ones`, of MiSS, gives those of a rank for layers of this size.
+  using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank, int64_t in)>;
+  LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
-                 bool training) const override;
+                 const ForwardUse& use) const override;
   Result<OutputGradient> Prepare(Context& context, Tensor dy,
                                  const GradientUse& use) const override;
   Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
@@ -34,9 +50,22 @@ class LoraProducts : public WeightProducts {
   struct Adapter {
     int64_t column = 0;  ///< The first of its columns of y.
     int64_t columns = 0;
-    PackedParameter a;
+    int64_t rank = 0;
+    int64_t ranks_before = 0;  ///< Of the adapters before it.
+    float scale = 1;
+    uint32_t site = 0;                        ///< Of its dropout.
+    std::optional<PackedParameter> a = {};    ///< Or else
+    std::shared_ptr<RepeatedOnes> ones = {};  ///< this.
     PackedParameter b;
+
+    const kernels::PackedWeight* first() const { return a ? a->packed() : ones->packed.get(); }
   };
+  /// x or, with dropout, what is left of it in a pass of training.
+  Result<Tensor> Dropped(Context& context, const Adapter& adapter, const Tensor& x,
+                         int64_t first_row) const;
+  /// The dropout of x into y, which may be x.
+  Status Drop(Context& context, const Adapter& adapter, const Tensor& x, const Tensor& y,
+              int64_t first_row) const;
   /// scale x Aᵀ, [rows, rank].
   Result<Tensor> MiddleOf(Context& context, const Adapter& adapter, const Tensor& x) const;
   /// Its gradient for the adapter, in what Prepare made for all.
@@ -44,32 +73,15 @@ class LoraProducts : public WeightProducts {
   /// The gradients of the factors that `to` has a place for.
   Status FactorGradients(Context& context, const Adapter& adapter, const Tensor& x,
                          const OutputGradient& dy, const WeightGradientTarget& to) const;
-  /// kernels::Scale by scale.
-  Status Scaled(Context& context, const Tensor& x) const;
+  /// kernels::Scale by the scale of an adapter.
+  static Status Scaled(Context& context, const Adapter& adapter, const Tensor& x);
 
   DType compute_;
-  int64_t rank_;
-  float scale_;
+  int64_t in_features_;
+  float dropout_;
   DenseProducts dense_;
   std::vector<Adapter> adapters_;  ///< By column.
-};
-
-/// Makes LoraProducts of the layers of blocks that model.peft names.
-class LoraProductsFactory : public ProductsFactory {
- public:
-  explicit LoraProductsFactory(const ModelSpec& model) : model_(model) {}
-
-  std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
-  std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
-                            const std::vector<std::vector<float>>& tensors) const override;
-
-  std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
-  void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
-  Status Allocate(Context&) override { return OkStatus(); }
-  Status StartPack(Context&) override { return OkStatus(); }
-
- private:
-  ModelSpec model_;
+  int64_t ranks_ = 0;              ///< Of all of them.
 };
 
 }  // namespace weft::engine

@@ -12,9 +12,9 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/linear.h"
-#include "worker/engine/techniques/peft/lora_products.h"
 #include "worker/engine/techniques/peft/matrices_testing.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_products.h"
 
 namespace weft::engine {
 namespace {
@@ -26,7 +26,7 @@ struct LayerRun {
   Context context;
   ModelSpec model;
   ParameterSet parameters;
-  LoraProductsFactory factory;
+  PeftProductsFactory factory;
   Linear linear;
   std::unique_ptr<ParameterGradients> gradients;
 
@@ -80,7 +80,7 @@ TEST(LoraProductsTest, HaveTheResultsAndGradientsOfTheSum) {
         SCOPED_TRACE(targets[0] + (bias ? " biased " : " ") + std::string(DTypeName(compute)));
         const double tolerance = compute == DType::kF32 ? 1e-6 : 2e-2;
         LayerRun run(targets, compute, bias);
-        const double scale = LoraScale(run.model.peft);
+        const double scale = LoraScale(run.model.peft, "h.0.a.weight");
         EXPECT_EQ(scale, 2);
         Doubles weight, biases;
         std::vector<std::string> adapted;

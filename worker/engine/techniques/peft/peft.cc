@@ -2,7 +2,9 @@
 #include <cmath>
 #include <memory>
 
-#include "worker/engine/techniques/peft/lora_products.h"
+#include "worker/engine/techniques/peft/adapter_starts.h"
+#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
@@ -10,32 +12,52 @@ namespace {
 
 class Peft : public Technique {
  public:
-  explicit Peft(const ModelSpec& model) : factory_(model) {}
+  explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {}
 
-  ProductsFactory* BlockProducts() override { return &factory_; }
+  ProductsFactory* BlockProducts() override {
+    return model_.peft.method == "selective" ? nullptr : &factory_;
+  }
 
-  // B starts at zero, so that the network starts as it is without adapters.
   Status OnParameters(ParameterSet& parameters) override {
+    WEFT_RETURN_IF_ERROR(CheckPeftNames(model_));
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
-      if (parameter.adapter == AdapterSide::kNone) {
+      if (parameter.adapter != AdapterSide::kNone) {
+        SetStart(parameters, i);
+      } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
-        continue;
       }
-      const bool input = parameter.adapter == AdapterSide::kInput;
-      parameters.SetStart(i, input ? StartOfA(parameter.logical_shape()[-1]) : Initializer());
     }
+    if (!StartsFromWeights(model_.peft)) return OkStatus();
+    parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
+      return from == ValuesFrom::kCheckpoint ? OkStatus()
+                                             : StartFromWeights(model_.peft, parameters);
+    });
     return OkStatus();
   }
 
  private:
-  /// That of PEFT (Kaiming, uniform, with the slope sqrt(5)): uniform up to 1 / sqrt(in).
-  static Initializer StartOfA(int64_t in) {
-    return {.deviation = 1 / std::sqrt(3 * static_cast<double>(in)),
-            .distribution = Distribution::kUniform};
+  /// Each starts so that the network is as it is without adapters.
+  void SetStart(ParameterSet& parameters, int64_t index) const {
+    const PeftSpec& spec = model_.peft;
+    const Parameter& parameter = parameters[index];
+    if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
+    if (parameter.adapter != AdapterSide::kInput) {
+      const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
+      return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
+    }
+    if (spec.init == "gaussian") {
+      const auto rank = static_cast<double>(parameter.shape[0]);
+      return parameters.SetStart(index, {.deviation = 1 / rank});
+    }
+    // That of PEFT (Kaiming, uniform, with the slope sqrt(5)): uniform up to 1 / sqrt(in).
+    const auto in = static_cast<double>(parameter.logical_shape()[-1]);
+    parameters.SetStart(
+        index, {.deviation = 1 / std::sqrt(3 * in), .distribution = Distribution::kUniform});
   }
 
-  LoraProductsFactory factory_;
+  ModelSpec model_;
+  PeftProductsFactory factory_;
 };
 
 }  // namespace

@@ -6,26 +6,42 @@
 
 #include "common/model/parameter_list.h"
 #include "common/spec/model_spec.h"
+#include "common/status.h"
 
 namespace weft {
 
-/// Whether model.peft adapts anything.
+/// Whether model.peft trains anything.
 inline bool AsksForPeft(const ModelSpec& model) {
   return model.peft.method != "none";
 }
 
-/// model.peft.target_modules, with the default of the family resolved.
+/// model.peft.target_modules, with the default of the family resolved; empty with a target_regex.
 std::vector<std::string> TargetModules(const ModelSpec& model);
 
 /// Whether model.peft has an adapter besides this weight of a block.
 bool IsTarget(const ModelSpec& model, const ParameterInfo& weight);
 
-/// The factors of LoRA besides a weight "<layer>.weight" [out, in]: "<layer>.lora_A.weight"
-/// [rank, in] and "<layer>.lora_B.weight" [out, rank]. Hugging Face's peft library names and stores
-/// them so, after "base_model.model.".
-std::vector<ParameterInfo> LoraFactors(const PeftSpec& spec, const ParameterInfo& weight);
+/// Whether ia3 scales the inputs of the layer of this target, and not its results.
+bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight);
 
-/// What the product of the factors is multiplied by.
-double LoraScale(const PeftSpec& spec);
+/// Whether model.peft.modules_to_save names this parameter of the network.
+bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
+
+/// The tensors of an adapter besides a weight "<layer>.weight" [out, in], a target:
+///   lora  "<layer>.lora_A.weight" [rank, in], "<layer>.lora_B.weight" [out, rank] and with
+///         use_dora "<layer>.lora_magnitude_vector" [out]
+///   ia3   "<layer>.ia3_l" [out], or [in] where it scales inputs
+///   miss  "<layer>.miss_block" [out, rank]
+/// Hugging Face's peft library names them so, after "base_model.model.".
+std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight);
+
+/// Columns of the last factor of lora or miss besides a weight of this name.
+int64_t RankOf(const PeftSpec& spec, const std::string& weight);
+
+/// What the product of the factors of lora is multiplied by, besides a weight of this name.
+double LoraScale(const PeftSpec& spec, const std::string& weight);
+
+/// kInvalid where something that model.peft names is not in `model`, whose sizes are resolved.
+Status CheckPeftNames(const ModelSpec& model);
 
 }  // namespace weft

@@ -118,9 +118,7 @@ TEST(PeftTest, ParametersAreThoseThatAreCounted) {
           EXPECT_EQ(std::vector<int64_t>(parameter.shape.dims.begin(),
                                          parameter.shape.dims.begin() + parameter.shape.rank),
                     info.shape);
-          EXPECT_EQ(info.frozen, !info.name.ends_with(".lora_A.weight") &&
-                                     !info.name.ends_with(".lora_B.weight"))
-              << info.name;
+          EXPECT_EQ(info.frozen, info.adapter_of.empty()) << info.name;
           EXPECT_EQ(static_cast<bool>(parameters.gradient(*index)), !info.frozen) << info.name;
           if (!info.frozen) trained += info.Elements();
         }
@@ -198,7 +196,7 @@ TEST(PeftTest, TheNetworkIsThatOfTheMergedWeights) {
       EXPECT_NEAR(run.Differentiate(*batch), merged.Differentiate(*batch), 1e-3);
       const ParameterSet& adapted = run.model->parameters();
       const ParameterSet& whole = merged.model->parameters();
-      const double scale = LoraScale(job.model.peft);
+      const double scale = LoraScale(job.model.peft, "");
       int64_t factors = 0;
       for (int64_t i = 0; i < adapted.size(); ++i) {
         if (adapted[i].adapter != AdapterSide::kInput) continue;
@@ -302,9 +300,28 @@ TEST(PeftTest, ScalesByRankOrItsRoot) {
   PeftSpec spec;
   spec.rank = 16;
   spec.alpha = 32;
-  EXPECT_EQ(LoraScale(spec), 2);
+  EXPECT_EQ(LoraScale(spec, ""), 2);
   spec.use_rslora = true;
-  EXPECT_EQ(LoraScale(spec), 8);
+  EXPECT_EQ(LoraScale(spec, ""), 8);
+  // Patterns describe the last parts of a name.
+  spec.rank_pattern = {{"q_proj", 4}, {R"(layers\.1\.mlp\..*)", 64}};
+  spec.alpha_pattern = {{"v_proj", 8}};
+  EXPECT_EQ(LoraScale(spec, "model.layers.0.self_attn.q_proj.weight"), 16);
+  EXPECT_EQ(LoraScale(spec, "model.layers.1.mlp.up_proj.weight"), 4);
+  EXPECT_EQ(LoraScale(spec, "model.layers.0.self_attn.v_proj.weight"), 2);
+  EXPECT_EQ(RankOf(spec, "model.layers.11.mlp.up_proj.weight"), 16);
+}
+
+TEST(PeftTest, TargetsAreThoseOfTheExpressionInTheseBlocks) {
+  ModelSpec model = Job({}, "llama").model;
+  model.peft.target_regex = R"(.*\.(q|v)_proj)";
+  model.peft.layers_to_transform = {1};
+  std::vector<std::string> layers;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.adapter == AdapterSide::kInput) layers.push_back(parameter.adapter_of);
+  }
+  EXPECT_THAT(layers, ::testing::ElementsAre("model.layers.1.self_attn.q_proj.weight",
+                                             "model.layers.1.self_attn.v_proj.weight"));
 }
 
 TEST(PeftTest, NamesWhatDoesNotFit) {
@@ -319,6 +336,30 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
   ModelSpec model = Job().model;
   model.peft.layers_to_transform = {2};
   EXPECT_THAT(refusal(model), HasSubstr("has 2, and the model has blocks 0 to 1"));
+  model = Job().model;
+  model.peft.modules_to_save = {"lnf"};
+  EXPECT_THAT(refusal(model), HasSubstr("'lnf' names nothing of the model; hint: did you mean"));
+  model = Job({}).model;
+  model.peft.target_regex = "c_attn";  // describes whole names
+  EXPECT_THAT(refusal(model), HasSubstr("'c_attn' describes no linear layer of a block; hint: "));
+  model.peft.target_regex = "(";
+  EXPECT_THAT(refusal(model), HasSubstr("'(' is no regular expression"));
+  model = Job().model;
+  model.peft.rank_pattern = {{"q_proj", 2}};
+  EXPECT_THAT(refusal(model), HasSubstr("rank_pattern '(.*\\.)?(q_proj)' describes no linear"));
+  model = Job({"c_attn"}).model;
+  model.peft.method = "ia3";
+  model.peft.feedforward_modules = {"c_attn"};
+  EXPECT_THAT(refusal(model), HasSubstr("which does not end a sub-layer"));
+  model = Job().model;
+  model.peft.method = "selective";
+  EXPECT_THAT(refusal(model), HasSubstr("selective has no adapters"));
+  model.peft.target_modules = {};
+  EXPECT_THAT(refusal(model), HasSubstr("and it names nothing"));
+  model = Job({}).model;
+  model.peft.method = "miss";
+  model.peft.use_dora = true;
+  EXPECT_THAT(refusal(model), HasSubstr("use_dora with method miss; hint: model.peft.method lora"));
   model = Job().model;
   model.freeze = {"*.0.*"};
   EXPECT_THAT(refusal(model), HasSubstr("leave model.freeze out"));

@@ -77,8 +77,8 @@ Status PrunedProducts::Pack(Context& context, Repack what) {
 }
 
 Status PrunedProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
-                               const GeluValue& active, bool training) const {
-  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, training);
+                               const GeluValue& active, const ForwardUse& use) const {
+  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, use);
   const bool adds_bias = layer_.adds_bias && layer_.bias >= 0;
   WEFT_RETURN_IF_ERROR(kernels::SparseForward(
       context.stream,

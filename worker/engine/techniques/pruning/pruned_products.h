@@ -31,7 +31,7 @@ class PrunedProducts : public WeightProducts {
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
-                 bool training) const override;
+                 const ForwardUse& use) const override;
   Result<OutputGradient> Prepare(Context& context, Tensor dy,
                                  const GradientUse& use) const override;
   Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,

@@ -200,8 +200,8 @@ Status Sparse24Products::PackSparse(Context& context, const TensorView& mask,
 }
 
 Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor& y,
-                                 const GeluValue& active, bool training) const {
-  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, training);
+                                 const GeluValue& active, const ForwardUse& use) const {
+  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, use);
   const LinearLayer& layer = layer_->layer();
   const bool adds_bias = layer.adds_bias && layer.bias >= 0;
   WEFT_RETURN_IF_ERROR(kernels::SparseForward(

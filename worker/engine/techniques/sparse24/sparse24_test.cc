@@ -184,7 +184,7 @@ TEST(Sparse24, SlopePrunesTwiceForTheGradientOfTheInput) {
   const Tensor x = made(in), y = made(out), dy = made(out), dx = made(in);
   for (int64_t i = 0; i < rows * in; ++i) x.As<float>()[i] = std::sin(static_cast<float>(i));
   for (int64_t i = 0; i < rows * out; ++i) dy.As<float>()[i] = std::cos(static_cast<float>(i));
-  ASSERT_TRUE(products->Forward(run.context, x, y, {}, true).ok());
+  ASSERT_TRUE(products->Forward(run.context, x, y, {}, {.training = true}).ok());
   ASSERT_TRUE(products->InputGradient(run.context, {dy}, dx, {}, {}).ok());
 
   const auto* w = weight.As<float>();

@@ -40,7 +40,7 @@ Status StructuredProducts::Pack(Context& context, Repack what) {
 }
 
 Status StructuredProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
-                                   const GeluValue& active, bool /*training*/) const {
+                                   const GeluValue& active, const ForwardUse& /*use*/) const {
   for (const Output& output : outputs_) {
     const TensorView bias = output.bias < 0 ? TensorView() : parameters_->operand(output.bias);
     const Tensor own = y.Columns(output.column, output.columns);

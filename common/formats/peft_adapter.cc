@@ -1,0 +1,207 @@
+#include "common/formats/peft_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "common/check.h"
+#include "common/formats/huggingface_weights.h"
+#include "common/formats/peft_config.h"
+#include "common/formats/safetensors.h"
+#include "common/json.h"
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kWrapped = ".base_layer";  // what peft puts into names of adapted layers
+constexpr std::array<std::string_view, 5> kTensors = {
+    ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", ".ia3_l", ".miss_block"};
+constexpr char kWeightsName[] = "adapter_model.safetensors";
+
+/// The layer that a tensor of the file adapts; "": none.
+std::string LayerOfTensor(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return "";
+  for (const std::string_view end : kTensors) {
+    if (!name.ends_with(end)) continue;
+    return name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size());
+  }
+  return "";
+}
+
+/// The layers that the file adapts. Other tensors must be some of the model's own.
+Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
+  const std::set<std::string> known = LinearLayers(model, /*adapted=*/false);
+  std::set<std::string> own, layers;
+  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) own.insert(tensor.name);
+  for (const SafetensorsView& tensor : file.tensors()) {
+    const std::string layer = LayerOfTensor(tensor.name);
+    if (known.contains(layer)) {
+      layers.insert(layer);
+      continue;
+    }
+    std::string name = tensor.name.starts_with(kPrefix) ? tensor.name.substr(kPrefix.size()) : "";
+    if (const size_t at = name.find(kWrapped); at != std::string::npos) {
+      name.erase(at, kWrapped.size());
+    }
+    if (layer.empty() && own.contains(name)) continue;
+    return InvalidError(std::string(kWeightsName) + " has a tensor '" + tensor.name +
+                        "', which is neither of an adapter of a linear layer of the model's blocks "
+                        "nor of the model; hint: model.import_path must be the adapter's base "
+                        "model");
+  }
+  if (layers.empty()) return InvalidError(std::string(kWeightsName) + " has no adapter");
+  return layers;
+}
+
+/// Its shape in files, where it is another one.
+void SetFileShape(const ParameterInfo& parameter, HuggingFaceTensor& tensor) {
+  if (parameter.name.ends_with(".miss_block")) tensor.transposed = true;
+  if (!parameter.name.ends_with(".ia3_l")) return;
+  const bool inputs = parameter.adapter == AdapterSide::kInput;
+  tensor.file_shape = {inputs ? 1 : parameter.shape[0], inputs ? parameter.shape[0] : 1};
+}
+
+/// A matrix [rows, columns] as [columns, rows].
+std::vector<float> Turned(std::span<const float> values, int64_t rows, int64_t columns) {
+  std::vector<float> turned(values.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t k = 0; k < columns; ++k) {
+      turned[static_cast<size_t>(k * rows + i)] = values[static_cast<size_t>(i * columns + k)];
+    }
+  }
+  return turned;
+}
+
+/// The tensors of the network that are trained, as peft names them.
+void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& tensors) {
+  std::set<std::string> trained, adapted;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (!parameter.adapter_of.empty()) adapted.insert(LayerOfWeight(parameter.adapter_of));
+    const bool saved = parameter.adapter == AdapterSide::kNone && !parameter.frozen;
+    if (saved) trained.insert(parameter.name);
+  }
+  constexpr std::string_view kBias = ".bias";
+  for (HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+    if (!trained.contains(tensor.parameter)) continue;
+    std::string name = tensor.name;
+    if (name.ends_with(kBias)) {
+      const std::string layer = name.substr(0, name.size() - kBias.size());
+      if (adapted.contains(layer)) name = layer + std::string(kWrapped) + std::string(kBias);
+    }
+    tensor.name = std::string(kPrefix) + name;
+    tensors.push_back(std::move(tensor));
+  }
+}
+
+}  // namespace
+
+std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
+  std::vector<HuggingFaceTensor> tensors;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.adapter == AdapterSide::kNone) continue;
+    tensors.push_back(
+        {std::string(kPrefix) + parameter.name, parameter.name, parameter.shape, false, {}});
+    SetFileShape(parameter, tensors.back());
+  }
+  AddSavedTensors(model, tensors);
+  return tensors;
+}
+
+Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const ModelSpec& model) {
+  const auto in_folder = [&](const Status& status) {
+    return status.WithContext("the adapter in " + folder);
+  };
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, JoinPath(folder, kPeftConfigName)));
+  const Result<Json> config = ParseJson(text);
+  if (!config.ok()) return in_folder(config.status());
+  if (!config->is_object()) {
+    return in_folder(InvalidError(std::string(kPeftConfigName) + " is no object"));
+  }
+  WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                        SafetensorsFile::Open(env, JoinPath(folder, kWeightsName)));
+  const Result<std::set<std::string>> layers = LayersOfFile(file, model);
+  Result<PeftSpec> spec =
+      PeftFromConfig(*config, model, layers.ok() ? *layers : std::set<std::string>());
+  if (!spec.ok()) return in_folder(spec.status());
+  if (!layers.ok()) return in_folder(layers.status());
+  return spec;
+}
+
+Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
+                     const WeightBuffer& buffer) {
+  const std::string path = JoinPath(folder, kWeightsName);
+  WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(env, path));
+  const std::vector<HuggingFaceTensor> tensors = AdapterTensors(model);
+  std::set<std::string_view> known;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    known.insert(tensor.name);
+    const SafetensorsView* const view = file.Find(tensor.name);
+    if (view == nullptr) {
+      return InvalidError(path + " has no tensor '" + tensor.name +
+                          "', which model.peft asks for; hint: the file must be whole");
+    }
+    if (view->shape != FileShape(tensor)) {
+      return InvalidError(path + ": tensor '" + tensor.name + "' is " +
+                          DescribeTensor(view->type, view->shape) + ", but the model needs " +
+                          DescribeTensor(SafetensorsType::kF32, FileShape(tensor)));
+    }
+    if (!IsReadable(view->type)) {
+      return InvalidError(path + ": tensor '" + tensor.name + "' has type " +
+                          std::string(SafetensorsTypeName(view->type)) +
+                          "; F32, BF16 and F16 can be imported");
+    }
+  }
+  for (const SafetensorsView& view : file.tensors()) {
+    if (known.contains(view.name)) continue;
+    return InvalidError(path + " has a tensor '" + view.name + "', which model.peft does not have");
+  }
+  for (const HuggingFaceTensor& tensor : tensors) {
+    WEFT_ASSIGN_OR_RETURN(const std::span<float> out, buffer(tensor));
+    WEFT_CHECK(out.size() >= ElementCount(tensor), "buffer too small for " + tensor.name);
+    const std::span<float> values = out.first(ElementCount(tensor));
+    ReadFloats(*file.Find(tensor.name), 0, values);
+    if (tensor.transposed) {
+      std::ranges::copy(Turned(values, tensor.shape[1], tensor.shape[0]), values.begin());
+    }
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+      return InvalidError(path + ": tensor '" + tensor.name + "' holds NaN or infinite numbers");
+    }
+  }
+  return OkStatus();
+}
+
+Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
+                     const std::string& base, const WeightValues& values) {
+  WEFT_ASSIGN_OR_RETURN(const Json config, ConfigOfPeft(model, base));
+  if (DistinctBlocks(model) != model.layers) {
+    return InvalidError(
+        "layers that share a block share its adapter, which peft does not have; hint: --format hf");
+  }
+  WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
+  std::vector<SafetensorsTensor> tensors;
+  for (const HuggingFaceTensor& tensor : AdapterTensors(model)) {
+    SafetensorsTensor entry;
+    entry.name = tensor.name;
+    entry.shape = FileShape(tensor);
+    entry.produce = [&values, tensor](const ByteSink& sink) -> Status {
+      WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values(tensor));
+      WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
+      const std::span<const float> own = from.first(ElementCount(tensor));
+      if (!tensor.transposed) return sink(std::as_bytes(own));
+      const std::vector<float> turned = Turned(own, tensor.shape[0], tensor.shape[1]);
+      return sink(std::as_bytes(std::span(turned)));
+    };
+    tensors.push_back(std::move(entry));
+  }
+  WEFT_RETURN_IF_ERROR(
+      WriteSafetensors(env, JoinPath(folder, kWeightsName), std::move(tensors)).status());
+  return WriteFileAtomic(env, JoinPath(folder, kPeftConfigName), config.dump(2) + "\n");
+}
+
+}  // namespace weft

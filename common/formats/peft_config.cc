@@ -1,0 +1,351 @@
+#include "common/formats/peft_config.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/full_match.h"
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
+
+namespace weft {
+namespace {
+
+constexpr char kEveryBias[] = "*.bias";
+
+/// Keys of the configurations that are read, or change nothing in what is computed.
+const std::set<std::string_view>& KnownKeys() {
+  static const std::set<std::string_view> keys = {"alpha_pattern",
+                                                  "auto_mapping",
+                                                  "base_model_name_or_path",
+                                                  "bias",
+                                                  "exclude_modules",
+                                                  "fan_in_fan_out",
+                                                  "feedforward_modules",
+                                                  "inference_mode",
+                                                  "init_ia3_weights",
+                                                  "init_lora_weights",
+                                                  "init_weights",
+                                                  "layers_pattern",
+                                                  "layers_to_transform",
+                                                  "loftq_config",
+                                                  "lora_alpha",
+                                                  "lora_dropout",
+                                                  "megatron_config",
+                                                  "megatron_core",
+                                                  "mini_r",
+                                                  "miss_dropout",
+                                                  "modules_to_save",
+                                                  "peft_type",
+                                                  "peft_version",
+                                                  "qalora_group_size",
+                                                  "r",
+                                                  "rank_pattern",
+                                                  "revision",
+                                                  "runtime_config",
+                                                  "target_modules",
+                                                  "task_type",
+                                                  "use_dora",
+                                                  "use_rslora"};
+  return keys;
+}
+
+const std::map<std::string, std::string>& Methods() {
+  static const std::map<std::string, std::string> methods = {
+      {"LORA", "lora"}, {"IA3", "ia3"}, {"MISS", "miss"}};
+  return methods;
+}
+
+bool IsUnset(const Json& value) {
+  return value.is_null() || value == false ||
+         ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
+}
+
+std::string Has(const std::string& key, const Json& value) {
+  return std::string(kPeftConfigName) + " has " + key + " " + value.dump();
+}
+
+Status NotComputed(const std::string& key, const Json& value) {
+  return InvalidError(Has(key, value) +
+                      ", which is not computed; hint: merge the adapter into its model with peft "
+                      "(merge_and_unload) and import that");
+}
+
+Status CheckKeys(const Json& config) {
+  for (const auto& [key, value] : config.items()) {
+    if (!KnownKeys().contains(key) && !IsUnset(value)) return NotComputed(key, value);
+    if (key == "bias" && value != "none" && value != "all" && !value.is_null()) {
+      return NotComputed(key, value);
+    }
+  }
+  return OkStatus();
+}
+
+Status ReadFlag(const Json& config, const std::string& key, bool& flag) {
+  const Json value = config.value(key, Json(false));
+  if (!value.is_boolean()) {
+    return InvalidError(Has(key, value) + ", which is neither true nor false");
+  }
+  flag = value.get<bool>();
+  return OkStatus();
+}
+
+Result<int64_t> RankFrom(const std::string& key, const Json& rank) {
+  constexpr int64_t kMost = 4096;  // as model.peft.rank
+  if (rank.is_number_integer() && rank >= 1 && rank <= kMost) return rank.get<int64_t>();
+  return InvalidError(Has(key, rank) + ", which is no number from 1 to " + std::to_string(kMost));
+}
+
+Result<double> AlphaFrom(const std::string& key, const Json& alpha) {
+  if (alpha.is_number() && alpha >= 0 && alpha <= 1e6) return alpha.get<double>();
+  return InvalidError(Has(key, alpha) + ", which is no number from 0 to 1000000");
+}
+
+/// Reads a map of patterns by `from`.
+template <class T, class From>
+Status ReadPatterns(const Json& config, const std::string& key, const From& from,
+                    std::map<std::string, T>& patterns) {
+  const Json object = config.value(key, Json());
+  if (IsUnset(object)) return OkStatus();
+  if (!object.is_object()) return InvalidError(Has(key, object) + ", which is no object");
+  for (const auto& [pattern, value] : object.items()) {
+    WEFT_ASSIGN_OR_RETURN(patterns[pattern], from(key + "." + pattern, value));
+    const Result<bool> regular = FullMatch(pattern, "");
+    if (!regular.ok()) return regular.status();
+  }
+  return OkStatus();
+}
+
+Status ReadNames(const Json& config, const std::string& key, std::vector<std::string>& names) {
+  const Json list = config.value(key, Json());
+  if (list.is_null()) return OkStatus();
+  if (!list.is_array()) return NotComputed(key, list);
+  for (const Json& name : list) {
+    if (!name.is_string()) return InvalidError(Has(key, list) + ", which is no list of names");
+    names.push_back(name.get<std::string>());
+  }
+  return OkStatus();
+}
+
+Status ReadInit(const Json& config, PeftSpec& spec) {
+  const Json init = config.value("init_lora_weights", Json(true));
+  if (init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal") {
+    return OkStatus();  // the file has what they have become
+  }
+  if (init != "pissa" && init != "olora") return NotComputed("init_lora_weights", init);
+  spec.init = init.get<std::string>();
+  return OkStatus();
+}
+
+Status ReadLora(const Json& config, PeftSpec& spec) {
+  WEFT_ASSIGN_OR_RETURN(spec.rank, RankFrom("r", config.value("r", Json(8))));
+  WEFT_ASSIGN_OR_RETURN(spec.alpha, AlphaFrom("lora_alpha", config.value("lora_alpha", Json(8))));
+  WEFT_RETURN_IF_ERROR(ReadFlag(config, "use_rslora", spec.use_rslora));
+  WEFT_RETURN_IF_ERROR(ReadFlag(config, "use_dora", spec.use_dora));
+  WEFT_RETURN_IF_ERROR(ReadPatterns(config, "rank_pattern", RankFrom, spec.rank_pattern));
+  WEFT_RETURN_IF_ERROR(ReadPatterns(config, "alpha_pattern", AlphaFrom, spec.alpha_pattern));
+  return ReadInit(config, spec);
+}
+
+Status ReadMiss(const Json& config, PeftSpec& spec) {
+  WEFT_ASSIGN_OR_RETURN(spec.rank, RankFrom("r", config.value("r", Json(64))));
+  const Json form = config.value("init_weights", Json(true));
+  if (!form.is_boolean()) return NotComputed("init_weights", form);
+  return OkStatus();
+}
+
+/// The targets of the configuration; of those that are not written as such none.
+void ReadTargets(const Json& config, PeftSpec& spec) {
+  const Json targets = config.value("target_modules", Json());
+  const Json blocks = config.value("layers_to_transform", Json());
+  const auto add = [&](const Json& target) {
+    if (target.is_string()) spec.target_modules.push_back(target.get<std::string>());
+  };
+  if (targets.is_array()) std::for_each(targets.begin(), targets.end(), add);
+  if (targets == "all-linear") {
+    add(targets);
+  } else if (targets.is_string()) {
+    spec.target_regex = targets.get<std::string>();
+  }
+  const auto add_block = [&](const Json& block) {
+    if (block.is_number_integer()) spec.layers_to_transform.push_back(block.get<int64_t>());
+  };
+  if (blocks.is_array()) std::for_each(blocks.begin(), blocks.end(), add_block);
+  add_block(blocks);
+}
+
+/// Whether a target is that of a layer outside blocks, too.
+bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) {
+  if (target == "all-linear") return true;
+  for (const ParameterInfo& parameter : PlainParametersOf(model)) {
+    if (parameter.block >= 0 || !parameter.matrix() || !parameter.name.ends_with(".weight")) {
+      continue;
+    }
+    const std::string layer = LayerOfWeight(parameter.name);
+    if (regex) {
+      const Result<bool> fits = FullMatch(target, layer);
+      if (!fits.ok() || *fits) return true;
+    } else if (layer == target || layer.ends_with("." + target)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// target_modules and layers_to_transform of a configuration: those of `model`, or the whole names
+/// where peft would take them for more or for less.
+void AddTargets(const ModelSpec& model, Json& config) {
+  const std::set<std::string> layers = LinearLayers(model, /*adapted=*/true);
+  const std::vector<std::string>& targets = model.peft.target_modules;
+  const std::string& regex = model.peft.target_regex;
+  config["layers_to_transform"] = Json();
+  if (!regex.empty() && model.peft.layers_to_transform.empty() &&
+      !NamesOthers(model, regex, /*regex=*/true)) {
+    config["target_modules"] = regex;
+    return;
+  }
+  const bool as_it_is =
+      model.peft.method != "ia3" && !targets.empty() &&
+      std::none_of(targets.begin(), targets.end(), [&](const std::string& each) {
+        return each.find('*') != std::string::npos || NamesOthers(model, each, /*regex=*/false);
+      });
+  config["target_modules"] =
+      as_it_is ? targets : std::vector<std::string>(layers.begin(), layers.end());
+  if (as_it_is && !model.peft.layers_to_transform.empty()) {
+    config["layers_to_transform"] = model.peft.layers_to_transform;
+  }
+}
+
+/// What the configuration has of modules_to_save, and as `bias`.
+Status AddSaved(const ModelSpec& model, Json& config) {
+  config["bias"] = "none";
+  config["modules_to_save"] = Json();
+  for (const std::string& module : model.peft.modules_to_save) {
+    if (module == kEveryBias && model.peft.method == "lora") {
+      config["bias"] = "all";
+    } else if (module.find('*') != std::string::npos) {
+      return InvalidError("peft has no pattern '" + module +
+                          "' in modules_to_save; hint: --format hf, or names of modules");
+    } else {
+      config["modules_to_save"].push_back(module);
+    }
+  }
+  if (model.untied_classifier || model.family == "vit") return OkStatus();
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.role != ParameterRole::kTokenEmbedding || parameter.frozen) continue;
+    return InvalidError("peft unties '" + parameter.name +
+                        "' from the classifier, which trains with it here; hint: --format hf");
+  }
+  return OkStatus();
+}
+
+std::string TaskOf(const ModelSpec& model) {
+  if (HeadOf(model) == "causal_lm") return "CAUSAL_LM";
+  return HeadOf(model) == "classification" && model.family == "bert" ? "SEQ_CLS" : "";
+}
+
+void AddLora(const PeftSpec& spec, Json& config) {
+  config["peft_type"] = "LORA";
+  config["r"] = spec.rank;
+  config["lora_alpha"] = spec.alpha;
+  config["lora_dropout"] = spec.dropout;
+  config["use_rslora"] = spec.use_rslora;
+  config["use_dora"] = spec.use_dora;
+  config["rank_pattern"] = Json::object();
+  for (const auto& [pattern, rank] : spec.rank_pattern) config["rank_pattern"][pattern] = rank;
+  config["alpha_pattern"] = Json::object();
+  for (const auto& [pattern, alpha] : spec.alpha_pattern) config["alpha_pattern"][pattern] = alpha;
+  const bool from_weights = spec.init == "pissa" || spec.init == "olora";
+  config["init_lora_weights"] = from_weights ? Json(spec.init) : Json(true);
+}
+
+void AddIa3(const ModelSpec& model, Json& config) {
+  config["peft_type"] = "IA3";
+  config["feedforward_modules"] = Json::array();
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.adapter != AdapterSide::kInput) continue;
+    config["feedforward_modules"].push_back(LayerOfWeight(parameter.adapter_of));
+  }
+}
+
+void AddMiss(const PeftSpec& spec, Json& config) {
+  config["peft_type"] = "MISS";
+  config["r"] = spec.rank;
+  config["mini_r"] = 1;
+  config["miss_dropout"] = 0.0;
+  config["init_weights"] = true;
+}
+
+}  // namespace
+
+std::string LayerOfWeight(const std::string& weight) {
+  constexpr std::string_view kEnd = ".weight";
+  return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
+}
+
+std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted) {
+  std::set<std::string> layers;
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
+      if (!weight.block_matrix()) continue;
+      if (adapted && AdaptersOf(model, weight).empty()) continue;
+      layers.insert(LayerOfWeight(weight.name));
+    }
+  }
+  return layers;
+}
+
+Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
+                                const std::set<std::string>& layers) {
+  const Json type = config.value("peft_type", Json());
+  const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
+  if (method == Methods().end()) {
+    return InvalidError(Has("peft_type", type) + "; LORA, IA3 and MISS are imported");
+  }
+  PeftSpec spec;
+  spec.method = method->second;
+  WEFT_RETURN_IF_ERROR(CheckKeys(config));
+  if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
+  if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
+  if (spec.method == "ia3") {
+    WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
+  }
+  WEFT_RETURN_IF_ERROR(ReadNames(config, "modules_to_save", spec.modules_to_save));
+  if (config.value("bias", Json()) == "all") spec.modules_to_save.emplace_back(kEveryBias);
+  // The targets of the configuration where they say the same, and otherwise the layers.
+  ModelSpec adapted = model;
+  adapted.peft = spec;
+  ReadTargets(config, adapted.peft);
+  const bool named = !adapted.peft.target_modules.empty() || !adapted.peft.target_regex.empty();
+  if (named && LinearLayers(adapted, /*adapted=*/true) == layers) return adapted.peft;
+  spec.target_modules.assign(layers.begin(), layers.end());
+  return spec;
+}
+
+Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
+  Json config;
+  if (model.peft.method == "lora") {
+    AddLora(model.peft, config);
+  } else if (model.peft.method == "ia3") {
+    AddIa3(model, config);
+  } else if (model.peft.method == "miss") {
+    AddMiss(model.peft, config);
+  } else {
+    return InvalidError(
+        "the model has no adapter to write; hint: --format hf, or train one with model.peft");
+  }
+  const std::string task = TaskOf(model);
+  config["task_type"] = task.empty() ? Json() : Json(task);
+  config["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
+  config["inference_mode"] = true;
+  if (model.peft.method != "miss") config["fan_in_fan_out"] = model.family == "gpt2";
+  WEFT_RETURN_IF_ERROR(AddSaved(model, config));
+  if (model.peft.method == "ia3") config.erase("bias");
+  AddTargets(model, config);
+  return config;
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "common/json.h"
+#include "common/spec/model_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+inline constexpr char kPeftConfigName[] = "adapter_config.json";
+
+/// The name of the layer of a weight.
+std::string LayerOfWeight(const std::string& weight);
+
+/// The layers of blocks that have weights, or of them those with an adapter of `model.peft`.
+std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted);
+
+/// What an adapter_config.json says of an adapter of `model` whose tensors are of these layers.
+/// kInvalid names a setting that is not computed.
+Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
+                                const std::set<std::string>& layers);
+
+/// The adapter_config.json of `model.peft`, for the network at `base`. kInvalid where peft has no
+/// such adapter.
+Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base);
+
+}  // namespace weft

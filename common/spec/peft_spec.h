@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/spec/field.h"
+
+namespace weft {
+
+/// The choices of model.peft.method.
+std::span<const std::string_view> PeftMethods();
+
+/// A pre-trained network that is adapted with few parameters: it stays as it is, and tensors that
+/// its layers get besides, or some of its own, are trained. Fields as in Hugging Face's peft
+/// library.
+struct PeftSpec {
+  std::string method = "none";
+  std::string import_path;
+  int64_t rank = 8;
+  double alpha = 8;
+  bool use_rslora = false;
+  bool use_dora = false;
+  double dropout = 0;
+  std::string init = "default";
+  double loraplus_lr_ratio = 1;
+  std::vector<std::string> target_modules;
+  std::string target_regex;
+  std::vector<int64_t> layers_to_transform;
+  std::map<std::string, int64_t> rank_pattern;
+  std::map<std::string, double> alpha_pattern;
+  std::vector<std::string> feedforward_modules;
+  std::vector<std::string> modules_to_save;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "What is trained of a frozen network, besides modules_to_save. lora: each chosen "
+                "weight W gets two factors of low rank, y = x W^T + scale (x A^T) B^T (Hu et al. "
+                "2021, arXiv 2106.09685). ia3: vectors scale the results of chosen layers, or "
+                "their inputs (Liu et al. 2022, arXiv 2205.05638). miss: one factor, whose rows "
+                "repeat along the inputs (Kang and Yin 2024, arXiv 2409.15371). selective: nothing "
+                "else.")
+              .OneOf(PeftMethods()),
+          self.method);
+    visit(Field("import_path",
+                "Folder of Hugging Face's peft library (adapter_config.json and "
+                "adapter_model.safetensors) to start from; what it says replaces the fields below. "
+                "Empty: start without effect."),
+          self.import_path);
+    visit(Field("rank", "Rows of A and columns of B (lora, miss).").Range(1, 4096), self.rank);
+    visit(Field("alpha", "scale is alpha / rank (lora).").Range(0, 1e6), self.alpha);
+    visit(Field("use_rslora",
+                "scale is alpha / sqrt(rank), which high ranks want (Kalajdzievski 2023, arXiv "
+                "2312.03732)."),
+          self.use_rslora);
+    visit(Field("use_dora",
+                "Rows of W + scale B A are brought to trained lengths (Liu et al. 2024, arXiv "
+                "2402.09353)."),
+          self.use_dora);
+    visit(Field("dropout", "Probability of dropping inputs of A in training (lora).").Range(0, 0.9),
+          self.dropout);
+    visit(Field("init",
+                "How A and B start (lora). default: A uniform, B zero; gaussian: A normal with "
+                "deviation 1 / rank, B zero; pissa: both the largest singular values of W, olora: "
+                "of its QR factors, each taken off W (Meng et al. 2024, arXiv 2404.02948; "
+                "Buyukakyuz 2024, arXiv 2406.01775).")
+              .OneOf({"default", "gaussian", "pissa", "olora"}),
+          self.init);
+    visit(Field("loraplus_lr_ratio",
+                "Learning rate of B over that of A (LoRA+, Hayou et al. 2024, arXiv 2402.12354).")
+              .Range(1e-3, 1e3),
+          self.loraplus_lr_ratio);
+    visit(Field("target_modules",
+                "Linear layers of the blocks by Hugging Face's names: q_proj, c_attn, ..., the "
+                "last parts of a name or a pattern (with *) of a whole one; all-linear: every one. "
+                "Empty, and no target_regex: peft's defaults of the family."),
+          self.target_modules);
+    visit(Field("target_regex",
+                "Instead of target_modules: a regular expression of whole names, as peft has in "
+                "target_modules where that is no list."),
+          self.target_regex);
+    visit(Field("layers_to_transform", "Blocks, from 0; empty: all."), self.layers_to_transform);
+    visit(Field("rank_pattern",
+                "Other ranks of some layers, by a regular expression of the last parts of their "
+                "names; the first that fits, in alphabetical order."),
+          self.rank_pattern);
+    visit(Field("alpha_pattern", "Other values of alpha, likewise."), self.alpha_pattern);
+    visit(Field("feedforward_modules",
+                "Of target_modules those whose inputs are scaled (ia3): layers that end a "
+                "sub-layer. Empty: peft's defaults of the family."),
+          self.feedforward_modules);
+    visit(Field("modules_to_save",
+                "What is trained whole besides: modules by the last parts of their names (lm_head, "
+                "ln_f), or parameters by a pattern (with *) of the whole name (*.bias)."),
+          self.modules_to_save);
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Writes testdata/<family>/<case>: adapters of Hugging Face's peft library on the models that
+make_fixtures.py wrote, trained in float64 on their batches.
+
+  start/              an adapter that changes its network
+  trained/            the same after 20 steps of AdamW
+  merged.safetensors  what the trained adapter has made of the weights and biases that it changes
+
+Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
+the cases to write as arguments (gpt2/lora), or none for all.
+"""
+
+import json
+import sys
+
+import torch
+from peft import IA3Config, LoraConfig, MissConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNING_RATE, STEPS
+from make_fixtures import objective_of
+
+CASES = {
+    "gpt2/lora": LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
+                            fan_in_fan_out=True),
+    "gpt2/dora": LoraConfig(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc"], use_dora=True,
+                            modules_to_save=["ln_f"], fan_in_fan_out=True),
+    "gpt2/ia3": IA3Config(target_modules=["c_attn", "mlp.c_proj"],
+                          feedforward_modules=["mlp.c_proj"], fan_in_fan_out=True),
+    "gpt2/bias": LoraConfig(r=2, lora_alpha=2, target_modules=["c_attn"], bias="all",
+                            fan_in_fan_out=True),
+    "llama/lora": LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
+                             use_rslora=True),
+    "llama/patterns": LoraConfig(r=2, lora_alpha=4, target_modules=r".*\.(q|v|up)_proj",
+                                 rank_pattern={"up_proj": 3, r"layers\.1\.self_attn\.q_proj": 4},
+                                 alpha_pattern={"v_proj": 8}, modules_to_save=["lm_head"]),
+    "llama/dora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "o_proj"], use_dora=True),
+    "llama/pissa": LoraConfig(r=3, lora_alpha=6, target_modules=["v_proj", "gate_proj"],
+                              init_lora_weights="pissa"),
+    "llama/olora": LoraConfig(r=3, lora_alpha=3, target_modules=["k_proj", "down_proj"],
+                              init_lora_weights="olora"),
+    "llama/ia3": IA3Config(target_modules=["k_proj", "v_proj", "down_proj"],
+                           feedforward_modules=["down_proj"]),
+    "llama/miss": MissConfig(r=4, target_modules=["q_proj", "up_proj"]),
+    "bert_mlm/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["query", "value"],
+                                layers_to_transform=[1]),
+    "bert_mlm/ia3": IA3Config(target_modules=["key", "value", "output.dense"],
+                              feedforward_modules=["output.dense"]),
+    "vit/lora": LoraConfig(r=4, lora_alpha=4,
+                           target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
+    "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
+}
+
+
+def read_batch(folder):
+    """The inputs and targets that make_fixtures.py recorded."""
+    batch = load_file(folder / "batch.safetensors")
+    targets = batch["targets"].long()
+    if "pixels" in batch:
+        return {"pixel_values": batch["pixels"].double()}, targets
+    tokens = batch["tokens"].long()
+    if "lengths" not in batch:
+        return tokens, targets
+    places = torch.arange(tokens.shape[1])[None]
+    return {"input_ids": tokens, "token_type_ids": batch["token_types"].long(),
+            "attention_mask": (places < batch["lengths"][:, None]).long()}, targets
+
+
+def train(model, tokens, targets):
+    """As make_fixtures.py trains; the vectors of IA3, which are matrices there, do not decay."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() >= 2 and min(p.shape) > 1]
+    vectors = [p for p in trained if p.dim() < 2 or min(p.shape) == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
+        lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        objective_of(model, tokens, targets).backward()
+        torch.nn.utils.clip_grad_norm_(trained, CLIP)
+        optimizer.step()
+
+
+def save_adapter(model, folder):
+    model.float().save_pretrained(folder)
+    model.double()
+    (folder / "README.md").unlink(missing_ok=True)
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = None
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write_case(case):
+    family, name = case.split("/")
+    folder = FOLDER / family
+    torch.manual_seed(2)
+    base = type(FAMILIES[family]()).from_pretrained(folder / "start", attn_implementation="eager")
+    before = {key: value.clone() for key, value in base.state_dict().items()}
+    config = CASES[case]
+    model = get_peft_model(base, config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            # Those that start without effect.
+            if any(part in key for part in ("lora_B", "ia3_l", "miss_block")):
+                if getattr(config, "init_lora_weights", True) is True:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+    save_adapter(model, folder / name / "start")
+    train(model, *read_batch(folder))
+    save_adapter(model, folder / name / "trained")
+    merged = model.double().merge_and_unload().float().state_dict()
+    changed = {key: value.contiguous() for key, value in merged.items()
+               if not torch.equal(value, before[key])}
+    save_file(changed, folder / name / "merged.safetensors")
+
+
+def main():
+    for case in sys.argv[1:] or CASES:
+        write_case(case)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+#include "worker/engine/techniques/peft/adapter_starts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/rng.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// Row-major, in double precision.
+struct DoubleMatrix {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<double> values;
+
+  DoubleMatrix(int64_t r, int64_t c)
+      : rows(r), columns(c), values(static_cast<size_t>(r * c), 0.0) {}
+  double* row(int64_t index) { return values.data() + index * columns; }
+  const double* row(int64_t index) const { return values.data() + index * columns; }
+};
+
+double Dot(const double* a, const double* b, int64_t count) {
+  return std::inner_product(a, a + count, b, 0.0);
+}
+
+/// a bᵀ.
+DoubleMatrix TimesTransposed(const DoubleMatrix& a, const DoubleMatrix& b) {
+  DoubleMatrix product(a.rows, b.rows);
+  kernels::cpu::ParallelForDynamic(a.rows, [&](int64_t i) {
+    for (int64_t k = 0; k < b.rows; ++k) product.row(i)[k] = Dot(a.row(i), b.row(k), a.columns);
+  });
+  return product;
+}
+
+DoubleMatrix Turned(const DoubleMatrix& matrix) {
+  DoubleMatrix turned(matrix.columns, matrix.rows);
+  for (int64_t i = 0; i < matrix.rows; ++i) {
+    for (int64_t k = 0; k < matrix.columns; ++k) turned.row(k)[i] = matrix.row(i)[k];
+  }
+  return turned;
+}
+
+/// Makes the rows orthonormal, one after the other, twice for accuracy.
+void Orthonormalize(DoubleMatrix& rows) {
+  for (int64_t i = 0; i < rows.rows; ++i) {
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int64_t k = 0; k < i; ++k) {
+        const double share = Dot(rows.row(i), rows.row(k), rows.columns);
+        for (int64_t c = 0; c < rows.columns; ++c) rows.row(i)[c] -= share * rows.row(k)[c];
+      }
+    }
+    const double length = std::sqrt(Dot(rows.row(i), rows.row(i), rows.columns));
+    for (int64_t c = 0; c < rows.columns; ++c) rows.row(i)[c] /= std::max(length, 1e-300);
+  }
+}
+
+/// Rotates rows of `matrix`, and of `with` alike, until those of `matrix` are orthogonal (one-sided
+/// Jacobi): then their lengths are its singular values.
+void MakeRowsOrthogonal(DoubleMatrix& matrix, DoubleMatrix& with) {
+  constexpr int kMostSweeps = 60;
+  constexpr double kEnough = 1e-15;
+  const auto rotate = [](double* a, double* b, int64_t count, double cosine, double sine) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double before = a[i];
+      a[i] = cosine * before - sine * b[i];
+      b[i] = sine * before + cosine * b[i];
+    }
+  };
+  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+    double worst = 0;
+    for (int64_t i = 0; i < matrix.rows; ++i) {
+      for (int64_t k = i + 1; k < matrix.rows; ++k) {
+        double* const a = matrix.row(i);
+        double* const b = matrix.row(k);
+        const double aa = Dot(a, a, matrix.columns), bb = Dot(b, b, matrix.columns);
+        const double ab = Dot(a, b, matrix.columns);
+        const double size = std::sqrt(aa * bb);
+        if (size == 0 || std::fabs(ab) <= kEnough * size) continue;
+        worst = std::max(worst, std::fabs(ab) / size);
+        const double zeta = (bb - aa) / (2 * ab);
+        const double tangent =
+            (zeta < 0 ? -1.0 : 1.0) / (std::fabs(zeta) + std::sqrt(1 + zeta * zeta));
+        const double cosine = 1 / std::sqrt(1 + tangent * tangent);
+        rotate(a, b, matrix.columns, cosine, cosine * tangent);
+        rotate(with.row(i), with.row(k), with.columns, cosine, cosine * tangent);
+      }
+    }
+    if (worst < 1e-12) return;
+  }
+}
+
+/// The two factors, B [out, rank] and A [rank, in].
+struct Factors {
+  DoubleMatrix b;
+  DoubleMatrix a;
+};
+
+/// The `rank` largest singular values of `weight`, half of each in either factor. By iterating on a
+/// subspace that is larger, until its singular values no longer change.
+Factors LargestSingularValues(const DoubleMatrix& weight, int64_t rank) {
+  constexpr int kMostSteps = 300;
+  constexpr double kEnough = 1e-12;
+  const int64_t size = std::min({2 * rank + 8, weight.rows, weight.columns});
+  const DoubleMatrix turned = Turned(weight);
+  DoubleMatrix space(size, weight.columns);  // rows, in the space of inputs
+  PhiloxStream random({.seed = 0, .step = 0, .site = SiteHash("singular values")});
+  for (double& value : space.values) value = random.Uniform() - 0.5;
+  Orthonormalize(space);
+  double before = 0;
+  for (int step = 0; step < kMostSteps; ++step) {
+    DoubleMatrix results = TimesTransposed(space, weight);  // [size, out]
+    double squares = 0;
+    for (int64_t i = 0; i < rank; ++i) {
+      squares += Dot(results.row(i), results.row(i), results.columns);
+    }
+    Orthonormalize(results);
+    space = TimesTransposed(results, turned);  // [size, in]
+    Orthonormalize(space);
+    if (step > 4 && std::fabs(squares - before) <= kEnough * squares) break;
+    before = squares;
+  }
+  DoubleMatrix results = TimesTransposed(space, weight);
+  MakeRowsOrthogonal(results, space);
+  std::vector<int64_t> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto squared = [&](int64_t i) {
+    return Dot(results.row(i), results.row(i), results.columns);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](int64_t i, int64_t k) { return squared(i) > squared(k); });
+  Factors factors{DoubleMatrix(weight.rows, rank), DoubleMatrix(rank, weight.columns)};
+  for (int64_t k = 0; k < rank; ++k) {
+    const int64_t from = order[static_cast<size_t>(k)];
+    const double root = std::sqrt(std::sqrt(squared(from)));
+    for (int64_t i = 0; i < weight.columns; ++i) factors.a.row(k)[i] = root * space.row(from)[i];
+    for (int64_t i = 0; i < weight.rows; ++i) {
+      factors.b.row(i)[k] = root == 0 ? 0 : results.row(from)[i] / root;
+    }
+  }
+  return factors;
+}
+
+/// The first `rank` columns of Q and rows of R of weight = Q R, with the signs of LAPACK: the
+/// diagonal of R is negative where that of the column before its reflection was not.
+Factors FirstOfQr(const DoubleMatrix& weight, int64_t rank) {
+  DoubleMatrix r = weight;
+  DoubleMatrix reflections(rank, weight.rows);  // unit vectors, or zero
+  for (int64_t k = 0; k < rank; ++k) {
+    double squares = 0;
+    for (int64_t i = k + 1; i < r.rows; ++i) squares += r.row(i)[k] * r.row(i)[k];
+    const double head = r.row(k)[k];
+    if (squares == 0) continue;  // as LAPACK: nothing to reflect
+    const double length = std::sqrt(head * head + squares);
+    const double to = head < 0 ? length : -length;
+    double* const v = reflections.row(k);
+    v[k] = head - to;
+    for (int64_t i = k + 1; i < r.rows; ++i) v[i] = r.row(i)[k];
+    const double norm = std::sqrt(Dot(v, v, r.rows));
+    for (int64_t i = k; i < r.rows; ++i) v[i] /= norm;
+    std::vector<double> along(static_cast<size_t>(r.columns), 0.0);
+    for (int64_t i = k; i < r.rows; ++i) {
+      for (int64_t c = 0; c < r.columns; ++c) along[static_cast<size_t>(c)] += v[i] * r.row(i)[c];
+    }
+    for (int64_t i = k; i < r.rows; ++i) {
+      for (int64_t c = 0; c < r.columns; ++c) {
+        r.row(i)[c] -= 2 * v[i] * along[static_cast<size_t>(c)];
+      }
+    }
+  }
+  Factors factors{DoubleMatrix(weight.rows, rank), DoubleMatrix(rank, weight.columns)};
+  for (int64_t k = 0; k < rank; ++k) {
+    for (int64_t c = k; c < r.columns; ++c) factors.a.row(k)[c] = r.row(k)[c];
+    factors.b.row(k)[k] = 1;
+  }
+  for (int64_t k = rank - 1; k >= 0; --k) {
+    const double* const v = reflections.row(k);
+    for (int64_t c = 0; c < rank; ++c) {
+      double along = 0;
+      for (int64_t i = k; i < weight.rows; ++i) along += v[i] * factors.b.row(i)[c];
+      for (int64_t i = k; i < weight.rows; ++i) factors.b.row(i)[c] -= 2 * along * v[i];
+    }
+  }
+  return factors;
+}
+
+Result<DoubleMatrix> ValueOf(const ParameterSet& parameters, int64_t index) {
+  WEFT_ASSIGN_OR_RETURN(const HostCopy copy,
+                        HostCopy::Of(parameters.stream(), parameters.value(index)));
+  const TensorView view = copy.view();
+  DoubleMatrix matrix(view.shape[0], view.shape[1]);
+  std::vector<float> floats(matrix.values.size());
+  WEFT_RETURN_IF_ERROR(
+      kernels::Cast({}, {view, TensorView(floats.data(), DType::kF32, view.shape)}));
+  std::copy(floats.begin(), floats.end(), matrix.values.begin());
+  return matrix;
+}
+
+Status SetValueOf(ParameterSet& parameters, int64_t index, const std::vector<double>& values) {
+  std::vector<float> floats(values.begin(), values.end());
+  Status cast;
+  WEFT_RETURN_IF_ERROR(
+      FillOnHost(parameters.stream(), parameters.value(index), [&](const TensorView& host) {
+        cast = kernels::Cast({}, {TensorView(floats.data(), DType::kF32, host.shape), host});
+      }));
+  return cast;
+}
+
+/// The parameter of this name has been registered.
+int64_t IndexOf(const ParameterSet& parameters, const std::string& name) {
+  const Result<int64_t> index = parameters.Find(name);
+  WEFT_CHECK(index.ok(), name);
+  return *index;
+}
+
+/// Begins with A at index `first`, then B.
+Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t first, int64_t weight,
+                    DoubleMatrix& value) {
+  const int64_t rank = parameters[first].shape[0];
+  const double scale = LoraScale(spec, parameters[first].adapter_of);
+  Factors factors =
+      spec.init == "pissa" ? LargestSingularValues(value, rank) : FirstOfQr(value, rank);
+  // Of singular values the scale is a part.
+  if (spec.init == "pissa") {
+    for (double& each : factors.a.values) each /= std::sqrt(scale);
+    for (double& each : factors.b.values) each /= std::sqrt(scale);
+  }
+  const DoubleMatrix product = TimesTransposed(factors.b, Turned(factors.a));
+  for (size_t i = 0; i < value.values.size(); ++i) value.values[i] -= scale * product.values[i];
+  WEFT_RETURN_IF_ERROR(SetValueOf(parameters, first, factors.a.values));
+  WEFT_RETURN_IF_ERROR(SetValueOf(parameters, first + 1, factors.b.values));
+  return SetValueOf(parameters, weight, value.values);
+}
+
+}  // namespace
+
+bool StartsFromWeights(const PeftSpec& spec) {
+  return spec.method == "lora" && (spec.use_dora || spec.init == "pissa" || spec.init == "olora");
+}
+
+Status StartFromWeights(const PeftSpec& spec, ParameterSet& parameters) {
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].adapter != AdapterSide::kInput) continue;
+    const int64_t weight = IndexOf(parameters, parameters[i].adapter_of);
+    WEFT_ASSIGN_OR_RETURN(DoubleMatrix value, ValueOf(parameters, weight));
+    if (spec.use_dora) {
+      std::vector<double> lengths;
+      for (int64_t row = 0; row < value.rows; ++row) {
+        lengths.push_back(std::sqrt(Dot(value.row(row), value.row(row), value.columns)));
+      }
+      WEFT_RETURN_IF_ERROR(SetValueOf(parameters, i + 2, lengths));
+    }
+    if (spec.init != "pissa" && spec.init != "olora") continue;
+    WEFT_RETURN_IF_ERROR(StartFactors(spec, parameters, i, weight, value));
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/model_spec.h"
+#include "worker/engine/nn/products.h"
+#include "worker/engine/techniques/peft/lora_products.h"
+
+namespace weft::engine {
+
+/// Makes the products of the layers of blocks that model.peft names.
+class PeftProductsFactory : public ProductsFactory {
+ public:
+  explicit PeftProductsFactory(const ModelSpec& model) : model_(model) {}
+
+  std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
+  std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
+                            const std::vector<std::vector<float>>& tensors) const override;
+  std::vector<float> MergedBias(const ParameterInfo& weight, std::vector<float> bias,
+                                const std::vector<std::vector<float>>& tensors) const override;
+
+  std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
+  void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
+  Status Allocate(Context&) override { return OkStatus(); }
+  Status StartPack(Context&) override { return OkStatus(); }
+
+ private:
+  ModelSpec model_;
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<RepeatedOnes>> ones_;  ///< By size.
+};
+
+}  // namespace weft::engine
