@@ -123,9 +123,11 @@ double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
   if (Offloads(mesh) || mesh.zero_stage > 1) return 0;
   // Machines that are not alike have other cuts, and weights of dense blocks next to those in a
   // format other copies.
-  const FormatBlocks format = FormatBlocksOf(precision_, job_.train);
-  const bool alike = stages_->alike() && format.dense_first + format.dense_last == 0;
-  if (mesh.pipeline_parallel > 1 && (workers_.kind_count() > 1 || !alike)) return 0;
+  const auto alike = [&] {
+    const FormatBlocks format = FormatBlocksOf(precision_, job_.train);
+    return stages_->alike() && format.dense_first + format.dense_last == 0;
+  };
+  if (mesh.pipeline_parallel > 1 && (workers_.kind_count() > 1 || !alike())) return 0;
   const int64_t shard_ranks = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
