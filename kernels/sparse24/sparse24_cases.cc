@@ -119,8 +119,9 @@ void BuildWithWeight(OpRun& run, const Problem& p, Product product, bool timed) 
 }
 
 // At what the mask keeps; the rest of dW becomes 0, or stays.
-void BuildSampledGradient(OpRun& run, const Problem& p) {
+void BuildSampledGradient(OpRun& run, const Problem& p, bool timed) {
   TestTensor& mask = RandomMask(run, p);
+  const TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
   TestTensor& x = run.Input(p.dtype, {p.rows, p.in}, p.padding);
   TestTensor& dy = run.Input(p.dtype, {p.rows, p.out}, p.padding);
   TestTensor& dweight = run.tensors.emplace_back(DType::kF32, Shape{p.out, p.in});
@@ -135,14 +136,12 @@ void BuildSampledGradient(OpRun& run, const Problem& p) {
     return sampled;
   });
   auto made = std::make_shared<std::unique_ptr<SparseWeight>>();
-  run.run = [=, &mask, &x, &dy, &dweight](const Stream& stream) -> Status {
+  run.run = [=, &mask, &weight, &x, &dy, &dweight](const Stream& stream) -> Status {
     std::unique_ptr<SparseWeight>& sparse = *made;
-    if (sparse == nullptr) {
-      const std::vector<float> zeros(p.out * p.in);
+    if (sparse == nullptr || !timed) {
       WEFT_ASSIGN_OR_RETURN(sparse, NewSparseWeight(stream.device, p.out, p.in, p.dtype));
       WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
-      WEFT_RETURN_IF_ERROR(
-          sparse->Pack(stream, {const_cast<float*>(zeros.data()), DType::kF32, {p.out, p.in}}));
+      WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
     }
     return SampledBackwardWeight(stream, {.x = x.view(),
                                           .dy = dy.view(),
@@ -200,7 +199,7 @@ OpCase Case(const Problem& p, Product product, CaseUse use) {
   const bool timed = use != CaseUse::kTest, weight_gradient = product == Product::kBackwardWeight;
   return {p.Name(product) + (timed && weight_gradient ? "/estimate" : ""), use, [=](OpRun& run) {
             if (product == Product::kSampledWeight) {
-              BuildSampledGradient(run, p);
+              BuildSampledGradient(run, p, timed);
             } else if (!weight_gradient) {
               BuildWithWeight(run, p, product, timed);
             } else if (timed) {
