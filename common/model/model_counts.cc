@@ -45,9 +45,12 @@ bool TrainsClassifier(const ModelShape& shape) {
 /// Whether a norm before the first product of this layer's block is trained.
 bool TrainsFirstNorm(const ModelSpec& model, int64_t layer) {
   if (!FreezesAny(model)) return true;
+  std::string first;
   for (const ParameterInfo& parameter : BlockParameters(model, BlockOfLayer(model, layer))) {
-    if (IsAttention(parameter.role)) return false;
-    if (!parameter.frozen) return true;
+    if (parameter.role != ParameterRole::kNorm) continue;
+    const std::string norm = parameter.name.substr(0, parameter.name.rfind('.'));
+    if (first.empty()) first = norm;
+    if (norm == first && !parameter.frozen) return true;
   }
   return false;
 }

@@ -284,7 +284,9 @@ TEST(Architecture, TechniquesAreNamedInFewFilesBesideTheirOwn) {
     // Of products that machines measure, rates have a name where they are measured, and where
     // profiles list them.
     const bool measured = technique == "fp8" || technique == "sparse24";
-    EXPECT_LE(files.size(), measured ? 6 : 4) << technique;
+    // Of peft the folders of Hugging Face's library, too, which have its name.
+    const bool has_folders = technique == "peft";
+    EXPECT_LE(files.size(), has_folders ? 16 : measured ? 6 : 4) << technique;
   }
 }
 
