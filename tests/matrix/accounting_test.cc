@@ -133,7 +133,6 @@ std::vector<Way> Ways() {
        .freeze = {"transformer.w*", "*.h.0.*", "*.h.2.attn.*"}},
       {.name = "loraAndZero1", .data = 2, .zero_stage = 1, .peft = "lora"},
       {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .peft = "lora"},
-      {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .peft = "lora"},
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
