@@ -56,7 +56,7 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
   }
   const std::string& adapter = from.peft.import_path;
   if (adapter.empty()) return OkStatus();
-  const Status imported = engine::ImportAdapterWeights(env, adapter, model);
+  Status imported = engine::ImportAdapterWeights(env, adapter, model);
   if (imported.code() != StatusCode::kCorrupt) return imported;
   return InvalidError(imported.message() + "; hint: copy or export the folder again");
 }
