@@ -137,6 +137,8 @@ Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
                          .weight = adapter.b.packed(),
                          .dx = own}));
     WEFT_RETURN_IF_ERROR(Scaled(context, adapter, own));
+    if (use.for_input) continue;  // counted with the products of the input's gradient
+    CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.columns * adapter.rank));
   }
   OutputGradient prepared{std::move(dy)};
   if (use.for_input) prepared.for_input.values = gradients;
