@@ -14,7 +14,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Heads of at most so many columns have other kernels on Hopper (attention_hopper_backward.h).
+/// Columns of a head up to which Hopper has kernels of its own (attention_hopper_backward.h).
 inline constexpr int kMostHopperDim = 128;
 
 template <int kM, int kN>

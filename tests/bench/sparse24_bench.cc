@@ -6,7 +6,7 @@
 //            search for masks every 40 steps
 //   mask     the search for a transposable mask against the greedy one, which takes the largest
 //            magnitude of a block whose row and column have room, and keeps less (CPU)
-// With --densities, products with weights of which a random share is kept instead (CPU):
+// With --densities, products with weights that are pruned at random instead (CPU):
 //   unstructured  each product by itself, with dW where weights are kept alone; "step": all three,
 //            and packing
 //
@@ -404,7 +404,7 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths, "Widths of the MLP")->delimiter(',');
   app.add_option("--tokens", options.tokens, "Rows of x");
   app.add_option("--densities", options.densities,
-                 "Times products with weights of which these shares are kept (CPU)")
+                 "Times products with weights that are pruned to these densities (CPU)")
       ->delimiter(',');
   app.add_option("--rounds", options.rounds, "Rounds whose median counts");
   CLI11_PARSE(app, argc, argv);

@@ -93,7 +93,7 @@ Status ScaledResults::MeasureRows(Context& context, const Output& output) const 
       kernels::AddScaled(stream, {.x = parameters_->value(output.weight), .y = sum, .keep = 0}));
   WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
       stream, {.dy = factor, .weight = output.a->packed(), .dx = sum, .accumulate = true}));
-  // A root mean square norm has what is wanted, but for the root of the width.
+  // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
   WEFT_ASSIGN_OR_RETURN(const Tensor normed, matrix(output.columns, in_));
   WEFT_ASSIGN_OR_RETURN(const Tensor ones,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, {in_}));

@@ -8,7 +8,7 @@
 namespace weft::engine {
 namespace {
 
-// The step after so many, which f32 has.
+// That share of the steps, in whole steps.
 float StepAfter(double share, int64_t steps) {
   return static_cast<float>(std::llround(share * static_cast<double>(steps)));
 }

@@ -7,8 +7,8 @@
 
 namespace weft {
 
-/// The share of StochasticDepthSpec::rate at `step` of `steps`: 1 but for progressive layer
-/// dropping (Zhang and He 2020, arXiv 2010.13369).
+/// The share of StochasticDepthSpec::rate at `step` of `steps`: 1, or what progressive layer
+/// dropping has come to (Zhang and He 2020, arXiv 2010.13369).
 inline double ShareOfRate(const StochasticDepthSpec& spec, int64_t step, int64_t steps) {
   if (spec.gamma == 0) return 1;
   return 1 - std::exp(-spec.gamma * static_cast<double>(step) / static_cast<double>(steps));

@@ -14,8 +14,7 @@ constexpr double kRounding = 1e-16;
 constexpr int64_t kRowGrain = 64;  ///< Rows of a matrix that are worth a thread.
 
 /// T = H A Hᵀ, which has elements on and next to the diagonal alone, of a symmetric A [n, n]. H is
-/// the product of the reflections I - scale v vᵀ, of which the last is applied first to a vector of
-/// T.
+/// the product of the reflections I - scale v vᵀ; the last one is applied first to a vector of T.
 struct Tridiagonal {
   std::vector<double> diagonal;
   std::vector<double> next;  ///< Element i is in row i, column i + 1 of T; the last one is 0.

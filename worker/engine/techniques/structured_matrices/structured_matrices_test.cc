@@ -398,7 +398,7 @@ TEST(NearPixelfly, LeavesNoErrorInTheBlocksAndTheSmallestOutside) {
   }
 }
 
-/// A layer with two outputs, of which `structured` names those with structured matrices.
+/// A layer with two outputs; `structured` names those with structured matrices.
 struct LayerRun {
   static constexpr int64_t kIn = 64, kRows[2] = {64, 96}, kCount = 5;
   Allocator allocator;
