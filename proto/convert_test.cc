@@ -24,6 +24,8 @@ FieldDescriptor::CppType ProtoType() {
     return FieldDescriptor::CPPTYPE_MESSAGE;
   else if constexpr (kIsVector<M> || kIsOptional<M>)
     return ProtoType<typename M::value_type>();
+  else if constexpr (kIsStringMap<M>)
+    return ProtoType<typename M::mapped_type>();
   else if constexpr (std::is_same_v<M, bool>)
     return FieldDescriptor::CPPTYPE_BOOL;
   else if constexpr (std::is_integral_v<M>)
@@ -43,6 +45,11 @@ void ExpectSameFields(const Descriptor* descriptor) {
     ++count;
     const FieldDescriptor* other = descriptor->FindFieldByName(std::string(field.name));
     ASSERT_NE(other, nullptr) << descriptor->full_name() << " lacks " << field.name;
+    ASSERT_EQ(other->is_map(), kIsStringMap<M>) << other->full_name();
+    if constexpr (kIsStringMap<M>) {
+      EXPECT_EQ(other->message_type()->map_key()->cpp_type(), FieldDescriptor::CPPTYPE_STRING);
+      other = other->message_type()->map_value();
+    }
     EXPECT_EQ(other->is_repeated(), kIsVector<M>) << other->full_name();
     EXPECT_EQ(other->cpp_type(), ProtoType<M>()) << other->full_name();
     if constexpr (SpecStruct<M>) {

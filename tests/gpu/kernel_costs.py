@@ -117,6 +117,8 @@ ROWS = [
     ("SparseBackwardWeight",
      "2:4 sparse linear, gradient of its weight, estimated on the way, added",
      "sparse24_backward_weight/2048x768x3072/bf16/estimate", "2*(T*C + T*M) + 8*C*M", "T*C*M", {}),
+    ("SampledBackwardWeight", "sampled product: gradient of an eighth of a weight, added", None,
+     "2*(T*C + T*M) + 9*C*M/8", "T*C*M/4", {}),
     ("TransposableMask RowMask", "2:4 masks of a matrix of C by M",
      "transposable_mask/3072x768/f32", "4*C*M + C*M/8", "0", {}),
     ("Mvue", "2:4 estimate of a gradient", "mvue/2048x3072/bf16/minimum_variance", "4*T*M", "0",
