@@ -63,6 +63,8 @@ struct DataSpec {
   double pixel_deviation = 0.5;
   std::string bad_lines = "fail";
   std::string special_tokens = "text";
+  std::string chat_template;
+  std::string loss_on = "all";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -84,9 +86,11 @@ struct DataSpec {
                 "doubt. text; jsonl (a JSON object a line); json (an array of objects); token "
                 "files of llm.c (llmc), nanoGPT (nanogpt) and Megatron (megatron, the .idx); "
                 "images as IDX pairs (idx, the images file) or folders of a class each "
-                "(image_folder).")
+                "(image_folder). JSON lines or arrays for instruction tuning: conversations under "
+                "messages (chat); prompt and completion (prompt_completion); instruction, input "
+                "and output (alpaca).")
               .OneOf({"auto", "text", "jsonl", "json", "llmc", "nanogpt", "megatron", "idx",
-                      "image_folder"}),
+                      "image_folder", "chat", "prompt_completion", "alpaca"}),
           self.format);
     visit(Field("text_field", "Key of the text in each JSON object."), self.text_field);
     visit(Field("document_separator",
@@ -122,6 +126,16 @@ struct DataSpec {
                 "as any other, or, with parse, the token; for text that is trusted.")
               .OneOf({"text", "parse"}),
           self.special_tokens);
+    visit(Field("chat_template",
+                "Jinja template that turns a conversation into text, or the path of a file that "
+                "holds it (chat). Empty: that of the tokenizer's folder (chat_template.jinja, or "
+                "in tokenizer_config.json), or else ChatML."),
+          self.chat_template);
+    visit(Field("loss_on",
+                "Which tokens the loss counts: all, or completions: what the assistant says in "
+                "chats, completions and outputs (chat, prompt_completion, alpaca).")
+              .OneOf({"all", "completions"}),
+          self.loss_on);
   }
 };
 

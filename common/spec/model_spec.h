@@ -222,6 +222,34 @@ struct StructuredPruningSpec {
   }
 };
 
+/// Frozen weights of blocks that are kept in few bits (QLoRA, Dettmers et al. 2023, arXiv
+/// 2305.14314).
+struct WeightQuantizationSpec {
+  std::string type = "none";
+  int64_t block_size = 64;
+  bool double_quantization = true;
+
+  bool operator==(const WeightQuantizationSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("type",
+                "In what the frozen matrices of the blocks are kept: nf4, 16 quantiles of a normal "
+                "distribution; fp4, the 4-bit floating-point numbers of bitsandbytes. Products "
+                "read them in the type that train.precision gives to matrices.")
+              .OneOf({"none", "nf4", "fp4"}),
+          self.type);
+    visit(Field("block_size",
+                "Successive numbers of a weight that share a scale, its largest magnitude: a power "
+                "of 2.")
+              .Range(32, 4096),
+          self.block_size);
+    visit(Field("double_quantization",
+                "The scales less their mean are kept in 8 bits, 256 of them with one scale."),
+          self.double_quantization);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -258,6 +286,7 @@ struct ModelSpec {
   StructuredMatricesSpec structured_matrices;
   StructuredPruningSpec structured_pruning;
   PeftSpec peft;
+  WeightQuantizationSpec weight_quantization;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -363,6 +392,8 @@ struct ModelSpec {
     visit(Field("structured_pruning", "Heads and neurons that the exported model lacks."),
           self.structured_pruning);
     visit(Field("peft", "A frozen network with few trained parameters besides."), self.peft);
+    visit(Field("weight_quantization", "Frozen weights that are kept in few bits."),
+          self.weight_quantization);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

@@ -34,25 +34,45 @@ struct PeftSpec {
   std::map<std::string, double> alpha_pattern;
   std::vector<std::string> feedforward_modules;
   std::vector<std::string> modules_to_save;
+  bool decompose_both = false;
+  int64_t decompose_factor = -1;
+  int64_t oft_block_size = 32;
+  double d_initial = 0.1;
+  int64_t num_virtual_tokens = 20;
+  bool prefix_projection = false;
+  int64_t encoder_hidden_size = 0;
+  double reduction_factor = 16;
+  std::string non_linearity = "relu";
+  double scaling = 1;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("method",
-                "What is trained of a frozen network, besides modules_to_save. lora: each chosen "
-                "weight W gets two factors of low rank, y = x W^T + scale (x A^T) B^T (Hu et al. "
-                "2021, arXiv 2106.09685). ia3: vectors scale the results of chosen layers, or "
-                "their inputs (Liu et al. 2022, arXiv 2205.05638). miss: one factor, whose rows "
-                "repeat along the inputs (Kang and Yin 2024, arXiv 2409.15371). selective: nothing "
-                "else.")
-              .OneOf(PeftMethods()),
-          self.method);
+    visit(
+        Field("method",
+              "What is trained of a frozen network, besides modules_to_save. Each chosen weight W "
+              "gets: lora, two factors of low rank, y = x W^T + scale (x A^T) B^T (Hu et al. "
+              "2021, arXiv 2106.09685); loha, the elementwise product of two such pairs "
+              "(FedPara, arXiv 2108.06098); lokr, a Kronecker product (LyCORIS, arXiv "
+              "2309.14859); oft, a block-diagonal rotation of its inputs (arXiv 2306.07280); "
+              "vera, vectors between fixed random factors that all share (arXiv 2310.11454); "
+              "miss, one factor, whose rows repeat along the inputs (arXiv 2409.15371); ia3, a "
+              "vector that scales its results or inputs (arXiv 2205.05638). Each sub-layer gets: "
+              "houlsby, a bottleneck after attention and MLP (arXiv 1902.00751); pfeiffer, one "
+              "after the MLP (arXiv 2005.00247); parallel, one beside the MLP (arXiv "
+              "2110.04366). The input gets: prompt, trained vectors (arXiv 2104.08691); "
+              "p_tuning, those that a small network makes (arXiv 2103.10385); prefix, trained "
+              "keys and values in each layer (arXiv 2101.00190). selective: nothing else.")
+            .OneOf(PeftMethods()),
+        self.method);
     visit(Field("import_path",
                 "Folder of Hugging Face's peft library (adapter_config.json and "
                 "adapter_model.safetensors) to start from; what it says replaces the fields below. "
                 "Empty: start without effect."),
           self.import_path);
-    visit(Field("rank", "Rows of A and columns of B (lora, miss).").Range(1, 4096), self.rank);
-    visit(Field("alpha", "scale is alpha / rank (lora).").Range(0, 1e6), self.alpha);
+    visit(
+        Field("rank", "Rows of A and columns of B (lora, loha, lokr, vera, miss).").Range(1, 4096),
+        self.rank);
+    visit(Field("alpha", "scale is alpha / rank (lora, loha, lokr).").Range(0, 1e6), self.alpha);
     visit(Field("use_rslora",
                 "scale is alpha / sqrt(rank), which high ranks want (Kalajdzievski 2023, arXiv "
                 "2312.03732)."),
@@ -97,6 +117,51 @@ struct PeftSpec {
                 "What is trained whole besides: modules by the last parts of their names (lm_head, "
                 "ln_f), or parameters by a pattern (with *) of the whole name (*.bias)."),
           self.modules_to_save);
+    visit(Field("decompose_both",
+                "Both factors of the Kronecker product are products of low rank themselves where "
+                "they are large (lokr)."),
+          self.decompose_both);
+    visit(Field("decompose_factor",
+                "How sides of weights are split for the Kronecker product: the largest divisor up "
+                "to this; -1: as near to the square root as there is (lokr).")
+              .Range(-1, 1 << 17),
+          self.decompose_factor);
+    visit(Field("oft_block_size",
+                "Side of the orthogonal blocks, which divides the inputs of a weight (oft).")
+              .Range(2, 4096),
+          self.oft_block_size);
+    visit(Field("d_initial", "First value of the vector over the ranks (vera).").Range(-10, 10),
+          self.d_initial);
+    visit(Field("num_virtual_tokens",
+                "Trained vectors before each sequence, or keys and values in each layer (prompt, "
+                "prefix, p_tuning).")
+              .Unit("tokens")
+              .Range(1, 1 << 16),
+          self.num_virtual_tokens);
+    visit(Field("prefix_projection",
+                "Keys and values are what a trained two-layer network makes of shorter vectors "
+                "(prefix)."),
+          self.prefix_projection);
+    visit(Field("encoder_hidden_size",
+                "Inner size of the networks that make the trained vectors (p_tuning, prefix with "
+                "prefix_projection); 0: model.width.")
+              .Range(0, 1 << 17),
+          self.encoder_hidden_size);
+    visit(Field("reduction_factor",
+                "Width of the network over that of the middle of an adapter (houlsby, pfeiffer, "
+                "parallel).")
+              .Range(0.1, 1 << 17),
+          self.reduction_factor);
+    visit(Field("non_linearity",
+                "Between the two layers of an adapter (houlsby, pfeiffer, "
+                "parallel).")
+              .OneOf({"relu", "gelu", "swish"}),
+          self.non_linearity);
+    visit(Field("scaling",
+                "What adapters beside a sub-layer are multiplied by; 4 in He et al. 2022, arXiv "
+                "2110.04366 (parallel).")
+              .Range(0, 1e6),
+          self.scaling);
   }
 };
 
