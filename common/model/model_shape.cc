@@ -38,6 +38,26 @@ void AddTrained(const ParameterInfo& parameter, TrainedProducts& products) {
   if (IsMlp(parameter.role)) (ends ? products.down : products.up) = true;
 }
 
+/// Sums over the weights of a block that are kept in few bits, in their order.
+struct QuantizedBlocks {
+  int64_t block = -1;
+  QuantizedBlock sums = {};
+  int64_t matrix = 0;  ///< Numbers of the weights that are one with the last one.
+
+  void Add(const ParameterInfo& weight) {
+    const int64_t numbers = weight.Elements();
+    matrix = (weight.stacked ? matrix : 0) + numbers;
+    sums.numbers += numbers;
+    sums.largest = std::max(sums.largest, matrix);
+    if (weight.in_tiles()) {
+      sums.in_tiles += numbers;
+    } else {
+      sums.largest_else = std::max(sums.largest_else, matrix);
+    }
+    sums.padding += weight.PackedPadding();
+  }
+};
+
 }  // namespace
 
 ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence, int64_t rows)
@@ -70,6 +90,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
+  QuantizedBlocks quantized_blocks;
   for (const ParameterGroup& group : ParameterGroupsOfRank(spec, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (!IsOnStage(spec, parameter, stage.first, stage.last)) continue;
@@ -104,10 +125,19 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     }
     const int64_t here = members(spec.experts / expert_ranks);
     const int64_t elements = here * parameter.Elements();
-    const int64_t in_memory = here * parameter.StoredElements();
+    const bool few_bits = parameter.code_words > 0;
+    const int64_t in_memory = here * (few_bits ? parameter.code_words : parameter.StoredElements());
     CountOf(counts, parameter.role) += elements;
     stored += in_memory;
-    if (parameter.matrix()) stored_matrices += in_memory;
+    if (few_bits) {
+      quantized += elements;
+      if (parameter.block != quantized_blocks.block) quantized_blocks = {parameter.block};
+      quantized_blocks.Add(parameter);
+      if (quantized_blocks.sums.numbers > quantized_block.numbers) {
+        quantized_block = quantized_blocks.sums;
+      }
+    }
+    if (parameter.matrix() && !few_bits) stored_matrices += in_memory;
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;
@@ -115,7 +145,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.matrix()) stored_trained_matrices += in_memory;
       if (HasPartialGradients(*this, parameter)) partial_gradients += elements;
     }
-    if (parameter.packed() || (parameter.matrix() && classifies)) {
+    if (!few_bits && (parameter.packed() || (parameter.matrix() && classifies))) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding += here * parameter.PackedPadding();

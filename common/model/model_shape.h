@@ -59,6 +59,15 @@ struct TrainedProducts {
   bool down = false;
 };
 
+/// The weights of a block that are kept in few bits, of the block with most.
+struct QuantizedBlock {
+  int64_t numbers = 0;
+  int64_t in_tiles = 0;      ///< Of them those of matrices that are (ParameterInfo::in_tiles);
+  int64_t padding = 0;       ///< what fills up the packed copies of the others.
+  int64_t largest = 0;       ///< Of the largest matrix ...
+  int64_t largest_else = 0;  ///< ... and of the largest one that is not in tiles.
+};
+
 /// A network with its vocabulary resolved, and what counts and bytes need of its parameters
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
@@ -95,9 +104,12 @@ struct ModelShape {
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
-  int64_t packed = 0;             ///< Numbers of the matrices that are packed for products ...
-  int64_t packed_in_tiles = 0;    ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
-  int64_t packed_padding = 0;     ///< what fills up the copies of the others.
+  int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
+  int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
+  int64_t packed_padding = 0;   ///< what fills up the copies of the others.
+  int64_t quantized = 0;        ///< Numbers of weights that are kept in few bits: stored has their
+                                ///< words (ParameterInfo::code_words), as if of f32.
+  QuantizedBlock quantized_block;
   int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.
   int64_t largest_derived = 0;    ///< Numbers of the largest of those weights ...

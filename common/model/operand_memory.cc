@@ -174,6 +174,26 @@ int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
                               (products.state_bytes + (own ? more : 0)));
 }
 
+int64_t DequantizedBytes(const MemoryInputs& inputs) {
+  const QuantizedBlock& block = inputs.shape.quantized_block;
+  const int64_t element = ElementBytes(inputs.precision->products);
+  switch (inputs.products) {
+    case ProductKind::kUnpacked:
+    case ProductKind::kWidenedUnpacked:
+    case ProductKind::kStored:
+      return element * block.numbers;
+    case ProductKind::kSplit:
+      return element * (block.in_tiles + block.largest_else) +
+             kF32 * (block.numbers - block.in_tiles + block.padding);
+    case ProductKind::kTiles:
+    case ProductKind::kNative:
+      return element * (block.numbers + block.padding + block.largest);
+    case ProductKind::kWidened:
+      break;
+  }
+  return kF32 * block.numbers + element * block.largest;
+}
+
 int64_t FormatStateBytes(const MemoryInputs& inputs) {
   if (inputs.format() == nullptr) return 0;
   const FormatBlocks& blocks = inputs.format_blocks;

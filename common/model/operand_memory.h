@@ -17,6 +17,11 @@ int64_t DensePacked(const MemoryInputs& inputs);
 /// more than dense products: of the dense steps or the others, which need more.
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
+/// Bytes of what the weights of one block become, where they are kept in few bits, while the block
+/// computes with them: numbers that products read, or packed copies and the largest matrix of
+/// numbers, of which these are made one after the other.
+int64_t DequantizedBytes(const MemoryInputs& inputs);
+
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);
 

@@ -37,6 +37,14 @@ bool FreezesAny(const ModelSpec& model) {
                      [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
 }
 
+int64_t CodeWordsOf(const ModelSpec& model, const ParameterInfo& weight) {
+  int64_t words = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    words = std::max(words, technique->CodeWordsOf(model, weight));
+  }
+  return words;
+}
+
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter) {
   return std::any_of(
       TechniqueCosts().begin(), TechniqueCosts().end(),

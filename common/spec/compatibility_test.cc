@@ -179,6 +179,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.method = "lora";
          job.model.peft.layers_to_transform = {0};
        }},
+      {FeatureOf("weight_quantization"),
+       [](JobSpec& job) {
+         job.model.weight_quantization.type = "nf4";
+         job.model.freeze = {"*.0.*"};
+       }},
       {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "ia3"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},

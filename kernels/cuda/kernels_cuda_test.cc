@@ -245,6 +245,9 @@ TEST_F(KernelsOnCuda, Orthogonalize) {
 TEST_F(KernelsOnCuda, Patches) {
   EXPECT_EQ(Failures(testing::PatchesCases()), "");
 }
+TEST_F(KernelsOnCuda, Quantize4Bit) {
+  EXPECT_EQ(Failures(testing::Quantize4BitCases()), "");
+}
 TEST_F(KernelsOnCuda, QuantizeFp8) {
   EXPECT_EQ(Failures(testing::QuantizeFp8Cases()), "");
 }

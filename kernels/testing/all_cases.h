@@ -27,6 +27,7 @@ std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> OrthogonalizeCases();
 std::vector<OpCase> PatchesCases();
+std::vector<OpCase> Quantize4BitCases();
 std::vector<OpCase> QuantizeFp8Cases();
 std::vector<OpCase> QuantizeInt8Cases();
 std::vector<OpCase> RmsNormCases();
@@ -43,14 +44,14 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),      AdafactorCases(),    AffineCases(),        AttentionCases(),
-           BlockSparseCases(),     CrossEntropyCases(), DropoutCases(),       ElementwiseCases(),
-           EmbeddingCases(),       GatherRowsCases(),   GroupQuantizeCases(), LayerNormCases(),
-           LinearCases(),          LinearFp8Cases(),    MoeCombineCases(),    MoeRouteCases(),
-           NormStatCases(),        OptimizerCases(),    OrthogonalizeCases(), PatchesCases(),
-           QuantizeFp8Cases(),     QuantizeInt8Cases(), RmsNormCases(),       RopeCases(),
-           Sparse24Cases(),        Sparse24MaskCases(), Sparse24MvueCases(),  StepTotalsCases(),
-           StochasticRoundCases(), SwapBlocksCases(),   SwiGluCases(),
+           ActivationCases(),   AdafactorCases(),       AffineCases(),        AttentionCases(),
+           BlockSparseCases(),  CrossEntropyCases(),    DropoutCases(),       ElementwiseCases(),
+           EmbeddingCases(),    GatherRowsCases(),      GroupQuantizeCases(), LayerNormCases(),
+           LinearCases(),       LinearFp8Cases(),       MoeCombineCases(),    MoeRouteCases(),
+           NormStatCases(),     OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),
+           Quantize4BitCases(), QuantizeFp8Cases(),     QuantizeInt8Cases(),  RmsNormCases(),
+           RopeCases(),         Sparse24Cases(),        Sparse24MaskCases(),  Sparse24MvueCases(),
+           StepTotalsCases(),   StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -46,6 +46,7 @@ struct BenchOptions {
   bool by_operation = false;
   bool alternate = false;
   bool graphs = true;
+  int64_t lora_rank = 0;  ///< 0: everything is trained.
 };
 
 Json Phases(const PhaseSeconds& total, double steps) {
@@ -230,6 +231,13 @@ Result<Json> RunBench(BenchOptions options) {
   job.schedule.warmup_steps = 0;
   job.model.context = SequenceLength(job);
   job.model.untied_classifier = job.model.family == "llama";
+  if (options.lora_rank > 0) {
+    PeftSpec& peft = job.model.peft;
+    peft.method = "lora";
+    peft.rank = options.lora_rank;
+    peft.alpha = static_cast<double>(options.lora_rank);
+    peft.target_modules = {"all-linear"};
+  }
   plan.micro_batch = options.batch / plan.accumulation_steps;
   if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
 
@@ -343,6 +351,8 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", options.warmup_steps)->capture_default_str();
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--recompute", options.recompute);
+  app.add_option("--lora-rank", options.lora_rank, "LoRA on all linear layers of blocks");
+  app.add_option("--quantize", options.job.model.weight_quantization.type, "none, nf4 or fp4");
   app.add_option("--offload", options.plan.offload_optimizer, "none, host or nvme");
   app.add_option("--offload-directory", options.plan.offload_directory);
   app.add_option("--offload-activations", options.plan.offload_activations, "none or host");

@@ -149,6 +149,8 @@ ROWS = [
     ("Cast", "cast f32 to bf16", "cast/1572864/f32-bf16", "6*T*C", "0", {}),
     ("QuantizeFp8", "FP8 quantisation, also transposed, and the largest magnitude",
      "quantize_fp8/2048x3072/bf16-f8_e4m3/to700.000000/q/transposed", "4*T*M", "0", {}),
+    ("Dequantize4Bit", "NF4 back, by blocks of 64 with scales in 8 bits",
+     "dequantize_4bit/2359296by64/nf4+double/bf16", "C*M/2 + C*M/64 + C*M/4096 + 4 + 2*C*M", "0", {}),
     ("QuantizeInt8", "INT8 quantisation by groups of 128", "quantize_int8/2048x768by128/bf16",
      "3*T*C + T*C/32", "0", {}),
     ("DequantizeInt8", "INT8 quantisation by groups of 128, back", "dequantize_int8/2048x768by128/bf16",

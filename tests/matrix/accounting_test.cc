@@ -41,6 +41,7 @@ struct Way {
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
   std::string peft = {};            ///< Method on all linear layers, or dora.
+  std::string quantized = "none";   ///< Type of the frozen weights of blocks.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -137,6 +138,7 @@ std::vector<Way> Ways() {
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
+      {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -181,6 +183,7 @@ JobSpec JobOfWay(const Way& way) {
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
+  job.model.weight_quantization.type = way.quantized;
   resources.expert_parallel = way.expert;
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;

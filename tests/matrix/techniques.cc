@@ -203,6 +203,17 @@ Choice Dora() {
           }};
 }
 
+/// LoRA on weights in 4 bits.
+Choice Qlora(const std::string& type) {
+  return {"qlora " + type, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            job.model.peft.target_modules = {"all-linear"};
+            job.model.weight_quantization.type = type;
+            job.model.weight_quantization.double_quantization = type == "nf4";
+          }};
+}
+
 Choice OtherPeft(const std::string& method) {
   return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
@@ -340,6 +351,8 @@ std::vector<Axis> MakeAxes() {
        Lora(false),
        Lora(true),
        Dora(),
+       Qlora("nf4"),
+       Qlora("fp4"),
        OtherPeft("ia3"),
        OtherPeft("miss")},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},

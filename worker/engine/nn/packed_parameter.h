@@ -30,7 +30,7 @@ class PackedParameter {
       : PackedParameter(parameters, index, compute, 1, rows) {}
 
   /// Renews the copy from the master, padded rows included, where it may have changed. Where values
-  /// are streamed their prefetcher does that.
+  /// are streamed, or kept in few bits, their prefetcher does that.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return copies_->index; }
@@ -57,6 +57,7 @@ class PackedParameter {
     Status Reserve(Context& context) override;
     Status Make(Context& context) override;
     Status MakeOffloaded(Context& context, const TensorView& master);
+    bool read_values() const override { return packed.weight->reads_master(); }
     void Drop() override {
       spare->Give(std::move(packed));
       stored = {};

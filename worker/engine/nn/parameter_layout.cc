@@ -41,7 +41,7 @@ ParameterSet::ValueSizes ParameterSet::LayOutValues() {
     if (!parameter.stacked) bytes = AlignedBytes(bytes);
     while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
     places_[i].value = bytes;
-    bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
+    bytes += parameter.StoredBytes();
   }
   sizes = {AlignedBytes(sizes.bytes), AlignedBytes(sizes.kept)};
   while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(sizes.bytes);
@@ -65,7 +65,7 @@ size_t ParameterSet::FollowGradientsInUnits() {
       }
       if (!parameter.stacked) bytes = AlignedBytes(bytes);
       places_[i].value = bytes;
-      bytes += static_cast<size_t>(parameter.StoredElements()) * sizeof(float);
+      bytes += parameter.StoredBytes();
     }
     bytes = AlignedBytes(bytes);
   }
@@ -126,7 +126,7 @@ Tensor ParameterSet::HeldGradients(const Range& range) const {
 // A stack is one matrix of values, also where only some of it is trained.
 bool ParameterSet::ValuesCanFollowGradients() const {
   for (int64_t i = 0; i < size(); ++i) {
-    if ((*this)[i].dtype != DType::kF32) return false;
+    if ((*this)[i].dtype != DType::kF32 && (*this)[i].code_words == 0) return false;
     if ((*this)[i].stacked && (*this)[i].trainable() != (*this)[i - 1].trainable()) {
       return false;
     }
@@ -206,7 +206,6 @@ void ParameterSet::LayOutRegions() {
 }
 
 Status ParameterSet::AllocateShards(Context& context) {
-  placed_.resize(places_.size());
   if (in_file_) return MakeFile(context);
   size_t bytes = 0;
   for (const Region& region : regions_) {

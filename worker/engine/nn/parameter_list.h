@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/four_bit.h"
 #include "common/model/parameter_info.h"
 #include "common/status.h"
 #include "kernels/tensor_view.h"
@@ -51,7 +52,7 @@ struct Parameter : ParameterAttributes {
   std::string in_place_of;  ///< See ParameterOptions, as the next two.
   std::string adapter_of;
   Shape weight_shape;
-  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on.
+  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of code_words.
   int64_t unit = 0;            ///< See ParameterList::StartUnit.
   bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
 
@@ -59,6 +60,11 @@ struct Parameter : ParameterAttributes {
 
   /// Numbers of storage.
   int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
+  /// Bytes of storage, from SetTypes on.
+  size_t StoredBytes() const {
+    if (code_words > 0) return static_cast<size_t>(code_words) * DTypeSize(DType::kI32);
+    return static_cast<size_t>(StoredElements()) * DTypeSize(dtype);
+  }
 
   /// Its value is computed from its sources, which are trained in its place.
   bool derived() const { return sources > 0; }
@@ -193,6 +199,10 @@ class ParameterList {
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
 
+  /// Keeps the frozen matrix `index` in few bits, the same format for all that are.
+  void SetFourBit(int64_t index, const FourBitFormat& format);
+  const FourBitFormat& four_bit_format() const { return four_bit_format_; }
+
   /// What a parameter is derived from.
   struct Source {
     std::string name;
@@ -259,7 +269,8 @@ class ParameterList {
   bool has_derived_ = false;
   int64_t unit_ = 0;  ///< Of what is registered next, as block_.
   int64_t block_ = -1;
-  int64_t used_last_ = -1;  ///< See UseInLastUnit.
+  FourBitFormat four_bit_format_;  ///< See SetFourBit.
+  int64_t used_last_ = -1;         ///< See UseInLastUnit.
   bool of_stage_ = false;
   int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
   int64_t expert_ranks_ = 1;

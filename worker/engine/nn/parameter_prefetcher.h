@@ -20,6 +20,8 @@ class DerivedCopies {
   virtual Status Reserve(Context& context) = 0;
   /// Makes them of the values as they are placed now.
   virtual Status Make(Context& context) = 0;
+  /// Whether products read the values besides them, after Reserve.
+  virtual bool read_values() const = 0;
   /// Marks them unused until the next Make.
   virtual void Drop() = 0;
 };

@@ -8,6 +8,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/tensor/host_memory_pool.h"
@@ -141,6 +142,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   SetTypes(matrices);
   places_.assign(static_cast<size_t>(size()), {});
   gradient_data_.assign(places_.size(), nullptr);
+  placed_.assign(places_.size(), {});
   Context below = context;
   if (offloaded_) {
     WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host memory pool");
@@ -265,6 +267,12 @@ Status ParameterSet::Initialize(uint64_t seed) {
     const NamedTensor::Place place{whole, held.first, (*this)[i].shard};
     const int64_t count = whole.Elements();
     const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
+    if ((*this)[i].code_words > 0) {
+      std::vector<float> drawn(static_cast<size_t>(count));
+      FillRandom(initializer, key, tail, place, count, drawn.data());
+      WEFT_RETURN_IF_ERROR(Quantize(i, drawn));
+      continue;
+    }
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
       kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
         FillRandom(initializer, key, tail, place, view.shape.Elements(), host.As<T>());
@@ -275,6 +283,21 @@ Status ParameterSet::Initialize(uint64_t seed) {
   Context context;
   context.stream = stream_;
   return OnValues(context, ValuesFrom::kDrawn);
+}
+
+Status ParameterSet::Quantize(int64_t index, std::span<const float> values) {
+  Status quantized;
+  WEFT_RETURN_IF_ERROR(FillOnHost(stream_, held_value(index).view, [&](const TensorView& host) {
+    quantized =
+        kernels::Quantize4Bit(four_bit_format(), values,
+                              {host.As<int32_t>(), static_cast<size_t>(host.shape.Elements())});
+  }));
+  return quantized.WithContext((*this)[index].name);
+}
+
+Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const TensorView& to) const {
+  return kernels::Dequantize4Bit(
+      stream, {.words = held_value(index).view, .format = four_bit_format(), .y = to});
 }
 
 ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
@@ -302,6 +325,13 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 }
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
+  if (const int64_t words = (*this)[index].code_words; words > 0) {
+    return {0,
+            {values_.As<uint8_t>() + places_[index].value,
+             DType::kI32,
+             {words},
+             values_.view().device}};
+  }
   if (!values_sharded()) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
   const int64_t end = begin + (*this)[index].shape.Elements();
@@ -347,6 +377,11 @@ Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
 
 TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
   const Parameter& parameter = (*this)[index];
+  if (parameter.code_words > 0) {
+    const TensorView& placed = placed_[index];
+    return {placed.data, placed ? placed.dtype : parameter.dtype, ShapeOf(index, count, padded),
+            stream_.device};
+  }
   if (values_sharded()) {
     WEFT_CHECK(placed_[index], "read before it was brought: " + parameter.name);
     return {placed_[index].data, placed_[index].dtype, ShapeOf(index, count, padded),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,15 @@ class ParameterSet : public ParameterList {
   /// whole. Then calls OnValues. On the host, parameter by parameter, wherever they are.
   Status Initialize(uint64_t seed);
 
+  /// Replaces the value of a parameter that is kept in few bits (SetFourBit) by `values`, all of
+  /// them. kInvalid where one is not finite.
+  Status Quantize(int64_t index, std::span<const float> values);
+  /// Writes it to `to`, of any float type, contiguous, in the order of `stream`.
+  Status Dequantize(const Stream& stream, int64_t index, const TensorView& to) const;
+  /// Says that it is in `values`, contiguous, from now on; nowhere for an empty view: its value()
+  /// then has no data.
+  void PlaceDequantized(int64_t index, const TensorView& values) { placed_[index] = values; }
+
   /// The stream in whose order the parameters are read and written; set by Allocate.
   const Stream& stream() const { return stream_; }
 
@@ -193,7 +203,7 @@ class ParameterSet : public ParameterList {
   std::vector<NamedTensor> NamedValues() const;
 
   /// The part of a value that this rank holds permanently: successive elements, maybe none, of a
-  /// sharded one, else all.
+  /// sharded one, else all: words of one that is kept in few bits.
   struct HeldValue {
     int64_t first = 0;
     TensorView view;  ///< [count] of sharded ones.
@@ -297,7 +307,8 @@ class ParameterSet : public ParameterList {
   int64_t shard_rank_ = -1;
   int64_t part_of_experts_ = -1;
   std::vector<Region> regions_;     ///< Of sharded values.
-  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region.
+  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region or
+                                    ///< of its stack.
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
   ParameterPrefetcher* prefetcher_ = nullptr;

@@ -430,6 +430,18 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lora";
          m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
        }},
+      {"qlora",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.weight_quantization.type = "nf4";
+       }},
+      {"qlora of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.target_modules = {"all-linear"};
+         m.weight_quantization = {.type = "fp4", .double_quantization = false};
+       }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/nn/parameter_prefetcher.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// Dequantises the weights of a block before it computes with them, into memory that the next block
+/// uses, too: one block at a time is there in the type of the products.
+class WeightDequantizer : public ParameterPrefetcher {
+ public:
+  /// The prefetcher of `parameters`. Both are parts of a model, and die with it.
+  WeightDequantizer(ParameterSet* parameters, DType compute);
+
+  Status Fetch(Context& context, int64_t unit, Pass pass) override;
+  Status Release(int64_t unit) override;
+
+ private:
+  /// Weights that are one matrix.
+  struct Stack {
+    int64_t first = 0;
+    int64_t count = 1;
+    DerivedCopies* copies = nullptr;
+    int64_t elements = 0;
+  };
+  /// The quantised ones of `unit`.
+  std::vector<Stack> StacksOf(int64_t unit) const;
+  /// Makes `memory_` large enough for those that are read at once.
+  Status Reserve(Context& context, const std::vector<Stack>& stacks);
+  /// Says that weights are nowhere.
+  void PlaceNowhere(const Stack& stack) const;
+
+  ParameterSet* parameters_;
+  DType compute_;
+  Tensor memory_;             ///< Of numbers of `compute_`.
+  int64_t unit_ = -1;         ///< The one that has been fetched.
+  std::vector<Stack> there_;  ///< Its quantised weights.
+};
+
+}  // namespace weft::engine

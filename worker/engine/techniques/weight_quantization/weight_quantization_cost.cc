@@ -1,0 +1,112 @@
+#include "worker/engine/techniques/weight_quantization/weight_quantization_cost.h"
+
+#include <bit>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+
+namespace weft {
+
+const TechniqueCost& OverParameterizationTechniqueCost();
+const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
+const TechniqueCost& PruningTechniqueCost();
+
+namespace {
+
+using namespace features;
+
+const Feature kWeightQuantization = {
+    .name = "quantised weights",
+    .setting = "model.weight_quantization",
+    .asked = [](const JobSpec& job) { return QuantizesWeights(job.model); },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.weight_quantization " + job.model.weight_quantization.type;
+        }};
+
+std::vector<Refusal> Rows() {
+  std::vector<Refusal> rows = {
+      {&kWeightQuantization, &kTensorParallel, "a part of a weight would have other blocks",
+       "data or pipeline parallelism"},
+      {&kWeightQuantization, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kWeightQuantization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+      {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
+       "resources.recompute block or auto, recompute_segment 1"},
+      {&kWeightQuantization, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+  };
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (technique->precision() == nullptr) continue;
+    rows.push_back({&kWeightQuantization, &technique->feature(), kNotYet, "train.precision bf16"});
+  }
+  return rows;
+}
+
+class WeightQuantizationCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "weight_quantization"; }
+  const Feature& feature() const override { return kWeightQuantization; }
+
+  std::span<const Refusal> refusals() const override {
+    static const std::vector<Refusal> rows = Rows();
+    return rows;
+  }
+
+  Status Check(const JobSpec& job) const override {
+    const WeightQuantizationSpec& spec = job.model.weight_quantization;
+    if (!QuantizesWeights(job.model)) {
+      if (spec == WeightQuantizationSpec()) return OkStatus();
+      return InvalidError(
+          "model.weight_quantization has settings and no type; hint: "
+          "model.weight_quantization.type nf4");
+    }
+    if (!std::has_single_bit(static_cast<uint64_t>(spec.block_size))) {
+      return InvalidError("model.weight_quantization.block_size " +
+                          std::to_string(spec.block_size) +
+                          " is not a power of two; hint: 64 or 128");
+    }
+    if (!weft::FreezesAny(job.model)) {
+      return InvalidError(
+          "model.weight_quantization keeps frozen weights in few bits, and nothing is frozen; "
+          "hint: model.peft.method lora");
+    }
+    const PeftSpec& peft = job.model.peft;
+    if (peft.use_dora || peft.init == "pissa" || peft.init == "olora") {
+      return InvalidError(
+          "model.weight_quantization with adapters that are computed from the weights "
+          "(use_dora, init pissa or olora) does not work yet; hint: plain LoRA");
+    }
+    return OkStatus();
+  }
+
+  int64_t CodeWordsOf(const ModelSpec& model, const ParameterInfo& weight) const override {
+    if (!QuantizesWeights(model) || !weight.frozen || !weight.block_matrix()) return 0;
+    if (weight.expert >= 0) return 0;
+    return FourBitLayout(WeightFormatOf(model), weight.Elements()).words;
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& WeightQuantizationTechniqueCost() {
+  static const WeightQuantizationCost cost;
+  return cost;
+}
+
+FourBitFormat WeightFormatOf(const ModelSpec& model) {
+  const WeightQuantizationSpec& spec = model.weight_quantization;
+  return {.type = spec.type == "fp4" ? FourBitFormat::Type::kFp4 : FourBitFormat::Type::kNf4,
+          .block_size = spec.block_size,
+          .double_quantization = spec.double_quantization};
+}
+
+}  // namespace weft

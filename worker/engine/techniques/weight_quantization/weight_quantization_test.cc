@@ -1,0 +1,267 @@
+// Frozen weights in few bits, against a network whose weights are what these stand for.
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/model_shape.h"
+#include "common/model/parameter_list.h"
+#include "common/spec/job_spec.h"
+#include "kernels/quantize_4bit/quantize_4bit.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/techniques/weight_quantization/weight_quantization_cost.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec Job(const std::string& family, const std::string& method = "lora") {
+  JobSpec job = TinyJob(4);
+  job.resources.device = "cpu";
+  job.model.family = family;
+  job.model.peft.method = method;
+  job.model.weight_quantization = {.type = "nf4", .block_size = 32};
+  job.optimizer.learning_rate = 1e-2;
+  return job;
+}
+
+ModelSpec Unquantized(ModelSpec model) {
+  model.weight_quantization = {};
+  return model;
+}
+
+/// Makes the quantised weights of `model` those that `plain` has, and those of `plain` what they
+/// stand for. Values besides become equal.
+void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain) {
+  const FourBitFormat format = WeightFormatOf(spec);
+  int64_t count = 0;
+  for (int64_t i = 0; i < plain.size(); ++i) {
+    const int64_t index = *quantized.Find(plain[i].name);
+    const TensorView value = plain.value(i);
+    if (quantized[index].code_words == 0) {
+      std::memcpy(quantized.value(index).data, value.data, value.Bytes());
+      continue;
+    }
+    ++count;
+    const auto elements = static_cast<size_t>(value.shape.Elements());
+    const std::vector<float> values = ValuesOf(value);
+    ASSERT_TRUE(quantized.Quantize(index, values).ok());
+    ASSERT_EQ(FourBitLayout(format, value.shape.Elements()).words, quantized[index].code_words);
+    TensorView flat = value;
+    flat.shape = {static_cast<int64_t>(elements)};
+    flat.row_stride = flat.shape[0];
+    ASSERT_TRUE(quantized.Dequantize({}, index, flat).ok());
+  }
+  EXPECT_GT(count, 0);
+}
+
+TEST(WeightQuantization, ComputesWhatTheDequantizedNetworkDoesBitForBit) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const char* type : {"nf4", "fp4"}) {
+      for (const char* precision : {"fp32", "bf16"}) {
+        for (const char* policy : {"keep", "recompute"}) {
+          SCOPED_TRACE(std::string(family) + " " + type + " " + precision + " " + policy);
+          JobSpec job = Job(family);
+          if (job.model.family == "llama") {
+            job.model.kv_heads = 1;
+            job.model.mlp_width = 56;
+          }
+          job.model.weight_quantization.type = type;
+          Plan plan = TinyPlan(precision, 2, 2);
+          plan.block_memory_policy = {policy, policy};
+          TinyRun quantized(job.model, ModelOptionsOf(plan));
+          TinyRun plain(Unquantized(job.model), ModelOptionsOf(plan));
+          Couple(job.model, quantized.model->parameters(), plain.model->parameters());
+          ASSERT_TRUE(plain.model->Pack(plain.context).ok());
+          ASSERT_TRUE(quantized.model->Pack(quantized.context).ok());
+          RandomTokens tokens{job.model.vocab_size, job.model.context};
+          const auto batch = tokens.Get(3, 0, 2);
+          ASSERT_TRUE(batch.ok());
+          EXPECT_EQ(quantized.Logits(*batch), plain.Logits(*batch));
+          EXPECT_EQ(quantized.Differentiate(*batch), plain.Differentiate(*batch));
+          const ParameterSet& parameters = plain.model->parameters();
+          int64_t trained = 0;
+          for (int64_t i = 0; i < parameters.size(); ++i) {
+            if (!parameters[i].trainable()) continue;
+            ++trained;
+            const int64_t other = *quantized.model->parameters().Find(parameters[i].name);
+            EXPECT_EQ(ValuesOf(parameters.gradient(i)),
+                      ValuesOf(quantized.model->parameters().gradient(other)))
+                << parameters[i].name;
+          }
+          EXPECT_GT(trained, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightQuantization, ParametersAreThoseThatAreCounted) {
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+    for (const std::vector<std::string>& saved :
+         std::vector<std::vector<std::string>>{{}, {"*q_proj.weight", "*.c_fc.weight"}}) {
+      SCOPED_TRACE(family + (saved.empty() ? std::string() : " some trained"));
+      ModelSpec spec = Job(family).model;
+      if (!saved.empty() && spec.family != "gpt2" && spec.family != "llama") continue;
+      if (!saved.empty()) {
+        spec.peft.target_modules = {spec.family == "llama" ? "down_proj" : "c_attn"};
+        spec.peft.modules_to_save = {saved[spec.family == "llama" ? 0 : 1]};
+      }
+      if (spec.family == "vit") {
+        spec.image_size = 12;
+        spec.patch_size = 3;
+        spec.image_channels = 1;
+        spec.classes = 10;
+        spec.vocab_size = 0;
+      }
+      const std::vector<ParameterInfo> counted = ParametersOf(spec);
+      const TinyRun run(spec, ModelOptionsOf(TinyPlan("fp32")));
+      const ParameterSet& parameters = run.model->parameters();
+      ASSERT_EQ(parameters.size(), std::ssize(counted));
+      int64_t quantized = 0;
+      for (const ParameterInfo& info : counted) {
+        const Parameter& parameter = parameters[*parameters.Find(info.name)];
+        EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
+        if (info.code_words == 0) continue;
+        quantized += info.Elements();
+        EXPECT_TRUE(info.frozen && info.block_matrix());
+        const double bits =
+            32.0 * static_cast<double>(info.code_words) / static_cast<double>(info.Elements());
+        EXPECT_NEAR(bits, 4.3, 0.1) << info.name;
+      }
+      EXPECT_EQ(ModelShape(spec).quantized, quantized);
+      EXPECT_EQ(ModelShape(spec).counts.Total(), ModelShape(Unquantized(spec)).counts.Total());
+      EXPECT_GT(quantized, 0);
+    }
+  }
+}
+
+TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
+  RandomTokens tokens{TinyModel().vocab_size, TinyModel().context};
+  for (const char* method : {"lora", "ia3", "miss", "selective"}) {
+    for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+      SCOPED_TRACE(std::string(method) + " " + precision);
+      JobSpec job = Job("gpt2", method);
+      if (job.model.peft.method == "selective") job.model.peft.modules_to_save = {"*.bias"};
+      TinyTraining whole(job, TinyPlan(precision, 2, 2), tokens);
+      const ParameterSet& parameters = whole.model->parameters();
+      const auto words = [&] {
+        std::vector<int32_t> all;
+        for (int64_t i = 0; i < parameters.size(); ++i) {
+          if (parameters[i].code_words == 0) continue;
+          const TensorView view = parameters.held_value(i).view;
+          all.insert(all.end(), view.As<int32_t>(), view.As<int32_t>() + view.shape.Elements());
+        }
+        return all;
+      };
+      const std::vector<int32_t> before = words();
+      EXPECT_FALSE(before.empty());
+      const double first = whole.Step().loss;
+      for (int i = 0; i < 3; ++i) whole.Step();
+      EXPECT_LT(whole.trainer->Evaluate()->loss, first);
+      EXPECT_EQ(words(), before);
+      TinyTraining resumed(job, TinyPlan(precision, 2, 2), tokens);
+      ASSERT_TRUE(resumed.model->parameters().Initialize(99).ok());
+      const std::vector<NamedTensor> from = whole.trainer->StateTensors();
+      const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        ASSERT_EQ(from[i].name, to[i].name);
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      resumed.trainer->Restored(whole.trainer->counters());
+      for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
+    }
+  }
+}
+
+TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
+  const std::string folder = ::testing::TempDir() + "quantized_" + std::to_string(getpid());
+  JobSpec job = Job("llama");
+  job.model.kv_heads = 1;
+  TinyRun base(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *base.model, {}).ok());
+  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *run.model).ok());
+  // Those of the base, quantised here; adapters start at nothing.
+  Couple(job.model, run.model->parameters(), base.model->parameters());
+  TinyRun other(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *other.model).ok());
+  const ParameterSet& imported = other.model->parameters();
+  for (int64_t i = 0; i < imported.size(); ++i) {
+    const TensorView a = imported.held_value(i).view;
+    const TensorView b = run.model->parameters().held_value(i).view;
+    if (imported[i].code_words == 0) continue;
+    EXPECT_EQ(std::memcmp(a.data, b.data, a.Bytes()), 0) << imported[i].name;
+  }
+  ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *other.model, {}).ok());
+  TinyRun merged(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *merged.model).ok());
+  for (int64_t i = 0; i < base.model->parameters().size(); ++i) {
+    if (base.model->parameters()[i].adapter != AdapterSide::kNone) continue;
+    EXPECT_EQ(ValuesOf(merged.model->parameters().value(i)),
+              ValuesOf(base.model->parameters().value(i)))
+        << base.model->parameters()[i].name;
+  }
+}
+
+TEST(WeightQuantization, MeshesFollowOneRank) {
+  MeshCase c{Job("llama"), TinyPlan("fp32", 2, 2)};
+  c.job.train.steps = 4;
+  c.plan.bucket_bytes = 4000;
+  const MeshOutcome whole = TrainOnMesh(c).front();
+  const struct {
+    const char* name;
+    void (*change)(Plan& plan);
+  } ways[] = {
+      {"data", [](Plan& plan) { plan.mesh.data = 2; }},
+      {"data, sharded updates",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 2;
+       }},
+      {"pipeline",
+       [](Plan& plan) {
+         plan.mesh.pipeline = 2;
+         plan.stage_blocks = {1, 1};
+       }},
+  };
+  for (const auto& way : ways) {
+    SCOPED_TRACE(way.name);
+    MeshCase meshes = c;
+    way.change(meshes.plan);
+    meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+    ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+  }
+}
+
+TEST(WeightQuantization, NamesWhatDoesNotFit) {
+  const auto refusal = [](const JobSpec& job) { return std::string(ValidateJob(job).message()); };
+  JobSpec job = Job("gpt2");
+  job.data.train = {"a.txt"};
+  EXPECT_EQ(refusal(job), "");
+  job.model.weight_quantization.block_size = 48;
+  EXPECT_THAT(refusal(job), HasSubstr("block_size 48 is not a power of two; hint: 64 or 128"));
+  job = Job("gpt2", "none");
+  job.data.train = {"a.txt"};
+  EXPECT_THAT(refusal(job), HasSubstr("and nothing is frozen; hint: model.peft.method lora"));
+  job = Job("gpt2");
+  job.data.train = {"a.txt"};
+  job.model.peft.use_dora = true;
+  EXPECT_THAT(refusal(job), HasSubstr("computed from the weights"));
+  job = Job("gpt2");
+  job.data.train = {"a.txt"};
+  job.model.weight_quantization.type = "none";
+  EXPECT_THAT(refusal(job), HasSubstr("has settings and no type"));
+}
+
+}  // namespace
+}  // namespace weft::engine
