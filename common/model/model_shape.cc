@@ -48,13 +48,10 @@ struct QuantizedBlocks {
     const int64_t numbers = weight.Elements();
     matrix = (weight.stacked ? matrix : 0) + numbers;
     sums.numbers += numbers;
-    sums.largest = std::max(sums.largest, matrix);
-    if (weight.in_tiles()) {
-      sums.in_tiles += numbers;
-    } else {
-      sums.largest_else = std::max(sums.largest_else, matrix);
-    }
-    sums.padding += weight.PackedPadding();
+    sums.padding.Add(weight.packed_padding());
+    if (!weight.in_tiles()) return;
+    sums.in_tiles += numbers;
+    sums.largest_in_tiles = std::max(sums.largest_in_tiles, matrix);
   }
 };
 
@@ -148,7 +145,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (!few_bits && (parameter.packed() || (parameter.matrix() && classifies))) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
-      packed_padding += here * parameter.PackedPadding();
+      packed_padding.Add(parameter.packed_padding(), here);
     }
     if (!parameter.in_place_of.empty()) replaces_weights = true;
     if (!parameter.adapter_of.empty()) has_adapters = true;

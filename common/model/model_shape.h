@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_info.h"
 #include "common/spec/job_spec.h"
 
 namespace weft {
@@ -62,10 +63,9 @@ struct TrainedProducts {
 /// The weights of a block that are kept in few bits, of the block with most.
 struct QuantizedBlock {
   int64_t numbers = 0;
-  int64_t in_tiles = 0;      ///< Of them those of matrices that are (ParameterInfo::in_tiles);
-  int64_t padding = 0;       ///< what fills up the packed copies of the others.
-  int64_t largest = 0;       ///< Of the largest matrix ...
-  int64_t largest_else = 0;  ///< ... and of the largest one that is not in tiles.
+  int64_t in_tiles = 0;          ///< Of them those of matrices that are (ParameterInfo::in_tiles),
+  int64_t largest_in_tiles = 0;  ///< and of the largest such matrix.
+  PackedPadding padding;         ///< Of their packed copies.
 };
 
 /// A network with its vocabulary resolved, and what counts and bytes need of its parameters
@@ -104,11 +104,11 @@ struct ModelShape {
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
-  int64_t packed = 0;           ///< Numbers of the matrices that are packed for products ...
-  int64_t packed_in_tiles = 0;  ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
-  int64_t packed_padding = 0;   ///< what fills up the copies of the others.
-  int64_t quantized = 0;        ///< Numbers of weights that are kept in few bits: stored has their
-                                ///< words (ParameterInfo::code_words), as if of f32.
+  int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
+  int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
+  PackedPadding packed_padding;  ///< Of their packed copies.
+  int64_t quantized = 0;         ///< Numbers of weights that are kept in few bits: stored has their
+                                 ///< words (ParameterInfo::code_words), as if of f32.
   QuantizedBlock quantized_block;
   int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.

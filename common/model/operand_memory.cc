@@ -14,6 +14,28 @@ namespace {
 constexpr int64_t kF32 = 4;
 constexpr int64_t kFileBlock = 4096;
 
+/// Numbers that fill up the packed copies which products of this kind read.
+int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
+  switch (inputs.products) {
+    case ProductKind::kUnpacked:
+    case ProductKind::kWidenedUnpacked:
+    case ProductKind::kStored:
+      return 0;
+    case ProductKind::kSplit:
+      return padding.f32_else;
+    case ProductKind::kTiles:
+      return padding.bf16_else;
+    case ProductKind::kEmulated:
+      return padding.emulated_bf16;
+    case ProductKind::kNative:
+      if (inputs.precision->products == DType::kBF16) return padding.bf16;
+      break;
+    case ProductKind::kWidened:
+      break;
+  }
+  return padding.f32;
+}
+
 /// What of parameters that come unit by unit is on the device, and crosses the link.
 class Streaming {
  public:
@@ -117,10 +139,12 @@ class Streaming {
       case ProductKind::kStored:
         return 0;
       case ProductKind::kSplit:
-        return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
+        return kF32 * (unit.matrices - unit.in_tiles + PaddingOf(inputs_, unit.padding));
       case ProductKind::kTiles:
+      case ProductKind::kEmulated:
       case ProductKind::kNative:
-        return ElementBytes(inputs_.precision->products) * (unit.matrices + unit.padding);
+        return ElementBytes(inputs_.precision->products) *
+               (unit.matrices + PaddingOf(inputs_, unit.padding));
       default:
         return kF32 * unit.matrices;
     }
@@ -176,22 +200,30 @@ int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
 
 int64_t DequantizedBytes(const MemoryInputs& inputs) {
   const QuantizedBlock& block = inputs.shape.quantized_block;
-  const int64_t element = ElementBytes(inputs.precision->products);
+  // CPUs pack halves from f32.
+  const DType products = inputs.precision->products;
+  const bool widened = products == DType::kF16 && !inputs.OnCuda();
+  const int64_t element = ElementBytes(widened ? DType::kF32 : products);
+  const int64_t values = element * block.numbers;
+  const int64_t packed = block.numbers + PaddingOf(inputs, block.padding);
   switch (inputs.products) {
     case ProductKind::kUnpacked:
     case ProductKind::kWidenedUnpacked:
     case ProductKind::kStored:
-      return element * block.numbers;
+      return values;
     case ProductKind::kSplit:
-      return element * (block.in_tiles + block.largest_else) +
-             kF32 * (block.numbers - block.in_tiles + block.padding);
+      return values + kF32 * (packed - block.in_tiles);
     case ProductKind::kTiles:
+      // Of those in tiles products read the packed copies alone.
+      return ElementBytes(products) * packed +
+             element * (block.numbers - block.in_tiles + block.largest_in_tiles);
+    case ProductKind::kEmulated:
     case ProductKind::kNative:
-      return element * (block.numbers + block.padding + block.largest);
+      return values + ElementBytes(products) * packed;
     case ProductKind::kWidened:
       break;
   }
-  return kF32 * block.numbers + element * block.largest;
+  return values + kF32 * packed;
 }
 
 int64_t FormatStateBytes(const MemoryInputs& inputs) {
@@ -205,13 +237,15 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   const bool shares = inputs.SharesParameters();
   const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
   const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
-  const int64_t padding = shares ? inputs.sharded.packed_padding : shape.packed_padding;
+  const int64_t padding =
+      PaddingOf(inputs, shares ? inputs.sharded.packed_padding : shape.packed_padding);
   switch (inputs.products) {
     case ProductKind::kUnpacked:
       return 0;
     case ProductKind::kSplit:
       return kF32 * (packed - in_tiles + padding);
     case ProductKind::kTiles:
+    case ProductKind::kEmulated:
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
@@ -234,7 +268,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kWidened:
       break;
   }
-  if (inputs.format() == nullptr) return kF32 * packed;
+  if (inputs.format() == nullptr) return kF32 * (packed + padding);
   // Operands in a format are not widened before they are multiplied.
   return PackedInFormat(inputs, packed, MultipliesStored(inputs.products) ? 0 : kF32);
 }

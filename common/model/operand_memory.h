@@ -18,8 +18,8 @@ int64_t DensePacked(const MemoryInputs& inputs);
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
 /// Bytes of what the weights of one block become, where they are kept in few bits, while the block
-/// computes with them: numbers that products read, or packed copies and the largest matrix of
-/// numbers, of which these are made one after the other.
+/// computes with them: numbers, and packed copies. Where products read these alone they are made
+/// one after the other of the numbers of one matrix.
 int64_t DequantizedBytes(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.

@@ -89,6 +89,19 @@ struct ParameterAttributes {
   }
 };
 
+/// Numbers by which packed copies of matrices are larger than these, because oneDNN packs whole
+/// blocks. `_else`: of matrices that are not in tiles (ParameterInfo::in_tiles).
+struct PackedPadding {
+  int64_t f32 = 0;  ///< Blocks of 64 rows and 16 columns.
+  int64_t f32_else = 0;
+  int64_t bf16 = 0;  ///< Blocks of 64 rows and 32 columns.
+  int64_t bf16_else = 0;
+  int64_t emulated_bf16 = 0;  ///< Blocks of 32 columns: AVX-512 without AVX512_BF16.
+
+  /// Adds `times` times that of another.
+  void Add(const PackedPadding& other, int64_t times = 1);
+};
+
 /// A parameter of a model, as the engine has it.
 struct ParameterInfo : ParameterAttributes {
   std::string name;            ///< That of Hugging Face's files, where they have it.
@@ -119,9 +132,8 @@ struct ParameterInfo : ParameterAttributes {
   int64_t StoredElements() const;
   /// Of a matrix: AMX multiplies it as it is, since a product finds both sizes multiples of 32.
   bool in_tiles() const { return product_rows % 32 == 0 && shape[1] % 32 == 0; }
-  /// Of a matrix: numbers by which oneDNN's copy of what is not in tiles is larger, which holds
-  /// whole blocks of 64 rows and 16 columns. Of stacked ones the first has them all.
-  int64_t PackedPadding() const;
+  /// Of a matrix. Of stacked ones the first has it all.
+  PackedPadding packed_padding() const;
 };
 
 }  // namespace weft

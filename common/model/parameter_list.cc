@@ -366,10 +366,27 @@ int64_t ParameterInfo::StoredElements() const {
   return tiled ? Elements() / shape[0] * PaddedVocabulary(shape[0]) : Elements();
 }
 
-int64_t ParameterInfo::PackedPadding() const {
-  if (stacked || in_tiles()) return 0;
-  const int64_t rows = (product_rows + 63) / 64 * 64, columns = (shape[1] + 15) / 16 * 16;
-  return products * (rows * columns - product_rows * shape[1]);
+void PackedPadding::Add(const PackedPadding& other, int64_t times) {
+  f32 += times * other.f32;
+  f32_else += times * other.f32_else;
+  bf16 += times * other.bf16;
+  bf16_else += times * other.bf16_else;
+  emulated_bf16 += times * other.emulated_bf16;
+}
+
+PackedPadding ParameterInfo::packed_padding() const {
+  if (stacked) return {};
+  const auto padding = [&](int64_t block_rows, int64_t block_columns) {
+    const int64_t rows = (product_rows + block_rows - 1) / block_rows * block_rows;
+    const int64_t columns = (shape[1] + block_columns - 1) / block_columns * block_columns;
+    return products * (rows * columns - product_rows * shape[1]);
+  };
+  PackedPadding all = {
+      .f32 = padding(64, 16), .bf16 = padding(64, 32), .emulated_bf16 = padding(1, 32)};
+  if (in_tiles()) return all;
+  all.f32_else = all.f32;
+  all.bf16_else = all.bf16;
+  return all;
 }
 
 std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index) {

@@ -52,7 +52,7 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     if ((parameter.packed() || (parameter.matrix() && tied)) && parameter.block < 1) {
       packed_ += elements;
       if (parameter.in_tiles()) packed_in_tiles_ += elements;
-      packed_padding_ += parameter.PackedPadding();
+      packed_padding_.Add(parameter.packed_padding());
     }
     if (trained) first_differentiated_ = std::min(first_differentiated_, unit);
   }

@@ -37,8 +37,8 @@ struct ShardedParameters : ShardedTraffic {
   } link = {};
   int64_t packed = 0;           ///< Numbers of matrices that have a copy for products at once ...
   int64_t packed_in_tiles = 0;  ///< ... of those that are in tiles (ParameterInfo::in_tiles) ...
-  int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
-  int64_t gradients = 0;        ///< Parts of gradients.
+  PackedPadding packed_padding = {};  ///< ... and of those copies.
+  int64_t gradients = 0;              ///< Parts of gradients.
   OpenGradients open_gradients = {};  ///< Whole gradients: of two units in flight.
   /// With the parts in files (worker/engine/nn/parameter_file.h).
   struct Filed {
@@ -100,7 +100,7 @@ class ParameterRegions {
   int64_t first_differentiated_ = INT64_MAX;
   int64_t packed_ = 0;
   int64_t packed_in_tiles_ = 0;
-  int64_t packed_padding_ = 0;
+  PackedPadding packed_padding_;
 };
 
 /// ParameterRegions::Among().

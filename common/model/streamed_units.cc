@@ -53,7 +53,7 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
       product.in_tiles += elements;
       if (looked_up) product.of_first_in_tiles += elements;
     }
-    product.padding += parameter.PackedPadding();
+    product.padding.Add(parameter.packed_padding());
   }
   return units;
 }

@@ -15,8 +15,8 @@ struct StreamedUnit {
   int64_t looked_up = 0;  ///< Tables of the embeddings.
   int64_t matrices = 0;   ///< What products read; a token table that classifies is the head's, too.
   int64_t in_tiles = 0;   ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
-  int64_t padding = 0;    ///< ... and what fills up the copies of the others.
-  int64_t of_first = 0;   ///< Of the matrices, a table that unit 0 has,
+  PackedPadding padding = {};     ///< ... and of the packed copies of all.
+  int64_t of_first = 0;           ///< Of the matrices, a table that unit 0 has,
   int64_t of_first_in_tiles = 0;  ///< and of those in tiles.
   int64_t trained = 0;            ///< Of the unit's own numbers, without what fills them up,
   int64_t stored_trained = 0;     ///< and with it.

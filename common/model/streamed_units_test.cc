@@ -11,9 +11,9 @@ namespace weft {
 namespace {
 
 auto NumbersOf(const StreamedUnit& unit) {
-  return std::array{unit.vectors,           unit.looked_up, unit.matrices,
-                    unit.in_tiles,          unit.padding,   unit.of_first,
-                    unit.of_first_in_tiles, unit.trained,   unit.stored_trained};
+  return std::array{unit.vectors,      unit.looked_up,     unit.matrices,          unit.in_tiles,
+                    unit.padding.f32,  unit.of_first,      unit.of_first_in_tiles, unit.trained,
+                    unit.padding.bf16, unit.stored_trained};
 }
 
 // Where something is frozen they are distinguished by their names.

@@ -78,7 +78,9 @@ ProductKind ProcessorRates::ProductsOf(const WorkerProfile& worker, DType produc
   if (worker.isa == "amx") {
     return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
   }
-  if (products == DType::kBF16) return ProductKind::kNative;
+  if (products == DType::kBF16) {
+    return worker.isa == "avx512" ? ProductKind::kEmulated : ProductKind::kNative;
+  }
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 

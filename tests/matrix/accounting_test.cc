@@ -138,6 +138,7 @@ std::vector<Way> Ways() {
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
+      {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,

@@ -97,7 +97,7 @@ Status Attempt::Prepare() {
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
-  WEFT_ASSIGN_OR_RETURN(parameters_, CountParameters());
+  WEFT_RETURN_IF_ERROR(CountParameters());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path, parameters_, seconds});
   return OkStatus();
@@ -181,12 +181,15 @@ int64_t Attempt::saving_rank() const {
          layout.CoordinateOf(spec_.rank, engine::MeshAxis::kTensor);
 }
 
-Result<int64_t> Attempt::CountParameters() {
+Status Attempt::CountParameters() {
   const engine::ParameterSet& parameters = model_->parameters();
-  std::array<double, 1> count = {static_cast<double>(parameters.ElementCount())};
-  if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), count));
-  if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(count));
-  return static_cast<int64_t>(count[0]);
+  std::array<double, 2> counts = {static_cast<double>(parameters.ElementCount()),
+                                  static_cast<double>(parameters.TrainedCount())};
+  if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), counts));
+  if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(counts));
+  parameters_ = static_cast<int64_t>(counts[0]);
+  trained_parameters_ = static_cast<int64_t>(counts[1]);
+  return OkStatus();
 }
 
 Status Attempt::AgreeOnData() {

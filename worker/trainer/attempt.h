@@ -88,7 +88,7 @@ class Attempt {
   Status AgreeOnData();
   Status BuildModel();
   /// Of the whole network, of which ranks with other stages or experts have parts.
-  Result<int64_t> CountParameters();
+  Status CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
   /// Tells everybody of the step: the worker, the loss curve, the log.
@@ -151,6 +151,7 @@ class Attempt {
 
   bool ended_ = false;  ///< Well.
   int64_t parameters_ = 0;
+  int64_t trained_parameters_ = 0;  ///< Of them.
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.

@@ -166,6 +166,7 @@ RunSummary Attempt::Summarize() const {
   summary.steps = counters.step;
   summary.skipped_steps = counters.skipped_steps;
   summary.parameters = parameters_;
+  summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.validation_loss_nats = validation_loss_;

@@ -16,6 +16,7 @@ struct RunSummary {
   int64_t steps = 0;
   int64_t skipped_steps = 0;
   int64_t parameters = 0;
+  int64_t trained_parameters = 0;
   int64_t tokens = 0;
   double train_loss_nats = 0;
   std::optional<double> validation_loss_nats;
@@ -37,7 +38,9 @@ struct RunSummary {
     visit(Field("steps", "Optimizer steps, over all attempts.").Unit("steps"), self.steps);
     visit(Field("skipped_steps", "Of them dropped because something was not finite.").Unit("steps"),
           self.skipped_steps);
-    visit(Field("parameters", "Trainable numbers of the model."), self.parameters);
+    visit(Field("parameters", "Numbers of the model."), self.parameters);
+    visit(Field("trained_parameters", "Of them those that are not frozen."),
+          self.trained_parameters);
     visit(Field("tokens", "Tokens trained on, over all attempts and ranks.").Unit("tokens"),
           self.tokens);
     visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")

@@ -153,14 +153,23 @@ Result<int64_t> ParameterList::Find(std::string_view name) const {
   return NotFoundError("the model has no parameter '" + std::string(name) + "'");
 }
 
-int64_t ParameterList::ElementCount() const {
+template <class Which>
+int64_t ParameterList::CountElements(Which&& which) const {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.source_of >= 0 || !parameter.counted) continue;
+    if (parameter.source_of >= 0 || !parameter.counted || !which(parameter)) continue;
     if (expert_rank_ > 0 && !parameter.of_shared_expert) continue;
     count += parameter.logical_shape().Elements();
   }
   return count;
+}
+
+int64_t ParameterList::ElementCount() const {
+  return CountElements([](const Parameter&) { return true; });
+}
+
+int64_t ParameterList::TrainedCount() const {
+  return CountElements([](const Parameter& parameter) { return parameter.trainable(); });
 }
 
 void ParameterList::SetTypes(DType matrices) {

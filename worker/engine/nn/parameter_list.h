@@ -258,9 +258,13 @@ class ParameterList {
   /// Numbers in all parameters of the network, frozen ones too, over all model-parallel ranks;
   /// padding and sources do not count. In a pipeline those that this stage counts.
   int64_t ElementCount() const;
+  /// Of them those that are not frozen.
+  int64_t TrainedCount() const;
 
  private:
   int64_t Add(Parameter parameter);
+  template <class Which>
+  int64_t CountElements(Which&& which) const;
 
   std::vector<Parameter> parameters_;
   bool complete_ = false;           ///< See SetTypes.

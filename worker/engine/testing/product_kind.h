@@ -16,7 +16,9 @@ inline ProductKind ProductsOf(DType products) {
   if (isa >= Isa::kAmx) {
     return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
   }
-  if (products == DType::kBF16) return ProductKind::kNative;
+  if (products == DType::kBF16) {
+    return isa == Isa::kAvx512 ? ProductKind::kEmulated : ProductKind::kNative;
+  }
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 

@@ -39,8 +39,11 @@ Status WeightDequantizer::Reserve(Context& context, const std::vector<Stack>& st
   }
   if (memory_ && memory_.shape().Elements() >= read + packed) return OkStatus();
   memory_ = {};
-  WEFT_ASSIGN_OR_RETURN(
-      memory_, Tensor::New(context, Component::kParameters, compute_, Shape{read + packed}));
+  // CPUs pack halves from f32.
+  const bool on_cuda = context.stream.device.type == DeviceType::kCuda;
+  const DType type = compute_ == DType::kF16 && !on_cuda ? DType::kF32 : compute_;
+  WEFT_ASSIGN_OR_RETURN(memory_,
+                        Tensor::New(context, Component::kParameters, type, Shape{read + packed}));
   return OkStatus();
 }
 

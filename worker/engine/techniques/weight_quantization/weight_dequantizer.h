@@ -36,7 +36,7 @@ class WeightDequantizer : public ParameterPrefetcher {
 
   ParameterSet* parameters_;
   DType compute_;
-  Tensor memory_;             ///< Of numbers of `compute_`.
+  Tensor memory_;             ///< Of numbers that products read, or that copies are made of.
   int64_t unit_ = -1;         ///< The one that has been fetched.
   std::vector<Stack> there_;  ///< Its quantised weights.
 };

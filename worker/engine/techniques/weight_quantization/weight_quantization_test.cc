@@ -66,7 +66,7 @@ void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain)
 TEST(WeightQuantization, ComputesWhatTheDequantizedNetworkDoesBitForBit) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const char* type : {"nf4", "fp4"}) {
-      for (const char* precision : {"fp32", "bf16"}) {
+      for (const char* precision : {"fp32", "bf16", "fp16"}) {
         for (const char* policy : {"keep", "recompute"}) {
           SCOPED_TRACE(std::string(family) + " " + type + " " + precision + " " + policy);
           JobSpec job = Job(family);
@@ -147,7 +147,7 @@ TEST(WeightQuantization, ParametersAreThoseThatAreCounted) {
 TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
   RandomTokens tokens{TinyModel().vocab_size, TinyModel().context};
   for (const char* method : {"lora", "ia3", "miss", "selective"}) {
-    for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+    for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
       SCOPED_TRACE(std::string(method) + " " + precision);
       JobSpec job = Job("gpt2", method);
       if (job.model.peft.method == "selective") job.model.peft.modules_to_save = {"*.bias"};
