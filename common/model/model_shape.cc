@@ -38,7 +38,7 @@ void AddTrained(const ParameterInfo& parameter, TrainedProducts& products) {
   if (IsMlp(parameter.role)) (ends ? products.down : products.up) = true;
 }
 
-/// Sums over the weights of a block that are kept in few bits, in their order.
+/// Sums over the weights of a block that are quantised, in their order.
 struct QuantizedBlocks {
   int64_t block = -1;
   QuantizedBlock sums = {};
@@ -122,11 +122,12 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     }
     const int64_t here = members(spec.experts / expert_ranks);
     const int64_t elements = here * parameter.Elements();
-    const bool few_bits = parameter.code_words > 0;
-    const int64_t in_memory = here * (few_bits ? parameter.code_words : parameter.StoredElements());
+    const bool is_quantized = parameter.quantized_words > 0;
+    const int64_t in_memory =
+        here * (is_quantized ? parameter.quantized_words : parameter.StoredElements());
     CountOf(counts, parameter.role) += elements;
     stored += in_memory;
-    if (few_bits) {
+    if (is_quantized) {
       quantized += elements;
       if (parameter.block != quantized_blocks.block) quantized_blocks = {parameter.block};
       quantized_blocks.Add(parameter);
@@ -134,7 +135,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         quantized_block = quantized_blocks.sums;
       }
     }
-    if (parameter.matrix() && !few_bits) stored_matrices += in_memory;
+    if (parameter.matrix() && !is_quantized) stored_matrices += in_memory;
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;
@@ -142,7 +143,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       if (parameter.matrix()) stored_trained_matrices += in_memory;
       if (HasPartialGradients(*this, parameter)) partial_gradients += elements;
     }
-    if (!few_bits && (parameter.packed() || (parameter.matrix() && classifies))) {
+    if (!is_quantized && (parameter.packed() || (parameter.matrix() && classifies))) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
       packed_padding.Add(parameter.packed_padding(), here);

@@ -60,7 +60,7 @@ struct TrainedProducts {
   bool down = false;
 };
 
-/// The weights of a block that are kept in few bits, of the block with most.
+/// The weights of a block that are quantised, of the block with most.
 struct QuantizedBlock {
   int64_t numbers = 0;
   int64_t in_tiles = 0;          ///< Of them those of matrices that are (ParameterInfo::in_tiles),
@@ -107,8 +107,8 @@ struct ModelShape {
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
   PackedPadding packed_padding;  ///< Of their packed copies.
-  int64_t quantized = 0;         ///< Numbers of weights that are kept in few bits: stored has their
-                                 ///< words (ParameterInfo::code_words), as if of f32.
+  int64_t quantized = 0;         ///< Numbers of weights that are quantised: stored has their
+                                 ///< words (ParameterInfo::quantized_words), as if of f32.
   QuantizedBlock quantized_block;
   int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.

@@ -17,7 +17,7 @@ int64_t DensePacked(const MemoryInputs& inputs);
 /// more than dense products: of the dense steps or the others, which need more.
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
-/// Bytes of what the weights of one block become, where they are kept in few bits, while the block
+/// Bytes of what the weights of one block become, where they are quantised, while the block
 /// computes with them: numbers, and packed copies. Where products read these alone they are made
 /// one after the other of the numbers of one matrix.
 int64_t DequantizedBytes(const MemoryInputs& inputs);

@@ -69,9 +69,9 @@ struct ParameterAttributes {
   int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
   std::vector<int64_t> parts = {};  ///< Rows of matrices that lie one under the other in this one.
   AdapterSide adapter = AdapterSide::kNone;  ///< Its role is that of its weight.
-  /// i32 words in memory, of a frozen weight that is kept in few bits (TechniqueCost::CodeWordsOf);
+  /// i32 words in memory, of a frozen weight that is quantised (TechniqueCost::QuantizedWordsOf);
   /// 0: numbers.
-  int64_t code_words = 0;
+  int64_t quantized_words = 0;
 
   bool operator==(const ParameterAttributes&) const = default;
 

@@ -322,19 +322,20 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
   return with;
 }
 
-/// Says which weights are kept in few bits. Weights of a layer are all so, or none is.
+/// Says which weights are quantised. Weights of a layer are all so, or none is.
 void QuantizeWeights(const ModelSpec& model, std::vector<ParameterInfo>& list) {
   std::vector<ParameterInfo*> layer;
   const auto end_layer = [&] {
-    const bool whole = std::all_of(layer.begin(), layer.end(),
-                                   [](const ParameterInfo* each) { return each->code_words > 0; });
-    for (ParameterInfo* each : layer) each->code_words = whole ? each->code_words : 0;
+    const bool whole = std::all_of(layer.begin(), layer.end(), [](const ParameterInfo* each) {
+      return each->quantized_words > 0;
+    });
+    for (ParameterInfo* each : layer) each->quantized_words = whole ? each->quantized_words : 0;
     layer.clear();
   };
   for (ParameterInfo& parameter : list) {
     if (parameter.block < 0 || !parameter.matrix() || !parameter.is_weight()) continue;
     if (!parameter.stacked) end_layer();
-    parameter.code_words = CodeWordsOf(model, parameter);
+    parameter.quantized_words = QuantizedWordsOf(model, parameter);
     layer.push_back(&parameter);
   }
   end_layer();

@@ -37,10 +37,10 @@ bool FreezesAny(const ModelSpec& model) {
                      [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
 }
 
-int64_t CodeWordsOf(const ModelSpec& model, const ParameterInfo& weight) {
+int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) {
   int64_t words = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    words = std::max(words, technique->CodeWordsOf(model, weight));
+    words = std::max(words, technique->QuantizedWordsOf(model, weight));
   }
   return words;
 }

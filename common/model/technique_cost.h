@@ -127,7 +127,9 @@ class TechniqueCost {
 
   /// i32 words in which a frozen `weight` of a block is kept, instead of numbers of the type of
   /// matrices; 0: it is not. Blocks are dequantised one at a time.
-  virtual int64_t CodeWordsOf(const ModelSpec&, const ParameterInfo& /*weight*/) const { return 0; }
+  virtual int64_t QuantizedWordsOf(const ModelSpec&, const ParameterInfo& /*weight*/) const {
+    return 0;
+  }
 
   /// Whether it keeps any parameter of the network as it is,
   virtual bool FreezesAny(const ModelSpec&) const { return false; }
@@ -203,7 +205,7 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
-int64_t CodeWordsOf(const ModelSpec& model, const ParameterInfo& weight);
+int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);

@@ -222,7 +222,7 @@ struct StructuredPruningSpec {
   }
 };
 
-/// Frozen weights of blocks that are kept in few bits (QLoRA, Dettmers et al. 2023, arXiv
+/// Frozen weights of blocks that are quantised (QLoRA, Dettmers et al. 2023, arXiv
 /// 2305.14314).
 struct WeightQuantizationSpec {
   std::string type = "none";
@@ -392,7 +392,7 @@ struct ModelSpec {
     visit(Field("structured_pruning", "Heads and neurons that the exported model lacks."),
           self.structured_pruning);
     visit(Field("peft", "A frozen network with few trained parameters besides."), self.peft);
-    visit(Field("weight_quantization", "Frozen weights that are kept in few bits."),
+    visit(Field("weight_quantization", "Frozen weights that are quantised."),
           self.weight_quantization);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "

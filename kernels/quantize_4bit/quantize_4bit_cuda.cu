@@ -11,7 +11,7 @@
 namespace weft::kernels::cuda {
 namespace {
 
-// Successive elements of a thread, all of one block: 8 bytes of codes.
+// Successive elements of a thread, all of one block: 8 bytes of them.
 constexpr int kRun = 16;
 
 struct Tables {

@@ -203,7 +203,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"optimizer", "an update"},
       {"orthogonalize", "an update"},
       {"patches", "reads images, which nobody trains"},
-      {"quantize_4bit", "frozen weights in few bits"},
+      {"quantize_4bit", "quantised frozen weights"},
       {"quantize_fp8", "rounds what products read"},
       {"quantize_int8", "codes that no layer reads yet"},
       {"rms_norm", "norm backward"},

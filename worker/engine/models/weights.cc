@@ -81,7 +81,7 @@ Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& 
 /// Replaces the value of a parameter, or this rank's part of it, by that of the whole tensor.
 Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
   const Parameter& parameter = parameters[index];
-  if (parameter.code_words > 0) return parameters.Quantize(index, floats);
+  if (parameter.quantized_words > 0) return parameters.Quantize(index, floats);
   if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
   const ParameterSet::HeldValue held = parameters.held_value(index);
   if (parameters.values_sharded()) {
@@ -126,7 +126,7 @@ ParameterInfo WeightOf(const ParameterSet& parameters, int64_t first) {
 
 Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index) {
   const TensorView view = parameters.held_value(index).view;
-  if (parameters[index].code_words > 0) {
+  if (parameters[index].quantized_words > 0) {
     std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
     WEFT_ASSIGN_OR_RETURN(const HostCopy words, HostCopy::Of(parameters.stream(), view));
     WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
@@ -313,7 +313,7 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
         // Files have no such factors: they go into the layer before them.
         WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, index));
         WEFT_ASSIGN_OR_RETURN(floats, MergedValue(model, index));
-        if (floats.empty() && parameters[index].code_words > 0) {
+        if (floats.empty() && parameters[index].quantized_words > 0) {
           WEFT_ASSIGN_OR_RETURN(floats, FloatsOf(parameters, index));
         }
         if (!floats.empty()) {

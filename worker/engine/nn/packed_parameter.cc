@@ -27,7 +27,7 @@ PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index, DType 
 Status PackedParameter::Pack(Context& context, Repack what) {
   const ParameterSet& parameters = *copies_->parameters;
   if (parameters.values_sharded() || parameters.streamed()) return OkStatus();
-  if (parameters[copies_->index].code_words > 0) return OkStatus();
+  if (parameters[copies_->index].quantized_words > 0) return OkStatus();
   if (copies_->made && what == Repack::kTrained && !copies_->trained()) return OkStatus();
   return copies_->Make(context);
 }

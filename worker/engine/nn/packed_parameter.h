@@ -30,7 +30,7 @@ class PackedParameter {
       : PackedParameter(parameters, index, compute, 1, rows) {}
 
   /// Renews the copy from the master, padded rows included, where it may have changed. Where values
-  /// are streamed, or kept in few bits, their prefetcher does that.
+  /// are streamed, or quantised, their prefetcher does that.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return copies_->index; }

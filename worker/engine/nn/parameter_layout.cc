@@ -126,7 +126,7 @@ Tensor ParameterSet::HeldGradients(const Range& range) const {
 // A stack is one matrix of values, also where only some of it is trained.
 bool ParameterSet::ValuesCanFollowGradients() const {
   for (int64_t i = 0; i < size(); ++i) {
-    if ((*this)[i].dtype != DType::kF32 && (*this)[i].code_words == 0) return false;
+    if ((*this)[i].dtype != DType::kF32 && (*this)[i].quantized_words == 0) return false;
     if ((*this)[i].stacked && (*this)[i].trainable() != (*this)[i - 1].trainable()) {
       return false;
     }

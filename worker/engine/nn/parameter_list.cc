@@ -90,9 +90,9 @@ void ParameterList::Derive(int64_t index, std::vector<Source> sources) {
 void ParameterList::SetFourBit(int64_t index, const FourBitFormat& format) {
   Parameter& parameter = parameters_[index];
   WEFT_CHECK(parameter.frozen && parameter.shard.whole() && !complete_,
-             "whole weights that are not trained are kept in few bits: " + parameter.name);
+             "whole weights that are not trained are quantised: " + parameter.name);
   four_bit_format_ = format;
-  parameter.code_words = FourBitLayout(format, parameter.shape.Elements()).words;
+  parameter.quantized_words = FourBitLayout(format, parameter.shape.Elements()).words;
 }
 
 void ParameterList::StartUnit(int64_t block) {

@@ -52,7 +52,7 @@ struct Parameter : ParameterAttributes {
   std::string in_place_of;  ///< See ParameterOptions, as the next two.
   std::string adapter_of;
   Shape weight_shape;
-  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of code_words.
+  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of quantized_words.
   int64_t unit = 0;            ///< See ParameterList::StartUnit.
   bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
 
@@ -62,7 +62,7 @@ struct Parameter : ParameterAttributes {
   int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
   /// Bytes of storage, from SetTypes on.
   size_t StoredBytes() const {
-    if (code_words > 0) return static_cast<size_t>(code_words) * DTypeSize(DType::kI32);
+    if (quantized_words > 0) return static_cast<size_t>(quantized_words) * DTypeSize(DType::kI32);
     return static_cast<size_t>(StoredElements()) * DTypeSize(dtype);
   }
 
@@ -199,7 +199,7 @@ class ParameterList {
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
 
-  /// Keeps the frozen matrix `index` in few bits, the same format for all that are.
+  /// Quantises the frozen matrix `index`, the same format for all that are.
   void SetFourBit(int64_t index, const FourBitFormat& format);
   const FourBitFormat& four_bit_format() const { return four_bit_format_; }
 

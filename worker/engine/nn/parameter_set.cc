@@ -267,7 +267,7 @@ Status ParameterSet::Initialize(uint64_t seed) {
     const NamedTensor::Place place{whole, held.first, (*this)[i].shard};
     const int64_t count = whole.Elements();
     const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
-    if ((*this)[i].code_words > 0) {
+    if ((*this)[i].quantized_words > 0) {
       std::vector<float> drawn(static_cast<size_t>(count));
       FillRandom(initializer, key, tail, place, count, drawn.data());
       WEFT_RETURN_IF_ERROR(Quantize(i, drawn));
@@ -325,7 +325,7 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 }
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
-  if (const int64_t words = (*this)[index].code_words; words > 0) {
+  if (const int64_t words = (*this)[index].quantized_words; words > 0) {
     return {0,
             {values_.As<uint8_t>() + places_[index].value,
              DType::kI32,
@@ -377,7 +377,7 @@ Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
 
 TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
   const Parameter& parameter = (*this)[index];
-  if (parameter.code_words > 0) {
+  if (parameter.quantized_words > 0) {
     const TensorView& placed = placed_[index];
     return {placed.data, placed ? placed.dtype : parameter.dtype, ShapeOf(index, count, padded),
             stream_.device};

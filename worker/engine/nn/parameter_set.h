@@ -110,7 +110,7 @@ class ParameterSet : public ParameterList {
   /// whole. Then calls OnValues. On the host, parameter by parameter, wherever they are.
   Status Initialize(uint64_t seed);
 
-  /// Replaces the value of a parameter that is kept in few bits (SetFourBit) by `values`, all of
+  /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of
   /// them. kInvalid where one is not finite.
   Status Quantize(int64_t index, std::span<const float> values);
   /// Writes it to `to`, of any float type, contiguous, in the order of `stream`.
@@ -203,7 +203,7 @@ class ParameterSet : public ParameterList {
   std::vector<NamedTensor> NamedValues() const;
 
   /// The part of a value that this rank holds permanently: successive elements, maybe none, of a
-  /// sharded one, else all: words of one that is kept in few bits.
+  /// sharded one, else all: words of one that is quantised.
   struct HeldValue {
     int64_t first = 0;
     TensorView view;  ///< [count] of sharded ones.

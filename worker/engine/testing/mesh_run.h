@@ -216,7 +216,7 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   outcome.state.Add(rank.trainer->StateTensors(), rank.run.context.stream);
   const ParameterSet& parameters = rank.run.model->parameters();
   for (int64_t i = 0; i < parameters.size() && !parameters.values_sharded(); ++i) {
-    if (parameters[i].code_words > 0) continue;
+    if (parameters[i].quantized_words > 0) continue;
     const std::string& name = parameters[i].name;
     outcome.values[name] = FetchValues(rank.run.context.stream, parameters.value(i));
     outcome.shards[name] = parameters[i].shard;

@@ -87,8 +87,8 @@ Result<int64_t> CountNonFiniteWeights(const Context& context, const ParameterSet
   }
   std::vector<kernels::NormTensor> all;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    // What is kept in few bits is finite.
-    if (parameters[i].code_words > 0) continue;
+    // What is quantised is finite.
+    if (parameters[i].quantized_words > 0) continue;
     all.push_back(NormTensorOf(parameters.held_value(i).view));
   }
   Context state = StateContextOf(context, parameters);

@@ -93,7 +93,7 @@ Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (!CountsValue(parameters, i) || !BelongsTo(parameters, i, kGroups[g])) continue;
-      if (parameters[i].code_words == 0) {
+      if (parameters[i].quantized_words == 0) {
         values.push_back(NormTensorOf(parameters.held_value(i).view));
       }
       if (parameters[i].trainable() && parts.empty()) {

@@ -14,7 +14,8 @@ std::vector<WeightDequantizer::Stack> WeightDequantizer::StacksOf(int64_t unit) 
   const ParameterSet& parameters = *parameters_;
   std::vector<Stack> stacks;
   for (const ParameterSet::CopiesOf& each : parameters.copies()) {
-    if (parameters[each.first].unit != unit || parameters[each.first].code_words == 0) continue;
+    if (parameters[each.first].unit != unit || parameters[each.first].quantized_words == 0)
+      continue;
     Stack stack{.first = each.first, .copies = each.copies.get()};
     stack.elements = parameters[each.first].shape.Elements();
     for (int64_t i = each.first + 1; i < parameters.size() && parameters[i].stacked; ++i) {

@@ -1,4 +1,4 @@
-// Frozen weights in few bits, dequantised block by block.
+// Quantised frozen weights, dequantised block by block.
 #include <memory>
 
 #include "worker/engine/techniques/technique.h"

@@ -76,7 +76,7 @@ class WeightQuantizationCost : public TechniqueCost {
     }
     if (!weft::FreezesAny(job.model)) {
       return InvalidError(
-          "model.weight_quantization keeps frozen weights in few bits, and nothing is frozen; "
+          "model.weight_quantization quantises frozen weights, and nothing is frozen; "
           "hint: model.peft.method lora");
     }
     const PeftSpec& peft = job.model.peft;
@@ -88,7 +88,7 @@ class WeightQuantizationCost : public TechniqueCost {
     return OkStatus();
   }
 
-  int64_t CodeWordsOf(const ModelSpec& model, const ParameterInfo& weight) const override {
+  int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) const override {
     if (!QuantizesWeights(model) || !weight.frozen || !weight.block_matrix()) return 0;
     if (weight.expert >= 0) return 0;
     return FourBitLayout(WeightFormatOf(model), weight.Elements()).words;

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-/// Whether model.weight_quantization keeps frozen weights in few bits,
+/// Whether model.weight_quantization quantises frozen weights,
 inline bool QuantizesWeights(const ModelSpec& model) {
   return model.weight_quantization.type != "none";
 }

@@ -1,4 +1,4 @@
-// Frozen weights in few bits, against a network whose weights are what these stand for.
+// Quantised frozen weights, against a network whose weights are what these stand for.
 #include <unistd.h>
 
 #include <cstring>
@@ -46,7 +46,7 @@ void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain)
   for (int64_t i = 0; i < plain.size(); ++i) {
     const int64_t index = *quantized.Find(plain[i].name);
     const TensorView value = plain.value(i);
-    if (quantized[index].code_words == 0) {
+    if (quantized[index].quantized_words == 0) {
       std::memcpy(quantized.value(index).data, value.data, value.Bytes());
       continue;
     }
@@ -54,7 +54,8 @@ void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain)
     const auto elements = static_cast<size_t>(value.shape.Elements());
     const std::vector<float> values = ValuesOf(value);
     ASSERT_TRUE(quantized.Quantize(index, values).ok());
-    ASSERT_EQ(FourBitLayout(format, value.shape.Elements()).words, quantized[index].code_words);
+    ASSERT_EQ(FourBitLayout(format, value.shape.Elements()).words,
+              quantized[index].quantized_words);
     TensorView flat = value;
     flat.shape = {static_cast<int64_t>(elements)};
     flat.row_stride = flat.shape[0];
@@ -130,11 +131,11 @@ TEST(WeightQuantization, ParametersAreThoseThatAreCounted) {
       for (const ParameterInfo& info : counted) {
         const Parameter& parameter = parameters[*parameters.Find(info.name)];
         EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
-        if (info.code_words == 0) continue;
+        if (info.quantized_words == 0) continue;
         quantized += info.Elements();
         EXPECT_TRUE(info.frozen && info.block_matrix());
         const double bits =
-            32.0 * static_cast<double>(info.code_words) / static_cast<double>(info.Elements());
+            32.0 * static_cast<double>(info.quantized_words) / static_cast<double>(info.Elements());
         EXPECT_NEAR(bits, 4.3, 0.1) << info.name;
       }
       EXPECT_EQ(ModelShape(spec).quantized, quantized);
@@ -156,7 +157,7 @@ TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
       const auto words = [&] {
         std::vector<int32_t> all;
         for (int64_t i = 0; i < parameters.size(); ++i) {
-          if (parameters[i].code_words == 0) continue;
+          if (parameters[i].quantized_words == 0) continue;
           const TensorView view = parameters.held_value(i).view;
           all.insert(all.end(), view.As<int32_t>(), view.As<int32_t>() + view.shape.Elements());
         }
@@ -199,7 +200,7 @@ TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
   for (int64_t i = 0; i < imported.size(); ++i) {
     const TensorView a = imported.held_value(i).view;
     const TensorView b = run.model->parameters().held_value(i).view;
-    if (imported[i].code_words == 0) continue;
+    if (imported[i].quantized_words == 0) continue;
     EXPECT_EQ(std::memcmp(a.data, b.data, a.Bytes()), 0) << imported[i].name;
   }
   ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *other.model, {}).ok());
