@@ -109,6 +109,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
             !parameter.frozen, parameter.multiplied_again);
         continue;
       }
+      if (parameter.products == 0) continue;
       if (parameter.adapter != AdapterSide::kNone) {
         // What the second of two factors reads has a gradient, whatever the first one reads.
         add(parameter.shape[0], parameter.shape[1], 1,
