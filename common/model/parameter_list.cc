@@ -331,7 +331,7 @@ std::vector<ParameterInfo> WithTechniques(const ModelSpec& model, std::vector<Pa
 void CountProductRows(std::vector<ParameterInfo>& parameters) {
   std::vector<ParameterInfo*> product;
   for (ParameterInfo& parameter : parameters) {
-    if (!parameter.matrix()) continue;
+    if (!parameter.matrix() || parameter.products == 0) continue;
     if (!parameter.stacked) product.clear();
     product.push_back(&parameter);
     const int64_t above = product.front() == &parameter ? 0 : product.front()->product_rows;

@@ -82,9 +82,10 @@ def read_batch(folder):
 
 def train(model, tokens, targets):
     """As make_fixtures.py trains; the vectors of IA3, which are matrices there, do not decay."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trained if p.dim() >= 2 and min(p.shape) > 1]
-    vectors = [p for p in trained if p.dim() < 2 or min(p.shape) == 1]
+    named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
+    trained = [p for _, p in named]
+    matrices = [p for key, p in named if p.dim() >= 2 and "ia3_l" not in key]
+    vectors = [p for key, p in named if p.dim() < 2 or "ia3_l" in key]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)

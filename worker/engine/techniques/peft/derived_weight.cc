@@ -34,11 +34,12 @@ Result<Tensor> InF32(Context& context, const TensorView& matrix) {
   return copy;
 }
 
-/// A matrix in f32 that products multiply by.
+/// A matrix in f32 that products multiply by. They read it where it is, too: `memory` keeps it.
 class Operand {
  public:
-  static Result<Operand> Of(Context& context, const TensorView& matrix) {
+  static Result<Operand> Of(Context& context, const TensorView& matrix, Tensor memory = {}) {
     Operand operand;
+    operand.memory_ = std::move(memory);
     WEFT_ASSIGN_OR_RETURN(operand.packed_,
                           kernels::NewPackedWeight(context.stream.device, matrix.shape[0],
                                                    matrix.shape[1], DType::kF32));
@@ -50,6 +51,7 @@ class Operand {
   const kernels::PackedWeight* get() const { return packed_.get(); }
 
  private:
+  Tensor memory_;
   std::unique_ptr<kernels::PackedWeight> packed_;
   ExternalBytes bytes_;
 };
@@ -306,7 +308,7 @@ class Vera : public DerivedWeight {
     TensorView columns = parameters_->value(a_);
     columns.shape = {columns.shape[0], in};
     WEFT_ASSIGN_OR_RETURN(const Tensor own, InF32(context, columns));
-    return Operand::Of(context, own);
+    return Operand::Of(context, own, own);
   }
   /// The first `out` rows of B.
   Result<Tensor> FactorB(Context& context, int64_t out) const {
