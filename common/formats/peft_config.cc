@@ -320,6 +320,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
   WEFT_RETURN_IF_ERROR(AddSaved(model, config));
   if (!HasBiasField(method)) config.erase("bias");
   AddTargets(model, config);
+  if (method == "ia3") config.erase("layers_to_transform");
   return config;
 }
 

@@ -349,7 +349,8 @@ TEST(DeltaProductsTest, ParametersAreThoseThatAreCounted) {
           EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
           EXPECT_EQ(parameter.adapter_of, info.adapter_of);
           EXPECT_EQ(parameter.unit, info.unit);
-          if (!info.adapter_of.empty()) EXPECT_TRUE(parameter.read_directly && info.read_directly);
+          EXPECT_EQ(info.read_directly, !info.adapter_of.empty()) << info.name;
+          EXPECT_TRUE(parameter.read_directly || !info.read_directly) << info.name;
           EXPECT_EQ(parameter.shape.Elements(), info.Elements()) << info.name;
           EXPECT_EQ(static_cast<bool>(parameters.gradient(*index)), !info.frozen) << info.name;
           if (!info.frozen) trained += info.Elements();
