@@ -311,8 +311,8 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
         adapter.frozen = IsFrozen(model, adapter.name) || FrozenByTechniques(model, adapter);
         adapter.stacked = false;
         adapter.adapter_of = parameter.name;
-        const bool has_product = adapter.matrix() && adapter.products > 0;
-        const bool of_layer_again = adapter.multiplied_again && !has_product;
+        const bool of_layer_again =
+            adapter.multiplied_again && !adapter.matrix() && adapter.products > 0;
         parameter.multiplied_again = parameter.multiplied_again || of_layer_again;
         waiting.push_back(std::move(adapter));
       }

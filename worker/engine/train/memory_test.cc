@@ -445,10 +445,10 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lokr";
          m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
        }},
-      {"oft",
+      {"oft everywhere",
        [](ModelSpec& m) {
          m.peft.method = "oft";
-         m.peft.target_modules = {"c_attn", "c_fc"};
+         m.peft.target_modules = {"all-linear"};
        }},
       {"vera of a llama",
        [](ModelSpec& m) {

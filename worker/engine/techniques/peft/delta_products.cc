@@ -20,16 +20,6 @@ DeltaProducts::DeltaProducts(const LinearLayer& layer, const PeftSpec& spec)
   }
 }
 
-Result<TensorView> DeltaProducts::WeightOf(Context& context, const Output& output,
-                                           Tensor& storage) const {
-  const TensorView value = parameters_->value(output.weight);
-  if (value.dtype == DType::kF32) return value;
-  WEFT_ASSIGN_OR_RETURN(storage,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, value.shape));
-  WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, storage}));
-  return storage.view();
-}
-
 Result<Tensor> DeltaProducts::Derive(Context& context, Component component) const {
   WEFT_ASSIGN_OR_RETURN(Tensor derived, Tensor::New(context, component, DType::kF32, {out_, in_}));
   for (const Output& output : outputs_) {
@@ -104,9 +94,8 @@ Status DeltaProducts::WeightGradient(Context& context, const Tensor& x, const Ou
       WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
           context.stream, {.x = x, .dy = own, .dweight = gradient, .accumulate = false}));
       CountWork(context.profiler, 2.0 * static_cast<double>(x.shape().Rows() * to.columns * in_));
-      Tensor storage;
-      WEFT_ASSIGN_OR_RETURN(const TensorView weight, WeightOf(context, *output, storage));
-      WEFT_RETURN_IF_ERROR(output->derivation->Gradients(context, weight, gradient, to));
+      WEFT_RETURN_IF_ERROR(
+          output->derivation->Gradients(context, parameters_->value(output->weight), gradient, to));
     }
     if (!to.dweight && !to.dbias) continue;
     WEFT_RETURN_IF_ERROR(

@@ -39,8 +39,6 @@ class DeltaProducts : public WeightProducts {
     int64_t weight = 0;                              ///< Its index.
     std::unique_ptr<DerivedWeight> derivation = {};  ///< None: it has no adapter.
   };
-  /// The weight of an output in f32, which `storage` may hold.
-  Result<TensorView> WeightOf(Context& context, const Output& output, Tensor& storage) const;
   /// All of W', [out, in] f32.
   Result<Tensor> Derive(Context& context, Component component) const;
 

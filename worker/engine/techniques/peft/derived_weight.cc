@@ -212,10 +212,9 @@ class Oft : public DerivedWeight {
     WEFT_ASSIGN_OR_RETURN(const Tensor blocks, NewMatrix(context, derived.shape[1], size_));
     WEFT_RETURN_IF_ERROR(
         kernels::CayleyForward(context.stream, {parameters_->value(index_), blocks}));
-    WEFT_ASSIGN_OR_RETURN(const Tensor weight, NewMatrix(context, derived.shape[0], size_));
     for (int64_t at = 0; at < derived.shape[1]; at += size_) {
       WEFT_ASSIGN_OR_RETURN(const Operand block, Operand::Of(context, blocks.Rows(at, size_)));
-      WEFT_RETURN_IF_ERROR(CopyRows(context.stream, ColumnsOf(derived, at), weight));
+      WEFT_ASSIGN_OR_RETURN(const Tensor weight, InF32(context, ColumnsOf(derived, at)));
       WEFT_RETURN_IF_ERROR(kernels::LinearForward(
           context.stream,
           {.x = weight, .weight = block.get(), .y = ColumnsOf(derived, at), .accumulate = true}));
@@ -229,8 +228,9 @@ class Oft : public DerivedWeight {
     if (!dq) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(const Tensor dblocks, NewMatrix(context, weight.shape[1], size_));
     for (int64_t at = 0; at < weight.shape[1]; at += size_) {
+      WEFT_ASSIGN_OR_RETURN(const Tensor own, InF32(context, ColumnsOf(weight, at)));
       WEFT_RETURN_IF_ERROR(
-          kernels::LinearBackwardWeight(context.stream, {.x = ColumnsOf(weight, at),
+          kernels::LinearBackwardWeight(context.stream, {.x = own,
                                                          .dy = gradient.Columns(at, size_),
                                                          .dweight = dblocks.Rows(at, size_),
                                                          .accumulate = false}));
@@ -241,7 +241,8 @@ class Oft : public DerivedWeight {
 
  private:
   TensorView ColumnsOf(TensorView matrix, int64_t begin) const {
-    matrix.data = matrix.As<float>() + begin;
+    matrix.data =
+        static_cast<char*>(matrix.data) + static_cast<size_t>(begin) * DTypeSize(matrix.dtype);
     matrix.shape = {matrix.shape[0], size_};
     return matrix;
   }

@@ -18,7 +18,7 @@ class DerivedWeight {
   virtual Status Derive(Context& context, const TensorView& derived) const = 0;
 
   /// The gradients of the tensors that `to.dtensors` has a place for, from that of the matrix,
-  /// which may be overwritten. `weight` is W. Both are f32 and contiguous.
+  /// which is f32 and contiguous. `weight` is W, as it is stored.
   virtual Status Gradients(Context& context, const TensorView& weight, const Tensor& gradient,
                            const WeightGradientTarget& to) const = 0;
 };

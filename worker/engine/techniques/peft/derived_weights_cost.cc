@@ -70,6 +70,21 @@ bool IsFirstTarget(const ModelSpec& model, const ParameterInfo& weight) {
   return false;
 }
 
+/// An operand of f32 products [rows, columns], and its copy in whole blocks of 64 rows.
+int64_t OperandNumbers(int64_t rows, int64_t columns) {
+  return (rows + (rows + 63) / 64 * 64) * columns;
+}
+
+/// Numbers that DerivedWeight::Gradients wants at a time.
+int64_t NumbersOnTheWay(const PeftSpec& spec, const ParameterInfo& weight) {
+  const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
+  if (spec.method == "loha") return weight.Elements() + OperandNumbers(rank, in);
+  if (spec.method == "vera") return 2 * out * rank + OperandNumbers(rank, in);
+  if (spec.method == "oft") return (in + out) * spec.oft_block_size;
+  const KroneckerSizes sizes = KroneckerOf(spec, weight);
+  return weight.Elements() + OperandNumbers(1, sizes.out[1] * sizes.in[1]);
+}
+
 }  // namespace
 
 bool DerivesWeights(const PeftSpec& spec) {
@@ -105,7 +120,7 @@ std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const Paramet
     info.adapter = side;
     info.products = 0;
     info.read_directly = true;
-    info.multiplied_again = true;  // the gradient of the weight
+    info.multiplied_again = tensors.size() == 1;  // of each weight one gradient
   };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
@@ -150,7 +165,8 @@ int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
   ForEachLayer(model, [&](const Layer& layer) {
     for (const ParameterInfo& weight : layer.targets) {
       const bool of_mlp = IsMlp(weight.role);
-      if (of_mlp == (sub_layer == SubLayer::kMlp)) most = std::max(most, 2 * weight.Elements());
+      if (of_mlp != (sub_layer == SubLayer::kMlp)) continue;
+      most = std::max(most, weight.Elements() + NumbersOnTheWay(model.peft, weight));
     }
   });
   return most;

@@ -41,7 +41,7 @@ std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const Paramet
 Status CheckDerivation(const PeftSpec& spec, const ParameterInfo& weight);
 
 /// Numbers of f32 that the gradients of an adapter in this sub-layer want at most: that of its
-/// weight, and as many on the way to those of its tensors.
+/// weight, and what is on the way to those of its tensors.
 int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer);
 
 /// Numbers of the layers with adapters (TechniqueCost::DerivedNumbers): all together, or of the
