@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/techniques/peft/derived_weights_cost.h"
 
 namespace weft::engine {
 
@@ -14,7 +15,13 @@ DeltaProducts::DeltaProducts(const LinearLayer& layer, const PeftSpec& spec)
       bias_(layer.adds_bias ? layer.bias : -1) {
   for (const OutputWeight& weight : layer.weights) {
     Output output{.column = out_, .columns = weight.rows, .weight = weight.first};
-    if (weight.adapters > 0) output.derivation = NewDerivedWeight(layer, spec, weight);
+    if (weight.adapters > 0) {
+      ParameterInfo info;
+      info.name = (*parameters_)[weight.first_adapter].adapter_of;
+      info.shape = {weight.rows, in_};
+      output.derivation = NewDerivedWeight(layer, spec, weight);
+      for (const Gemm& product : DerivationProducts(spec, info)) output.flops += product.Flops();
+    }
     out_ += weight.rows;
     outputs_.push_back(std::move(output));
   }
@@ -26,7 +33,9 @@ Result<Tensor> DeltaProducts::Derive(Context& context, Component component) cons
     const Tensor own = derived.Rows(output.column, output.columns);
     WEFT_RETURN_IF_ERROR(kernels::AddScaled(
         context.stream, {.x = parameters_->value(output.weight), .y = own, .keep = 0}));
-    if (output.derivation) WEFT_RETURN_IF_ERROR(output.derivation->Derive(context, own));
+    if (!output.derivation) continue;
+    WEFT_RETURN_IF_ERROR(output.derivation->Derive(context, own));
+    CountWork(context.profiler, output.flops);
   }
   return derived;
 }

@@ -38,6 +38,7 @@ class DeltaProducts : public WeightProducts {
     int64_t columns = 0;
     int64_t weight = 0;                              ///< Its index.
     std::unique_ptr<DerivedWeight> derivation = {};  ///< None: it has no adapter.
+    double flops = 0;                                ///< Of making what the adapter adds.
   };
   /// All of W', [out, in] f32.
   Result<Tensor> Derive(Context& context, Component component) const;

@@ -1,5 +1,7 @@
 // Products with weights that are derived from others, against float64, finite differences and the
 // network without adapters.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,9 +14,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/formats/peft_adapter.h"
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/models/weights.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/derived_weights_cost.h"
@@ -359,6 +363,50 @@ TEST(DeltaProductsTest, ParametersAreThoseThatAreCounted) {
         EXPECT_GT(trained, 0);
       }
     }
+  }
+}
+
+TEST(DeltaProductsTest, FoldersOfPeftHaveTheSameNetwork) {
+  auto batch = RandomTokens(TinyModel().vocab_size, TinyModel().context).Get(3, 0, 2);
+  ASSERT_TRUE(batch.ok());
+  const std::string folder = ::testing::TempDir() + "peft_derived_" + std::to_string(getpid());
+  for (const Method& method : Methods()) {
+    SCOPED_TRACE(method.name);
+    ModelSpec model = ModelOf(method);
+    model.family = "llama";
+    if (model.peft.method == "oft") model.peft.oft_block_size = 8;
+    TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+    Perturb(run, 0.1);
+    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model, "").ok());
+    ModelSpec read = WithoutPeft(model);
+    auto peft = ReadAdapterConfig(Env::Posix(), folder, read);
+    ASSERT_TRUE(peft.ok()) << peft.status().message();
+    read.peft = *peft;
+    TinyRun again(read, ModelOptionsOf(TinyPlan("fp32")));
+    EXPECT_NE(again.Logits(*batch), run.Logits(*batch));
+    ASSERT_TRUE(ImportAdapterWeights(Env::Posix(), folder, *again.model).ok());
+    ASSERT_TRUE(again.model->Pack(again.context).ok());
+    EXPECT_EQ(again.Logits(*batch), run.Logits(*batch));
+  }
+}
+
+TEST(DeltaProductsTest, TheWorkOfPackingIsThatOfTheCostModel) {
+  CountingTokens tokens(7, 16);
+  for (const Method& method : Methods()) {
+    SCOPED_TRACE(method.name);
+    JobSpec job = TinyJob(4);
+    job.model = ModelOf(method);
+    if (job.model.peft.method == "oft") job.model.peft.oft_block_size = 8;
+    TinyTraining run(job, TinyPlan("fp32"), tokens);
+    run.Step();
+    Profiler profiler;
+    run.context.profiler = &profiler;
+    run.Step();
+    run.context.profiler = nullptr;
+    const StepWork work = StepWorkOf(ShapeOf(job), job.train);
+    EXPECT_GT(work.f32_numbers, 0);
+    EXPECT_GT(work.Flops(), 0);
+    EXPECT_EQ(profiler.entries().at("pack weights").flops, work.Flops());
   }
 }
 

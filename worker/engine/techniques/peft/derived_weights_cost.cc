@@ -1,6 +1,7 @@
 #include "worker/engine/techniques/peft/derived_weights_cost.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "common/model/model_sizes.h"
@@ -170,6 +171,42 @@ int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
     }
   });
   return most;
+}
+
+std::vector<Gemm> DerivationProducts(const PeftSpec& spec, const ParameterInfo& weight) {
+  constexpr std::string_view kName = "adapter";
+  const auto product = [&](int64_t m, int64_t n, int64_t k, int64_t count) {
+    return Gemm{kName, GemmPass::kForward, m, n, k, count};
+  };
+  const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
+  if (spec.method == "loha") return {product(out, in, rank, 2)};
+  if (spec.method == "vera") return {product(out, in, rank, 1)};
+  if (spec.method == "oft") {
+    return {product(out, spec.oft_block_size, spec.oft_block_size, in / spec.oft_block_size)};
+  }
+  const KroneckerSizes sizes = KroneckerOf(spec, weight);
+  std::vector<Gemm> products = {
+      product(sizes.out[0] * sizes.in[0], sizes.out[1] * sizes.in[1], 1, 1)};
+  for (size_t i = 0; i < 2; ++i) {
+    if (sizes.factored[i]) products.push_back(product(sizes.out[i], sizes.in[i], rank, 1));
+  }
+  return products;
+}
+
+// W is read once, and W' written, read again and packed. The rest are passes over matrices of its
+// size on the way.
+void AddDerivingWork(const ModelSpec& model, StepWork& work) {
+  const std::string& method = model.peft.method;
+  const double passes = method == "loha" ? 8 : method == "lokr" ? 6 : method == "oft" ? 4 : 2;
+  ForEachLayer(model, [&](const Layer& layer) {
+    work.parameter_numbers += static_cast<double>(layer.numbers);
+    work.f32_numbers += 2 * static_cast<double>(layer.numbers);
+    for (const ParameterInfo& weight : layer.targets) {
+      work.f32_numbers += passes * static_cast<double>(weight.Elements());
+      const std::vector<Gemm> products = DerivationProducts(model.peft, weight);
+      work.products.insert(work.products.end(), products.begin(), products.end());
+    }
+  });
 }
 
 int64_t DerivedNumbersOf(const ModelSpec& model) {

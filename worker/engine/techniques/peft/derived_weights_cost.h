@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/model/parameter_info.h"
-#include "common/model/sub_layer.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/model_spec.h"
 #include "common/status.h"
 
@@ -43,6 +43,12 @@ Status CheckDerivation(const PeftSpec& spec, const ParameterInfo& weight);
 /// Numbers of f32 that the gradients of an adapter in this sub-layer want at most: that of its
 /// weight, and what is on the way to those of its tensors.
 int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer);
+
+/// The products in f32 that make what an adapter adds to `weight`, once an update.
+std::vector<Gemm> DerivationProducts(const PeftSpec& spec, const ParameterInfo& weight);
+
+/// Adds those of all adapters, and the numbers that they read and write.
+void AddDerivingWork(const ModelSpec& model, StepWork& work);
 
 /// Numbers of the layers with adapters (TechniqueCost::DerivedNumbers): all together, or of the
 /// largest one.

@@ -344,6 +344,10 @@ class PeftCost : public TechniqueCost {
     return most;
   }
 
+  void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
+    if (DerivesWeights(shape.spec.peft)) AddDerivingWork(shape.spec, work);
+  }
+
   int64_t DerivedNumbers(const ModelSpec& model) const override {
     return DerivesWeights(model.peft) ? DerivedNumbersOf(model) : 0;
   }
