@@ -138,7 +138,7 @@ std::vector<Way> Ways() {
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
-      {.name = "veraAndZero2", .data = 2, .zero_stage = 2, .peft = "vera"},
+      {.name = "vera", .data = 2, .peft = "vera"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
