@@ -180,6 +180,7 @@ JobSpec JobOfWay(const Way& way) {
     peft.method = way.peft == "dora" ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
     if (way.peft != "ia3") peft.target_modules = {"all-linear"};
+    if (way.peft == "vera") peft.rank = 16;  // vectors of whole lines
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
