@@ -20,8 +20,16 @@ namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kWrapped = ".base_layer";  // what peft puts into names of adapted layers
-constexpr std::array<std::string_view, 5> kTensors = {
-    ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", ".ia3_l", ".miss_block"};
+constexpr std::array<std::string_view, 18> kTensors = {
+    ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector",
+    ".hada_w1_a",     ".hada_w1_b",     ".hada_w2_a",
+    ".hada_w2_b",     ".lokr_w1",       ".lokr_w1_a",
+    ".lokr_w1_b",     ".lokr_w2",       ".lokr_w2_a",
+    ".lokr_w2_b",     ".oft_R.weight",  ".vera_lambda_b",
+    ".vera_lambda_d", ".ia3_l",         ".miss_block"};
+/// Of tensors that all adapters share, instead of kPrefix.
+constexpr std::string_view kSharedPrefix = "base_model.";
+constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 constexpr char kWeightsName[] = "adapter_model.safetensors";
 
 /// The layer that a tensor of the file adapts; "": none.
@@ -34,12 +42,25 @@ std::string LayerOfTensor(const std::string& name) {
   return "";
 }
 
+/// The name in files of a tensor of adapters.
+std::string FileNameOf(const std::string& parameter) {
+  const bool shared = std::find(kShared.begin(), kShared.end(), parameter) != kShared.end();
+  return std::string(shared ? kSharedPrefix : kPrefix) + parameter;
+}
+
+bool IsShared(const std::string& name) {
+  return name.starts_with(kSharedPrefix) &&
+         std::find(kShared.begin(), kShared.end(), name.substr(kSharedPrefix.size())) !=
+             kShared.end();
+}
+
 /// The layers that the file adapts. Other tensors must be some of the model's own.
 Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
   const std::set<std::string> known = LinearLayers(model, /*adapted=*/false);
   std::set<std::string> own, layers;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) own.insert(tensor.name);
   for (const SafetensorsView& tensor : file.tensors()) {
+    if (IsShared(tensor.name)) continue;
     const std::string layer = LayerOfTensor(tensor.name);
     if (known.contains(layer)) {
       layers.insert(layer);
@@ -105,8 +126,7 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
   std::vector<HuggingFaceTensor> tensors;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (parameter.adapter == AdapterSide::kNone) continue;
-    tensors.push_back(
-        {std::string(kPrefix) + parameter.name, parameter.name, parameter.shape, false, {}});
+    tensors.push_back({FileNameOf(parameter.name), parameter.name, parameter.shape, false, {}});
     SetFileShape(parameter, tensors.back());
   }
   AddSavedTensors(model, tensors);

@@ -92,13 +92,34 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
   EXPECT_EQ(ia3.method, "ia3");
   EXPECT_THAT(ia3.feedforward_modules, ElementsAre("down_proj"));
   EXPECT_EQ(AdaptedModel("llama/miss").peft.method, "miss");
+  const PeftSpec loha = AdaptedModel("llama/loha").peft;
+  EXPECT_EQ(loha.method, "loha");
+  EXPECT_EQ(loha.rank, 3);
+  EXPECT_EQ(loha.alpha, 6);
+  EXPECT_EQ(loha.rank_pattern.at("down_proj"), 2);
+  EXPECT_EQ(loha.alpha_pattern.at("v_proj"), 3);
+  const PeftSpec lokr = AdaptedModel("llama/lokr").peft;
+  EXPECT_EQ(lokr.method, "lokr");
+  EXPECT_TRUE(lokr.decompose_both);
+  EXPECT_EQ(lokr.decompose_factor, -1);
+  EXPECT_EQ(AdaptedModel("bert_mlm/lokr").peft.decompose_factor, 4);
+  const PeftSpec oft = AdaptedModel("llama/oft").peft;
+  EXPECT_EQ(oft.method, "oft");
+  EXPECT_EQ(oft.oft_block_size, 8);
+  const PeftSpec vera = AdaptedModel("gpt2/vera").peft;
+  EXPECT_EQ(vera.method, "vera");
+  EXPECT_EQ(vera.rank, 4);
+  EXPECT_EQ(vera.d_initial, 0.1);
+  EXPECT_THAT(vera.modules_to_save, ElementsAre("*.bias"));
 }
 
 TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
   for (const std::string adapter :
-       {"gpt2/lora", "gpt2/dora", "gpt2/ia3", "gpt2/bias", "llama/lora", "llama/patterns",
-        "llama/dora", "llama/pissa", "llama/olora", "llama/ia3", "llama/miss", "bert_mlm/lora",
-        "bert_mlm/ia3", "vit/lora", "vit/miss"}) {
+       {"gpt2/lora",      "gpt2/dora",     "gpt2/ia3",     "gpt2/bias",   "llama/lora",
+        "llama/patterns", "llama/dora",    "llama/pissa",  "llama/olora", "llama/ia3",
+        "llama/miss",     "bert_mlm/lora", "bert_mlm/ia3", "vit/lora",    "vit/miss",
+        "llama/loha",     "llama/lokr",    "llama/oft",    "llama/vera",  "gpt2/vera",
+        "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft"}) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;
@@ -134,19 +155,32 @@ TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
     EXPECT_EQ(read, values);
     auto text = ReadFile(env, kConfig);
     const Json config = *ParseJson(*text);
-    if (model.peft.method != "miss") {
-      EXPECT_EQ(config["fan_in_fan_out"], adapter.starts_with("gpt2"));
-    }
     EXPECT_EQ(config["base_model_name_or_path"], "base");
+    // All that it says of itself peft says, too, with the same values but for how targets are
+    // named.
+    const Json of_library = *ParseJson(FileOf(adapter, "adapter_config.json"));
+    for (const auto& [key, value] : config.items()) {
+      ASSERT_TRUE(of_library.contains(key)) << key;
+      const bool named = key == "target_modules" || key == "feedforward_modules" ||
+                         key == "layers_to_transform" || key == "base_model_name_or_path" ||
+                         key == "task_type";
+      if (named) continue;
+      EXPECT_EQ(value, of_library[key]) << key;
+    }
   }
 }
 
-/// gpt2's adapter, changed.
+/// An adapter, changed.
 struct Folder {
   FaultEnv env;
-  ModelSpec base = BaseOf("gpt2");
-  Json config = *ParseJson(FileOf("gpt2/lora", "adapter_config.json"));
-  std::string weights = FileOf("gpt2/lora", "adapter_model.safetensors");
+  ModelSpec base;
+  Json config;
+  std::string weights;
+
+  explicit Folder(const std::string& adapter = "gpt2/lora")
+      : base(BaseOf(adapter)),
+        config(*ParseJson(FileOf(adapter, "adapter_config.json"))),
+        weights(FileOf(adapter, "adapter_model.safetensors")) {}
 
   /// What reading it says.
   std::string Refusal() {
@@ -190,7 +224,8 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   }
   Folder other;
   other.config["peft_type"] = "HRA";
-  EXPECT_THAT(other.Refusal(), HasSubstr("peft_type \"HRA\"; LORA, IA3 and MISS are imported"));
+  EXPECT_THAT(other.Refusal(), HasSubstr("peft_type \"HRA\"; LORA, LOHA, LOKR, OFT, VERA, "
+                                         "IA3 and MISS are imported"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
@@ -241,13 +276,88 @@ TEST(PeftAdapter, TensorsThatDoNotFitAreRefusedByName) {
   EXPECT_THAT(broken.Refusal(), HasSubstr("holds NaN or infinite numbers"));
 }
 
-TEST(PeftAdapter, CutAndChangedFilesAreRefused) {
-  const std::string whole = FileOf("gpt2/lora", "adapter_model.safetensors");
-  for (size_t size = 0; size < whole.size(); size += 1 + size / 8) {
-    Folder folder;
-    folder.weights.resize(size);
-    EXPECT_NE(folder.Refusal(), "") << size;
+TEST(PeftAdapter, SettingsOfDerivedWeightsThatAreNotComputedAreRefusedByName) {
+  const struct {
+    const char* adapter;
+    const char* key;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"llama/loha", "rank_dropout", 0.1, "rank_dropout 0.1, which is not computed"},
+      {"llama/loha", "use_effective_conv2d", true, "which is not computed"},
+      {"llama/loha", "alpha", "8", "has alpha \"8\", which is no number"},
+      {"llama/lokr", "module_dropout", 0.5, "module_dropout 0.5, which is not computed"},
+      {"llama/lokr", "rank_dropout_scale", true, "which is not computed"},
+      {"llama/lokr", "decompose_both", 1, "which is neither true nor false"},
+      {"llama/lokr", "decompose_factor", -2, "which is no whole number from -1 to 131072"},
+      {"llama/lokr", "decompose_factor", 2, "model.peft asks for"},
+      {"llama/lokr", "decompose_both", false, "model.peft asks for"},
+      {"llama/oft", "r", 4, "has r 4, which is not computed"},
+      {"llama/oft", "coft", true, "coft true, which is not computed"},
+      {"llama/oft", "block_share", true, "block_share true, which is not computed"},
+      {"llama/oft", "use_cayley_neumann", false, "use_cayley_neumann false, which is not"},
+      {"llama/oft", "num_cayley_neumann_terms", 6, "num_cayley_neumann_terms 6, which is not"},
+      {"llama/oft", "bias", "oft_only", "bias \"oft_only\", which is not computed"},
+      {"llama/oft", "oft_block_size", 1, "which is no whole number from 2 to 4096"},
+      {"llama/oft", "oft_block_size", 16, "is F32 [4, 28], but the model needs F32 [2, 120]"},
+      {"llama/vera", "vera_dropout", 0.1, "vera_dropout 0.1, which is not computed"},
+      {"llama/vera", "save_projection", false, "hint: save it with save_projection true"},
+      {"llama/vera", "d_initial", "0", "which is no number from -10 to 10"},
+      {"llama/vera", "r", 6, "is F32 [5], but the model needs F32 [6]"},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(std::string(each.adapter) + " " + each.key + " " + each.value.dump());
+    EXPECT_EQ(Folder(each.adapter).Refusal(), "");
+    Folder folder(each.adapter);
+    folder.config[each.key] = each.value;
+    EXPECT_THAT(folder.Refusal(), HasSubstr(each.message));
   }
+  // What peft took before it had the series.
+  Folder before("llama/oft");
+  before.config.erase("use_cayley_neumann");
+  EXPECT_THAT(before.Refusal(), HasSubstr("use_cayley_neumann false, which is not computed"));
+}
+
+TEST(PeftAdapter, SharedFactorsMustBeThere) {
+  using Tensors = std::vector<SafetensorsTensor>;
+  Folder missing("llama/vera");
+  missing.Change([](Tensors& all) {
+    std::erase_if(all, [](const SafetensorsTensor& each) { return each.name.ends_with("vera_A"); });
+  });
+  EXPECT_THAT(missing.Refusal(), HasSubstr("has no tensor 'base_model.vera_A'"));
+  // Of another method, which has none.
+  Folder other("llama/lora");
+  other.Change([](Tensors& all) {
+    SafetensorsTensor more = all.front();
+    more.name = "base_model.vera_A";
+    all.push_back(more);
+  });
+  EXPECT_THAT(other.Refusal(), HasSubstr("'base_model.vera_A', which model.peft does not have"));
+}
+
+TEST(PeftAdapter, PeftHasNoSuchAdaptersOfAGpt2) {
+  for (const char* method : {"loha", "lokr", "oft"}) {
+    ModelSpec model = BaseOf("gpt2");
+    model.peft.method = method;
+    FaultEnv env;
+    const Status written = ExportAdapter(
+        env, "/adapter", model, "", [](const HuggingFaceTensor&) -> Result<std::span<const float>> {
+          return InternalError("is not asked for");
+        });
+    EXPECT_THAT(written.message(), HasSubstr("for the layers of a gpt2 (Conv1D); hint: "));
+  }
+}
+
+TEST(PeftAdapter, CutAndChangedFilesAreRefused) {
+  for (const char* adapter : {"gpt2/lora", "llama/loha", "llama/lokr", "llama/oft", "llama/vera"}) {
+    const size_t whole = Folder(adapter).weights.size();
+    for (size_t size = 0; size < whole; size += 1 + size / 8) {
+      Folder folder(adapter);
+      folder.weights.resize(size);
+      EXPECT_NE(folder.Refusal(), "") << adapter << " " << size;
+    }
+  }
+  const std::string whole = FileOf("gpt2/lora", "adapter_model.safetensors");
   for (const char* text : {"", "[]", "{", "3", "{\"r\": 4}", "{\"peft_type\": 3}"}) {
     FaultEnv env;
     ASSERT_TRUE(env.CreateDirs("/adapter").ok());

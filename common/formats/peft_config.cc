@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/formats/peft_derived.h"
+#include "common/formats/peft_fields.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -18,10 +20,15 @@ constexpr char kEveryBias[] = "*.bias";
 
 /// Keys of the configurations that are read, or change nothing in what is computed.
 const std::set<std::string_view>& KnownKeys() {
-  static const std::set<std::string_view> keys = {"alpha_pattern",
+  static const std::set<std::string_view> keys = {"alpha",
+                                                  "alpha_pattern",
                                                   "auto_mapping",
                                                   "base_model_name_or_path",
                                                   "bias",
+                                                  "d_initial",
+                                                  "decompose_both",
+                                                  "decompose_factor",
+                                                  "eps",
                                                   "exclude_modules",
                                                   "fan_in_fan_out",
                                                   "feedforward_modules",
@@ -39,15 +46,20 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "mini_r",
                                                   "miss_dropout",
                                                   "modules_to_save",
+                                                  "num_cayley_neumann_terms",
+                                                  "oft_block_size",
                                                   "peft_type",
                                                   "peft_version",
+                                                  "projection_prng_key",
                                                   "qalora_group_size",
                                                   "r",
                                                   "rank_pattern",
                                                   "revision",
                                                   "runtime_config",
+                                                  "save_projection",
                                                   "target_modules",
                                                   "task_type",
+                                                  "use_cayley_neumann",
                                                   "use_dora",
                                                   "use_rslora"};
   return keys;
@@ -55,23 +67,9 @@ const std::set<std::string_view>& KnownKeys() {
 
 const std::map<std::string, std::string>& Methods() {
   static const std::map<std::string, std::string> methods = {
-      {"LORA", "lora"}, {"IA3", "ia3"}, {"MISS", "miss"}};
+      {"LORA", "lora"}, {"LOHA", "loha"}, {"LOKR", "lokr"}, {"OFT", "oft"},
+      {"VERA", "vera"}, {"IA3", "ia3"},   {"MISS", "miss"}};
   return methods;
-}
-
-bool IsUnset(const Json& value) {
-  return value.is_null() || value == false ||
-         ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
-}
-
-std::string Has(const std::string& key, const Json& value) {
-  return std::string(kPeftConfigName) + " has " + key + " " + value.dump();
-}
-
-Status NotComputed(const std::string& key, const Json& value) {
-  return InvalidError(Has(key, value) +
-                      ", which is not computed; hint: merge the adapter into its model with peft "
-                      "(merge_and_unload) and import that");
 }
 
 Status CheckKeys(const Json& config) {
@@ -84,47 +82,12 @@ Status CheckKeys(const Json& config) {
   return OkStatus();
 }
 
-Status ReadFlag(const Json& config, const std::string& key, bool& flag) {
-  const Json value = config.value(key, Json(false));
-  if (!value.is_boolean()) {
-    return InvalidError(Has(key, value) + ", which is neither true nor false");
-  }
-  flag = value.get<bool>();
-  return OkStatus();
-}
-
-Result<int64_t> RankFrom(const std::string& key, const Json& rank) {
-  constexpr int64_t kMost = 4096;  // as model.peft.rank
-  if (rank.is_number_integer() && rank >= 1 && rank <= kMost) return rank.get<int64_t>();
-  return InvalidError(Has(key, rank) + ", which is no number from 1 to " + std::to_string(kMost));
-}
-
-Result<double> AlphaFrom(const std::string& key, const Json& alpha) {
-  if (alpha.is_number() && alpha >= 0 && alpha <= 1e6) return alpha.get<double>();
-  return InvalidError(Has(key, alpha) + ", which is no number from 0 to 1000000");
-}
-
-/// Reads a map of patterns by `from`.
-template <class T, class From>
-Status ReadPatterns(const Json& config, const std::string& key, const From& from,
-                    std::map<std::string, T>& patterns) {
-  const Json object = config.value(key, Json());
-  if (IsUnset(object)) return OkStatus();
-  if (!object.is_object()) return InvalidError(Has(key, object) + ", which is no object");
-  for (const auto& [pattern, value] : object.items()) {
-    WEFT_ASSIGN_OR_RETURN(patterns[pattern], from(key + "." + pattern, value));
-    const Result<bool> regular = FullMatch(pattern, "");
-    if (!regular.ok()) return regular.status();
-  }
-  return OkStatus();
-}
-
 Status ReadNames(const Json& config, const std::string& key, std::vector<std::string>& names) {
   const Json list = config.value(key, Json());
   if (list.is_null()) return OkStatus();
   if (!list.is_array()) return NotComputed(key, list);
   for (const Json& name : list) {
-    if (!name.is_string()) return InvalidError(Has(key, list) + ", which is no list of names");
+    if (!name.is_string()) return InvalidError(HasField(key, list) + ", which is no list of names");
     names.push_back(name.get<std::string>());
   }
   return OkStatus();
@@ -219,12 +182,17 @@ void AddTargets(const ModelSpec& model, Json& config) {
   }
 }
 
+/// Whether a configuration of the method says which biases are trained.
+bool HasBiasField(const std::string& method) {
+  return method == "lora" || method == "miss" || method == "oft" || method == "vera";
+}
+
 /// What the configuration has of modules_to_save, and as `bias`.
 Status AddSaved(const ModelSpec& model, Json& config) {
   config["bias"] = "none";
   config["modules_to_save"] = Json();
   for (const std::string& module : model.peft.modules_to_save) {
-    if (module == kEveryBias && model.peft.method == "lora") {
+    if (module == kEveryBias && HasBiasField(model.peft.method)) {
       config["bias"] = "all";
     } else if (module.find('*') != std::string::npos) {
       return InvalidError("peft has no pattern '" + module +
@@ -303,13 +271,15 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   const Json type = config.value("peft_type", Json());
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
-    return InvalidError(Has("peft_type", type) + "; LORA, IA3 and MISS are imported");
+    return InvalidError(HasField("peft_type", type) +
+                        "; LORA, LOHA, LOKR, OFT, VERA, IA3 and MISS are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
+  if (IsDerivedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadDerived(config, spec));
   if (spec.method == "ia3") {
     WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
   }
@@ -333,6 +303,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
     AddIa3(model, config);
   } else if (model.peft.method == "miss") {
     AddMiss(model.peft, config);
+  } else if (IsDerivedMethod(model.peft.method)) {
+    WEFT_RETURN_IF_ERROR(AddDerived(model, config));
   } else {
     return InvalidError(
         "the model has no adapter to write; hint: --format hf, or train one with model.peft");
@@ -341,10 +313,14 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
   config["task_type"] = task.empty() ? Json() : Json(task);
   config["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
   config["inference_mode"] = true;
-  if (model.peft.method != "miss") config["fan_in_fan_out"] = model.family == "gpt2";
+  const std::string& method = model.peft.method;
+  if (method != "miss" && method != "loha" && method != "lokr") {
+    config["fan_in_fan_out"] = model.family == "gpt2";
+  }
   WEFT_RETURN_IF_ERROR(AddSaved(model, config));
-  if (model.peft.method == "ia3") config.erase("bias");
+  if (!HasBiasField(method)) config.erase("bias");
   AddTargets(model, config);
+  if (method == "ia3") config.erase("layers_to_transform");
   return config;
 }
 

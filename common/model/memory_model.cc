@@ -161,8 +161,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
   const int64_t values =
       HostValueBytes(inputs) + KeptValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
-  memory.parameters_bytes = values + PackedBytes(inputs) + FormatStateBytes(inputs) +
-                            TechniqueProductBytes(inputs) + DequantizedBytes(inputs);
+  memory.parameters_bytes = values + PackedBytes(inputs) + DerivedBytes(inputs) +
+                            DequantizedBytes(inputs) + FormatStateBytes(inputs) +
+                            TechniqueProductBytes(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);

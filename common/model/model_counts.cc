@@ -77,6 +77,14 @@ struct BlockProduct {
   int64_t forward = 0, input = 0, weight = 0;
 };
 
+/// The weight of a block that it has this besides.
+const ParameterInfo& WeightOf(const std::vector<ParameterInfo>& block,
+                              const ParameterInfo& adapter) {
+  return *std::find_if(block.begin(), block.end(), [&](const ParameterInfo& weight) {
+    return weight.name == adapter.adapter_of;
+  });
+}
+
 /// The products of the layers with roles that `which` says, of weights and of what is in their
 /// place or besides. `without_input`: of the first layers that have a backward pass, those whose
 /// input has no gradient.
@@ -103,7 +111,16 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       if (trained) product.weight += times;
     };
     for (const ParameterInfo& parameter : block) {
-      if (!parameter.matrix() || !which(parameter.role)) continue;
+      if (!which(parameter.role)) continue;
+      if (parameter.products == 0) {
+        // Of what it is besides the gradient is computed, whether that is trained or not.
+        if (!parameter.multiplied_again || parameter.frozen) continue;
+        const ParameterInfo& weight = WeightOf(block, parameter);
+        add(weight.shape[0], weight.shape[1], 0, false, false, false);
+        ++products.at({weight.shape[0], weight.shape[1]}).weight;
+        continue;
+      }
+      if (!parameter.matrix()) continue;
       if (!parameter.in_place_of.empty()) {
         add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products, input,
             !parameter.frozen, parameter.multiplied_again);

@@ -7,6 +7,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/streamed_units.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -230,6 +231,15 @@ int64_t FormatStateBytes(const MemoryInputs& inputs) {
   if (inputs.format() == nullptr) return 0;
   const FormatBlocks& blocks = inputs.format_blocks;
   return blocks.Of(DistinctBlocks(inputs.shape.spec)) * blocks.state_bytes;
+}
+
+// Where products are of the type that is stored, PackedBytes has nothing of these.
+int64_t DerivedBytes(const MemoryInputs& inputs) {
+  const int64_t numbers = DerivedNumbers(inputs.shape.spec);
+  if (!inputs.OnCuda()) return inputs.products == ProductKind::kTiles ? 0 : kF32 * numbers;
+  const DType products = inputs.precision->products;
+  const bool stored = products == DType::kF32 || products == inputs.precision->matrices;
+  return stored ? ElementBytes(products) * numbers : 0;
 }
 
 int64_t PackedBytes(const MemoryInputs& inputs) {

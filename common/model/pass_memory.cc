@@ -149,7 +149,8 @@ struct ProductBytes {
   static ProductNumbers Of(const MemoryInputs& inputs, SubLayer sub_layer) {
     const int64_t bytes = inputs.micro_batch * inputs.sequence_length * ElementOf(inputs);
     const ProductNumbers numbers = WorkspaceOfProducts(inputs.shape.spec, sub_layer);
-    return {bytes * numbers.forward, bytes * numbers.backward, bytes * numbers.deferred};
+    return {bytes * numbers.forward, bytes * numbers.backward, bytes * numbers.deferred,
+            kF32 * numbers.weights};
   }
 };
 
@@ -199,9 +200,9 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   // The gradient of a scaled branch is not that of the stream.
   const int64_t branch = ScalesBranches(model) ? size.row : 0;
   const ProductBytes products(inputs);
-  return {mlp_backward + products.mlp.backward + branch,
-          reading + products.attention.backward + branch,
-          size.row + size.qkv + attending + products.attention.backward + branch, attending};
+  const int64_t attention = products.attention.backward + products.attention.weights + branch;
+  return {mlp_backward + products.mlp.backward + products.mlp.weights + branch, reading + attention,
+          size.row + size.qkv + attending + attention, attending};
 }
 
 /// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.

@@ -31,6 +31,14 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
   return {};
 }
 
+int64_t DerivedNumbers(const ModelSpec& model) {
+  int64_t numbers = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    numbers += technique->DerivedNumbers(model);
+  }
+  return numbers;
+}
+
 bool FreezesAny(const ModelSpec& model) {
   return !model.freeze.empty() ||
          std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
@@ -58,6 +66,7 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
     sum.forward += own.forward;
     sum.backward += own.backward;
     sum.deferred += own.deferred;
+    sum.weights += own.weights;
   }
   return sum;
 }

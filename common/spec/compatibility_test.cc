@@ -185,6 +185,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.freeze = {"*.0.*"};
        }},
       {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "ia3"; }},
+      {FeatureOf("peft", 2), [](JobSpec& job) { job.model.peft.method = "vera"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -193,6 +193,9 @@ TEST_F(KernelsOnCuda, AttentionByCudnnIsRecordedInGraphs) {
 TEST_F(KernelsOnCuda, BlockSparse) {
   EXPECT_EQ(Failures(testing::BlockSparseCases()), "");
 }
+TEST_F(KernelsOnCuda, Cayley) {
+  EXPECT_EQ(Failures(testing::CayleyCases()), "");
+}
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
 }
@@ -210,6 +213,9 @@ TEST_F(KernelsOnCuda, GatherRows) {
 }
 TEST_F(KernelsOnCuda, GroupQuantize) {
   EXPECT_EQ(Failures(testing::GroupQuantizeCases()), "");
+}
+TEST_F(KernelsOnCuda, Hadamard) {
+  EXPECT_EQ(Failures(testing::HadamardCases()), "");
 }
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");

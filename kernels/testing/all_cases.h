@@ -12,12 +12,14 @@ std::vector<OpCase> AdafactorCases();
 std::vector<OpCase> AffineCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> BlockSparseCases();
+std::vector<OpCase> CayleyCases();
 std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> EmbeddingCases();
 std::vector<OpCase> GatherRowsCases();
 std::vector<OpCase> GroupQuantizeCases();
+std::vector<OpCase> HadamardCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> LinearFp8Cases();
@@ -44,14 +46,15 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),   AdafactorCases(),       AffineCases(),        AttentionCases(),
-           BlockSparseCases(),  CrossEntropyCases(),    DropoutCases(),       ElementwiseCases(),
-           EmbeddingCases(),    GatherRowsCases(),      GroupQuantizeCases(), LayerNormCases(),
-           LinearCases(),       LinearFp8Cases(),       MoeCombineCases(),    MoeRouteCases(),
-           NormStatCases(),     OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),
-           Quantize4BitCases(), QuantizeFp8Cases(),     QuantizeInt8Cases(),  RmsNormCases(),
-           RopeCases(),         Sparse24Cases(),        Sparse24MaskCases(),  Sparse24MvueCases(),
-           StepTotalsCases(),   StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
+           ActivationCases(),    AdafactorCases(),    AffineCases(),       AttentionCases(),
+           BlockSparseCases(),   CayleyCases(),       CrossEntropyCases(), DropoutCases(),
+           ElementwiseCases(),   EmbeddingCases(),    GatherRowsCases(),   GroupQuantizeCases(),
+           HadamardCases(),      LayerNormCases(),    LinearCases(),       LinearFp8Cases(),
+           MoeCombineCases(),    MoeRouteCases(),     NormStatCases(),     OptimizerCases(),
+           OrthogonalizeCases(), PatchesCases(),      Quantize4BitCases(), QuantizeFp8Cases(),
+           QuantizeInt8Cases(),  RmsNormCases(),      RopeCases(),         Sparse24Cases(),
+           Sparse24MaskCases(),  Sparse24MvueCases(), StepTotalsCases(),   StochasticRoundCases(),
+           SwapBlocksCases(),    SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

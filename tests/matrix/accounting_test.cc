@@ -140,6 +140,8 @@ std::vector<Way> Ways() {
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
+      {.name = "vera", .data = 2, .peft = "vera"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -181,6 +183,7 @@ JobSpec JobOfWay(const Way& way) {
     peft.method = way.peft == "dora" ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
     if (way.peft != "ia3") peft.target_modules = {"all-linear"};
+    if (way.peft == "vera") peft.rank = 16;  // vectors of whole lines
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }

@@ -14,7 +14,8 @@ import json
 import sys
 
 import torch
-from peft import IA3Config, LoraConfig, MissConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, VeraConfig
+from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 
 from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNING_RATE, STEPS
@@ -27,6 +28,8 @@ CASES = {
                             modules_to_save=["ln_f"], fan_in_fan_out=True),
     "gpt2/ia3": IA3Config(target_modules=["c_attn", "mlp.c_proj"],
                           feedforward_modules=["mlp.c_proj"], fan_in_fan_out=True),
+    "gpt2/vera": VeraConfig(r=4, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True,
+                            bias="all"),
     "gpt2/bias": LoraConfig(r=2, lora_alpha=2, target_modules=["c_attn"], bias="all",
                             fan_in_fan_out=True),
     "llama/lora": LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
@@ -42,10 +45,21 @@ CASES = {
     "llama/ia3": IA3Config(target_modules=["k_proj", "v_proj", "down_proj"],
                            feedforward_modules=["down_proj"]),
     "llama/miss": MissConfig(r=4, target_modules=["q_proj", "up_proj"]),
+    "llama/loha": LoHaConfig(r=3, alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
+                             rank_pattern={"down_proj": 2}, alpha_pattern={"v_proj": 3}),
+    "llama/lokr": LoKrConfig(r=1, alpha=2, target_modules=["q_proj", "k_proj", "up_proj"],
+                             decompose_both=True),
+    "llama/oft": OFTConfig(oft_block_size=8, target_modules=["q_proj", "o_proj", "up_proj"]),
+    "llama/vera": VeraConfig(r=5, target_modules=["q_proj", "v_proj", "down_proj"], d_initial=0.2),
     "bert_mlm/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["query", "value"],
                                 layers_to_transform=[1]),
     "bert_mlm/ia3": IA3Config(target_modules=["key", "value", "output.dense"],
                               feedforward_modules=["output.dense"]),
+    "bert_mlm/lokr": LoKrConfig(r=8, alpha=4, target_modules=["query", "output.dense"],
+                                decompose_factor=4),
+    "bert_mlm/oft": OFTConfig(oft_block_size=4, target_modules=["query", "intermediate.dense"]),
+    "bert_mlm/loha": LoHaConfig(r=2, alpha=2, target_modules=["key", "intermediate.dense"],
+                                layers_to_transform=[0]),
     "vit/lora": LoraConfig(r=4, lora_alpha=4,
                            target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
     "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
@@ -68,9 +82,10 @@ def read_batch(folder):
 
 def train(model, tokens, targets):
     """As make_fixtures.py trains; the vectors of IA3, which are matrices there, do not decay."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trained if p.dim() >= 2 and min(p.shape) > 1]
-    vectors = [p for p in trained if p.dim() < 2 or min(p.shape) == 1]
+    named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
+    trained = [p for _, p in named]
+    matrices = [p for key, p in named if p.dim() >= 2 and "ia3_l" not in key]
+    vectors = [p for key, p in named if p.dim() < 2 or "ia3_l" in key]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
@@ -102,7 +117,8 @@ def write_case(case):
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             # Those that start without effect.
-            if any(part in key for part in ("lora_B", "ia3_l", "miss_block")):
+            if any(part in key for part in ("lora_B", "ia3_l", "miss_block", "hada_w2_b", "lokr_w1",
+                                            "oft_R", "vera_lambda_b")):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")

@@ -407,8 +407,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, PeftParity,
                          ::testing::Values("gpt2/lora", "gpt2/dora", "gpt2/ia3", "gpt2/bias",
                                            "llama/lora", "llama/patterns", "llama/dora",
                                            "llama/pissa", "llama/olora", "llama/ia3", "llama/miss",
-                                           "bert_mlm/lora", "bert_mlm/ia3", "vit/lora",
-                                           "vit/miss"));
+                                           "bert_mlm/lora", "bert_mlm/ia3", "vit/lora", "vit/miss",
+                                           "llama/loha", "llama/lokr", "llama/oft", "llama/vera",
+                                           "gpt2/vera", "bert_mlm/loha", "bert_mlm/lokr",
+                                           "bert_mlm/oft"));
 
 // The signs of singular vectors are free; the products of the factors are not.
 TEST(PeftParityStarts, FromWeightsAreThoseOfPeft) {

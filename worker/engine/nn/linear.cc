@@ -113,6 +113,7 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
       const int64_t index = parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
                                                  {.shard = own,
                                                   .parts = tensor.parts,
+                                                  .read_directly = tensor.read_directly,
                                                   .adapter_of = weight.name,
                                                   .adapter = tensor.adapter});
       if (!other.whole()) parameters->SetPartialGradient(index);
@@ -220,9 +221,11 @@ int64_t Linear::ProductsOf(const OutputWeight& weight, const ParameterGradients*
   int64_t products = 0;
   const auto add = [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
-      const Shape& shape = (*parameters_)[i].shape;
-      if (shape.rank < 2 || (gradients != nullptr && !gradients->trainable(i))) continue;
-      products += shape.Elements();
+      const Parameter& parameter = (*parameters_)[i];
+      // An adapter that has no packed copy is a part of what the weight's products read.
+      const bool own = parameter.is_weight() || !parameter.read_directly;
+      const bool counts = gradients == nullptr || gradients->trainable(i);
+      if (parameter.shape.rank >= 2 && own && counts) products += parameter.shape.Elements();
     }
   };
   add(weight.first, weight.end());

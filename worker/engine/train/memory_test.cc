@@ -339,8 +339,12 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora.peft.method = lora_of_llama.peft.method = "lora";
   lora.peft.target_modules = {"all-linear"};
   lora_of_llama.family = "llama";
-  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, Mixtral(2, 64),
-                          Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  ModelSpec loha = lora, oft = lora_of_llama;
+  loha.peft.method = "loha";
+  oft.peft.method = "oft";
+  for (ModelSpec model :
+       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, loha, oft, Mixtral(2, 64),
+        Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +
@@ -441,6 +445,29 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lora";
          m.peft.target_modules = {"all-linear"};
          m.weight_quantization = {.type = "fp4", .double_quantization = false};
+       }},
+      {"loha everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "loha";
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"lokr of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lokr";
+         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
+       }},
+      {"oft everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "oft";
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"vera of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "vera";
+         m.peft.rank = 64;
+         m.peft.target_modules = {"all-linear"};
        }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "worker/engine/techniques/peft/adapter_starts.h"
+#include "worker/engine/techniques/peft/derived_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/technique.h"
@@ -24,6 +25,7 @@ class Peft : public Technique {
       const Parameter& parameter = parameters[i];
       if (parameter.adapter != AdapterSide::kNone) {
         SetStart(parameters, i);
+        if (IsSharedFactor(parameter.name)) parameters.SetFrozen(i);
       } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
       }
@@ -42,6 +44,7 @@ class Peft : public Technique {
     const PeftSpec& spec = model_.peft;
     const Parameter& parameter = parameters[index];
     if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
+    if (DerivesWeights(spec)) return parameters.SetStart(index, StartOfDerivation(parameter));
     if (parameter.adapter != AdapterSide::kInput) {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
       return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
@@ -50,10 +53,24 @@ class Peft : public Technique {
       const auto rank = static_cast<double>(parameter.shape[0]);
       return parameters.SetStart(index, {.deviation = 1 / rank});
     }
-    // That of PEFT (Kaiming, uniform, with the slope sqrt(5)): uniform up to 1 / sqrt(in).
-    const auto in = static_cast<double>(parameter.logical_shape()[-1]);
-    parameters.SetStart(
-        index, {.deviation = 1 / std::sqrt(3 * in), .distribution = Distribution::kUniform});
+    parameters.SetStart(index, KaimingUniform(parameter, 1 / std::sqrt(3.0)));
+  }
+
+  /// Deviation gain / sqrt(columns). With the slope sqrt(5) that peft mostly takes, the gain is
+  /// sqrt(1 / 3): uniform up to 1 / sqrt(columns).
+  static Initializer KaimingUniform(const Parameter& parameter, double gain) {
+    const auto columns = static_cast<double>(parameter.logical_shape()[-1]);
+    return {.deviation = gain / std::sqrt(columns), .distribution = Distribution::kUniform};
+  }
+
+  /// As in peft, of each adapter one tensor is zero.
+  Initializer StartOfDerivation(const Parameter& parameter) const {
+    const auto is = [&](const char* end) { return parameter.name.ends_with(end); };
+    if (IsSharedFactor(parameter.name)) return KaimingUniform(parameter, std::sqrt(2.0));
+    if (is("vera_lambda_d")) return {.mean = model_.peft.d_initial};
+    const bool zero = is("hada_w2_b") || is("lokr_w1") || is("lokr_w1_a") || is("oft_R.weight") ||
+                      is("vera_lambda_b");
+    return zero ? Initializer() : KaimingUniform(parameter, 1 / std::sqrt(3.0));
   }
 
   ModelSpec model_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <span>
 #include <string>
@@ -11,10 +12,12 @@
 
 #include "common/full_match.h"
 #include "common/glob.h"
+#include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/derived_weights_cost.h"
 
 namespace weft {
 
@@ -35,7 +38,9 @@ const Feature kPeft = {
 
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
-  if (spec.method == "ia3" || spec.method == "miss") return "method " + spec.method;
+  if (spec.method == "ia3" || spec.method == "miss" || DerivesWeights(spec)) {
+    return "method " + spec.method;
+  }
   if (spec.method != "lora") return "";
   if (spec.use_dora) return "use_dora";
   if (spec.init == "pissa" || spec.init == "olora") return "init " + spec.init;
@@ -51,11 +56,16 @@ const Feature kSettings[] = {
          },
      .shown = [](const JobSpec&) { return std::string("model.peft.layers_to_transform"); }},
     {.name = "parameter-efficient tuning other than plain lora",
-     .setting = "model.peft.method ia3 or miss, use_dora, dropout, init pissa or olora",
+     .setting = "model.peft.method other than lora, use_dora, dropout, init pissa or olora",
      .asked = [](const JobSpec& job) { return !WholeSetting(job.model.peft).empty(); },
-     .shown = [](const JobSpec& job) { return "model.peft." + WholeSetting(job.model.peft); }}};
+     .shown = [](const JobSpec& job) { return "model.peft." + WholeSetting(job.model.peft); }},
+    {.name = "factors that all adapters share",
+     .setting = "model.peft.method vera",
+     .asked = [](const JobSpec& job) { return job.model.peft.method == "vera"; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.method vera"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
+const Feature& kVera = kSettings[2];
 
 /// The name of the layer of a weight.
 std::string LayerOf(const std::string& weight) {
@@ -164,22 +174,30 @@ Status CheckSaved(const ModelSpec& model) {
 
 /// Settings of the method that ask for another one.
 Status CheckSettings(const PeftSpec& spec) {
-  const auto only = [&](bool asked, const char* field, const char* method) {
-    return !asked || spec.method == method
-               ? OkStatus()
-               : InvalidError("model.peft." + std::string(field) + " with method " + spec.method +
-                              "; hint: model.peft.method " + method);
+  const auto only = [&](bool asked, const char* field, const std::string& method,
+                        std::initializer_list<std::string_view> others = {}) {
+    const bool fits = spec.method == method ||
+                      std::find(others.begin(), others.end(), spec.method) != others.end();
+    return !asked || fits ? OkStatus()
+                          : InvalidError("model.peft." + std::string(field) + " with method " +
+                                         spec.method + "; hint: model.peft.method " + method);
   };
+  const PeftSpec unset;
   WEFT_RETURN_IF_ERROR(only(spec.use_rslora, "use_rslora", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.use_dora, "use_dora", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.dropout > 0, "dropout", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.init != "default", "init", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.loraplus_lr_ratio != 1, "loraplus_lr_ratio", "lora"));
-  WEFT_RETURN_IF_ERROR(only(!spec.alpha_pattern.empty(), "alpha_pattern", "lora"));
+  WEFT_RETURN_IF_ERROR(
+      only(!spec.alpha_pattern.empty(), "alpha_pattern", "lora", {"loha", "lokr"}));
   WEFT_RETURN_IF_ERROR(only(!spec.feedforward_modules.empty(), "feedforward_modules", "ia3"));
-  if (!spec.rank_pattern.empty() && spec.method != "miss") {
-    WEFT_RETURN_IF_ERROR(only(true, "rank_pattern", "lora"));
-  }
+  WEFT_RETURN_IF_ERROR(
+      only(!spec.rank_pattern.empty(), "rank_pattern", "lora", {"miss", "loha", "lokr"}));
+  WEFT_RETURN_IF_ERROR(only(spec.decompose_both, "decompose_both", "lokr"));
+  WEFT_RETURN_IF_ERROR(
+      only(spec.decompose_factor != unset.decompose_factor, "decompose_factor", "lokr"));
+  WEFT_RETURN_IF_ERROR(only(spec.oft_block_size != unset.oft_block_size, "oft_block_size", "oft"));
+  WEFT_RETURN_IF_ERROR(only(spec.d_initial != unset.d_initial, "d_initial", "vera"));
   if (spec.use_dora && spec.dropout > 0) {
     return InvalidError(
         "model.peft.use_dora with dropout does not work yet; hint: model.peft.dropout 0");
@@ -223,6 +241,7 @@ std::vector<Refusal> Rows() {
                   "adapters in all blocks"});
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
+  rows.push_back({&kVera, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   return rows;
 }
 
@@ -281,14 +300,17 @@ class PeftCost : public TechniqueCost {
 
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
-    return AsksForPeft(model) && parameter.adapter == AdapterSide::kNone &&
-           !IsSavedWhole(model, parameter.name);
+    if (parameter.adapter != AdapterSide::kNone) return IsSharedFactor(parameter.name);
+    return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);
   }
 
   // What is between the factors of one weight; in the backward pass its gradients for all weights
   // of a layer, too. Scaled results are computed again, and have a gradient before their scale.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
     if (!AsksForPeft(model) || model.peft.method == "selective") return {};
+    if (DerivesWeights(model.peft)) {
+      return {.weights = DerivingGradientNumbers(model, sub_layer)};
+    }
     ProductNumbers most;
     for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
       LayerNumbers layer;
@@ -320,6 +342,22 @@ class PeftCost : public TechniqueCost {
       most.deferred = std::max(most.deferred, deferred);
     }
     return most;
+  }
+
+  void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
+    if (DerivesWeights(shape.spec.peft)) AddDerivingWork(shape.spec, work);
+  }
+
+  int64_t DerivedNumbers(const ModelSpec& model) const override {
+    return DerivesWeights(model.peft) ? DerivedNumbersOf(model) : 0;
+  }
+
+  // When weights are packed after an update: what is derived of a layer, and what one of its
+  // adapters adds, on the way to that twice.
+  int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
+    constexpr int64_t kF32 = 4;
+    const ModelSpec& model = inputs.shape.spec;
+    return DerivesWeights(model.peft) ? 3 * kF32 * LargestDerivation(model) : 0;
   }
 };
 
@@ -370,6 +408,7 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter) {
 
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight) {
   const PeftSpec& spec = model.peft;
+  if (DerivesWeights(spec)) return DerivingTensors(model, weight);
   const int64_t out = weight.shape[0], in = weight.shape[1];
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
@@ -439,6 +478,7 @@ Status CheckPeftNames(const ModelSpec& model) {
       return InvalidError("model.peft.feedforward_modules names " + LayerOf(weight.name) +
                           ", which does not end a sub-layer; hint: leave it out");
     }
+    WEFT_RETURN_IF_ERROR(CheckDerivation(spec, weight));
     const int64_t most = std::min(weight.shape[0], weight.shape[1]);
     const bool from_weight = spec.init == "pissa" || spec.init == "olora";
     if ((from_weight && RankOf(spec, weight.name) > most) ||

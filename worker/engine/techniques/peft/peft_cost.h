@@ -32,13 +32,21 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 ///         use_dora "<layer>.lora_magnitude_vector" [out]
 ///   ia3   "<layer>.ia3_l" [out], or [in] where it scales inputs
 ///   miss  "<layer>.miss_block" [out, rank]
+///   loha  "<layer>.hada_w1_a" [out, rank], "<layer>.hada_w1_b" [rank, in] and the same of w2
+///   lokr  "<layer>.lokr_w1" and "<layer>.lokr_w2" (KroneckerSizes), or instead of one that is
+///   large
+///         "<layer>.lokr_w1_a" [out, rank] and "<layer>.lokr_w1_b" [rank, in] of its own sides
+///   oft   "<layer>.oft_R.weight" [blocks, numbers above the diagonal of a block]
+///   vera  "<layer>.vera_lambda_b" [out], "<layer>.vera_lambda_d" [rank], and once in the network
+///         "vera_A" and "vera_B"
 /// Hugging Face's peft library names them so, after "base_model.model.".
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight);
 
-/// Columns of the last factor of lora or miss besides a weight of this name.
+/// Columns of the last factor of lora, loha, lokr, vera or miss besides a weight of this name.
 int64_t RankOf(const PeftSpec& spec, const std::string& weight);
 
-/// What the product of the factors of lora is multiplied by, besides a weight of this name.
+/// What the product of the factors of lora, loha or lokr is multiplied by, besides a weight of this
+/// name.
 double LoraScale(const PeftSpec& spec, const std::string& weight);
 
 /// kInvalid where something that model.peft names is not in `model`, whose sizes are resolved.

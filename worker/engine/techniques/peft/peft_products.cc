@@ -6,6 +6,9 @@
 
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/dense_products.h"
+#include "worker/engine/techniques/peft/delta_products.h"
+#include "worker/engine/techniques/peft/derived_values.h"
+#include "worker/engine/techniques/peft/derived_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
 
@@ -47,6 +50,9 @@ std::vector<float> PeftProductsFactory::Merged(
   const PeftSpec& spec = model_.peft;
   const auto out = static_cast<size_t>(weight.shape[0]), in = static_cast<size_t>(weight.shape[1]);
   std::vector<float> merged(values.begin(), values.end());
+  if (DerivesWeights(spec)) {
+    return DerivedValues(model_, *parameters_, weight, values, tensors);
+  }
   if (spec.method == "ia3") {
     const bool inputs = ScalesInputs(model_, weight);
     for (size_t i = 0; i < merged.size(); ++i) {
@@ -79,9 +85,11 @@ std::vector<float> PeftProductsFactory::MergedBias(
 
 std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& layer) {
   const PeftSpec& spec = model_.peft;
+  parameters_ = layer.parameters;
   const auto adapted = std::find_if(layer.weights.begin(), layer.weights.end(),
                                     [](const OutputWeight& weight) { return weight.adapters > 0; });
   if (adapted == layer.weights.end()) return std::make_unique<DenseProducts>(layer);
+  if (DerivesWeights(spec)) return std::make_unique<DeltaProducts>(layer, spec);
   if (spec.method == "ia3") {
     const Parameter& vector = (*layer.parameters)[adapted->first_adapter];
     if (vector.adapter == AdapterSide::kInput) return std::make_unique<ScaledInputs>(layer);

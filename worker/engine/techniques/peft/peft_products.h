@@ -31,6 +31,7 @@ class PeftProductsFactory : public ProductsFactory {
 
  private:
   ModelSpec model_;
+  const ParameterSet* parameters_ = nullptr;  ///< Once a layer is made.
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<RepeatedOnes>> ones_;  ///< By size.
 };
 

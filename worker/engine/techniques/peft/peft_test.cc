@@ -13,7 +13,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
 #include "worker/engine/models/weights.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -42,11 +42,6 @@ JobSpec Job(std::vector<std::string> targets = {"all-linear"}, const std::string
   return job;
 }
 
-ModelSpec Plain(ModelSpec model) {
-  model.peft = {};
-  return model;
-}
-
 TEST(PeftTest, StartsAsTheNetworkBitForBit) {
   auto batch = TinyTokens().Get(3, 0, 2);
   ASSERT_TRUE(batch.ok());
@@ -57,7 +52,7 @@ TEST(PeftTest, StartsAsTheNetworkBitForBit) {
       const bool fuses = std::string(family) == "gpt2" && std::string(precision) == "bf16";
       const JobSpec job = fuses ? Job({"c_attn", "c_proj"}, family) : Job({"all-linear"}, family);
       TinyRun run(job.model, ModelOptionsOf(TinyPlan(precision)));
-      TinyRun plain(Plain(job.model), ModelOptionsOf(TinyPlan(precision)));
+      TinyRun plain(WithoutPeft(job.model), ModelOptionsOf(TinyPlan(precision)));
       EXPECT_EQ(run.Logits(*batch), plain.Logits(*batch));
     }
   }
@@ -157,19 +152,6 @@ TEST(PeftTest, TrainingChangesAdaptersAlone) {
   }
 }
 
-/// Moves the adapters away from their start.
-void Perturb(TinyRun& run) {
-  ParameterSet& parameters = run.model->parameters();
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].adapter == AdapterSide::kNone) continue;
-    const TensorView view = parameters.value(i);
-    const std::vector<float> change =
-        Normal(static_cast<size_t>(view.shape.Elements()), 50 + static_cast<uint64_t>(i), 0.1);
-    for (size_t k = 0; k < change.size(); ++k) view.As<float>()[k] += change[k];
-  }
-  ASSERT_TRUE(run.model->Pack(run.context).ok());
-}
-
 std::string Folder(const std::string& name) {
   return ::testing::TempDir() + name + "_" + std::to_string(getpid());
 }
@@ -184,15 +166,12 @@ TEST(PeftTest, TheNetworkIsThatOfTheMergedWeights) {
       SCOPED_TRACE(std::string(family) + (targets.empty() ? "" : " all"));
       const JobSpec job = Job(targets, family);
       TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
-      Perturb(run);
+      Perturb(run, 0.1);
       ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *run.model, {}).ok());
-      TinyRun merged(Plain(job.model), ModelOptionsOf(TinyPlan("fp32")));
+      TinyRun merged(WithoutPeft(job.model), ModelOptionsOf(TinyPlan("fp32")));
       ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *merged.model).ok());
       ASSERT_TRUE(merged.model->Pack(merged.context).ok());
-      const auto wide = [](const std::vector<float>& values) {
-        return Doubles(values.begin(), values.end());
-      };
-      EXPECT_LT(Difference(wide(run.Logits(*batch)), wide(merged.Logits(*batch))), 1e-5);
+      EXPECT_LT(Difference(Wide(run.Logits(*batch)), Wide(merged.Logits(*batch))), 1e-5);
       EXPECT_NEAR(run.Differentiate(*batch), merged.Differentiate(*batch), 1e-3);
       const ParameterSet& adapted = run.model->parameters();
       const ParameterSet& whole = merged.model->parameters();

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "common/json.h"
+#include "common/spec/model_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+// What an adapter_config.json says of the methods that compute another weight: LOHA, LOKR, OFT and
+// VERA.
+
+/// Whether `method`, of model.peft, is one of these.
+bool IsDerivedMethod(const std::string& method);
+
+/// Reads the fields of spec.method, one of these. kInvalid names a setting that is not computed.
+Status ReadDerived(const Json& config, PeftSpec& spec);
+
+/// Adds the fields of model.peft.method, one of these. kInvalid where peft has no such adapter.
+Status AddDerived(const ModelSpec& model, Json& config);
+
+}  // namespace weft

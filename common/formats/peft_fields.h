@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/full_match.h"
+#include "common/json.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// What messages about a key of an adapter_config.json begin with.
+std::string HasField(const std::string& key, const Json& value);
+
+/// kInvalid: this setting is not computed.
+Status NotComputed(const std::string& key, const Json& value);
+
+/// Whether it says the same as if its key were not there.
+bool IsUnset(const Json& value);
+
+Status ReadFlag(const Json& config, const std::string& key, bool& flag);
+
+/// The same limits as those of model.peft; kInvalid otherwise.
+Result<int64_t> RankFrom(const std::string& key, const Json& rank);
+Result<double> AlphaFrom(const std::string& key, const Json& alpha);
+
+/// Reads a map of patterns by `from`, Result<T>(key, value).
+template <class T, class From>
+Status ReadPatterns(const Json& config, const std::string& key, const From& from,
+                    std::map<std::string, T>& patterns) {
+  const Json object = config.value(key, Json());
+  if (IsUnset(object)) return OkStatus();
+  if (!object.is_object()) return InvalidError(HasField(key, object) + ", which is no object");
+  for (const auto& [pattern, value] : object.items()) {
+    WEFT_ASSIGN_OR_RETURN(patterns[pattern], from(key + "." + pattern, value));
+    const Result<bool> regular = FullMatch(pattern, "");
+    if (!regular.ok()) return regular.status();
+  }
+  return OkStatus();
+}
+
+}  // namespace weft

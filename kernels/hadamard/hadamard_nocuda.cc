@@ -1,0 +1,3 @@
+#include "kernels/hadamard/hadamard.h"
+
+WEFT_NO_CUDA_OP(Hadamard, HadamardArgs)

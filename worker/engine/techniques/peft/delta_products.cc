@@ -1,0 +1,120 @@
+#include "worker/engine/techniques/peft/delta_products.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/techniques/peft/derived_weights_cost.h"
+
+namespace weft::engine {
+
+DeltaProducts::DeltaProducts(const LinearLayer& layer, const PeftSpec& spec)
+    : parameters_(layer.parameters),
+      compute_(layer.compute),
+      in_(layer.in_features),
+      bias_(layer.adds_bias ? layer.bias : -1) {
+  for (const OutputWeight& weight : layer.weights) {
+    Output output{.column = out_, .columns = weight.rows, .weight = weight.first};
+    if (weight.adapters > 0) {
+      ParameterInfo info;
+      info.name = (*parameters_)[weight.first_adapter].adapter_of;
+      info.shape = {weight.rows, in_};
+      output.derivation = NewDerivedWeight(layer, spec, weight);
+      for (const Gemm& product : DerivationProducts(spec, info)) output.flops += product.Flops();
+    }
+    out_ += weight.rows;
+    outputs_.push_back(std::move(output));
+  }
+}
+
+Result<Tensor> DeltaProducts::Derive(Context& context, Component component) const {
+  WEFT_ASSIGN_OR_RETURN(Tensor derived, Tensor::New(context, component, DType::kF32, {out_, in_}));
+  for (const Output& output : outputs_) {
+    const Tensor own = derived.Rows(output.column, output.columns);
+    WEFT_RETURN_IF_ERROR(kernels::AddScaled(
+        context.stream, {.x = parameters_->value(output.weight), .y = own, .keep = 0}));
+    if (!output.derivation) continue;
+    WEFT_RETURN_IF_ERROR(output.derivation->Derive(context, own));
+    CountWork(context.profiler, output.flops);
+  }
+  return derived;
+}
+
+// A CUDA device reads a matrix of the type of its products as it is: then that is W'. Elsewhere W'
+// stays where it was made, in f32, unless the packed copy is all that products read.
+Status DeltaProducts::Pack(Context& context, Repack /*what*/) {
+  if (packed_ == nullptr) {
+    WEFT_ASSIGN_OR_RETURN(packed_,
+                          kernels::NewPackedWeight(context.stream.device, out_, in_, compute_));
+  }
+  const bool narrows = context.stream.device.type == DeviceType::kCuda && compute_ != DType::kF32;
+  const bool stays = packed_->reads_master() && !narrows;
+  derived_ = {};
+  WEFT_ASSIGN_OR_RETURN(Tensor derived,
+                        Derive(context, stays ? Component::kParameters : Component::kWorkspace));
+  if (narrows) {
+    WEFT_ASSIGN_OR_RETURN(derived_,
+                          Tensor::New(context, Component::kParameters, compute_, {out_, in_}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {derived, derived_}));
+  } else if (stays) {
+    derived_ = derived;
+  }
+  WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, derived_ ? derived_ : derived));
+  return packed_bytes_.Set(context.allocator, Component::kParameters, packed_->Bytes());
+}
+
+Status DeltaProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
+                              const GeluValue& active, const ForwardUse& /*use*/) const {
+  const TensorView bias =
+      bias_ < 0 ? TensorView() : parameters_->stacked_operand(bias_, std::ssize(outputs_));
+  return kernels::LinearForward(context.stream, {.x = x,
+                                                 .weight = packed_.get(),
+                                                 .bias = bias,
+                                                 .y = y,
+                                                 .active = active.value,
+                                                 .gelu = active.form});
+}
+
+Result<OutputGradient> DeltaProducts::Prepare(Context& /*context*/, Tensor dy,
+                                              const GradientUse& /*use*/) const {
+  return OutputGradient{std::move(dy)};
+}
+
+Status DeltaProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                                    const Tensor& before, const GeluValue& active) const {
+  return kernels::LinearBackwardInput(context.stream, {.dy = dy.dy,
+                                                       .weight = packed_.get(),
+                                                       .dx = dx,
+                                                       .before = before,
+                                                       .active = active.value,
+                                                       .gelu = active.form});
+}
+
+Status DeltaProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                                     std::span<const WeightGradientTarget> targets) const {
+  for (const WeightGradientTarget& to : targets) {
+    const Tensor own = dy.dy.Columns(to.column, to.columns);
+    const auto output = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& each) {
+      return each.column == to.column && each.derivation;
+    });
+    if (!to.dtensors.empty() && output != outputs_.end()) {
+      WEFT_ASSIGN_OR_RETURN(const Tensor gradient, Tensor::New(context, Component::kWorkspace,
+                                                               DType::kF32, {to.columns, in_}));
+      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+          context.stream, {.x = x, .dy = own, .dweight = gradient, .accumulate = false}));
+      CountWork(context.profiler, 2.0 * static_cast<double>(x.shape().Rows() * to.columns * in_));
+      WEFT_RETURN_IF_ERROR(
+          output->derivation->Gradients(context, parameters_->value(output->weight), gradient, to));
+    }
+    if (!to.dweight && !to.dbias) continue;
+    WEFT_RETURN_IF_ERROR(
+        kernels::LinearBackwardWeight(context.stream, {.x = x,
+                                                       .dy = own,
+                                                       .dweight = to.dweight,
+                                                       .dbias = to.dbias,
+                                                       .accumulate = to.accumulate}));
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine
