@@ -54,9 +54,10 @@ inline bool IsHead(ParameterRole role) {
 
 /// Which side of its weight [out, in] a tensor that a layer has besides it (an adapter) shares.
 enum class AdapterSide : uint8_t {
-  kNone,    ///< It is no adapter.
-  kInput,   ///< Its columns are those of the weight.
-  kOutput,  ///< Its rows are those of the weight.
+  kNone,     ///< It is no adapter.
+  kInput,    ///< Its columns are those of the weight.
+  kOutput,   ///< Its rows are those of the weight.
+  kNeither,  ///< It is of a graft (worker/engine/nn/graft.h), which has layers of its own.
 };
 
 /// What is known of a parameter besides its name, its size and where it resides. Code that counts,
@@ -68,7 +69,9 @@ struct ParameterAttributes {
   int64_t block = -1;   ///< The distinct block of the network that it belongs to; -1: none.
   int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
   std::vector<int64_t> parts = {};  ///< Rows of matrices that lie one under the other in this one.
-  AdapterSide adapter = AdapterSide::kNone;  ///< Its role is that of its weight.
+  /// Its role is that of its weight; of a graft that of a product of its sub-layer, or of the
+  /// positions.
+  AdapterSide adapter = AdapterSide::kNone;
 
   bool operator==(const ParameterAttributes&) const = default;
 
@@ -110,6 +113,10 @@ struct ParameterInfo : ParameterAttributes {
     return count;
   }
   bool matrix() const { return shape.size() == 2; }
+  /// Vectors of a graft, which no product multiplies a token by.
+  bool grafted_table() const {
+    return adapter == AdapterSide::kNeither && matrix() && read_directly;
+  }
   /// A matrix whose packed copy products read. A table that classifies has one, too.
   bool packed() const { return matrix() && !looked_up() && !read_directly; }
   /// Numbers in memory.

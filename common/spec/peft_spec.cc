@@ -3,7 +3,8 @@
 namespace weft {
 
 std::span<const std::string_view> PeftMethods() {
-  static constexpr std::string_view kMethods[] = {"none", "lora", "ia3", "miss", "selective"};
+  static constexpr std::string_view kMethods[] = {
+      "none", "lora", "ia3", "miss", "houlsby", "pfeiffer", "parallel", "selective"};
   return kMethods;
 }
 

@@ -136,7 +136,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                precision_.products)),
       embedding_grafts_(part_.first
                             ? EmbeddingGrafts(&parameters_, spec.width, family.embedding_dropout,
-                                              DropoutOf(spec), grafter())
+                                              DropoutOf(spec), grafter(), precision_.products)
                             : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(),
@@ -180,6 +180,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
 Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
+  WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   if (ProductsFactory* products = block_products()) {
     WEFT_RETURN_IF_ERROR(products->StartPack(context));
   }

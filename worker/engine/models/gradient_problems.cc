@@ -158,8 +158,12 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
     const auto form =
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
     const Matrix inner = Map(Product(in[0], in[1], &in[2]), [=](double x) {
-      return activation == MlpActivation::kSquaredRelu ? std::pow(std::max(x, 0.0), 2)
-                                                       : GeluOf(x, form);
+      switch (activation) {
+        case MlpActivation::kSquaredRelu: return std::pow(std::max(x, 0.0), 2);
+        case MlpActivation::kRelu: return std::max(x, 0.0);
+        case MlpActivation::kSilu: return x / (1 + std::exp(-x));
+        default: return GeluOf(x, form);
+      }
     });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};
   };
@@ -523,6 +527,8 @@ std::vector<Operation> Operations() {
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
       {"mlp backward", "mlp by squared relu", mlp(MlpActivation::kSquaredRelu)},
+      {"mlp backward", "mlp by relu", mlp(MlpActivation::kRelu)},
+      {"mlp backward", "mlp by silu", mlp(MlpActivation::kSilu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
       {"experts backward", "experts",
        [](Sides& sides) { return MixtureProblem(sides, {.name = "moe"}); }},

@@ -1,8 +1,11 @@
 // Parameter-efficient tuning: what is frozen, and how adapters start.
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "worker/engine/techniques/peft/adapter_starts.h"
+#include "worker/engine/techniques/peft/bottleneck.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/technique.h"
@@ -10,12 +13,21 @@
 namespace weft::engine {
 namespace {
 
+/// Of the first layer of a bottleneck, as a BERT starts (Devlin et al. 2018, arXiv 1810.04805) and
+/// AdapterHub's adapters do.
+constexpr double kBottleneckDeviation = 0.02;
+
 class Peft : public Technique {
  public:
   explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {}
 
   ProductsFactory* BlockProducts() override {
-    return model_.peft.method == "selective" ? nullptr : &factory_;
+    return AdaptsWeights(model_.peft) ? &factory_ : nullptr;
+  }
+
+  void OnSite(const GraftSite& site, Grafts& grafts) override {
+    const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
+    if (drawn) drawn_.push_back(*drawn);
   }
 
   Status OnParameters(ParameterSet& parameters) override {
@@ -27,6 +39,9 @@ class Peft : public Technique {
       } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
       }
+    }
+    for (const int64_t weight : drawn_) {
+      parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
     }
     if (!StartsFromWeights(model_.peft)) return OkStatus();
     parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
@@ -41,6 +56,7 @@ class Peft : public Technique {
   void SetStart(ParameterSet& parameters, int64_t index) const {
     const PeftSpec& spec = model_.peft;
     const Parameter& parameter = parameters[index];
+    if (parameter.adapter == AdapterSide::kNeither) return parameters.SetStart(index, {});
     if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
     if (parameter.adapter != AdapterSide::kInput) {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
@@ -58,6 +74,7 @@ class Peft : public Technique {
 
   ModelSpec model_;
   PeftProductsFactory factory_;
+  std::vector<int64_t> drawn_;  ///< Weights of bottlenecks.
 };
 
 }  // namespace

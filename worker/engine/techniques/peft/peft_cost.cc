@@ -15,6 +15,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/bottleneck_cost.h"
 
 namespace weft {
 
@@ -189,10 +190,12 @@ Status CheckSettings(const PeftSpec& spec) {
         "model.peft.target_modules and target_regex say the same in two ways; hint: one of them");
   }
   const bool targets = !spec.target_modules.empty() || !spec.target_regex.empty();
-  if (spec.method == "selective" && targets) {
-    return InvalidError(
-        "model.peft.method selective has no adapters, and there are targets for them; hint: "
-        "model.peft.modules_to_save");
+  if (!AdaptsWeights(spec) && targets) {
+    const std::string instead = spec.method == "selective" ? "modules_to_save" : "method lora";
+    return InvalidError("model.peft.method " + spec.method +
+                        " has no adapters of weights, and there are targets for them; hint: "
+                        "model.peft." +
+                        instead);
   }
   if (spec.method == "selective" && spec.modules_to_save.empty()) {
     return InvalidError(
@@ -268,6 +271,7 @@ class PeftCost : public TechniqueCost {
           "out, and name what is trained besides in model.peft.modules_to_save");
     }
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
+    WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -279,6 +283,18 @@ class PeftCost : public TechniqueCost {
     return AdapterOf(model, weight);
   }
 
+  std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
+                                      const ParameterInfo& output) const override {
+    return BottleneckTensors(model, output);
+  }
+  int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
+    return SavedByBottlenecks(model, sub_layer);
+  }
+  // What those after a sub-layer read has a gradient of its own.
+  bool ChangesBranches(const ModelSpec& model) const override {
+    return HasBottlenecks(model.peft) && model.peft.method != "parallel";
+  }
+
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
     return AsksForPeft(model) && parameter.adapter == AdapterSide::kNone &&
@@ -288,7 +304,7 @@ class PeftCost : public TechniqueCost {
   // What is between the factors of one weight; in the backward pass its gradients for all weights
   // of a layer, too. Scaled results are computed again, and have a gradient before their scale.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
-    if (!AsksForPeft(model) || model.peft.method == "selective") return {};
+    if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     ProductNumbers most;
     for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
       LayerNumbers layer;
@@ -330,6 +346,10 @@ const TechniqueCost& PeftTechniqueCost() {
   return cost;
 }
 
+bool AdaptsWeights(const PeftSpec& spec) {
+  return spec.method != "none" && spec.method != "selective" && !HasBottlenecks(spec);
+}
+
 std::vector<std::string> TargetModules(const ModelSpec& model) {
   if (!model.peft.target_modules.empty() || !model.peft.target_regex.empty()) {
     return model.peft.target_modules;
@@ -345,7 +365,7 @@ std::vector<std::string> TargetModules(const ModelSpec& model) {
 }
 
 bool IsTarget(const ModelSpec& model, const ParameterInfo& weight) {
-  if (!AsksForPeft(model) || model.peft.method == "selective") return false;
+  if (!AdaptsWeights(model.peft)) return false;
   if (!weight.block_matrix() || weight.expert >= 0) return false;
   const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
   if (!blocks.empty() && std::find(blocks.begin(), blocks.end(), weight.block) == blocks.end()) {
@@ -410,7 +430,13 @@ double LoraScale(const PeftSpec& spec, const std::string& weight) {
 Status CheckPeftNames(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
   WEFT_RETURN_IF_ERROR(CheckSaved(model));
-  if (spec.method == "selective") return OkStatus();
+  for (const int64_t layer : spec.layers_to_transform) {
+    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
+    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
+                        ", and the model has blocks 0 to " +
+                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
+  }
+  if (!AdaptsWeights(spec)) return OkStatus();
   WEFT_RETURN_IF_ERROR(CheckTargets(model, TargetModules(model), "target_modules"));
   if (!spec.target_regex.empty()) {
     WEFT_RETURN_IF_ERROR(CheckRegex(model, spec.target_regex, "target_regex"));
@@ -426,12 +452,6 @@ Status CheckPeftNames(const ModelSpec& model) {
     WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "alpha_pattern"));
     if (!(alpha < 0)) continue;
     return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
-  }
-  for (const int64_t layer : spec.layers_to_transform) {
-    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
-    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
-                        ", and the model has blocks 0 to " +
-                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
   }
   for (const ParameterInfo& weight : BlockWeights(model)) {
     if (!IsTarget(model, weight)) continue;
