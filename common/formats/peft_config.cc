@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/formats/peft_prompt.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -303,7 +304,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   const Json type = config.value("peft_type", Json());
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
-    return InvalidError(Has("peft_type", type) + "; LORA, IA3 and MISS are imported");
+    return InvalidError(Has("peft_type", type) + "; LORA, IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
@@ -333,6 +334,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
     AddIa3(model, config);
   } else if (model.peft.method == "miss") {
     AddMiss(model.peft, config);
+  } else if (HasPromptFolder(model.peft)) {
+    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
   } else {
     return InvalidError(
         "the model has no adapter to write; hint: --format hf, or train one with model.peft");
@@ -341,6 +344,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
   config["task_type"] = task.empty() ? Json() : Json(task);
   config["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
   config["inference_mode"] = true;
+  if (HasPromptFolder(model.peft)) return config;
   if (model.peft.method != "miss") config["fan_in_fan_out"] = model.family == "gpt2";
   WEFT_RETURN_IF_ERROR(AddSaved(model, config));
   if (model.peft.method == "ia3") config.erase("bias");

@@ -120,7 +120,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       }
       before = &parameter;
       trains_layer = trains_layer || !parameter.frozen;
-      if (!parameter.matrix() || !which(parameter.role) || parameter.grafted_table()) continue;
+      if (!parameter.matrix() || !which(parameter.role) || parameter.of_virtual_tokens) continue;
       if (!parameter.in_place_of.empty()) {
         add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
             reached, !parameter.frozen, parameter.multiplied_again);

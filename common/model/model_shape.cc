@@ -113,7 +113,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
                                  : std::clamp<int64_t>(end - parameter.expert, 0, group.experts));
     };
     int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
-    if (parameter.grafted_table()) times = 0;
+    if (parameter.of_virtual_tokens) times = 0;
     const int64_t met = times * members(spec.experts_per_token) * parameter.Elements();
     ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;
     uses.all += met;

@@ -103,6 +103,8 @@ struct ParameterInfo : ParameterAttributes {
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
   bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
                                   ///< that a layer has besides, that of the layer.
+  bool of_virtual_tokens = false;  ///< Of a graft: what stands for tokens, or layers that make it; no
+                                   ///< token is multiplied by it.
   std::string in_place_of = {};   ///< The weight that the network has this for
                                   ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};    ///< The weight that its layer has this besides; none: "".
@@ -113,10 +115,6 @@ struct ParameterInfo : ParameterAttributes {
     return count;
   }
   bool matrix() const { return shape.size() == 2; }
-  /// Vectors of a graft, which no product multiplies a token by.
-  bool grafted_table() const {
-    return adapter == AdapterSide::kNeither && matrix() && read_directly;
-  }
   /// A matrix whose packed copy products read. A table that classifies has one, too.
   bool packed() const { return matrix() && !looked_up() && !read_directly; }
   /// Numbers in memory.

@@ -341,7 +341,13 @@ std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<Paramet
     const bool begins = parameter.block != std::exchange(block, parameter.block);
     // What ends a sub-layer is followed by its bias and its adapters alone.
     if (begins || !of_layer || parameter.is_weight()) add_waiting();
-    if (parameter.output_weight() && parameter.expert < 0) waiting = GraftsOf(model, parameter);
+    if (parameter.output_weight() && parameter.expert < 0) {
+      // Keys and values come before the product behind attention.
+      for (ParameterInfo& tensor : GraftsOf(model, parameter)) {
+        waiting.push_back(std::move(tensor));
+        if (waiting.back().role == ParameterRole::kValues) add_waiting();
+      }
+    }
     with.push_back(std::move(parameter));
   }
   add_waiting();

@@ -137,6 +137,9 @@ std::vector<Way> Ways() {
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
+      {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
+      {.name = "pfeifferOfTensor", .tensor = 2, .family = "llama", .peft = "pfeiffer"},
+      {.name = "parallelOfSequence", .tensor = 2, .sequence = true, .peft = "parallel"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -177,7 +180,8 @@ JobSpec JobOfWay(const Way& way) {
     PeftSpec& peft = job.model.peft;
     peft.method = way.peft == "dora" ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
-    if (way.peft != "ia3") peft.target_modules = {"all-linear"};
+    const bool targets = way.peft == "lora" || way.peft == "dora" || way.peft == "miss";
+    if (targets) peft.target_modules = {"all-linear"};
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }

@@ -429,6 +429,26 @@ Problem MergeProblem(Sides& sides) {
   return p;
 }
 
+Problem RepeatProblem(Sides& sides) {
+  Problem p;
+  const int64_t times = sides.Draw(), before = sides.Below(3), behind = sides.Below(3);
+  p.inputs = {sides.Normal(sides.Draw(), sides.Draw())};
+  const int64_t columns = before + p.inputs[0].columns + behind;
+  p.run = [=](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(RepeatRows(c, t, in[0], times, before, columns));
+  };
+  p.reference = [=](const std::vector<Matrix>& in) {
+    Matrix y(times * in[0].rows, columns);
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = 0; c < in[0].columns; ++c) {
+        y.at(r, before + c) = in[0].at(r % in[0].rows, c);
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
 Problem HeadProblem(Sides& sides) {
   Problem p;
   const int64_t vocabulary = 1 + sides.Draw(), width = sides.Draw(), rows = sides.Draw();
@@ -521,6 +541,12 @@ std::vector<Operation> Operations() {
              sides, [](Context& c, Tape& t, const Value& x) { return Tanh(c, t, x); },
              [](double x) { return std::tanh(x); });
        }},
+      {"relu backward", "relu",
+       [](Sides& sides) {
+         return ElementProblem(
+             sides, [](Context& c, Tape& t, const Value& x) { return Relu(c, t, x); },
+             [](double x) { return std::max(x, 0.0); });
+       }},
       {"gelu backward", "gelu", gelu(kernels::GeluForm::kTanh)},
       {"gelu backward", "gelu by erf", gelu(kernels::GeluForm::kErf)},
       {"linear backward", "linear", LinearProblem},
@@ -553,6 +579,7 @@ std::vector<Operation> Operations() {
       {"gather rows backward", "gather rows", GatherProblem},
       {"scatter rows backward", "scatter rows", ScatterProblem},
       {"merge rows backward", "merge rows", MergeProblem},
+      {"repeat rows backward", "repeat rows", RepeatProblem},
       {"head backward", "head", HeadProblem},
       {"recompute", "recompute", RecomputeProblem},
   };

@@ -66,10 +66,11 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
                            .use = use.use,
                            .first_sequence = use.batch.first_sequence,
                            .sequences = use.batch.sequences};
+  const VirtualTokens* const prefix = attention_branch_.virtual_tokens();
   const auto attend = [&](const Value& in, const TokenBatch& batch) {
     return use.recompute_attention && tape.recording()
-               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use)
-               : attention_.Forward(context, tape, in, batch, use.use, use.cache);
+               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use, prefix)
+               : attention_.Forward(context, tape, in, batch, use.use, use.cache, prefix);
   };
   const auto transform = [&](const Value& in, const TokenBatch& batch) {
     return experts_ ? experts_->Forward(context, tape, in, batch)

@@ -2,12 +2,15 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "worker/engine/techniques/peft/adapter_starts.h"
 #include "worker/engine/techniques/peft/bottleneck.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/techniques/peft/virtual_tokens.h"
+#include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 #include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
@@ -28,6 +31,11 @@ class Peft : public Technique {
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
     if (drawn) drawn_.push_back(*drawn);
+    virtual_tokens_.Put(model_, site, grafts);
+  }
+
+  std::string_view WhyNoGraphs() const override {
+    return HasVirtualTokens(model_.peft) ? "rows of virtual tokens are laid out on the host" : "";
   }
 
   Status OnParameters(ParameterSet& parameters) override {
@@ -42,6 +50,12 @@ class Peft : public Technique {
     }
     for (const int64_t weight : drawn_) {
       parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
+    }
+    virtual_tokens_.SetStarts(parameters);
+    if (model_.peft.method == "prompt") {
+      parameters.AddValuesHook([&parameters](Context& context, ValuesFrom from) {
+        return from == ValuesFrom::kCheckpoint ? OkStatus() : StartAtTokens(context, parameters);
+      });
     }
     if (!StartsFromWeights(model_.peft)) return OkStatus();
     parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
@@ -75,6 +89,7 @@ class Peft : public Technique {
   ModelSpec model_;
   PeftProductsFactory factory_;
   std::vector<int64_t> drawn_;  ///< Weights of bottlenecks.
+  VirtualTokenSites virtual_tokens_;
 };
 
 }  // namespace

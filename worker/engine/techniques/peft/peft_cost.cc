@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -16,12 +17,14 @@
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
+#include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
 namespace weft {
 
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& PruningTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StochasticDepthTechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
 
 namespace {
@@ -54,9 +57,17 @@ const Feature kSettings[] = {
     {.name = "parameter-efficient tuning other than plain lora",
      .setting = "model.peft.method ia3 or miss, use_dora, dropout, init pissa or olora",
      .asked = [](const JobSpec& job) { return !WholeSetting(job.model.peft).empty(); },
-     .shown = [](const JobSpec& job) { return "model.peft." + WholeSetting(job.model.peft); }}};
+     .shown = [](const JobSpec& job) { return "model.peft." + WholeSetting(job.model.peft); }},
+    {.name = "virtual tokens",
+     .setting = "model.peft.method prompt, p_tuning or prefix",
+     .asked = [](const JobSpec& job) { return HasVirtualTokens(job.model.peft); },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft.method " + job.model.peft.method + " (virtual tokens)";
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
+const Feature& kVirtualTokens = kSettings[2];
 
 /// The name of the layer of a weight.
 std::string LayerOf(const std::string& weight) {
@@ -226,6 +237,27 @@ std::vector<Refusal> Rows() {
                   "adapters in all blocks"});
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
+  const Refusal of_virtual_tokens[] = {
+      {&kVirtualTokens, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
+       "resources.context_parallel 1"},
+      {&kVirtualTokens, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kVirtualTokens, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kVirtualTokens, &kActivationCompression,
+       "values are rounded by their position in the whole batch", "resources.activation_bits 0"},
+      {&kVirtualTokens, &kMaskDocuments,
+       "each document of a row has its own, and no prediction of memory counts them",
+       "data.mask_documents false"},
+      {&kVirtualTokens, &kNoConcatenation, "memory is predicted for a sequence a row",
+       "data.batching concatenate"},
+      {&kVirtualTokens, &kEncoder, kNotYet, "model.family gpt2 or llama"},
+      {&kVirtualTokens, &kSlidingWindow, "a window leaves virtual tokens behind",
+       "model.sliding_window 0"},
+      {&kVirtualTokens, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
+      {&kVirtualTokens, &StochasticDepthTechniqueCost().settings().front(), kNotYet,
+       "model.stochastic_depth.mode batch"},
+  };
+  rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
   return rows;
 }
 
@@ -272,6 +304,7 @@ class PeftCost : public TechniqueCost {
     }
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
+    WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -285,7 +318,17 @@ class PeftCost : public TechniqueCost {
 
   std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
                                       const ParameterInfo& output) const override {
-    return BottleneckTensors(model, output);
+    std::vector<ParameterInfo> tensors = BottleneckTensors(model, output);
+    return tensors.empty() ? PrefixTensors(model, output) : tensors;
+  }
+  std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model) const override {
+    return VirtualTokenTensors(model);
+  }
+  VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) const override {
+    if (!HasVirtualTokens(model.peft)) return {};
+    const int64_t count = model.peft.num_virtual_tokens;
+    return model.peft.method == "prefix" ? VirtualTokenCounts{.in_attention = count}
+                                         : VirtualTokenCounts{.in_blocks = count};
   }
   int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
     return SavedByBottlenecks(model, sub_layer);
@@ -347,7 +390,8 @@ const TechniqueCost& PeftTechniqueCost() {
 }
 
 bool AdaptsWeights(const PeftSpec& spec) {
-  return spec.method != "none" && spec.method != "selective" && !HasBottlenecks(spec);
+  return spec.method != "none" && spec.method != "selective" && !HasBottlenecks(spec) &&
+         !HasVirtualTokens(spec);
 }
 
 std::vector<std::string> TargetModules(const ModelSpec& model) {
