@@ -10,10 +10,12 @@
 #include "common/check.h"
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_config.h"
+#include "common/formats/peft_prompt.h"
 #include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/spec_json.h"
 
 namespace weft {
 namespace {
@@ -31,6 +33,23 @@ constexpr std::array<std::string_view, 18> kTensors = {
 constexpr std::string_view kSharedPrefix = "base_model.";
 constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 constexpr char kWeightsName[] = "adapter_model.safetensors";
+// Methods that peft lacks have folders of Weft's own, which peft cannot take for its own.
+constexpr char kOwnConfigName[] = "weft_adapter.json";
+constexpr char kOwnWeightsName[] = "weft_adapter.safetensors";
+constexpr int64_t kOwnVersion = 1;
+
+bool HasOwnFolder(const PeftSpec& spec) {
+  return spec.method == "houlsby" || spec.method == "pfeiffer" || spec.method == "parallel";
+}
+
+std::string WeightsName(const PeftSpec& spec) {
+  return HasOwnFolder(spec) ? kOwnWeightsName : kWeightsName;
+}
+
+/// Before the names of the network.
+std::string PrefixOf(const PeftSpec& spec) {
+  return std::string(HasOwnFolder(spec) ? "" : kPrefix);
+}
 
 /// The layer that a tensor of the file adapts; "": none.
 std::string LayerOfTensor(const std::string& name) {
@@ -43,9 +62,9 @@ std::string LayerOfTensor(const std::string& name) {
 }
 
 /// The name in files of a tensor of adapters.
-std::string FileNameOf(const std::string& parameter) {
+std::string FileNameOf(const PeftSpec& spec, const std::string& parameter) {
   const bool shared = std::find(kShared.begin(), kShared.end(), parameter) != kShared.end();
-  return std::string(shared ? kSharedPrefix : kPrefix) + parameter;
+  return (shared ? std::string(kSharedPrefix) : PrefixOf(spec)) + parameter;
 }
 
 bool IsShared(const std::string& name) {
@@ -99,6 +118,25 @@ std::vector<float> Turned(std::span<const float> values, int64_t rows, int64_t c
   return turned;
 }
 
+/// What weft_adapter.json says.
+Result<PeftSpec> ReadOwnConfig(const std::string& text) {
+  WEFT_ASSIGN_OR_RETURN(const Json config, ParseJson(text));
+  const bool versioned = config.is_object() && config.value("version", Json()) == kOwnVersion;
+  if (!versioned || !config.contains("adapter")) {
+    return InvalidError(std::string(kOwnConfigName) + " is not of version " +
+                        std::to_string(kOwnVersion) + "; hint: export the adapter again");
+  }
+  WEFT_ASSIGN_OR_RETURN(PeftSpec spec, FromJson<PeftSpec>(config["adapter"]));
+  if (HasOwnFolder(spec)) return spec;
+  return InvalidError(std::string(kOwnConfigName) + " has method " + spec.method +
+                      ", which has other folders; hint: houlsby, pfeiffer or parallel");
+}
+
+Json OwnConfig(PeftSpec spec) {
+  spec.import_path.clear();
+  return Json{{"version", kOwnVersion}, {"adapter", ToJson(spec)}};
+}
+
 /// The tensors of the network that are trained, as peft names them.
 void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& tensors) {
   std::set<std::string> trained, adapted;
@@ -115,7 +153,7 @@ void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& ten
       const std::string layer = name.substr(0, name.size() - kBias.size());
       if (adapted.contains(layer)) name = layer + std::string(kWrapped) + std::string(kBias);
     }
-    tensor.name = std::string(kPrefix) + name;
+    tensor.name = PrefixOf(model.peft) + name;
     tensors.push_back(std::move(tensor));
   }
 }
@@ -124,9 +162,16 @@ void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& ten
 
 std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
   std::vector<HuggingFaceTensor> tensors;
+  if (HasPromptFolder(model.peft)) {
+    const bool prefix = model.peft.method == "prefix";
+    const int64_t columns = prefix ? 2 * model.layers * KvWidth(model) : model.width;
+    tensors.push_back({kPromptTensorName, "", {model.peft.num_virtual_tokens, columns}, false, {}});
+    return tensors;
+  }
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (parameter.adapter == AdapterSide::kNone) continue;
-    tensors.push_back({FileNameOf(parameter.name), parameter.name, parameter.shape, false, {}});
+    tensors.push_back(
+        {FileNameOf(model.peft, parameter.name), parameter.name, parameter.shape, false, {}});
     SetFileShape(parameter, tensors.back());
   }
   AddSavedTensors(model, tensors);
@@ -137,11 +182,20 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
   const auto in_folder = [&](const Status& status) {
     return status.WithContext("the adapter in " + folder);
   };
+  if (const std::string own = JoinPath(folder, kOwnConfigName); env.FileExists(own)) {
+    WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, own));
+    Result<PeftSpec> spec = ReadOwnConfig(text);
+    return spec.ok() ? std::move(spec) : in_folder(spec.status());
+  }
   WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, JoinPath(folder, kPeftConfigName)));
   const Result<Json> config = ParseJson(text);
   if (!config.ok()) return in_folder(config.status());
   if (!config->is_object()) {
     return in_folder(InvalidError(std::string(kPeftConfigName) + " is no object"));
+  }
+  if (IsPromptConfig(*config)) {
+    Result<PeftSpec> spec = PromptFromConfig(*config, model);
+    return spec.ok() ? std::move(spec) : in_folder(spec.status());
   }
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file,
                         SafetensorsFile::Open(env, JoinPath(folder, kWeightsName)));
@@ -155,8 +209,9 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
 
 Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
                      const WeightBuffer& buffer) {
-  const std::string path = JoinPath(folder, kWeightsName);
+  const std::string path = JoinPath(folder, WeightsName(model.peft));
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(env, path));
+  if (HasPromptFolder(model.peft)) return ImportPrompt(file, path, model, buffer);
   const std::vector<HuggingFaceTensor> tensors = AdapterTensors(model);
   std::set<std::string_view> known;
   for (const HuggingFaceTensor& tensor : tensors) {
@@ -198,30 +253,42 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
 
 Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
                      const std::string& base, const WeightValues& values) {
-  WEFT_ASSIGN_OR_RETURN(const Json config, ConfigOfPeft(model, base));
-  if (DistinctBlocks(model) != model.layers) {
-    return InvalidError(
-        "layers that share a block share its adapter, which peft does not have; hint: --format hf");
+  const bool own = HasOwnFolder(model.peft);
+  Json config = OwnConfig(model.peft);
+  if (!own) {
+    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPeft(model, base));
+    if (DistinctBlocks(model) != model.layers) {
+      return InvalidError(
+          "layers that share a block share its adapter, which peft does not have; hint: --format "
+          "hf");
+    }
   }
   WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
   std::vector<SafetensorsTensor> tensors;
+  PromptValues prompt;
+  if (HasPromptFolder(model.peft)) {
+    WEFT_ASSIGN_OR_RETURN(prompt, PromptOf(model, values));
+  }
   for (const HuggingFaceTensor& tensor : AdapterTensors(model)) {
     SafetensorsTensor entry;
     entry.name = tensor.name;
     entry.shape = FileShape(tensor);
-    entry.produce = [&values, tensor](const ByteSink& sink) -> Status {
+    entry.produce = [&values, &prompt, tensor](const ByteSink& sink) -> Status {
+      if (!prompt.values.empty()) return sink(std::as_bytes(std::span(prompt.values)));
       WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values(tensor));
       WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
-      const std::span<const float> own = from.first(ElementCount(tensor));
-      if (!tensor.transposed) return sink(std::as_bytes(own));
-      const std::vector<float> turned = Turned(own, tensor.shape[0], tensor.shape[1]);
+      const std::span<const float> floats = from.first(ElementCount(tensor));
+      if (!tensor.transposed) return sink(std::as_bytes(floats));
+      const std::vector<float> turned = Turned(floats, tensor.shape[0], tensor.shape[1]);
       return sink(std::as_bytes(std::span(turned)));
     };
     tensors.push_back(std::move(entry));
   }
   WEFT_RETURN_IF_ERROR(
-      WriteSafetensors(env, JoinPath(folder, kWeightsName), std::move(tensors)).status());
-  return WriteFileAtomic(env, JoinPath(folder, kPeftConfigName), config.dump(2) + "\n");
+      WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)), std::move(tensors))
+          .status());
+  return WriteFileAtomic(env, JoinPath(folder, own ? kOwnConfigName : kPeftConfigName),
+                         config.dump(2) + "\n");
 }
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 
 #include "common/formats/peft_derived.h"
 #include "common/formats/peft_fields.h"
+#include "common/formats/peft_prompt.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -272,7 +273,8 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
     return InvalidError(HasField("peft_type", type) +
-                        "; LORA, LOHA, LOKR, OFT, VERA, IA3 and MISS are imported");
+                        "; LORA, LOHA, LOKR, OFT, VERA, IA3, MISS, PROMPT_TUNING, P_TUNING and "
+                        "PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
@@ -305,6 +307,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
     AddMiss(model.peft, config);
   } else if (IsDerivedMethod(model.peft.method)) {
     WEFT_RETURN_IF_ERROR(AddDerived(model, config));
+  } else if (HasPromptFolder(model.peft)) {
+    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
   } else {
     return InvalidError(
         "the model has no adapter to write; hint: --format hf, or train one with model.peft");
@@ -313,6 +317,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
   config["task_type"] = task.empty() ? Json() : Json(task);
   config["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
   config["inference_mode"] = true;
+  if (HasPromptFolder(model.peft)) return config;
   const std::string& method = model.peft.method;
   if (method != "miss" && method != "loha" && method != "lokr") {
     config["fan_in_fan_out"] = model.family == "gpt2";

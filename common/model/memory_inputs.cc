@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/planned_job.h"
 
 namespace weft {
@@ -19,7 +20,9 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   MemoryInputs inputs;
   inputs.shape = shape;
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
-  inputs.sequence_length = SequenceLength(planned) / inputs.context.ranks;
+  // Rows of virtual tokens count as tokens, wherever they are.
+  inputs.sequence_length =
+      SequenceLength(planned) / inputs.context.ranks + VirtualTokensOf(shape.spec).Total();
   inputs.zero_stage = resources.zero_stage;
   inputs.zero_shard_ranks = resources.zero_shard_ranks;
   inputs.local_steps = planned.train.local_steps > 1;

@@ -85,12 +85,20 @@ const ParameterInfo& WeightOf(const std::vector<ParameterInfo>& block,
   });
 }
 
+/// Whether a parameter of a block reads the same as the one before it, or is a bias behind it.
+bool ReadsTheSame(const ParameterInfo& parameter, const ParameterInfo& before) {
+  if (parameter.bias) return !IsBranchScale(parameter.role);
+  if (parameter.adapter == AdapterSide::kNeither) return false;
+  if (before.adapter == AdapterSide::kNeither) return false;
+  const bool qkv = IsAttention(parameter.role) && !EndsSubLayer(parameter.role);
+  if (qkv) return IsAttention(before.role) && !EndsSubLayer(before.role);
+  return (EndsSubLayer(parameter.role) || IsMlp(parameter.role)) && before.role == parameter.role;
+}
+
 /// The products of the layers with roles that `which` says, of weights and of what is in their
-/// place or besides. `without_input`: of the first layers that have a backward pass, those whose
-/// input has no gradient.
+/// place or besides.
 template <class Which>
-std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which,
-                                           int64_t without_input) {
+std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which) {
   const ModelSpec& model = shape.spec;
   std::map<std::pair<int64_t, int64_t>, BlockProduct> products;
   std::vector<ParameterInfo> block;
@@ -98,10 +106,13 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     if (layer == 0 || !alike) block = BlockParameters(model, BlockOfLayer(model, layer));
     const bool backward = layer >= shape.first_trained_layer;
-    const bool input = layer >= shape.first_trained_layer + without_input;
+    // Whether anything before a layer is trained: then its input has a gradient.
+    bool reached = layer > shape.first_trained_layer ||
+                   (backward && (shape.trains_embeddings || shape.trained_before));
+    bool trains_layer = false;
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
-    bool trains = false, layer_again = false;
+    bool input = false, trains = false, layer_again = false;
     const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool differentiates_input,
                          bool trained, bool again) {
       BlockProduct& product =
@@ -110,8 +121,14 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       if (differentiates_input) product.input += times;
       if (trained) product.weight += times;
     };
+    const ParameterInfo* before = nullptr;
     for (const ParameterInfo& parameter : block) {
-      if (!which(parameter.role)) continue;
+      if (before == nullptr || !ReadsTheSame(parameter, *before)) {
+        reached = reached || std::exchange(trains_layer, false);
+      }
+      before = &parameter;
+      trains_layer = trains_layer || !parameter.frozen;
+      if (!which(parameter.role) || parameter.of_virtual_tokens) continue;
       if (parameter.products == 0) {
         // Of what it is besides the gradient is computed, whether that is trained or not.
         if (!parameter.multiplied_again || parameter.frozen) continue;
@@ -122,19 +139,20 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       }
       if (!parameter.matrix()) continue;
       if (!parameter.in_place_of.empty()) {
-        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products, input,
-            !parameter.frozen, parameter.multiplied_again);
+        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
+            reached, !parameter.frozen, parameter.multiplied_again);
         continue;
       }
       if (parameter.adapter != AdapterSide::kNone) {
         // What the second of two factors reads has a gradient, whatever the first one reads.
         add(parameter.shape[0], parameter.shape[1], 1,
-            parameter.adapter == AdapterSide::kOutput ? backward : input, !parameter.frozen,
+            parameter.adapter == AdapterSide::kOutput ? backward : reached, !parameter.frozen,
             parameter.multiplied_again);
         continue;
       }
       out += parameter.shape[0];
       in = parameter.shape[1];
+      input = reached;
       trains = trains || !parameter.frozen;
       layer_again = layer_again || parameter.multiplied_again;
     }
@@ -218,7 +236,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, const auto& which,
                            int64_t without_input = 0) {
     if (shape.replaces_weights || shape.has_adapters) {
-      for (const BlockProduct& of : ProductsOfBlocks(shape, which, without_input)) {
+      for (const BlockProduct& of : ProductsOfBlocks(shape, which)) {
         add(name, tokens, of.in, of.out, of.forward, of.input, of.weight);
       }
       return;

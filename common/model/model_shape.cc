@@ -23,6 +23,8 @@ int64_t& CountOf(ParameterCounts& counts, ParameterRole role) {
 bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
   if (parameter.role == ParameterRole::kRouter) return true;
+  // A graft sees the rows of the residual stream.
+  if (parameter.adapter == AdapterSide::kNeither) return shape.sequence_parallel;
   // A replicated adapter sees a part of its inputs, or of the gradients of its results.
   if (parameter.adapter != AdapterSide::kNone) {
     return (parameter.adapter == AdapterSide::kInput) != EndsSubLayer(parameter.role);
@@ -33,6 +35,8 @@ bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter
 }
 
 void AddTrained(const ParameterInfo& parameter, TrainedProducts& products) {
+  // A graft behind a sub-layer reads what no product of it does.
+  if (parameter.adapter == AdapterSide::kNeither && parameter.role != ParameterRole::kMlpUp) return;
   const bool ends = EndsSubLayer(parameter.role);
   if (IsAttention(parameter.role) && !ends) products.qkv = true;
   if (IsMlp(parameter.role)) (ends ? products.down : products.up) = true;
@@ -54,6 +58,18 @@ struct QuantizedBlocks {
     sums.largest_in_tiles = std::max(sums.largest_in_tiles, matrix);
   }
 };
+
+/// ModelShape::first_saved, where `parameter` is the first that is trained.
+std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& parameter) {
+  if (NormPositionOf(model) != "pre") return {};
+  const bool grafted = parameter.adapter == AdapterSide::kNeither;
+  if (parameter.role == ParameterRole::kAttentionOutput) {
+    return grafted ? "attention_grafts" : "attention";
+  }
+  if (parameter.role == ParameterRole::kMlpUp) return "norm_2";
+  if (parameter.role != ParameterRole::kMlpDown) return {};
+  return grafted ? "mlp_grafts" : "mlp_before_activation";
+}
 
 }  // namespace
 
@@ -99,7 +115,10 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
                         stage.which[static_cast<size_t>(parameter.block)] > first_trained_block;
     if ((is_trained || passes) && !backward) {
       backward = true;
-      if (parameter.block >= 0) first_trained_layer = parameter.block * uses_of_block;
+      if (parameter.block >= 0) {
+        first_trained_layer = parameter.block * uses_of_block;
+        if (!passes) first_saved = FirstSaved(spec, parameter);
+      }
       if (parameter.unit == 0) {
         first_trained_layer = 0;
         trains_embeddings = true;
@@ -111,7 +130,8 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
                                  ? 1
                                  : std::clamp<int64_t>(end - parameter.expert, 0, group.experts));
     };
-    const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
+    int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
+    if (parameter.of_virtual_tokens) times = 0;
     const int64_t read = parameter.products == 0 ? 0 : parameter.Elements();
     const int64_t met = times * members(spec.experts_per_token) * read;
     ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;
@@ -150,7 +170,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       packed_padding.Add(parameter.packed_padding(), here);
     }
     if (!parameter.in_place_of.empty()) replaces_weights = true;
-    if (!parameter.adapter_of.empty()) has_adapters = true;
+    if (parameter.adapter != AdapterSide::kNone) has_adapters = true;
     const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
     if (sources_of_it.empty()) continue;
     derived += elements;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "common/model/model_sizes.h"
@@ -115,7 +116,7 @@ struct ModelShape {
   int64_t largest_derived = 0;    ///< Numbers of the largest of those weights ...
   int64_t largest_source = 0;     ///< ... and of the largest source.
   bool replaces_weights = false;  ///< Some layer of a block has tensors in place of its weight, ...
-  bool has_adapters = false;      ///< ... or besides it.
+  bool has_adapters = false;      ///< ... or besides it, or a graft has tensors.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.
@@ -124,6 +125,9 @@ struct ModelShape {
   /// block has one.
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Any layer before the blocks.
+  /// Of the first layer with a backward pass, the first tensor of its block (SavedTensorSlot) that
+  /// is saved, where nothing before it has a gradient; empty: the first one.
+  std::string_view first_saved = {};
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 

@@ -54,9 +54,10 @@ inline bool IsHead(ParameterRole role) {
 
 /// Which side of its weight [out, in] a tensor that a layer has besides it (an adapter) shares.
 enum class AdapterSide : uint8_t {
-  kNone,    ///< It is no adapter.
-  kInput,   ///< Its columns are those of the weight.
-  kOutput,  ///< Its rows are those of the weight.
+  kNone,     ///< It is no adapter.
+  kInput,    ///< Its columns are those of the weight.
+  kOutput,   ///< Its rows are those of the weight.
+  kNeither,  ///< It is of a graft (worker/engine/nn/graft.h), which has layers of its own.
 };
 
 /// What is known of a parameter besides its name, its size and where it resides. Code that counts,
@@ -68,7 +69,9 @@ struct ParameterAttributes {
   int64_t block = -1;   ///< The distinct block of the network that it belongs to; -1: none.
   int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
   std::vector<int64_t> parts = {};  ///< Rows of matrices that lie one under the other in this one.
-  AdapterSide adapter = AdapterSide::kNone;  ///< Its role is that of its weight.
+  /// Its role is that of its weight; of a graft that of a product of its sub-layer, or of the
+  /// positions.
+  AdapterSide adapter = AdapterSide::kNone;
   /// i32 words in memory, of a frozen weight that is quantised (TechniqueCost::QuantizedWordsOf);
   /// 0: numbers.
   int64_t quantized_words = 0;
@@ -114,12 +117,14 @@ struct ParameterInfo : ParameterAttributes {
                                ///< of several products those of one.
   int64_t products = 1;  ///< Of a matrix: equal blocks of its rows, each multiplied alone, or 0.
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
-  bool multiplied_again =
-      false;                     ///< The backward pass computes its product once more; of a vector
-                                 ///< besides a weight the layer's, of no product a weight gradient.
-  std::string in_place_of = {};  ///< The weight that the network has this for
-                                 ///< (TechniqueCost::ReplacementsOf); none: "".
-  std::string adapter_of = {};   ///< The weight that its layer has this besides; none: "".
+  /// The backward pass computes its product once more; of a vector besides a weight the layer's, of
+  /// no product a weight gradient.
+  bool multiplied_again = false;
+  bool of_virtual_tokens = false;  ///< Of a graft: what is in the place of tokens, or layers that
+                                   ///< make it; no token is multiplied by it.
+  std::string in_place_of = {};    ///< The weight that the network has this for
+                                   ///< (TechniqueCost::ReplacementsOf); none: "".
+  std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".
 
   int64_t Elements() const {
     int64_t count = 1;

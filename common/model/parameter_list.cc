@@ -1,6 +1,7 @@
 #include "common/model/parameter_list.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
@@ -237,6 +238,7 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   std::vector<int64_t>& shape = parameter.shape;
   const bool block = IsAttention(parameter.role) || IsMlp(parameter.role);
   const bool table = parameter.role == ParameterRole::kTokenEmbedding || IsHead(parameter.role);
+  if (parameter.adapter == AdapterSide::kNeither) return;
   // An adapter is divided with the side of the weight that it shares.
   if (parameter.adapter != AdapterSide::kNone) {
     const bool input = parameter.adapter == AdapterSide::kInput;
@@ -323,6 +325,36 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
   return with;
 }
 
+/// Puts the tensors of grafts behind their sub-layer, and those at the embedding before the blocks.
+std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  std::vector<ParameterInfo> with, waiting;
+  if (!list.empty() && list.front().block < 0) waiting = EmbeddingGraftsOf(model);
+  int64_t block = -1;
+  const auto add_waiting = [&] {
+    for (ParameterInfo& tensor : waiting) {
+      tensor.frozen = IsFrozen(model, tensor.name) || FrozenByTechniques(model, tensor);
+      with.push_back(std::move(tensor));
+    }
+    waiting.clear();
+  };
+  for (ParameterInfo& parameter : list) {
+    const bool of_layer = IsAttention(parameter.role) || IsMlp(parameter.role);
+    const bool begins = parameter.block != std::exchange(block, parameter.block);
+    // What ends a sub-layer is followed by its bias and its adapters alone.
+    if (begins || !of_layer || parameter.is_weight()) add_waiting();
+    if (parameter.output_weight() && parameter.expert < 0) {
+      // Keys and values come before the product behind attention.
+      for (ParameterInfo& tensor : GraftsOf(model, parameter)) {
+        waiting.push_back(std::move(tensor));
+        if (waiting.back().role == ParameterRole::kValues) add_waiting();
+      }
+    }
+    with.push_back(std::move(parameter));
+  }
+  add_waiting();
+  return with;
+}
+
 /// Says which weights are quantised. Weights of a layer are all so, or none is.
 void QuantizeWeights(const ModelSpec& model, std::vector<ParameterInfo>& list) {
   std::vector<ParameterInfo*> layer;
@@ -344,7 +376,7 @@ void QuantizeWeights(const ModelSpec& model, std::vector<ParameterInfo>& list) {
 
 /// With all that techniques make of them.
 std::vector<ParameterInfo> WithTechniques(const ModelSpec& model, std::vector<ParameterInfo> list) {
-  list = AddAdapters(model, ReplaceWeights(model, std::move(list)));
+  list = AddGrafts(model, AddAdapters(model, ReplaceWeights(model, std::move(list))));
   QuantizeWeights(model, list);
   return list;
 }

@@ -197,8 +197,8 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     // That of the MLP's result, then that of what its activation reads.
     mlp_backward = std::max(mlp_backward + in, size.row + in + 2 * size.before);
   }
-  // The gradient of a scaled branch is not that of the stream.
-  const int64_t branch = ScalesBranches(model) ? size.row : 0;
+  // The gradient of a changed branch is not that of the stream.
+  const int64_t branch = ChangesBranches(model) ? size.row : 0;
   const ProductBytes products(inputs);
   const int64_t attention = products.attention.backward + products.attention.weights + branch;
   return {mlp_backward + products.mlp.backward + products.mlp.weights + branch, reading + attention,
@@ -339,7 +339,9 @@ RematPlan PlanOfBlocks(const MemoryInputs& inputs) {
 
 TierPeaks ActivationPeaks(const MemoryInputs& inputs) {
   const PassSizes size(inputs);
-  const StreamBytes start = StartOfBlocks(inputs, size);
+  StreamBytes start = StartOfBlocks(inputs, size);
+  const int64_t embedding = start.saved;
+  start.saved -= UnsavedByFirstBlock(inputs);
   // Those of a bert or vit are sums of several tables.
   const int64_t tables =
       (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row + size.gathered;
@@ -353,7 +355,7 @@ TierPeaks ActivationPeaks(const MemoryInputs& inputs) {
         PeakOfFirstBlocks(inputs.shape.spec.layers, inputs.recomputed_blocks,
                           inputs.attention_blocks, inputs.recompute_segment, block, start, last);
   }
-  peaks.device = std::max(peaks.device, start.saved + tables);
+  peaks.device = std::max(peaks.device, embedding + tables);
   return peaks;
 }
 

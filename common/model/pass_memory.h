@@ -38,6 +38,10 @@ struct BlockWorkspace {
   int64_t most() const { return std::max({mlp, reading, heads}); }
 };
 
+/// Of what a block saves, what the first one with a backward pass does not, because nothing up to
+/// it is trained; 0 where that block is run again.
+int64_t UnsavedByFirstBlock(const MemoryInputs& inputs);
+
 /// What the blocks do with their saved tensors.
 RematPlan PlanOfBlocks(const MemoryInputs& inputs);
 

@@ -6,6 +6,7 @@
 #include "common/model/activation_codes.h"
 #include "common/model/activation_numbers.h"
 #include "common/model/pass_memory.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -41,6 +42,11 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   slots.push_back({"qkv", QkvWidth(model) / ranks, true, true});
   slots.push_back({"attention", QueryWidth(model) / ranks, true, true, true});
   slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
+  const auto add_grafts = [&](std::string_view name, SubLayer sub_layer) {
+    const int64_t numbers = SavedByGrafts(model, sub_layer);
+    if (numbers > 0) slots.push_back({name, numbers, true, false, true});
+  };
+  add_grafts("attention_grafts", SubLayer::kAttention);
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2", post || model.experts > 0 || trained.up);
@@ -57,6 +63,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
     slots.push_back(
         {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
   }
+  add_grafts("mlp_grafts", SubLayer::kMlp);
   if (scaled) slots.push_back({"branch_2", c, true});
   return slots;
 }
@@ -135,6 +142,24 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
   if (bytes.plain.recompute_input > 0) bytes.kept.recompute_input = bytes.input;
   return bytes;
+}
+
+int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
+  const std::string_view first = inputs.shape.first_saved;
+  if (first.empty()) return 0;
+  const RematPlan plan = PlanOfBlocks(inputs);
+  const auto step = std::find_if(plan.begin(), plan.end(), [&](const RematStep& each) {
+    return each.end() > inputs.shape.first_trained_layer;
+  });
+  if (step == plan.end() || step->kind == RematStep::Kind::kSegment || step->travels()) return 0;
+  int64_t bytes = 0;
+  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+    if (slot.name == first) return bytes;
+    if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
+    bytes += SlotBytes(slot, inputs.micro_batch * inputs.sequence_length, ElementOf(inputs),
+                       inputs.activation_bits);
+  }
+  return 0;
 }
 
 int64_t CodedActivationBytes(const MemoryInputs& inputs) {

@@ -1,6 +1,7 @@
 #include "common/model/technique_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/model/precision.h"
 #include "common/spec/technique_checks.h"
@@ -37,6 +38,44 @@ int64_t DerivedNumbers(const ModelSpec& model) {
     numbers += technique->DerivedNumbers(model);
   }
   return numbers;
+}
+
+std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output) {
+  std::vector<ParameterInfo> tensors;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    for (ParameterInfo& tensor : technique->GraftsOf(model, output)) {
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  return tensors;
+}
+
+std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model) {
+  std::vector<ParameterInfo> tensors;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    for (ParameterInfo& tensor : technique->EmbeddingGraftsOf(model)) {
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  return tensors;
+}
+
+int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) {
+  int64_t numbers = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    numbers += technique->SavedByGrafts(model, sub_layer);
+  }
+  return numbers;
+}
+
+VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) {
+  VirtualTokenCounts counts;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const VirtualTokenCounts own = technique->VirtualTokensOf(model);
+    counts.in_blocks += own.in_blocks;
+    counts.in_attention += own.in_attention;
+  }
+  return counts;
 }
 
 bool FreezesAny(const ModelSpec& model) {
@@ -116,11 +155,11 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
   return ComputedSharesOf(network, sequences);
 }
 
-bool ScalesBranches(const ModelSpec& model) {
+bool ChangesBranches(const ModelSpec& model) {
   return BranchScalingOf(model) != BranchScaling::kNone ||
          std::any_of(
              TechniqueCosts().begin(), TechniqueCosts().end(),
-             [&](const TechniqueCost* technique) { return technique->ScalesBranches(model); });
+             [&](const TechniqueCost* technique) { return technique->ChangesBranches(model); });
 }
 
 std::vector<std::string> TechniquePrecisions() {

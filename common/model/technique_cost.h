@@ -59,6 +59,14 @@ struct ProductNumbers {
       0;  ///< In f32, however many tokens there are, while gradients of weights are made.
 };
 
+/// Rows that a technique puts before the tokens of each sequence.
+struct VirtualTokenCounts {
+  int64_t in_blocks = 0;     ///< In the residual stream of all blocks,
+  int64_t in_attention = 0;  ///< or in their keys and values alone.
+
+  int64_t Total() const { return in_blocks + in_attention; }
+};
+
 /// How a checkpoint says which elements of a matrix count.
 struct ExportedMask {
   StateName bits;  ///< Its 2:4 mask (kernels/sparse24_mask).
@@ -127,8 +135,11 @@ class TechniqueCost {
     return {};
   }
 
-  /// i32 words in which a frozen `weight` of a block is kept, instead of numbers of the type of
-  /// matrices; 0: it is not. Blocks are dequantised one at a time.
+  /// Whether it computes with the values of frozen weights otherwise than in their products.
+  virtual bool ReadsFrozenWeights(const ModelSpec&) const { return false; }
+
+  /// i32 words of a frozen `weight` of a block that is quantised, in place of numbers of the type
+  /// of matrices; 0: it is not. Blocks are dequantised one at a time.
   virtual int64_t QuantizedWordsOf(const ModelSpec&, const ParameterInfo& /*weight*/) const {
     return 0;
   }
@@ -136,6 +147,20 @@ class TechniqueCost {
   /// Numbers of the layers of blocks whose products read a matrix that is made of their weights and
   /// of what they have besides, in place of the weights.
   virtual int64_t DerivedNumbers(const ModelSpec&) const { return 0; }
+
+  /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer that the weight `output`
+  /// of a block ends, with AdapterSide::kNeither.
+  virtual std::vector<ParameterInfo> GraftsOf(const ModelSpec&,
+                                              const ParameterInfo& /*output*/) const {
+    return {};
+  }
+  /// Likewise those at the embedding.
+  virtual std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec&) const { return {}; }
+  /// Numbers that its grafts at a sub-layer of the most blocks save of each token, of the type of
+  /// activations, besides what the sub-layer saves.
+  virtual int64_t SavedByGrafts(const ModelSpec&, SubLayer) const { return 0; }
+
+  virtual VirtualTokenCounts VirtualTokensOf(const ModelSpec&) const { return {}; }
 
   /// Whether it keeps any parameter of the network as it is,
   virtual bool FreezesAny(const ModelSpec&) const { return false; }
@@ -160,9 +185,9 @@ class TechniqueCost {
     return 1;
   }
 
-  /// Whether residual branches are multiplied by something before they are added: their gradients
-  /// are then other tensors than that of the residual stream.
-  virtual bool ScalesBranches(const ModelSpec&) const { return false; }
+  /// Whether residual branches are changed by something before they are added: their gradients are
+  /// then other tensors than that of the residual stream.
+  virtual bool ChangesBranches(const ModelSpec&) const { return false; }
 
   /// How it multiplies by weights of blocks; any() is false where it does not.
   virtual TechniqueProducts ProductsOf(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
@@ -213,6 +238,10 @@ std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const Paramete
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t DerivedNumbers(const ModelSpec& model);
+std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
+std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
+int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
+VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);
@@ -221,7 +250,7 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
-bool ScalesBranches(const ModelSpec& model);
+bool ChangesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);

@@ -60,11 +60,35 @@ struct SquaredReluBackwardArgs {
   bool two_of_four = false;
 };
 
+/// Other activations of one number.
+enum class UnitFunction : uint8_t {
+  kRelu,  ///< max(x, 0), whose derivative at 0 is 0.
+  kSilu,  ///< x / (1 + e^-x) (Elfwing et al. 2017, arXiv 1702.03118); "swish".
+};
+
+/// y = function(x).
+struct UnitForwardArgs {
+  TensorView x;  ///< f32, bf16 or f16, contiguous
+  TensorView y;  ///< same shape and type; may be x
+  UnitFunction function = UnitFunction::kRelu;
+};
+
+/// dx = dy * function'(x); writes y again when asked.
+struct UnitBackwardArgs {
+  TensorView dy;
+  TensorView x;
+  TensorView dx;  ///< may be dy
+  TensorView y;   ///< or none
+  UnitFunction function = UnitFunction::kRelu;
+};
+
 WEFT_DEVICE_OP(GeluForward, GeluForwardArgs)
 WEFT_DEVICE_OP(GeluBackward, GeluBackwardArgs)
 WEFT_DEVICE_OP(TanhForward, TanhForwardArgs)
 WEFT_DEVICE_OP(TanhBackward, TanhBackwardArgs)
 WEFT_DEVICE_OP(SquaredReluForward, SquaredReluForwardArgs)
 WEFT_DEVICE_OP(SquaredReluBackward, SquaredReluBackwardArgs)
+WEFT_DEVICE_OP(UnitForward, UnitForwardArgs)
+WEFT_DEVICE_OP(UnitBackward, UnitBackwardArgs)
 
 }  // namespace weft::kernels

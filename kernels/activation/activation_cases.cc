@@ -142,6 +142,45 @@ OpCase SquaredReluBackwardCase(int64_t count, DType dtype, bool two_of_four, Cas
           }};
 }
 
+std::string UnitName(UnitFunction function, const char* pass, int64_t count, DType dtype) {
+  return std::string(function == UnitFunction::kSilu ? "silu_" : "relu_") + pass + "/" +
+         std::to_string(count) + "/" + std::string(DTypeName(dtype));
+}
+
+OpCase UnitForwardCase(UnitFunction function, int64_t count, DType dtype, CaseUse use) {
+  return {UnitName(function, "forward", count, dtype), use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
+            TestTensor& y = run.Output("y", dtype, {count}, 0, kTerms, [=, &x] {
+              return Mapped(x.InitialValues(), ref::UnitOf(function).value);
+            });
+            run.run = [=, &x, &y](const Stream& stream) {
+              return UnitForward(stream, {x.view(), y.view(), function});
+            };
+            run.bytes = static_cast<double>(2 * x.view().Bytes());
+          }};
+}
+
+// In place, and with the forward result again: the engine's usual call.
+OpCase UnitBackwardCase(UnitFunction function, int64_t count, DType dtype, CaseUse use) {
+  return {UnitName(function, "backward", count, dtype), use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
+            TestTensor& dy = run.Input(dtype, {count});
+            run.Check("dy", dy, kTerms, [=, &x, &dy] {
+              std::vector<double> dx = Mapped(x.InitialValues(), ref::UnitOf(function).derivative);
+              const std::vector<double> factor = dy.InitialValues();
+              for (size_t i = 0; i < dx.size(); ++i) dx[i] *= factor[i];
+              return dx;
+            });
+            TestTensor& y = run.Output("y", dtype, {count}, 0, kTerms, [=, &x] {
+              return Mapped(x.InitialValues(), ref::UnitOf(function).value);
+            });
+            run.run = [=, &x, &dy, &y](const Stream& stream) {
+              return UnitBackward(stream, {dy.view(), x.view(), dy.view(), y.view(), function});
+            };
+            run.bytes = static_cast<double>(4 * x.view().Bytes());
+          }};
+}
+
 }  // namespace
 
 std::vector<OpCase> ActivationCases() {
@@ -160,6 +199,16 @@ std::vector<OpCase> ActivationCases() {
       };
       for (const int64_t count : {0, 4, 20, 40000}) add(count, CaseUse::kTest);
       if (!two_of_four) add(4001, CaseUse::kTest);
+      add(int64_t{2048} * 4 * 768, CaseUse::kSpeed);
+    }
+  }
+  for (DType dtype : kFloatTypes) {
+    for (const UnitFunction function : {UnitFunction::kRelu, UnitFunction::kSilu}) {
+      const auto add = [&](int64_t count, CaseUse use) {
+        cases.push_back(UnitForwardCase(function, count, dtype, use));
+        cases.push_back(UnitBackwardCase(function, count, dtype, use));
+      };
+      for (const int64_t count : {0, 1, 17, 40001}) add(count, CaseUse::kTest);
       add(int64_t{2048} * 4 * 768, CaseUse::kSpeed);
     }
   }

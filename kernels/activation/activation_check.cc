@@ -3,18 +3,21 @@
 #include "kernels/argument_check.h"
 
 namespace weft::kernels {
+namespace {
 
-Status CheckGeluForward(const Stream& stream, const GeluForwardArgs& args) {
+template <class Args>
+Status CheckForward(const Stream& stream, const char* op, const Args& args) {
   const TensorView& x = args.x;
-  return ArgumentCheck(stream, "GeluForward")
+  return ArgumentCheck(stream, op)
       .ContiguousTensor("x", x, x.shape, kFloatTypes)
       .ContiguousTensor("y", args.y, x.shape, {x.dtype})
       .status();
 }
 
-Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+template <class Args>
+Status CheckBackward(const Stream& stream, const char* op, const Args& args) {
   const TensorView &dy = args.dy, &x = args.x, &y = args.y;
-  ArgumentCheck check(stream, "GeluBackward");
+  ArgumentCheck check(stream, op);
   check.ContiguousTensor("x", x, x.shape, kFloatTypes)
       .ContiguousTensor("dy", dy, x.shape, {x.dtype})
       .ContiguousTensor("dx", args.dx, x.shape, {x.dtype});
@@ -25,12 +28,26 @@ Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
   return check.status();
 }
 
+}  // namespace
+
+Status CheckGeluForward(const Stream& stream, const GeluForwardArgs& args) {
+  return CheckForward(stream, "GeluForward", args);
+}
+
+Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+  return CheckBackward(stream, "GeluBackward", args);
+}
+
+Status CheckUnitForward(const Stream& stream, const UnitForwardArgs& args) {
+  return CheckForward(stream, "UnitForward", args);
+}
+
+Status CheckUnitBackward(const Stream& stream, const UnitBackwardArgs& args) {
+  return CheckBackward(stream, "UnitBackward", args);
+}
+
 Status CheckTanhForward(const Stream& stream, const TanhForwardArgs& args) {
-  const TensorView& x = args.x;
-  return ArgumentCheck(stream, "TanhForward")
-      .ContiguousTensor("x", x, x.shape, kFloatTypes)
-      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
-      .status();
+  return CheckForward(stream, "TanhForward", args);
 }
 
 Status CheckTanhBackward(const Stream& stream, const TanhBackwardArgs& args) {

@@ -33,35 +33,62 @@ void ForEachGroup(const T* x, int64_t count, bool two_of_four, const Fn& fn) {
 }
 
 template <class T>
-const typename GeluLoops<T>::Form& LoopsOf(GeluForm form) {
-  const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+const typename UnitLoops<T>::Form& LoopsOf(GeluForm form) {
+  const UnitLoops<T>& loops = PickUnitKernels().Of<T>();
   return form == GeluForm::kErf ? loops.erf : loops.tanh;
 }
 
-}  // namespace
+template <class T>
+const typename UnitLoops<T>::Form& LoopsOf(UnitFunction function) {
+  const UnitLoops<T>& loops = PickUnitKernels().Of<T>();
+  return function == UnitFunction::kSilu ? loops.silu : loops.relu;
+}
 
-Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
-  const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
+template <class Function>
+void MapForward(Function function, const TensorView& x, const TensorView& y) {
   WithFloatType(x.dtype, [&]<class T>() {
-    const auto& loops = LoopsOf<T>(args.form);
+    const auto& loops = LoopsOf<T>(function);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
       loops.forward(x.As<T>() + begin, y.As<T>() + begin, end - begin);
     });
   });
-  return OkStatus();
 }
 
-Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+template <class Function, class Args>
+void MapBackward(Function function, const Args& args) {
   const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
-  WEFT_RETURN_IF_ERROR(CheckGeluBackward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
-    const auto& loops = LoopsOf<T>(args.form);
+    const auto& loops = LoopsOf<T>(function);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
       loops.backward(dy.As<T>() + begin, x.As<T>() + begin, dx.As<T>() + begin,
                      y ? y.As<T>() + begin : nullptr, end - begin);
     });
   });
+}
+
+}  // namespace
+
+Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
+  MapForward(args.form, args.x, args.y);
+  return OkStatus();
+}
+
+Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckGeluBackward(stream, args));
+  MapBackward(args.form, args);
+  return OkStatus();
+}
+
+Status UnitForward(const Stream& stream, const UnitForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckUnitForward(stream, args));
+  MapForward(args.function, args.x, args.y);
+  return OkStatus();
+}
+
+Status UnitBackward(const Stream& stream, const UnitBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckUnitBackward(stream, args));
+  MapBackward(args.function, args);
   return OkStatus();
 }
 

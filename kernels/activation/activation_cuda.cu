@@ -1,15 +1,25 @@
 #include "kernels/activation/activation.h"
 #include "kernels/activation/activation_check.h"
 #include "kernels/activation/gelu_device.h"
+#include "kernels/activation/silu_device.h"
 #include "kernels/activation/squared_relu.h"
 #include "kernels/cuda/map.h"
 
 namespace weft::kernels::cuda {
 namespace {
 
-template <class Form>
-struct GeluOf {
-  __device__ float operator()(float x) const { return Form(x).Value(); }
+template <class Function>
+struct ValueOf {
+  __device__ float operator()(float x) const { return Function(x).Value(); }
+};
+
+// A NaN goes through the value.
+struct Relu {
+  float x;
+
+  __device__ explicit Relu(float at) : x(at) {}
+  __device__ float Value() const { return x < 0.0f ? 0.0f : x; }
+  __device__ float Derivative() const { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
 struct Tanh {
@@ -21,7 +31,7 @@ struct TanhGradient {
 };
 
 template <class Function, class T>
-struct GeluBackwardMap {
+struct UnitBackwardMap {
   static constexpr int kUnroll = 2;  ///< More would spill registers.
   const T* dy;
   const T* x;
@@ -48,9 +58,40 @@ struct GeluBackwardMap {
 
 // Calls fn.operator()<Function>() with the struct of `form`.
 template <class Fn>
-Status WithGelu(GeluForm form, Fn&& fn) {
+Status WithUnit(GeluForm form, Fn&& fn) {
   if (form == GeluForm::kErf) return fn.template operator()<ErfGelu>();
   return fn.template operator()<TanhGelu>();
+}
+template <class Fn>
+Status WithUnit(UnitFunction function, Fn&& fn) {
+  if (function == UnitFunction::kSilu) return fn.template operator()<Silu>();
+  return fn.template operator()<Relu>();
+}
+
+template <class Form, class Args>
+Status MapForward(const Stream& stream, const char* op, Form form, const Args& args) {
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return WithUnit(form, [&]<class Function>() {
+      const UnaryMap<T, T, ValueOf<Function>> map = {args.x.template As<T>(),
+                                                     args.y.template As<T>(),
+                                                     {}};
+      return LaunchMap<kWide<T>>(stream, op, map, args.x.shape.Elements(),
+                                 Aligned16(args.x.data, args.y.data));
+    });
+  });
+}
+
+template <class Form, class Args>
+Status MapBackward(const Stream& stream, const char* op, Form form, const Args& args) {
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return WithUnit(form, [&]<class Function>() {
+      const UnitBackwardMap<Function, T> map = {
+          args.dy.template As<T>(), args.x.template As<T>(), args.dx.template As<T>(),
+          args.y ? args.y.template As<T>() : nullptr};
+      return LaunchMap<kWide<T>>(stream, op, map, args.x.shape.Elements(),
+                                 Aligned16(map.dy, map.x, map.dx, map.y));
+    });
+  });
 }
 
 struct SquaredRelu {
@@ -92,25 +133,22 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
-  return WithFloatType(args.x.dtype, [&]<class T>() {
-    return WithGelu(args.form, [&]<class Function>() {
-      const UnaryMap<T, T, GeluOf<Function>> map = {args.x.As<T>(), args.y.As<T>(), {}};
-      return LaunchMap<kWide<T>>(stream, "GeluForward", map, args.x.shape.Elements(),
-                                 Aligned16(args.x.data, args.y.data));
-    });
-  });
+  return MapForward(stream, "GeluForward", args.form, args);
 }
 
 Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGeluBackward(stream, args));
-  return WithFloatType(args.x.dtype, [&]<class T>() {
-    return WithGelu(args.form, [&]<class Function>() {
-      const GeluBackwardMap<Function, T> map = {args.dy.As<T>(), args.x.As<T>(), args.dx.As<T>(),
-                                                args.y ? args.y.As<T>() : nullptr};
-      return LaunchMap<kWide<T>>(stream, "GeluBackward", map, args.x.shape.Elements(),
-                                 Aligned16(map.dy, map.x, map.dx, map.y));
-    });
-  });
+  return MapBackward(stream, "GeluBackward", args.form, args);
+}
+
+Status UnitForward(const Stream& stream, const UnitForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckUnitForward(stream, args));
+  return MapForward(stream, "UnitForward", args.function, args);
+}
+
+Status UnitBackward(const Stream& stream, const UnitBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckUnitBackward(stream, args));
+  return MapBackward(stream, "UnitBackward", args.function, args);
 }
 
 Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {

@@ -33,6 +33,27 @@ inline double ErfGeluDerivative(double x) {
   return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / kSqrtTwoPi;
 }
 
+/// Float64 ReLU.
+inline double Relu(double x) {
+  return x > 0 ? x : 0;
+}
+
+/// Its derivative.
+inline double ReluDerivative(double x) {
+  return x > 0 ? 1 : 0;
+}
+
+/// Float64 x / (1 + e^-x).
+inline double Silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+/// Its derivative.
+inline double SiluDerivative(double x) {
+  const double sigmoid = 1 / (1 + std::exp(-x));
+  return sigmoid + x * sigmoid * (1 - sigmoid);
+}
+
 /// Float64 squared ReLU and its derivative; with two_of_four those of the two largest of each four,
 /// of equals the first.
 struct SquaredReluValues {
@@ -53,14 +74,18 @@ inline SquaredReluValues SquaredRelu(const std::vector<double>& x, bool two_of_f
   return made;
 }
 
-/// Those of a form.
-struct GeluFunctions {
+/// An activation and its derivative.
+struct UnitFunctions {
   double (*value)(double x);
   double (*derivative)(double x);
 };
-inline GeluFunctions GeluOf(GeluForm form) {
+inline UnitFunctions GeluOf(GeluForm form) {
   if (form == GeluForm::kErf) return {ErfGelu, ErfGeluDerivative};
   return {Gelu, GeluDerivative};
+}
+inline UnitFunctions UnitOf(UnitFunction function) {
+  if (function == UnitFunction::kSilu) return {Silu, SiluDerivative};
+  return {Relu, ReluDerivative};
 }
 
 }  // namespace weft::kernels::ref

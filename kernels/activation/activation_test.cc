@@ -22,7 +22,7 @@ constexpr std::array kForms = {GeluForm::kTanh, GeluForm::kErf};
 
 TEST(Gelu, ReferenceDerivativeIsThatOfFiniteDifferences) {
   for (GeluForm form : kForms) {
-    const ref::GeluFunctions gelu = ref::GeluOf(form);
+    const ref::UnitFunctions gelu = ref::GeluOf(form);
     std::vector<double> x, derivative;
     for (double at = -6; at <= 6; at += 0.13) {
       x.push_back(at);
@@ -43,7 +43,7 @@ TEST(Gelu, ErrorStaysBelowTheStatedBoundFromEndToEndOfTheRange) {
   auto count = static_cast<int64_t>(x.size());
   std::vector<float> ones(x.size(), 1.0f), y(x.size()), dx(x.size());
   for (GeluForm form : kForms) {
-    const ref::GeluFunctions gelu = ref::GeluOf(form);
+    const ref::UnitFunctions gelu = ref::GeluOf(form);
     for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
       cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));
       ASSERT_TRUE(GeluBackward({}, {.dy = TensorView(ones.data(), DType::kF32, {count}),
@@ -94,6 +94,42 @@ TEST(Gelu, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(GeluBackward({}, {.dy = four, .x = four, .dx = four, .y = four}).code(),
             StatusCode::kInvalid)
       << "y would overwrite x";
+}
+
+TEST(Unit, ErrorStaysBelowTheStatedBoundFromEndToEndOfTheRange) {
+  std::vector<float> x;
+  for (double at = -100; at <= 100; at += 0.0037) x.push_back(static_cast<float>(at));
+  x.push_back(0.0f);
+  const auto count = static_cast<int64_t>(x.size());
+  std::vector<float> ones(x.size(), 1.0f), y(x.size()), dx(x.size());
+  for (const UnitFunction function : {UnitFunction::kRelu, UnitFunction::kSilu}) {
+    const ref::UnitFunctions unit = ref::UnitOf(function);
+    for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
+      cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));
+      ASSERT_TRUE(UnitBackward({}, {.dy = TensorView(ones.data(), DType::kF32, {count}),
+                                    .x = TensorView(x.data(), DType::kF32, {count}),
+                                    .dx = TensorView(dx.data(), DType::kF32, {count}),
+                                    .y = TensorView(y.data(), DType::kF32, {count}),
+                                    .function = function})
+                      .ok());
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_NEAR(y[i], unit.value(x[i]), 3e-7 * (1 + std::abs(x[i]))) << x[i];
+        ASSERT_NEAR(dx[i], unit.derivative(x[i]), 1e-6) << x[i];
+      }
+    }
+  }
+}
+
+TEST(Unit, ANumberThatIsNoneStaysSo) {
+  std::array<float, 2> x = {std::nanf(""), -std::numeric_limits<float>::infinity()}, y{};
+  for (const UnitFunction function : {UnitFunction::kRelu, UnitFunction::kSilu}) {
+    ASSERT_TRUE(UnitForward({}, {.x = TensorView(x.data(), DType::kF32, {2}),
+                                 .y = TensorView(y.data(), DType::kF32, {2}),
+                                 .function = function})
+                    .ok());
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_NEAR(y[1], 0, 1e-30);
+  }
 }
 
 TEST(SquaredRelu, KeepsTheTwoLargestOfFour) {

@@ -1,7 +1,6 @@
 #include "kernels/swiglu/swiglu.h"
 
 #include "kernels/activation/activation_ref.h"
-#include "kernels/swiglu/swiglu_ref.h"
 #include "kernels/testing/all_cases.h"
 
 namespace weft::kernels::testing {

@@ -142,6 +142,9 @@ std::vector<Way> Ways() {
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
+      {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
+      {.name = "pfeifferOfTensor", .tensor = 2, .family = "llama", .peft = "pfeiffer"},
+      {.name = "parallelOfSequence", .tensor = 2, .sequence = true, .peft = "parallel"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -182,7 +185,9 @@ JobSpec JobOfWay(const Way& way) {
     PeftSpec& peft = job.model.peft;
     peft.method = way.peft == "dora" ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
-    if (way.peft != "ia3") peft.target_modules = {"all-linear"};
+    const bool targets = way.peft != "ia3" && way.peft != "houlsby" && way.peft != "pfeiffer" &&
+                         way.peft != "parallel";
+    if (targets) peft.target_modules = {"all-linear"};
     if (way.peft == "vera") peft.rank = 16;  // vectors of whole lines
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();

@@ -218,6 +218,16 @@ Choice OtherPeft(const std::string& method) {
   return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
 
+/// Two of the positions are those of virtual tokens.
+Choice VirtualTokens(const std::string& method) {
+  return {method, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.peft.method = method;
+            job.model.peft.num_virtual_tokens = 2;
+            job.model.context += 2;
+            job.train.sequence_length = job.model.context - 2;
+          }};
+}
+
 /// Its checkpoints hold the averages too, which a training without them does not have.
 Choice Averaging(const std::string& kind) {
   return {"averaging " + kind, Effect::kOwnTraining,
@@ -358,7 +368,13 @@ std::vector<Axis> MakeAxes() {
        OtherPeft("oft"),
        OtherPeft("vera"),
        OtherPeft("ia3"),
-       OtherPeft("miss")},
+       OtherPeft("miss"),
+       OtherPeft("houlsby"),
+       OtherPeft("pfeiffer"),
+       OtherPeft("parallel"),
+       VirtualTokens("prompt"),
+       VirtualTokens("p_tuning"),
+       VirtualTokens("prefix")},
       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
       {{"dense", Effect::kOwnTraining, Nothing},
        Pruning("rigl", "erk"),

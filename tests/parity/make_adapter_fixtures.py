@@ -4,7 +4,10 @@ make_fixtures.py wrote, trained in float64 on their batches.
 
   start/              an adapter that changes its network
   trained/            the same after 20 steps of AdamW
-  merged.safetensors  what the trained adapter has made of the weights and biases that it changes
+  merged.safetensors  what the trained adapter has made of the weights and biases that it changes;
+                      not of virtual tokens, which change none
+  {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network, of which
+                      the adapter has the results alone
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
 the cases to write as arguments (gpt2/lora), or none for all.
@@ -14,12 +17,16 @@ import json
 import sys
 
 import torch
-from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, VeraConfig
-from peft import get_peft_model
+from peft import (
+    IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
+    PromptEncoderConfig, PromptTuningConfig, VeraConfig, get_peft_model,
+)
 from safetensors.torch import load_file, save_file
 
 from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNING_RATE, STEPS
 from make_fixtures import objective_of
+
+VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 4}
 
 CASES = {
     "gpt2/lora": LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
@@ -63,6 +70,16 @@ CASES = {
     "vit/lora": LoraConfig(r=4, lora_alpha=4,
                            target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
     "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
+    "gpt2/prompt": PromptTuningConfig(**VIRTUAL),
+    "llama/prompt": PromptTuningConfig(**VIRTUAL),
+    "gpt2/p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
+    "llama/p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
+    "gpt2/prefix": PrefixTuningConfig(**VIRTUAL),
+    "llama/prefix": PrefixTuningConfig(**VIRTUAL),
+    "gpt2/projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
+                                                **VIRTUAL),
+    "llama/projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
+                                                 **VIRTUAL),
 }
 
 
@@ -80,6 +97,15 @@ def read_batch(folder):
             "attention_mask": (places < batch["lengths"][:, None]).long()}, targets
 
 
+def objective_of_tokens(model, tokens, targets):
+    """The loss where some of the logits are those of virtual tokens."""
+    if not model.active_peft_config.is_prompt_learning:
+        return objective_of(model, tokens, targets)
+    logits = model(input_ids=tokens).logits[:, -tokens.shape[1]:]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                                             ignore_index=-1)
+
+
 def train(model, tokens, targets):
     """As make_fixtures.py trains; the vectors of IA3, which are matrices there, do not decay."""
     named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
@@ -91,7 +117,7 @@ def train(model, tokens, targets):
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        objective_of(model, tokens, targets).backward()
+        objective_of_tokens(model, tokens, targets).backward()
         torch.nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
 
@@ -104,6 +130,12 @@ def save_adapter(model, folder):
     config = json.loads(path.read_text())
     config["base_model_name_or_path"] = None
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    if not model.active_peft_config.is_prompt_learning:
+        return
+    encoder = model.prompt_encoder[model.active_adapter].state_dict()
+    if len(encoder) > 1:
+        save_file({key: value.float().contiguous() for key, value in encoder.items()},
+                  folder / "encoder.safetensors")
 
 
 def write_case(case):
@@ -124,6 +156,8 @@ def write_case(case):
     save_adapter(model, folder / name / "start")
     train(model, *read_batch(folder))
     save_adapter(model, folder / name / "trained")
+    if config.is_prompt_learning:
+        return
     merged = model.double().merge_and_unload().float().state_dict()
     changed = {key: value.contiguous() for key, value in merged.items()
                if not torch.equal(value, before[key])}

@@ -412,6 +412,91 @@ INSTANTIATE_TEST_SUITE_P(Cases, PeftParity,
                                            "gpt2/vera", "bert_mlm/loha", "bert_mlm/lokr",
                                            "bert_mlm/oft"));
 
+/// The network that makes the virtual tokens of a fixture, whose layers of peft have these names.
+void LoadEncoder(const std::string& adapter, const std::string& name, Model& model) {
+  auto file =
+      SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/" + name + "/encoder.safetensors");
+  WEFT_CHECK(file.ok(), file.status().message());
+  ParameterSet& parameters = model.parameters();
+  size_t projected[2] = {0, 0};  // numbers of the projection that all layers have together
+  for (int64_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].frozen) continue;
+    std::string tensor = parameters[p].name.substr(parameters[p].name.find('.') + 1);
+    const auto count = static_cast<size_t>(parameters[p].shape.Elements());
+    size_t first = 0;
+    if (parameters[p].block >= 0) {
+      tensor = parameters[p].bias ? "transform.2.bias" : "transform.2.weight";
+      size_t& done = projected[parameters[p].bias ? 1 : 0];
+      first = done;
+      done += count;
+    }
+    const SafetensorsView* const view = file->Find(tensor);
+    WEFT_CHECK(view != nullptr && view->bytes.size() >= (first + count) * sizeof(float), tensor);
+    std::memcpy(parameters.value(p).data, view->bytes.data() + first * sizeof(float),
+                count * sizeof(float));
+  }
+}
+
+/// A base model with virtual tokens of peft.
+struct RecordedVirtualTokens : TinyRun {
+  RecordedVirtualTokens(const std::string& adapter, const std::string& name)
+      : TinyRun(SpecOf(adapter), {&kFp32Precision, true, {}}) {
+    const std::string base = RecordedAdapter::FamilyOf(adapter);
+    Status status = ImportWeights(Env::Posix(), Folder(base) + "/start", *model);
+    if (status.ok() && model->spec().peft.encoder_hidden_size > 0) {
+      LoadEncoder(adapter, name, *model);
+    } else if (status.ok()) {
+      status = ImportAdapterWeights(Env::Posix(), Folder(adapter) + "/" + name, *model);
+    }
+    WEFT_CHECK(status.ok(), status.message());
+    WEFT_CHECK(model->Pack(context).ok(), "pack");
+  }
+  static ModelSpec SpecOf(const std::string& adapter) {
+    ModelSpec spec = RecordedAdapter::SpecOf(adapter);
+    const bool encodes = adapter.ends_with("p_tuning");
+    if (encodes) spec.peft.method = "p_tuning";
+    spec.peft.prefix_projection = adapter.ends_with("projected_prefix");
+    if (encodes || spec.peft.prefix_projection) spec.peft.encoder_hidden_size = 24;
+    return spec;
+  }
+};
+
+class VirtualTokenParity : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(VirtualTokenParity, TwentyStepsEndAtTheVectorsThatPeftTrains) {
+  const std::string adapter = GetParam();
+  RecordedVirtualTokens run(adapter, "start");
+  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, RecordedAdapter::FamilyOf(adapter)));
+  const RecordedVirtualTokens start(adapter, "start"), expected(adapter, "trained");
+  const ParameterSet& parameters = run.model->parameters();
+  for (int64_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].frozen) continue;
+    const TensorView end = expected.model->parameters().value(p);
+    EXPECT_LT(RelativeError(parameters.value(p), end), 1e-4) << parameters[p].name;
+    EXPECT_GT(RelativeError(start.model->parameters().value(p), end), 1e-4) << parameters[p].name;
+  }
+  // Its folder has what peft's has.
+  FaultEnv env;
+  ASSERT_TRUE(ExportAdapterWeights(env, "/out", *run.model, "").ok());
+  auto own = SafetensorsFile::Open(env, "/out/adapter_model.safetensors");
+  auto of_peft =
+      SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/trained/adapter_model.safetensors");
+  ASSERT_TRUE(own.ok() && of_peft.ok());
+  ASSERT_EQ(own->tensors().size(), 1u);
+  const SafetensorsView &mine = own->tensors()[0], &theirs = of_peft->tensors()[0];
+  EXPECT_EQ(mine.name, theirs.name);
+  ASSERT_EQ(mine.shape, theirs.shape);
+  const auto floats = [](const SafetensorsView& of) {
+    return reinterpret_cast<const float*>(of.bytes.data());
+  };
+  EXPECT_LT(RelativeError(floats(mine), floats(theirs), mine.bytes.size() / sizeof(float)), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, VirtualTokenParity,
+                         ::testing::Values("gpt2/prompt", "llama/prompt", "gpt2/p_tuning",
+                                           "llama/p_tuning", "gpt2/prefix", "llama/prefix",
+                                           "gpt2/projected_prefix", "llama/projected_prefix"));
+
 // The signs of singular vectors are free; the products of the factors are not.
 TEST(PeftParityStarts, FromWeightsAreThoseOfPeft) {
   for (const std::string adapter : {"llama/pissa", "llama/olora"}) {

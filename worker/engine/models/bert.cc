@@ -89,7 +89,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
              -1, precision_.activations),
       embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
       embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "bert.embeddings.dropout",
-                                        DropoutOf(spec), grafter())),
+                                        DropoutOf(spec), grafter(), precision_.products)),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
@@ -119,6 +119,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
 }
 
 Status Bert::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
   return classifier_.Pack(context, what);

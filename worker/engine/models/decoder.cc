@@ -1,8 +1,10 @@
 #include "worker/engine/models/decoder.h"
 
 #include "common/model/model_sizes.h"
+#include "worker/engine/autograd/add.h"
 #include "worker/engine/autograd/scale.h"
 #include "worker/engine/nn/initialization.h"
+#include "worker/engine/nn/rows.h"
 
 namespace weft::engine {
 namespace {
@@ -136,7 +138,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                precision_.products)),
       embedding_grafts_(part_.first
                             ? EmbeddingGrafts(&parameters_, spec.width, family.embedding_dropout,
-                                              DropoutOf(spec), grafter())
+                                              DropoutOf(spec), grafter(), precision_.products)
                             : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(),
@@ -157,6 +159,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                  ParameterRole::kClassifier, tensor_);
     classifier_.emplace(&parameters_, classifier, precision_.classifier);
     head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
+  }
+  if (embedding_grafts_.virtual_tokens() != nullptr && positions_ >= 0) {
+    virtual_positions_.emplace(&parameters_, positions_, -1, precision_.activations);
   }
   SetStarts(spec, parameters_);
   if (!spec.untied_classifier && tokens_ >= 0) parameters_.UseInLastUnit(tokens_);
@@ -180,6 +185,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
 Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
+  WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   if (ProductsFactory* products = block_products()) {
     WEFT_RETURN_IF_ERROR(products->StartPack(context));
   }
@@ -188,17 +194,38 @@ Status Decoder::Pack(Context& context, Repack what) {
   return classifier_ ? classifier_->Pack(context, what) : OkStatus();
 }
 
-Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
+Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Value& x,
+                                        const TokenBatch::Extended& extended) const {
+  const VirtualTokens& tokens = *embedding_grafts_.virtual_tokens();
+  WEFT_ASSIGN_OR_RETURN(Value own, tokens.Forward(context, tape));
+  if (virtual_positions_) {
+    // Those of the first run are 0, 1, ...
+    const Tensor positions = extended.batch.positions.Part(0, DType::kI32, {tokens.count()});
+    WEFT_ASSIGN_OR_RETURN(const Value of_positions,
+                          virtual_positions_->Forward(context, tape, positions));
+    WEFT_ASSIGN_OR_RETURN(own, Add(context, tape, own, of_positions));
+  }
+  WEFT_ASSIGN_OR_RETURN(own, RepeatRows(context, tape, own, extended.runs, 0, spec_.width));
+  return MergeRows(context, tape, x, extended.token_rows, own, extended.added_rows);
+}
+
+Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch,
+                             const TokenBatch::Extended* extended) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
-  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
+  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens,
+                                                    extended != nullptr ? extended->token_positions
+                                                                        : batch.positions));
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
-  const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
-  WEFT_ASSIGN_OR_RETURN(
-      x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x),
-                                   {.first_row = batch.first_token + first_row}));
+  int64_t first_row = batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0);
+  if (embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows) {
+    WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
+    first_row = extended->batch.first_token;
+  }
+  WEFT_ASSIGN_OR_RETURN(x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape,
+                                                     std::move(x), {.first_row = first_row}));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
   return x;
 }
@@ -230,9 +257,28 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   if (tensor_ != nullptr && tensor_->sequence()) {
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
   }
-  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
+  const int64_t first_position = embedding_grafts_.first_position();
+  if (first_position == 0) {
+    WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
+    WEFT_ASSIGN_OR_RETURN(Residual stream,
+                          stages_.front().Forward(context, tape, std::move(x), batch, caches));
+    return ClassifierInput(context, tape, std::move(stream));
+  }
+  // Caches that have something have the virtual tokens.
+  const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
+  const bool in_blocks = embedding_grafts_.virtual_tokens() != nullptr;
+  WEFT_ASSIGN_OR_RETURN(TokenBatch::Extended extended,
+                        batch.Extend(context, added, first_position, in_blocks));
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch, &extended));
+  TokenBatch rows = in_blocks ? extended.batch : batch;
+  if (!in_blocks) rows.attended = std::make_shared<const TokenBatch::Extended>(extended);
   WEFT_ASSIGN_OR_RETURN(Residual stream,
-                        stages_.front().Forward(context, tape, std::move(x), batch, caches));
+                        stages_.front().Forward(context, tape, std::move(x), rows, caches));
+  if (in_blocks && added > 0) {
+    WEFT_ASSIGN_OR_RETURN(const Value sum, Sum(context, tape, stream));
+    stream = {};
+    WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, sum, extended.token_rows));
+  }
   return ClassifierInput(context, tape, std::move(stream));
 }
 

@@ -49,8 +49,12 @@ class Decoder : public LanguageModel {
                         std::vector<KeyValueCache>* caches) const override;
 
  private:
-  /// What the first block reads.
-  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch) const;
+  /// What the first block reads, at the rows of `extended` unless it is null.
+  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch,
+                      const TokenBatch::Extended* extended = nullptr) const;
+  /// The embedded tokens `x` and the virtual tokens, which have positions before theirs.
+  Result<Value> PutVirtualTokens(Context& context, Tape& tape, const Value& x,
+                                 const TokenBatch::Extended& extended) const;
   /// What the classifier reads, of what the last block left.
   Result<Value> ClassifierInput(Context& context, Tape& tape, Residual stream) const;
   Result<Value> Hidden(Context& context, Tape& tape, const TokenBatch& batch,
@@ -64,6 +68,7 @@ class Decoder : public LanguageModel {
   int64_t tokens_;  ///< -1 where a pipeline has it elsewhere, as are those below.
   int64_t positions_;
   Embedding embedding_;
+  std::optional<Embedding> virtual_positions_;  ///< Of virtual tokens, where positions are learned.
   std::optional<Linear> embedding_in_;
   Grafts embedding_grafts_;
   std::shared_ptr<RotaryTable> rotary_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
 #include "common/rng.h"
 #include "kernels/cpu/float_types.h"
 #include "worker/engine/tensor/transfer.h"
@@ -13,13 +14,18 @@
 namespace weft::engine {
 namespace {
 
+/// Positions that virtual tokens leave.
+int64_t TokensOfContext(const ModelSpec& spec) {
+  return spec.context - VirtualTokensOf(spec).Total();
+}
+
 Status Validate(const ModelSpec& spec, const std::vector<int32_t>& prompt,
                 const GenerateOptions& options) {
   if (prompt.empty()) return InvalidError("generating needs a prompt of at least one token");
-  if (static_cast<int64_t>(prompt.size()) > spec.context) {
+  if (static_cast<int64_t>(prompt.size()) > TokensOfContext(spec)) {
     return InvalidError("a prompt of " + std::to_string(prompt.size()) +
                         " tokens is longer than the model's context of " +
-                        std::to_string(spec.context) + "; hint: keep its end only");
+                        std::to_string(TokensOfContext(spec)) + "; hint: keep its end only");
   }
   for (int32_t token : prompt) {
     if (token < 0 || token >= spec.vocab_size) {
@@ -136,9 +142,10 @@ Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& mod
   const ModelSpec& spec = model.spec();
   WEFT_RETURN_IF_ERROR(Validate(spec, prompt, options));
   const auto prompt_length = static_cast<int64_t>(prompt.size());
-  const int64_t capacity = std::min(spec.context, prompt_length + options.max_new_tokens);
+  const int64_t capacity = std::min(TokensOfContext(spec), prompt_length + options.max_new_tokens);
   WEFT_ASSIGN_OR_RETURN(std::vector<KeyValueCache> caches,
-                        NewCaches(context, spec, model.precision().activations, capacity));
+                        NewCaches(context, spec, model.precision().activations,
+                                  capacity + VirtualTokensOf(spec).Total()));
   std::vector<int32_t> generated;
   std::vector<int32_t> next = prompt;
   int64_t length = 0;

@@ -158,8 +158,16 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
     const auto form =
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
     const Matrix inner = Map(Product(in[0], in[1], &in[2]), [=](double x) {
-      return activation == MlpActivation::kSquaredRelu ? std::pow(std::max(x, 0.0), 2)
-                                                       : GeluOf(x, form);
+      switch (activation) {
+        case MlpActivation::kSquaredRelu:
+          return std::pow(std::max(x, 0.0), 2);
+        case MlpActivation::kRelu:
+          return std::max(x, 0.0);
+        case MlpActivation::kSilu:
+          return x / (1 + std::exp(-x));
+        default:
+          return GeluOf(x, form);
+      }
     });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};
   };
@@ -425,6 +433,26 @@ Problem MergeProblem(Sides& sides) {
   return p;
 }
 
+Problem RepeatProblem(Sides& sides) {
+  Problem p;
+  const int64_t times = sides.Draw(), before = sides.Below(3), behind = sides.Below(3);
+  p.inputs = {sides.Normal(sides.Draw(), sides.Draw())};
+  const int64_t columns = before + p.inputs[0].columns + behind;
+  p.run = [=](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(RepeatRows(c, t, in[0], times, before, columns));
+  };
+  p.reference = [=](const std::vector<Matrix>& in) {
+    Matrix y(times * in[0].rows, columns);
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = 0; c < in[0].columns; ++c) {
+        y.at(r, before + c) = in[0].at(r % in[0].rows, c);
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
 Problem HeadProblem(Sides& sides) {
   Problem p;
   const int64_t vocabulary = 1 + sides.Draw(), width = sides.Draw(), rows = sides.Draw();
@@ -517,12 +545,20 @@ std::vector<Operation> Operations() {
              sides, [](Context& c, Tape& t, const Value& x) { return Tanh(c, t, x); },
              [](double x) { return std::tanh(x); });
        }},
+      {"relu backward", "relu",
+       [](Sides& sides) {
+         return ElementProblem(
+             sides, [](Context& c, Tape& t, const Value& x) { return Relu(c, t, x); },
+             [](double x) { return std::max(x, 0.0); });
+       }},
       {"gelu backward", "gelu", gelu(kernels::GeluForm::kTanh)},
       {"gelu backward", "gelu by erf", gelu(kernels::GeluForm::kErf)},
       {"linear backward", "linear", LinearProblem},
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
       {"mlp backward", "mlp by squared relu", mlp(MlpActivation::kSquaredRelu)},
+      {"mlp backward", "mlp by relu", mlp(MlpActivation::kRelu)},
+      {"mlp backward", "mlp by silu", mlp(MlpActivation::kSilu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
       {"experts backward", "experts",
        [](Sides& sides) { return MixtureProblem(sides, {.name = "moe"}); }},
@@ -547,6 +583,7 @@ std::vector<Operation> Operations() {
       {"gather rows backward", "gather rows", GatherProblem},
       {"scatter rows backward", "scatter rows", ScatterProblem},
       {"merge rows backward", "merge rows", MergeProblem},
+      {"repeat rows backward", "repeat rows", RepeatProblem},
       {"head backward", "head", HeadProblem},
       {"recompute", "recompute", RecomputeProblem},
   };

@@ -64,7 +64,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                    true},
                   precision_.products),
       embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "vit.embeddings.dropout",
-                                        DropoutOf(spec), grafter())),
+                                        DropoutOf(spec), grafter(), precision_.products)),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
@@ -89,6 +89,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
 
 Status Vit::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(projection_.Pack(context, what));
+  WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
   return classifier_.Pack(context, what);
 }

@@ -296,6 +296,13 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
   const ParameterSet& parameters = model.parameters();
   WEFT_RETURN_IF_ERROR(CheckWhole(parameters));
+  for (const Parameter& parameter : parameters) {
+    if (parameter.adapter != AdapterSide::kNeither) continue;
+    return InvalidError("model.peft.method " + model.spec().peft.method + " trains '" +
+                        parameter.name +
+                        "', and there are no weights of the network that do the same; hint: "
+                        "--format peft, for the adapter alone");
+  }
   std::vector<float> floats;
   HostCopy copy;
   return ExportModel(

@@ -8,6 +8,9 @@ namespace weft::engine {
 /// GELU(x). Keeps x.
 Result<Value> Gelu(Context& context, Tape& tape, const Value& x, kernels::GeluForm form);
 
+/// max(x, 0). Keeps the result.
+Result<Value> Relu(Context& context, Tape& tape, const Value& x);
+
 /// tanh(x). Keeps the result.
 Result<Value> Tanh(Context& context, Tape& tape, const Value& x);
 

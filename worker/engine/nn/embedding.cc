@@ -56,12 +56,14 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tok
 }
 
 Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
-                       double dropout, const Grafter& grafter) {
+                       double dropout, const Grafter& grafter, const ProductOptions& products) {
   Grafts grafts;
   if (dropout > 0) {
     grafts.Put(GraftPlace::kEmbedding, std::make_unique<Dropout>(dropout_site, dropout));
   }
-  if (grafter) grafter({.parameters = parameters, .width = width}, grafts);
+  if (grafter) {
+    grafter({.parameters = parameters, .products = &products, .width = width}, grafts);
+  }
   return grafts;
 }
 

@@ -38,6 +38,6 @@ class Embedding {
 /// What is put at the embedding, whose values have so many columns: dropout at a site of this name,
 /// then what `grafter` has.
 Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
-                       double dropout, const Grafter& grafter);
+                       double dropout, const Grafter& grafter, const ProductOptions& products);
 
 }  // namespace weft::engine

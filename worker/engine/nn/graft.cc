@@ -9,6 +9,20 @@ void Grafts::SetGate(std::unique_ptr<BranchGate> gate) {
   gate_ = std::move(gate);
 }
 
+void Grafts::SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens) {
+  WEFT_CHECK(virtual_tokens_ == nullptr, "one technique has virtual tokens");
+  virtual_tokens_ = std::move(tokens);
+}
+
+Status Grafts::Pack(Context& context, Repack what) {
+  for (List& place : places_) {
+    for (const std::unique_ptr<Graft>& graft : place) {
+      WEFT_RETURN_IF_ERROR(graft->Pack(context, what));
+    }
+  }
+  return virtual_tokens_ == nullptr ? OkStatus() : virtual_tokens_->Pack(context, what);
+}
+
 Result<Value> Grafts::Forward(GraftPlace place, Context& context, Tape& tape, Value x,
                               const GraftUse& use) const {
   for (const std::unique_ptr<Graft>& graft : At(place)) {

@@ -12,16 +12,19 @@
 
 #include "common/model/sub_layer.h"
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/packed_copies.h"
 
 namespace weft::engine {
 
 class ParameterSet;
+struct ProductOptions;
 
 /// A place of the network where operations can be put.
 enum class GraftPlace : uint8_t {
   kEmbedding,       ///< What the embeddings give to the first block.
   kSubLayerInput,   ///< What attention or the MLP reads, after a pre-norm.
-  kSubLayerOutput,  ///< What attention or the MLP computes ...
+  kBesideSubLayer,  ///< The same, whose result is added to what attention or the MLP computes.
+  kSubLayerOutput,  ///< That sum, or what attention or the MLP computes ...
   kResidualBranch,  ///< ... and, after that, what is added to the residual stream.
 };
 
@@ -40,6 +43,9 @@ struct GraftUse {
 class Graft {
  public:
   virtual ~Graft() = default;
+
+  /// Renews what is derived from its parameters, where they may have changed.
+  virtual Status Pack(Context&, Repack) { return OkStatus(); }
 
   /// [rows, width] -> the same. Works in place only on a value that nobody else holds.
   virtual Result<Value> Forward(Context& context, Tape& tape, Value x,
@@ -69,13 +75,31 @@ class BranchGate {
   virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
 };
 
+/// Vectors that are trained in the place of tokens, before those of each sequence: at the embedding
+/// rows that the first block reads, at an attention keys and values. They count as tokens in
+/// positions. Not thread-safe.
+class VirtualTokens {
+ public:
+  virtual ~VirtualTokens() = default;
+
+  /// As Graft::Pack.
+  virtual Status Pack(Context&, Repack) { return OkStatus(); }
+
+  virtual int64_t count() const = 0;
+
+  /// [count, width] of the compute type; at an attention its columns are those of keys, then of
+  /// values, which stay as they are whatever their positions.
+  virtual Result<Value> Forward(Context& context, Tape& tape) const = 0;
+};
+
 /// Where grafts are put: a sub-layer of a block, or the embedding. Grafts may register parameters
 /// there, which belong to the unit (ParameterList::StartUnit) of the block.
 struct GraftSite {
   ParameterSet* parameters = nullptr;
-  std::optional<SubLayer> sub_layer = {};  ///< None: the embedding.
-  int64_t block = 0;                       ///< Of the network.
-  std::string name = {};                   ///< Of the layer that ends the sub-layer.
+  const ProductOptions* products = nullptr;  ///< Those of layers there.
+  std::optional<SubLayer> sub_layer = {};    ///< None: the embedding.
+  int64_t block = 0;                         ///< Of the network.
+  std::string name = {};                     ///< Of the layer that ends the sub-layer.
   int64_t width = 0;
 };
 
@@ -88,8 +112,16 @@ class Grafts {
   }
   /// A site has one gate.
   void SetGate(std::unique_ptr<BranchGate> gate);
+  /// Likewise. At an attention with as many at the embedding, or none there.
+  void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
+  /// At the embedding: tokens have positions from `position` on.
+  void SetFirstPosition(int64_t position) { first_position_ = position; }
+
+  Status Pack(Context& context, Repack what);
 
   bool Has(GraftPlace place) const { return !At(place).empty(); }
+  const VirtualTokens* virtual_tokens() const { return virtual_tokens_.get(); }
+  int64_t first_position() const { return first_position_; }
 
   /// The grafts of `place`, one after the other.
   Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
@@ -107,6 +139,8 @@ class Grafts {
 
   std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
   std::unique_ptr<BranchGate> gate_;
+  std::unique_ptr<VirtualTokens> virtual_tokens_;
+  int64_t first_position_ = 0;
 };
 
 /// Puts grafts at a site, after those of the block itself; or none.

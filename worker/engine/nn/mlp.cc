@@ -41,6 +41,11 @@ kernels::GeluForm FormOf(MlpActivation activation) {
   return activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
 }
 
+kernels::UnitFunction UnitOf(MlpActivation activation) {
+  return activation == MlpActivation::kSilu ? kernels::UnitFunction::kSilu
+                                            : kernels::UnitFunction::kRelu;
+}
+
 }  // namespace
 
 Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, const ProductOptions& products)
@@ -72,7 +77,10 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
   ProfileScope scope(context.profiler, "activation forward");
   if (is_gelu()) return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
-  if (!gated()) return kernels::SquaredReluForward(context.stream, {x, y, keeps_two_of_four()});
+  if (activation_ == MlpActivation::kSquaredRelu) {
+    return kernels::SquaredReluForward(context.stream, {x, y, keeps_two_of_four()});
+  }
+  if (!gated()) return kernels::UnitForward(context.stream, {x, y, UnitOf(activation_)});
   return kernels::SwiGluForward(context.stream,
                                 {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
 }
@@ -99,7 +107,9 @@ Result<Tensor> Mlp::DifferentiateOne(Context& context, const OutputGradient& dy,
   WEFT_ASSIGN_OR_RETURN(Tensor dx, down_.InputGradient(context, dy));
   ProfileScope scope(context.profiler, "activation backward");
   WEFT_RETURN_IF_ERROR(
-      kernels::SquaredReluBackward(context.stream, {dx, x, dx, active, keeps_two_of_four()}));
+      activation_ == MlpActivation::kSquaredRelu
+          ? kernels::SquaredReluBackward(context.stream, {dx, x, dx, active, keeps_two_of_four()})
+          : kernels::UnitBackward(context.stream, {dx, x, dx, active, UnitOf(activation_)}));
   return dx;
 }
 

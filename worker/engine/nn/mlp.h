@@ -13,6 +13,8 @@ enum class MlpActivation : uint8_t {
   kErfGelu,      ///< In its exact form.
   kSwiGlu,       ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
   kSquaredRelu,  ///< max(x, 0)^2 (So et al. 2021, arXiv 2109.08668).
+  kRelu,         ///< max(x, 0).
+  kSilu,         ///< x / (1 + e^-x).
 };
 
 struct MlpOptions {
@@ -50,7 +52,9 @@ class Mlp {
   Result<Tensor> DifferentiateOne(Context& context, const OutputGradient& dy, const Tensor& x,
                                   const Tensor& active) const;
   bool gated() const { return activation_ == MlpActivation::kSwiGlu; }
-  bool is_gelu() const { return !gated() && activation_ != MlpActivation::kSquaredRelu; }
+  bool is_gelu() const {
+    return activation_ == MlpActivation::kGelu || activation_ == MlpActivation::kErfGelu;
+  }
   bool keeps_two_of_four() const { return factory_ != nullptr && factory_->PrunesActivations(); }
   Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
 

@@ -188,6 +188,13 @@ class ParameterList {
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
 
+  /// Says that `index` is of a graft, with a role of its sub-layer: a tensor that files of the
+  /// network do not have.
+  void SetGrafted(int64_t index, ParameterRole role) {
+    parameters_[index].role = role;
+    parameters_[index].adapter = AdapterSide::kNeither;
+  }
+
   /// Says that a parameter is several matrices, one under the other, with `rows` rows.
   void SetParts(int64_t index, std::vector<int64_t> rows);
 

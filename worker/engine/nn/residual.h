@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "worker/engine/autograd/add.h"
 #include "worker/engine/autograd/scale.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/graft.h"
@@ -35,6 +36,11 @@ class ResidualBranch {
   /// then what `grafter`, which may be none, has.
   ResidualBranch(const GraftSite& site, const NormOptions& norm, NormPosition position,
                  BranchScaling scaling, const Grafter& grafter);
+
+  Status Pack(Context& context, Repack what) { return grafts_.Pack(context, what); }
+
+  /// Those of its attention, or none.
+  const VirtualTokens* virtual_tokens() const { return grafts_.virtual_tokens(); }
 
   /// Index of the first parameter that is registered from here on.
   int64_t begin_parameter() const { return begin_parameter_; }
@@ -93,6 +99,11 @@ class ResidualBranch {
     WEFT_ASSIGN_OR_RETURN(
         in, grafts_.Forward(GraftPlace::kSubLayerInput, context, tape, std::move(in), use));
     WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in, rows));
+    if (grafts_.Has(GraftPlace::kBesideSubLayer)) {
+      WEFT_ASSIGN_OR_RETURN(
+          in, grafts_.Forward(GraftPlace::kBesideSubLayer, context, tape, std::move(in), use));
+      WEFT_ASSIGN_OR_RETURN(out, Add(context, tape, out, in));
+    }
     WEFT_ASSIGN_OR_RETURN(
         out, grafts_.Forward(GraftPlace::kSubLayerOutput, context, tape, std::move(out), use));
     return grafts_.Forward(GraftPlace::kResidualBranch, context, tape, std::move(out), use);

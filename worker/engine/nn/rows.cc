@@ -1,5 +1,7 @@
 #include "worker/engine/nn/rows.h"
 
+#include <utility>
+
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gather_rows/gather_rows.h"
 #include "worker/engine/tensor/transfer.h"
@@ -80,6 +82,39 @@ Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tens
                 if (b_node == Value::kNoNode) return OkStatus();
                 WEFT_ASSIGN_OR_RETURN(Tensor db, Picked(ctx, Component::kWorkspace, dy, b_rows));
                 return t.AddGradient(ctx, b_node, std::move(db));
+              });
+  return y;
+}
+
+Result<Value> RepeatRows(Context& context, Tape& tape, const Value& x, int64_t times,
+                         int64_t first_column, int64_t columns) {
+  const int64_t rows = x.tensor.shape()[0], width = x.tensor.shape()[-1];
+  WEFT_ASSIGN_OR_RETURN(Tensor repeated, Tensor::New(context, tape.component(), x.tensor.dtype(),
+                                                     {times * rows, columns}));
+  if (width < columns) WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {repeated, 0}));
+  for (int64_t i = 0; i < times; ++i) {
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, x.tensor,
+                                  repeated.Rows(i * rows, rows).Columns(first_column, width)));
+  }
+  Value y = tape.NewValue(std::move(repeated), x.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record("repeat rows backward",
+              [=, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                const Shape shape{rows, width};
+                WEFT_ASSIGN_OR_RETURN(Tensor one,
+                                      Tensor::New(ctx, Component::kWorkspace, dy.dtype(), shape));
+                WEFT_ASSIGN_OR_RETURN(Tensor sum,
+                                      Tensor::New(ctx, Component::kWorkspace, DType::kF32, shape));
+                for (int64_t i = 0; i < times; ++i) {
+                  WEFT_RETURN_IF_ERROR(CopyRows(
+                      ctx.stream, dy.Rows(i * rows, rows).Columns(first_column, width), one));
+                  WEFT_RETURN_IF_ERROR(kernels::AddScaled(
+                      ctx.stream, {.x = one, .y = sum, .keep = i == 0 ? 0.0f : 1.0f}));
+                }
+                if (dy.dtype() == DType::kF32) return t.AddGradient(ctx, x_node, std::move(sum));
+                WEFT_RETURN_IF_ERROR(kernels::Cast(ctx.stream, {sum, one}));
+                return t.AddGradient(ctx, x_node, std::move(one));
               });
   return y;
 }

@@ -20,4 +20,9 @@ Result<Value> ScatterRows(Context& context, Tape& tape, const Value& x, const Te
 Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tensor& a_rows,
                         const Value& b, const Tensor& b_rows);
 
+/// x [rows, width], `times` one under the other, as the columns of y [times * rows, columns] from
+/// `first_column` on; the others are zero. The gradient is their sum, in f32.
+Result<Value> RepeatRows(Context& context, Tape& tape, const Value& x, int64_t times,
+                         int64_t first_column, int64_t columns);
+
 }  // namespace weft::engine

@@ -10,6 +10,7 @@
 #include "worker/engine/nn/cached_attention.h"
 #include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/ring_attention.h"
+#include "worker/engine/nn/rows.h"
 #include "worker/engine/nn/ulysses_attention.h"
 
 namespace weft::engine {
@@ -144,9 +145,9 @@ Status SelfAttention::Pack(Context& context, Repack what) {
 }
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
-                                     const TokenBatch& batch, int64_t use,
-                                     KeyValueCache* cache) const {
-  WEFT_ASSIGN_OR_RETURN(Value qkv, Project(context, tape, x, batch));
+                                     const TokenBatch& batch, int64_t use, KeyValueCache* cache,
+                                     const VirtualTokens* prefix) const {
+  WEFT_ASSIGN_OR_RETURN(Value qkv, Project(context, tape, x, batch, prefix));
   if (cache != nullptr) {
     const bool first = cache->length == 0;
     const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
@@ -157,7 +158,7 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
       return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
     }
   }
-  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch, use));
+  WEFT_ASSIGN_OR_RETURN(Attended attended, AttendTokens(context, tape, qkv, batch, use));
   return Output(context, tape, std::move(attended.value), std::move(attended.saved));
 }
 
@@ -169,21 +170,56 @@ Result<Value> SelfAttention::Output(Context& context, Tape& tape, Value attended
 }
 
 Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& x,
-                                     const TokenBatch& batch) const {
+                                     const TokenBatch& batch, const VirtualTokens* prefix) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
   WEFT_ASSIGN_OR_RETURN(qkv, LeaveFeatures(context, tape, tensor_, std::move(qkv)));
-  WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
+  if (batch.attended == nullptr) {
+    WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
+    return qkv;
+  }
+  if (prefix != nullptr && batch.attended->added_rows) {
+    WEFT_ASSIGN_OR_RETURN(qkv, PutPrefix(context, tape, qkv, *batch.attended, *prefix));
+  }
+  // At position 0 nothing is rotated: the prefix stays.
+  WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.attended->batch.positions, false));
   return qkv;
 }
 
+Result<Value> SelfAttention::PutPrefix(Context& context, Tape& tape, const Value& qkv,
+                                       const TokenBatch::Extended& rows,
+                                       const VirtualTokens& prefix) const {
+  WEFT_ASSIGN_OR_RETURN(Value own, prefix.Forward(context, tape));
+  WEFT_ASSIGN_OR_RETURN(own, RepeatRows(context, tape, own, rows.runs, heads_ * head_dim_,
+                                        (heads_ + 2 * kv_heads_) * head_dim_));
+  return MergeRows(context, tape, qkv, rows.token_rows, own, rows.added_rows);
+}
+
+Result<SelfAttention::Attended> SelfAttention::AttendTokens(Context& context, Tape& tape,
+                                                            const Value& qkv,
+                                                            const TokenBatch& batch,
+                                                            int64_t use) const {
+  if (batch.attended == nullptr) return Attend(context, tape, qkv, batch, use);
+  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch.attended->batch, use));
+  if (!batch.attended->added_rows) return attended;
+  attended.saved = {};
+  WEFT_ASSIGN_OR_RETURN(attended.value,
+                        GatherRows(context, tape, attended.value, batch.attended->token_rows));
+  attended.saved = Tape::AsItIs(attended.value.tensor);
+  if (tape.Records(attended.value)) {
+    WEFT_ASSIGN_OR_RETURN(attended.saved, tape.Keep(context, attended.value.tensor));
+  }
+  return attended;
+}
+
 Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, const Value& x,
-                                               const TokenBatch& batch, int64_t use) const {
-  const Segment inside = [this, batch, use](
+                                               const TokenBatch& batch, int64_t use,
+                                               const VirtualTokens* prefix) const {
+  const Segment inside = [this, batch, use, prefix](
                              Context& ctx, Tape& t,
                              const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
-    WEFT_ASSIGN_OR_RETURN(Value qkv, Project(ctx, t, inputs[0], batch));
-    WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(ctx, t, qkv, batch, use));
+    WEFT_ASSIGN_OR_RETURN(Value qkv, Project(ctx, t, inputs[0], batch, prefix));
+    WEFT_ASSIGN_OR_RETURN(Attended attended, AttendTokens(ctx, t, qkv, batch, use));
     return std::vector<Value>{std::move(attended.value)};
   };
   WEFT_ASSIGN_OR_RETURN(RecomputedValues attended, RecomputeValues(context, tape, inside, {x}));

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_dropout.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/context_parallel.h"
+#include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/nn/rotary.h"
 #include "worker/engine/nn/token_batch.h"
@@ -57,18 +58,25 @@ class SelfAttention {
 
   /// [count, width] -> the same. `use` is the index of the layer among those that share this, from
   /// 0. With a `cache` (evaluation only) the tokens follow those in it, and are appended to it.
+  /// `prefix`: keys and values before those of each run, in the added rows of batch.attended; or
+  /// none.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
-                        int64_t use = 0, KeyValueCache* cache = nullptr) const;
+                        int64_t use = 0, KeyValueCache* cache = nullptr,
+                        const VirtualTokens* prefix = nullptr) const;
   /// The same, saving x alone: the backward pass recomputes queries, keys, values and the result of
   /// attention, but not the projection after it (selective recomputation, Korthikanti et al. 2022,
   /// arXiv 2205.05198, where attention is one operation that saves no scores).
   Result<Value> ForwardRecomputed(Context& context, Tape& tape, const Value& x,
-                                  const TokenBatch& batch, int64_t use = 0) const;
+                                  const TokenBatch& batch, int64_t use = 0,
+                                  const VirtualTokens* prefix = nullptr) const;
 
  private:
-  // Queries, keys and values of x, rotated.
-  Result<Value> Project(Context& context, Tape& tape, const Value& x,
-                        const TokenBatch& batch) const;
+  // Queries, keys and values of x, and of the prefix where there is one, rotated.
+  Result<Value> Project(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
+                        const VirtualTokens* prefix) const;
+  // The rows of `qkv` and of the prefix, which has no queries.
+  Result<Value> PutPrefix(Context& context, Tape& tape, const Value& qkv,
+                          const TokenBatch::Extended& rows, const VirtualTokens& prefix) const;
   // Rotates the columns of queries and keys, in place.
   Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
   // The result of attention, and the saved tensor that restores it in the backward pass.
@@ -78,6 +86,9 @@ class SelfAttention {
   };
   Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv, const TokenBatch& batch,
                           int64_t use) const;
+  // The same of the tokens, where other rows attend, too.
+  Result<Attended> AttendTokens(Context& context, Tape& tape, const Value& qkv,
+                                const TokenBatch& batch, int64_t use) const;
   // The product after attention.
   Result<Value> Output(Context& context, Tape& tape, Value attended, SavedTensor saved) const;
   // Dropout of the weights, in training; drawn by position in the global batch and by head of the

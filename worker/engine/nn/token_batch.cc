@@ -160,12 +160,54 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   if (!batch.pixels.empty()) packer.Add(&out.other_rows, other_rows);
   WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
   out.starts_on_host = std::make_shared<const std::vector<int32_t>>(batch.sequence_starts);
+  out.positions_on_host = std::make_shared<const std::vector<int32_t>>(batch.positions);
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.target_count = batch.target_count;
   out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);
   return out;
+}
+
+Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, int64_t added,
+                                                int64_t first_position, bool ordered) const {
+  std::vector<int32_t> starts, positions_of_rows, positions_of_tokens, token_rows, added_rows;
+  const auto row = [&] { return static_cast<int32_t>(positions_of_rows.size()); };
+  for (size_t run = 0; run + 1 < starts_on_host->size(); ++run) {
+    starts.push_back(row());
+    for (int64_t i = 0; i < added; ++i) {
+      added_rows.push_back(row());
+      positions_of_rows.push_back(ordered ? static_cast<int32_t>(i) : 0);
+    }
+    for (int32_t token = (*starts_on_host)[run]; token < (*starts_on_host)[run + 1]; ++token) {
+      token_rows.push_back(row());
+      positions_of_tokens.push_back((*positions_on_host)[static_cast<size_t>(token)] +
+                                    static_cast<int32_t>(first_position));
+      positions_of_rows.push_back(positions_of_tokens.back());
+    }
+  }
+  starts.push_back(row());
+  Extended extended;
+  extended.runs = std::ssize(starts) - 1;
+  TokenBatch& out = extended.batch;
+  BatchPacker packer;
+  packer.Add(&out.sequence_starts, starts);
+  packer.Add(&out.positions, positions_of_rows);
+  packer.Add(&extended.token_rows, token_rows);
+  packer.Add(&extended.added_rows, added_rows);
+  packer.Add(&extended.token_positions, positions_of_tokens);
+  PlainStage stage;
+  WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
+  out.count = row();
+  out.starts_on_host = std::make_shared<const std::vector<int32_t>>(std::move(starts));
+  out.positions_on_host =
+      std::make_shared<const std::vector<int32_t>>(std::move(positions_of_rows));
+  out.sequences = sequences;
+  out.length = length + added;
+  out.first_sequence = first_sequence;
+  out.first_token = first_token + first_sequence * added;
+  out.real_tokens = out.count;
+  return extended;
 }
 
 Result<TokenBatch::Picked> TokenBatch::Pick(Context& context,

@@ -39,8 +39,9 @@ struct TokenBatch {
   Tensor pixels;           ///< [sequences, channels * height * width] f32
   Tensor first_rows;       ///< [sequences] i32, the first position of each; with labels
   Tensor other_rows;       ///< [count - sequences] i32, all others; with pixels
-  /// What sequence_starts holds, for the host.
+  /// What sequence_starts and positions hold, for the host.
   std::shared_ptr<const std::vector<int32_t>> starts_on_host;
+  std::shared_ptr<const std::vector<int32_t>> positions_on_host;
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
   int64_t count = 0;           ///< sequences * length
@@ -48,6 +49,15 @@ struct TokenBatch {
   int64_t target_count = 0;    ///< Targets that are not ignored.
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
+
+  struct Extended;
+  /// The rows that attention is over, where they are more than those of the blocks; or none.
+  std::shared_ptr<const Extended> attended;
+  /// With `count` rows before each run of sequence_starts, for vectors that stand for tokens. The
+  /// positions of tokens are those that they have and `first_position`; of the other rows 0, 1, ...
+  /// in their order where they are `ordered`, else 0.
+  Result<Extended> Extend(Context& context, int64_t count, int64_t first_position,
+                          bool ordered) const;
 
   struct Picked;
   /// Some of its sequences, ascending, as blocks read them: without tokens, targets or dropout
@@ -60,6 +70,15 @@ struct TokenBatch {
   /// The same with its tensors in memory that `stage` brings to the device.
   static Result<TokenBatch> New(BatchStage& stage, Context& context, const Batch& batch,
                                 int64_t first_sequence);
+};
+
+/// A batch with more rows.
+struct TokenBatch::Extended {
+  TokenBatch batch;        ///< As blocks or attention read it: without tokens and targets.
+  Tensor token_rows;       ///< [count of the tokens] i32, which of its rows these are,
+  Tensor added_rows;       ///< and [batch.count - that] the others; none: there are none.
+  Tensor token_positions;  ///< [count of the tokens] i32
+  int64_t runs = 0;        ///< With added rows.
 };
 
 /// Sequences of a batch.

@@ -8,9 +8,10 @@ namespace weft::engine {
 namespace {
 
 GraftSite SiteOf(ParameterSet* parameters, const TransformerBlockOptions& options,
-                 SubLayer sub_layer) {
+                 const ProductOptions& products, SubLayer sub_layer) {
   const bool attention = sub_layer == SubLayer::kAttention;
   return {.parameters = parameters,
+          .products = &products,
           .sub_layer = sub_layer,
           .block = options.index,
           .name = attention ? options.attention.output : options.mlp.down,
@@ -35,10 +36,11 @@ Grafter GrafterOf(const TransformerBlockOptions& options) {
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
                                    const ProductOptions& products)
     : tensor_(products.tensor),
-      attention_branch_(SiteOf(parameters, options, SubLayer::kAttention), options.attention_norm,
-                        options.norm_position, options.branch_scaling, GrafterOf(options)),
+      attention_branch_(SiteOf(parameters, options, products, SubLayer::kAttention),
+                        options.attention_norm, options.norm_position, options.branch_scaling,
+                        GrafterOf(options)),
       attention_(parameters, options.attention, products),
-      mlp_branch_(SiteOf(parameters, options, SubLayer::kMlp), options.mlp_norm,
+      mlp_branch_(SiteOf(parameters, options, products, SubLayer::kMlp), options.mlp_norm,
                   options.norm_position, options.branch_scaling, GrafterOf(options)) {
   if (options.experts) {
     experts_.emplace(parameters, *options.experts, products);
@@ -50,6 +52,8 @@ TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBl
 }
 
 Status TransformerBlock::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(attention_branch_.Pack(context, what));
+  WEFT_RETURN_IF_ERROR(mlp_branch_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(attention_.Pack(context, what));
   return experts_ ? experts_->Pack(context, what) : mlp_->Pack(context, what);
 }
@@ -63,10 +67,11 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
                            .use = use.use,
                            .first_sequence = use.batch.first_sequence,
                            .sequences = use.batch.sequences};
+  const VirtualTokens* const prefix = attention_branch_.virtual_tokens();
   const auto attend = [&](const Value& in, const TokenBatch& batch) {
     return use.recompute_attention && tape.recording()
-               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use)
-               : attention_.Forward(context, tape, in, batch, use.use, use.cache);
+               ? attention_.ForwardRecomputed(context, tape, in, batch, use.use, prefix)
+               : attention_.Forward(context, tape, in, batch, use.use, use.cache, prefix);
   };
   const auto transform = [&](const Value& in, const TokenBatch& batch) {
     return experts_ ? experts_->Forward(context, tape, in, batch)

@@ -336,6 +336,11 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   parts.structured_matrices = {"monarch", {"*.1.*", "*k_proj*"}, 2};
   ModelSpec pixelfly = gpt2;
   pixelfly.structured_matrices = {"pixelfly", {}, 4, 16, 0.6, 0.5};
+  ModelSpec houlsby = gpt2, pfeiffer = gpt2, parallel = gpt2;
+  houlsby.peft.method = "houlsby";
+  pfeiffer.peft.method = "pfeiffer";
+  parallel.peft.method = "parallel";
+  pfeiffer.family = "llama";
   lora.peft.method = lora_of_llama.peft.method = "lora";
   lora.peft.target_modules = {"all-linear"};
   lora_of_llama.family = "llama";
@@ -343,8 +348,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   loha.peft.method = "loha";
   oft.peft.method = "oft";
   for (ModelSpec model :
-       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, loha, oft, Mixtral(2, 64),
-        Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, loha, oft, houlsby, pfeiffer, parallel,
+        Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +
@@ -469,6 +474,14 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.rank = 64;
          m.peft.target_modules = {"all-linear"};
        }},
+      {"houlsby", [](ModelSpec& m) { m.peft.method = "houlsby"; }},
+      {"wide pfeiffer of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "pfeiffer";
+         m.peft.reduction_factor = 2;
+       }},
+      {"parallel", [](ModelSpec& m) { m.peft.method = "parallel"; }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

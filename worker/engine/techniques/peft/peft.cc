@@ -1,22 +1,42 @@
 // Parameter-efficient tuning: what is frozen, and how adapters start.
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "worker/engine/techniques/peft/adapter_starts.h"
+#include "worker/engine/techniques/peft/bottleneck.h"
 #include "worker/engine/techniques/peft/derived_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/techniques/peft/virtual_tokens.h"
+#include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 #include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
 namespace {
+
+/// Of the first layer of a bottleneck, as a BERT starts (Devlin et al. 2018, arXiv 1810.04805) and
+/// AdapterHub's adapters do.
+constexpr double kBottleneckDeviation = 0.02;
 
 class Peft : public Technique {
  public:
   explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {}
 
   ProductsFactory* BlockProducts() override {
-    return model_.peft.method == "selective" ? nullptr : &factory_;
+    return AdaptsWeights(model_.peft) ? &factory_ : nullptr;
+  }
+
+  void OnSite(const GraftSite& site, Grafts& grafts) override {
+    const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
+    if (drawn) drawn_.push_back(*drawn);
+    virtual_tokens_.Put(model_, site, grafts);
+  }
+
+  std::string_view WhyNoGraphs() const override {
+    return HasVirtualTokens(model_.peft) ? "rows of virtual tokens are laid out on the host" : "";
   }
 
   Status OnParameters(ParameterSet& parameters) override {
@@ -29,6 +49,15 @@ class Peft : public Technique {
       } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
       }
+    }
+    for (const int64_t weight : drawn_) {
+      parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
+    }
+    virtual_tokens_.SetStarts(parameters);
+    if (model_.peft.method == "prompt") {
+      parameters.AddValuesHook([&parameters](Context& context, ValuesFrom from) {
+        return from == ValuesFrom::kCheckpoint ? OkStatus() : StartAtTokens(context, parameters);
+      });
     }
     if (!StartsFromWeights(model_.peft)) return OkStatus();
     parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
@@ -43,6 +72,7 @@ class Peft : public Technique {
   void SetStart(ParameterSet& parameters, int64_t index) const {
     const PeftSpec& spec = model_.peft;
     const Parameter& parameter = parameters[index];
+    if (parameter.adapter == AdapterSide::kNeither) return parameters.SetStart(index, {});
     if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
     if (DerivesWeights(spec)) return parameters.SetStart(index, StartOfDerivation(parameter));
     if (parameter.adapter != AdapterSide::kInput) {
@@ -75,6 +105,8 @@ class Peft : public Technique {
 
   ModelSpec model_;
   PeftProductsFactory factory_;
+  std::vector<int64_t> drawn_;  ///< Weights of bottlenecks.
+  VirtualTokenSites virtual_tokens_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -17,13 +18,16 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
 namespace weft {
 
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& PruningTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StochasticDepthTechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
 
 namespace {
@@ -62,10 +66,18 @@ const Feature kSettings[] = {
     {.name = "factors that all adapters share",
      .setting = "model.peft.method vera",
      .asked = [](const JobSpec& job) { return job.model.peft.method == "vera"; },
-     .shown = [](const JobSpec&) { return std::string("model.peft.method vera"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.peft.method vera"); }},
+    {.name = "virtual tokens",
+     .setting = "model.peft.method prompt, p_tuning or prefix",
+     .asked = [](const JobSpec& job) { return HasVirtualTokens(job.model.peft); },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft.method " + job.model.peft.method + " (virtual tokens)";
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
+const Feature& kVirtualTokens = kSettings[3];
 
 /// The name of the layer of a weight.
 std::string LayerOf(const std::string& weight) {
@@ -207,10 +219,12 @@ Status CheckSettings(const PeftSpec& spec) {
         "model.peft.target_modules and target_regex say the same in two ways; hint: one of them");
   }
   const bool targets = !spec.target_modules.empty() || !spec.target_regex.empty();
-  if (spec.method == "selective" && targets) {
-    return InvalidError(
-        "model.peft.method selective has no adapters, and there are targets for them; hint: "
-        "model.peft.modules_to_save");
+  if (!AdaptsWeights(spec) && targets) {
+    const std::string instead = spec.method == "selective" ? "modules_to_save" : "method lora";
+    return InvalidError("model.peft.method " + spec.method +
+                        " has no adapters of weights, and there are targets for them; hint: "
+                        "model.peft." +
+                        instead);
   }
   if (spec.method == "selective" && spec.modules_to_save.empty()) {
     return InvalidError(
@@ -242,6 +256,27 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
   rows.push_back({&kVera, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  const Refusal of_virtual_tokens[] = {
+      {&kVirtualTokens, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
+       "resources.context_parallel 1"},
+      {&kVirtualTokens, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kVirtualTokens, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kVirtualTokens, &kActivationCompression,
+       "values are rounded by their position in the whole batch", "resources.activation_bits 0"},
+      {&kVirtualTokens, &kMaskDocuments,
+       "each document of a row has its own, and no prediction of memory counts them",
+       "data.mask_documents false"},
+      {&kVirtualTokens, &kNoConcatenation, "memory is predicted for a sequence a row",
+       "data.batching concatenate"},
+      {&kVirtualTokens, &kEncoder, kNotYet, "model.family gpt2 or llama"},
+      {&kVirtualTokens, &kSlidingWindow, "a window leaves virtual tokens behind",
+       "model.sliding_window 0"},
+      {&kVirtualTokens, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
+      {&kVirtualTokens, &StochasticDepthTechniqueCost().settings().front(), kNotYet,
+       "model.stochastic_depth.mode batch"},
+  };
+  rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
   return rows;
 }
 
@@ -287,6 +322,8 @@ class PeftCost : public TechniqueCost {
           "out, and name what is trained besides in model.peft.modules_to_save");
     }
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
+    WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
+    WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -298,6 +335,32 @@ class PeftCost : public TechniqueCost {
     return AdapterOf(model, weight);
   }
 
+  std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
+                                      const ParameterInfo& output) const override {
+    std::vector<ParameterInfo> tensors = BottleneckTensors(model, output);
+    return tensors.empty() ? PrefixTensors(model, output) : tensors;
+  }
+  std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model) const override {
+    return VirtualTokenTensors(model);
+  }
+  VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) const override {
+    if (!HasVirtualTokens(model.peft)) return {};
+    const int64_t count = model.peft.num_virtual_tokens;
+    return model.peft.method == "prefix" ? VirtualTokenCounts{.in_attention = count}
+                                         : VirtualTokenCounts{.in_blocks = count};
+  }
+  int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
+    return SavedByBottlenecks(model, sub_layer);
+  }
+  // What those after a sub-layer read has a gradient of its own.
+  bool ChangesBranches(const ModelSpec& model) const override {
+    return HasBottlenecks(model.peft) && model.peft.method != "parallel";
+  }
+
+  bool ReadsFrozenWeights(const ModelSpec& model) const override {
+    const PeftSpec& spec = model.peft;
+    return DerivesWeights(spec) || spec.use_dora || spec.init == "pissa" || spec.init == "olora";
+  }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
     if (parameter.adapter != AdapterSide::kNone) return IsSharedFactor(parameter.name);
@@ -307,7 +370,7 @@ class PeftCost : public TechniqueCost {
   // What is between the factors of one weight; in the backward pass its gradients for all weights
   // of a layer, too. Scaled results are computed again, and have a gradient before their scale.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
-    if (!AsksForPeft(model) || model.peft.method == "selective") return {};
+    if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     if (DerivesWeights(model.peft)) {
       return {.weights = DerivingGradientNumbers(model, sub_layer)};
     }
@@ -368,6 +431,11 @@ const TechniqueCost& PeftTechniqueCost() {
   return cost;
 }
 
+bool AdaptsWeights(const PeftSpec& spec) {
+  return spec.method != "none" && spec.method != "selective" && !HasBottlenecks(spec) &&
+         !HasVirtualTokens(spec);
+}
+
 std::vector<std::string> TargetModules(const ModelSpec& model) {
   if (!model.peft.target_modules.empty() || !model.peft.target_regex.empty()) {
     return model.peft.target_modules;
@@ -383,7 +451,7 @@ std::vector<std::string> TargetModules(const ModelSpec& model) {
 }
 
 bool IsTarget(const ModelSpec& model, const ParameterInfo& weight) {
-  if (!AsksForPeft(model) || model.peft.method == "selective") return false;
+  if (!AdaptsWeights(model.peft)) return false;
   if (!weight.block_matrix() || weight.expert >= 0) return false;
   const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
   if (!blocks.empty() && std::find(blocks.begin(), blocks.end(), weight.block) == blocks.end()) {
@@ -449,7 +517,13 @@ double LoraScale(const PeftSpec& spec, const std::string& weight) {
 Status CheckPeftNames(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
   WEFT_RETURN_IF_ERROR(CheckSaved(model));
-  if (spec.method == "selective") return OkStatus();
+  for (const int64_t layer : spec.layers_to_transform) {
+    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
+    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
+                        ", and the model has blocks 0 to " +
+                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
+  }
+  if (!AdaptsWeights(spec)) return OkStatus();
   WEFT_RETURN_IF_ERROR(CheckTargets(model, TargetModules(model), "target_modules"));
   if (!spec.target_regex.empty()) {
     WEFT_RETURN_IF_ERROR(CheckRegex(model, spec.target_regex, "target_regex"));
@@ -465,12 +539,6 @@ Status CheckPeftNames(const ModelSpec& model) {
     WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "alpha_pattern"));
     if (!(alpha < 0)) continue;
     return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
-  }
-  for (const int64_t layer : spec.layers_to_transform) {
-    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
-    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
-                        ", and the model has blocks 0 to " +
-                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
   }
   for (const ParameterInfo& weight : BlockWeights(model)) {
     if (!IsTarget(model, weight)) continue;

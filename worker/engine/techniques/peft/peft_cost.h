@@ -15,6 +15,9 @@ inline bool AsksForPeft(const ModelSpec& model) {
   return model.peft.method != "none";
 }
 
+/// Whether the method puts adapters besides weights of blocks.
+bool AdaptsWeights(const PeftSpec& spec);
+
 /// model.peft.target_modules, with the default of the family resolved; empty with a target_regex.
 std::vector<std::string> TargetModules(const ModelSpec& model);
 

@@ -77,7 +77,7 @@ class StochasticDepthCost : public TechniqueCost {
     return 1 - skip + std::pow(skip, count) / count;
   }
 
-  bool ScalesBranches(const ModelSpec& model) const override {
+  bool ChangesBranches(const ModelSpec& model) const override {
     return model.stochastic_depth.rate > 0;
   }
 };

@@ -79,11 +79,11 @@ class WeightQuantizationCost : public TechniqueCost {
           "model.weight_quantization quantises frozen weights, and nothing is frozen; "
           "hint: model.peft.method lora");
     }
-    const PeftSpec& peft = job.model.peft;
-    if (peft.use_dora || peft.init == "pissa" || peft.init == "olora") {
-      return InvalidError(
-          "model.weight_quantization with adapters that are computed from the weights "
-          "(use_dora, init pissa or olora) does not work yet; hint: plain LoRA");
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      if (!technique->ReadsFrozenWeights(job.model)) continue;
+      return InvalidError("model.weight_quantization does not work yet with " +
+                          technique->feature().shown(job) +
+                          ", which computes with the values of frozen weights; hint: plain LoRA");
     }
     return OkStatus();
   }

@@ -257,7 +257,7 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   job = Job("gpt2");
   job.data.train = {"a.txt"};
   job.model.peft.use_dora = true;
-  EXPECT_THAT(refusal(job), HasSubstr("computed from the weights"));
+  EXPECT_THAT(refusal(job), HasSubstr("computes with the values of frozen weights"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
   job.model.weight_quantization.type = "none";

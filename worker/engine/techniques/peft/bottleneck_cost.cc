@@ -1,0 +1,106 @@
+#include "worker/engine/techniques/peft/bottleneck_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/model/model_sizes.h"
+
+namespace weft {
+namespace {
+
+bool IsParallel(const PeftSpec& spec) {
+  return spec.method == "parallel";
+}
+
+}  // namespace
+
+bool HasBottlenecks(const PeftSpec& spec) {
+  return spec.method == "houlsby" || spec.method == "pfeiffer" || IsParallel(spec);
+}
+
+bool HasBottleneckAt(const ModelSpec& model, SubLayer sub_layer, int64_t block) {
+  const PeftSpec& spec = model.peft;
+  if (!HasBottlenecks(spec)) return false;
+  if (sub_layer == SubLayer::kAttention && spec.method != "houlsby") return false;
+  const std::vector<int64_t>& blocks = spec.layers_to_transform;
+  return blocks.empty() || std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+}
+
+int64_t BottleneckWidth(const ModelSpec& model) {
+  const double width = static_cast<double>(model.width) / model.peft.reduction_factor;
+  return std::max<int64_t>(static_cast<int64_t>(width), 1);
+}
+
+BottleneckRoles::BottleneckRoles(const PeftSpec& spec, SubLayer sub_layer)
+    : down(sub_layer == SubLayer::kAttention ? ParameterRole::kAttentionOutput
+           : IsParallel(spec)                ? ParameterRole::kMlpUp
+                                             : ParameterRole::kMlpDown),
+      up(sub_layer == SubLayer::kAttention ? ParameterRole::kAttentionOutput
+                                           : ParameterRole::kMlpDown) {}
+
+std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& output) {
+  const bool attention = output.role == ParameterRole::kAttentionOutput;
+  const SubLayer sub_layer = attention ? SubLayer::kAttention : SubLayer::kMlp;
+  if (!HasBottleneckAt(model, sub_layer, output.block)) return {};
+  constexpr std::string_view kWeight = ".weight";
+  const BottleneckNames names(output.name.substr(0, output.name.size() - kWeight.size()));
+  const BottleneckRoles roles(model.peft, sub_layer);
+  const int64_t middle = BottleneckWidth(model);
+  std::vector<ParameterInfo> tensors;
+  const auto add = [&](const std::string& layer, int64_t out, int64_t in, ParameterRole role) {
+    ParameterInfo& weight = tensors.emplace_back();
+    weight.name = layer + std::string(kWeight);
+    weight.shape = {out, in};
+    weight.role = role;
+    weight.block = output.block;
+    weight.adapter = AdapterSide::kNeither;
+    ParameterInfo& bias = tensors.emplace_back(weight);
+    bias.name = layer + ".bias";
+    bias.shape = {out};
+    bias.bias = true;
+  };
+  add(names.down, middle, model.width, roles.down);
+  add(names.up, model.width, middle, roles.up);
+  return tensors;
+}
+
+int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
+  const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
+  if (!HasBottleneckAt(model, sub_layer, blocks.empty() ? 0 : blocks.front())) return 0;
+  return BottleneckWidth(model) + (IsParallel(model.peft) ? 0 : model.width);
+}
+
+// The middle after its activation; in the backward pass its gradient, too. Deferred gradients of
+// weights read both, and the gradient of the input.
+ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
+  if (SavedByBottlenecks(model, sub_layer) == 0) return {};
+  const int64_t middle = BottleneckWidth(model);
+  return {.forward = middle, .backward = 2 * middle, .deferred = model.width + 2 * middle};
+}
+
+Status CheckBottlenecks(const ModelSpec& model) {
+  const PeftSpec& spec = model.peft;
+  const PeftSpec unset;
+  const auto refused = [&](bool set, const std::string& field, const std::string& methods) {
+    return !set ? OkStatus()
+                : InvalidError("model.peft." + field + " with method " + spec.method +
+                               "; hint: model.peft.method " + methods);
+  };
+  if (!HasBottlenecks(spec)) {
+    const std::string methods = "houlsby, pfeiffer or parallel";
+    WEFT_RETURN_IF_ERROR(
+        refused(spec.reduction_factor != unset.reduction_factor, "reduction_factor", methods));
+    WEFT_RETURN_IF_ERROR(
+        refused(spec.non_linearity != unset.non_linearity, "non_linearity", methods));
+  }
+  WEFT_RETURN_IF_ERROR(
+      refused(spec.scaling != unset.scaling && !IsParallel(spec), "scaling", "parallel"));
+  if (!HasBottlenecks(spec) || static_cast<double>(model.width) >= spec.reduction_factor) {
+    return OkStatus();
+  }
+  return InvalidError("model.peft.reduction_factor " + std::to_string(spec.reduction_factor) +
+                      " leaves nothing of model.width " + std::to_string(model.width) +
+                      "; hint: 16, or less for a narrow model");
+}
+
+}  // namespace weft

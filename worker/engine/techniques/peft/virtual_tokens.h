@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/spec/model_spec.h"
+#include "worker/engine/nn/graft.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+class PrefixEncoder;
+
+/// Puts the virtual tokens of model.peft at the sites of a network:
+///   prompt    trained vectors before each sequence (Lester et al. 2021, arXiv 2104.08691)
+///   p_tuning  what an MLP of three layers makes of trained vectors, in their place (Liu et al.
+///             2021, arXiv 2103.10385)
+///   prefix    trained keys and values in each layer (Li and Liang 2021, arXiv 2101.00190), with
+///             prefix_projection what an MLP of two layers makes of trained vectors; the first of
+///             these layers is one for all attentions
+/// As in Hugging Face's peft library.
+class VirtualTokenSites {
+ public:
+  void Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts);
+
+  /// How what Put has registered starts: tables normal, layers uniform, as those of PyTorch.
+  void SetStarts(ParameterSet& parameters) const;
+
+ private:
+  std::shared_ptr<PrefixEncoder> encoder_;  ///< Of a prefix, for all attentions; or none.
+  std::vector<int64_t> registered_;
+};
+
+/// Gives the vectors of `prompt` those of tokens that are drawn from the vocabulary, which is
+/// better than noise (Lester et al. 2021). The token table is whole here.
+Status StartAtTokens(const Context& context, ParameterSet& parameters);
+
+}  // namespace weft::engine
