@@ -90,7 +90,9 @@ class DataChecker {
 
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
   const DataSpec& data = job.data;
-  if (data.format == "jsonl" || data.format == "json") return std::string("text");
+  if (data.format == "jsonl" || data.format == "json" || IsInstructionFormat(data.format)) {
+    return std::string("text");
+  }
   if (data.format != "auto") return data.format;
   std::string path = data.train.front();
   if (IsFolder(env, path)) {

@@ -63,6 +63,10 @@ Status RefuseJson(const std::string& path, const std::string& what) {
 
 }  // namespace
 
+bool IsInstructionFormat(std::string_view format) {
+  return format == "chat" || format == "prompt_completion" || format == "alpaca";
+}
+
 Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
                                const std::string& format) {
   if (format == "text") return TextForm::kText;
@@ -70,6 +74,11 @@ Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
   if (format == "json") return TextForm::kJsonArray;
   const std::string name = LowerName(path);
   if (EndsInAny(name, {".csv", ".tsv"})) return RefuseTable(path);
+  if (IsInstructionFormat(format)) {
+    size_t begin = 0;
+    SkipJsonSpace(text, begin);
+    return text.substr(begin).starts_with('[') ? TextForm::kJsonArray : TextForm::kJsonLines;
+  }
   const bool named_lines = EndsInAny(name, {".jsonl", ".ndjson", ".jsonlines"});
   const bool named_json = name.ends_with(".json");
   size_t at = 0;
