@@ -290,7 +290,7 @@ Result<std::vector<int32_t>> ChatTemplate::EndTokens() const {
 Result<std::string> ChatTemplateSource(Env& env, const std::string& given,
                                        const std::string& of_tokenizer) {
   if (given.empty()) return of_tokenizer.empty() ? ChatTemplate::ChatMl() : of_tokenizer;
-  if (given.find("{{") != std::string::npos || given.find("{%") != std::string::npos) return given;
+  if (given.find('{') != std::string::npos) return given;
   if (!env.FileExists(given)) {
     return InvalidError("data.chat_template: " + ClipText(given, 200) +
                         " is neither Jinja nor the path of a file");

@@ -4,6 +4,7 @@
 
 #include "common/formats/documents.h"
 #include "common/formats/token_file.h"
+#include "common/spec/instruction_data.h"
 #include "common/spec/model_family.h"
 
 namespace weft {

@@ -8,6 +8,7 @@
 #include "common/formats/utf8.h"
 #include "common/hint.h"
 #include "common/json.h"
+#include "common/spec/instruction_data.h"
 #include "common/text.h"
 
 namespace weft {

@@ -246,7 +246,8 @@ Result<ExpressionPtr> ExpressionParser::ParseUnary(bool with_filters) {
   if (open_ > kMostOpen) return ErrorAt(Peek().line, "too many signs in a row");
   ExpressionPtr expression;
   if (IsOperator("-") || IsOperator("+")) {
-    expression = New(IsOperator("-") ? Kind::kNegative : Kind::kPositive, Take().line);
+    const Token sign = Take();
+    expression = New(sign.text == "-" ? Kind::kNegative : Kind::kPositive, sign.line);
     WEFT_ASSIGN_OR_RETURN(ExpressionPtr operand, ParseUnary(/*with_filters=*/false));
     expression->operands.push_back(std::move(operand));
     WEFT_ASSIGN_OR_RETURN(expression, Leave(std::move(expression)));

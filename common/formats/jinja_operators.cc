@@ -212,7 +212,7 @@ Result<Value> SliceOf(const Value& self, const std::optional<int64_t>& start,
     return Value::String(std::move(result));
   }
   if (self.is_undefined()) return InvalidError(self.missing() + " is undefined");
-  return InvalidError("a value of type " + std::string(self.TypeName()) + " cannot be sliced");
+  return Value::Undefined("a slice of a value of type " + std::string(self.TypeName()));
 }
 
 }  // namespace weft::jinja

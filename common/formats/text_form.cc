@@ -5,6 +5,7 @@
 
 #include "common/env.h"
 #include "common/json_scan.h"
+#include "common/spec/instruction_data.h"
 
 namespace weft {
 namespace {
@@ -62,10 +63,6 @@ Status RefuseJson(const std::string& path, const std::string& what) {
 }
 
 }  // namespace
-
-bool IsInstructionFormat(std::string_view format) {
-  return format == "chat" || format == "prompt_completion" || format == "alpaca";
-}
 
 Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
                                const std::string& format) {

@@ -14,10 +14,6 @@ enum class TextForm : uint8_t {
   kJsonArray,  ///< One array of JSON objects.
 };
 
-/// Whether data of this DataSpec::format are for instruction tuning: what is asked and what is
-/// answered, in JSON.
-bool IsInstructionFormat(std::string_view format);
-
 /// The form of a file with this content: what `format` (DataSpec::format: "text", "jsonl", "json")
 /// says, or with "auto" or one for instruction tuning what content and name show. Looks at the beginning alone. kInvalid, with
 /// what to write instead: tables (.csv), and JSON that holds no documents.

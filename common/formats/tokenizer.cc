@@ -286,6 +286,23 @@ Status Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
   return status;
 }
 
+Result<size_t> Tokenizer::IdsBefore(std::string_view part, size_t bytes, bool at_start,
+                                    std::string_view guard,
+                                    std::span<const int32_t> ids) const {
+  // What is before the cut, or what is after it, is encoded as in the whole, or a token holds
+  // bytes of both.
+  const SpecialTokens special = SpecialTokens::kAsTokens;
+  std::vector<int32_t> before, after;
+  WEFT_RETURN_IF_ERROR(EncodePart(part.substr(0, bytes), at_start, special, guard, before));
+  const size_t common = static_cast<size_t>(
+      std::mismatch(ids.begin(), ids.end(), before.begin(), before.end()).first - ids.begin());
+  if (common == before.size()) return common;
+  WEFT_RETURN_IF_ERROR(EncodePart(part.substr(bytes), /*at_start=*/false, special, guard, after));
+  const bool ends_so = after.size() <= ids.size() &&
+                       std::equal(after.rbegin(), after.rend(), ids.rbegin());
+  return ends_so ? ids.size() - after.size() : common;
+}
+
 Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard,
                                 std::span<const size_t> cuts, std::vector<int32_t>& out,
                                 std::vector<size_t>& places) const {
@@ -293,7 +310,6 @@ Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard,
   AppendUtf8(guard_text, guard);
   places.clear();
   const SpecialTokens special = SpecialTokens::kAsTokens;
-  std::vector<int32_t> before;
   auto encode = [&](std::string_view part, bool first) -> Status {
     const size_t base = out.size();
     WEFT_RETURN_IF_ERROR(EncodePart(part, first, special, guard_text, out));
@@ -301,15 +317,11 @@ Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard,
     const auto begin = static_cast<size_t>(part.data() - text.data());
     for (; places.size() < cuts.size() && cuts[places.size()] <= begin + part.size();) {
       const size_t bytes = std::max(cuts[places.size()], begin) - begin;
-      size_t common = bytes == 0 ? 0 : ids.size();
+      size_t before = bytes == 0 ? 0 : ids.size();
       if (bytes > 0 && bytes < part.size()) {
-        before.clear();
-        WEFT_RETURN_IF_ERROR(EncodePart(part.substr(0, bytes), first, special, guard_text, before));
-        common = static_cast<size_t>(
-            std::mismatch(ids.begin(), ids.end(), before.begin(), before.end()).first -
-            ids.begin());
+        WEFT_ASSIGN_OR_RETURN(before, IdsBefore(part, bytes, first, guard_text, ids));
       }
-      places.push_back(base + common);
+      places.push_back(base + before);
     }
     return OkStatus();
   };

@@ -130,6 +130,9 @@ class Tokenizer {
                           std::string_view guard, std::vector<int32_t>& out) const;
   Status EncodePart(std::string_view part, bool at_start, SpecialTokens special,
                     std::string_view guard, std::vector<int32_t>& out) const;
+  /// How many of the ids of a part of a text stand before the byte `bytes` of it.
+  Result<size_t> IdsBefore(std::string_view part, size_t bytes, bool at_start,
+                           std::string_view guard, std::span<const int32_t> ids) const;
 
   std::unique_ptr<TokenModel> model_;
   std::vector<NormalizerStep> normalizer_;

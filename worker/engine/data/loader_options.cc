@@ -1,5 +1,5 @@
 #include "common/check.h"
-#include "common/formats/text_form.h"
+#include "common/spec/instruction_data.h"
 #include "common/spec/padded_length.h"
 #include "worker/engine/data/loader.h"
 

@@ -9,6 +9,7 @@
 #include "common/formats/data_files.h"
 #include "common/formats/tokenizer_training.h"
 #include "common/hash.h"
+#include "common/spec/instruction_data.h"
 #include "common/text.h"
 #include "worker/engine/data/bad_lines.h"
 #include "worker/engine/data/class_order.h"
