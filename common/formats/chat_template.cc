@@ -220,12 +220,12 @@ Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& tex
   return spans;
 }
 
-Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation,
-                                        SpecialTokens in_messages, const std::tm& now) const {
+Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const std::tm& now,
+                                        const ChatEncodeOptions& options) const {
   WEFT_ASSIGN_OR_RETURN(const char32_t guard, FreeGuard(conversation));
   Value messages = conversation.messages;
   Value tools = conversation.tools;
-  if (in_messages == SpecialTokens::kAsText) {
+  if (options.in_messages == SpecialTokens::kAsText) {
     const std::string guard_text = Utf8Of(guard);
     auto add_guard = [&](const std::string& text) { return Guarded(text, special_, guard_text); };
     WEFT_ASSIGN_OR_RETURN(messages, WithStrings(messages, add_guard));
@@ -233,8 +233,10 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation,
   }
   WEFT_ASSIGN_OR_RETURN(const jinja::Rendered rendered,
                         Render(messages, tools, /*with_prompt=*/false, now));
-  Spans spans = rendered.generation;
-  if (!template_[0].marks_generation()) {
+  Spans spans;
+  if (options.finds_said && template_[0].marks_generation()) {
+    spans = rendered.generation;
+  } else if (options.finds_said) {
     WEFT_ASSIGN_OR_RETURN(spans, SpansByPrefixes(rendered.text, messages, tools, now));
   }
   std::vector<size_t> cuts, places;
@@ -272,7 +274,7 @@ Result<std::vector<int32_t>> ChatTemplate::EndTokens() const {
                         Conversation::FromJson(R"([{"role": "user", "content": "a"},
                                                    {"role": "assistant", "content": "b"}])",
                                                ""));
-  WEFT_ASSIGN_OR_RETURN(const ChatTokens tokens, Encode(probe, SpecialTokens::kAsText, {}));
+  WEFT_ASSIGN_OR_RETURN(const ChatTokens tokens, Encode(probe, /*now=*/{}));
   const std::vector<int32_t>& special = tokenizer_.special_tokens();
   auto is_special = [&](int32_t id) {
     return std::binary_search(special.begin(), special.end(), id);

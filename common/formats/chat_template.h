@@ -30,6 +30,11 @@ struct ChatTokens {
   std::vector<uint8_t> said;  ///< [ids.size()] 1 for what the assistant says, else 0.
 };
 
+struct ChatEncodeOptions {
+  SpecialTokens in_messages = SpecialTokens::kAsText;  ///< What messages spell.
+  bool finds_said = true;                              ///< Otherwise nothing is marked as said.
+};
+
 /// How a tokenizer's chat template turns conversations into tokens. What the template spells as
 /// special tokens becomes these; what messages spell stays text unless they are trusted. Immutable,
 /// so thread-safe; the tokenizer must outlive it.
@@ -44,8 +49,8 @@ class ChatTemplate {
   /// turn goes from the end of the generation prompt to the end of its message, its end token
   /// included. kInvalid: an error of the template, or the text of a beginning is not the beginning
   /// of the text.
-  Result<ChatTokens> Encode(const Conversation& conversation, SpecialTokens in_messages,
-                            const std::tm& now) const;
+  Result<ChatTokens> Encode(const Conversation& conversation, const std::tm& now,
+                            const ChatEncodeOptions& options = {}) const;
 
   /// The ids of a conversation and of what comes before the assistant's answer.
   Result<std::vector<int32_t>> EncodePrompt(const Conversation& conversation, const std::tm& now)

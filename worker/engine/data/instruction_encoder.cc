@@ -20,8 +20,8 @@ std::tm PreparationDay() {
 Result<InstructionEncoder> InstructionEncoder::Create(const std::string& format,
                                                       const std::string& chat_template,
                                                       const Tokenizer& tokenizer,
-                                                      SpecialTokens special) {
-  InstructionEncoder encoder(tokenizer, special);
+                                                      const InstructionOptions& options) {
+  InstructionEncoder encoder(tokenizer, options);
   if (format != "chat") return encoder;
   WEFT_ASSIGN_OR_RETURN(ChatTemplate chat, ChatTemplate::Create(chat_template, tokenizer));
   encoder.chat_.emplace(std::move(chat));
@@ -38,7 +38,9 @@ Status InstructionEncoder::EncodeChat(const DocumentContent& document,
   WEFT_ASSIGN_OR_RETURN(const Conversation conversation,
                         Conversation::FromJson(document.text, document.second));
   WEFT_ASSIGN_OR_RETURN(const ChatTokens chat,
-                        chat_->Encode(conversation, special_, PreparationDay()));
+                        chat_->Encode(conversation, PreparationDay(),
+                                      {.in_messages = options_.special,
+                                       .finds_said = options_.finds_answers}));
   tokens.insert(tokens.end(), chat.ids.begin(), chat.ids.end());
   answers.insert(answers.end(), chat.said.begin(), chat.said.end());
   return OkStatus();
@@ -50,15 +52,15 @@ Status InstructionEncoder::Encode(const DocumentContent& document, std::vector<i
   const SequenceForm& form = tokenizer_.form(/*pair=*/false);
   tokens.insert(tokens.end(), form.begin.begin(), form.begin.end());
   std::vector<int32_t> prompt;
-  WEFT_RETURN_IF_ERROR(tokenizer_.Encode(document.text, prompt, special_));
+  WEFT_RETURN_IF_ERROR(tokenizer_.Encode(document.text, prompt, options_.special));
   const std::string both = std::string(document.text) + document.second;
   std::vector<int32_t> whole;
-  WEFT_RETURN_IF_ERROR(tokenizer_.Encode(both, whole, special_));
+  WEFT_RETURN_IF_ERROR(tokenizer_.Encode(both, whole, options_.special));
   // A model is given the tokens of the prompt alone. Where the border falls within a token of the
   // whole, the completion is encoded by itself after them.
   if (whole.size() < prompt.size() || !std::equal(prompt.begin(), prompt.end(), whole.begin())) {
     whole = prompt;
-    WEFT_RETURN_IF_ERROR(tokenizer_.Encode(document.second, whole, special_));
+    WEFT_RETURN_IF_ERROR(tokenizer_.Encode(document.second, whole, options_.special));
   }
   tokens.insert(tokens.end(), whole.begin(), whole.end());
   answers.resize(answers.size() + form.begin.size() + prompt.size(), 0);

@@ -13,6 +13,11 @@
 
 namespace weft::engine {
 
+struct InstructionOptions {
+  SpecialTokens special = SpecialTokens::kAsText;  ///< Of what messages, prompts, ... spell.
+  bool finds_answers = true;  ///< Otherwise no token of a chat is marked as one of an answer.
+};
+
 /// Makes tokens of what is asked and answered, and says which of them are the answer. The chat
 /// template sees the first of January 2025 as the current day, so that a dataset does not depend on
 /// the day on which it is prepared. Immutable, so thread-safe.
@@ -22,7 +27,8 @@ class InstructionEncoder {
   /// `tokenizer` must outlive it. kInvalid: those of ChatTemplate::Create.
   static Result<InstructionEncoder> Create(const std::string& format,
                                            const std::string& chat_template,
-                                           const Tokenizer& tokenizer, SpecialTokens special);
+                                           const Tokenizer& tokenizer,
+                                           const InstructionOptions& options);
 
   /// Appends the tokens of a document and, for each, 1 where it belongs to an answer, else 0. A
   /// prompt begins with what the tokenizer puts before a text, and a completion ends with the token
@@ -34,14 +40,14 @@ class InstructionEncoder {
   Result<std::vector<int32_t>> EndTokens() const;
 
  private:
-  InstructionEncoder(const Tokenizer& tokenizer, SpecialTokens special)
-      : tokenizer_(tokenizer), special_(special) {}
+  InstructionEncoder(const Tokenizer& tokenizer, const InstructionOptions& options)
+      : tokenizer_(tokenizer), options_(options) {}
 
   Status EncodeChat(const DocumentContent& document, std::vector<int32_t>& tokens,
                     std::vector<int32_t>& answers) const;
 
   const Tokenizer& tokenizer_;
-  SpecialTokens special_;
+  InstructionOptions options_;
   std::optional<ChatTemplate> chat_;  ///< None: prompts and completions.
 };
 

@@ -15,6 +15,7 @@
 namespace weft::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -210,10 +211,17 @@ TEST(Instruction, BadLinesNameTheirPlace) {
   const Dataset dataset = Prepare(job);
   EXPECT_EQ(dataset.info.skipped_lines, 2);
   EXPECT_EQ(dataset.info.train_documents, 2);
-  // What the template refuses is a bad line, too.
-  job = Job("chat", good);
-  job.data.chat_template = "{{ raise_exception('no system message') }}";
-  EXPECT_THAT(TryPrepare(job).status().message(), HasSubstr("no system message"));
+  // What the template refuses is a bad line, too; the first has a system message.
+  job = Job("chat", kChats);
+  job.data.chat_template =
+      "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+      "{% endif %}{{ m.content }}{{ eos_token }}{% endfor %}";
+  EXPECT_THAT(TryPrepare(job).status().message(),
+              AllOf(HasSubstr("data.jsonl:1: the chat template: line 1: "),
+                    HasSubstr("no system; hint: data.bad_lines")));
+  job.data.bad_lines = "skip";
+  EXPECT_EQ(Prepare(job).info.skipped_lines, 1);
+  EXPECT_EQ(Prepare(job).info.train_documents, 2);
 }
 
 TEST(Instruction, TheDatasetsTokenizerHasTheTemplateAndStopsAtItsEnd) {
@@ -242,6 +250,7 @@ TEST(Instruction, ATokenizerThatIsTrainedHasTheTokensOfTheTemplate) {
   JobSpec job = Job("chat", kChats);
   job.data.tokenizer.path.clear();
   job.data.tokenizer.vocab_size = 300;
+  job.train.sequence_length = 256;
   EXPECT_THAT(AllTargets(job),
               ElementsAre("2<|im_end|>", "No more.<|im_end|>", "I weave, I think.<|im_end|>",
                           "A loom.<|im_end|>"));

@@ -86,7 +86,7 @@ class TextInput : public DatasetInput {
   }
 
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
-    if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, info));
+    if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, nullptr, info));
     return WriteDocuments(env, folder, threads, info);
   }
 
@@ -112,7 +112,8 @@ class TextInput : public DatasetInput {
     if (!is_instruction()) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(
         InstructionEncoder encoder,
-        InstructionEncoder::Create(options_.format, chat_template_, *tokenizer_, special_));
+        InstructionEncoder::Create(options_.format, chat_template_, *tokenizer_,
+                                   {.special = special_, .finds_answers = answers_alone_}));
     WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> ends, encoder.EndTokens());
     if (!chat_template_.empty()) tokenizer_->SetChatTemplate(chat_template_, ends);
     instruction_.emplace(std::move(encoder));
@@ -136,14 +137,14 @@ class TextInput : public DatasetInput {
     return special;
   }
 
-  Status SkipLines(int threads, DatasetInfo& info) {
-    SkippedLines skipped;
-    SkipBadLines(train_, threads, skipped);
+  Status SkipLines(int threads, const InstructionEncoder* instruction, DatasetInfo& info) {
+    SkippedLines skipped{.count = info.skipped_lines, .first = info.first_skipped_line};
+    SkipBadLines(train_, threads, instruction, skipped);
     const auto has_documents = [](const DocumentFile& file) { return file.size() > 0; };
     if (std::none_of(train_.begin(), train_.end(), has_documents)) {
       return InvalidError("no line of the training data can be used; the first: " + skipped.first);
     }
-    SkipBadLines(validation_, threads, skipped);
+    SkipBadLines(validation_, threads, instruction, skipped);
     info.skipped_lines = skipped.count;
     info.first_skipped_line = ClipText(skipped.first, 300);  // names of files may be any bytes
     return OkStatus();
@@ -156,6 +157,9 @@ class TextInput : public DatasetInput {
       if (!trained.ok()) return WithBadLineHint(trained.status());
       tokenizer_ = *std::move(trained);
       WEFT_RETURN_IF_ERROR(PrepareInstruction());
+    }
+    if (skip_bad_lines_ && instruction_) {
+      WEFT_RETURN_IF_ERROR(SkipLines(threads, &*instruction_, info));
     }
     info.tokenizer_file = tokenizer_->file_name();
     info.tokenizer_hash = tokenizer_->hash();
