@@ -58,6 +58,9 @@ Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& d
   WEFT_RETURN_IF_ERROR(ExpandList(base, "data.train", job.data.train, document));
   WEFT_RETURN_IF_ERROR(ExpandList(base, "data.validation", job.data.validation, document));
   WEFT_RETURN_IF_ERROR(ResolveField(base, "data.tokenizer.path", job.data.tokenizer.path));
+  if (std::string& given = job.data.chat_template; given.find('{') == std::string::npos) {
+    WEFT_RETURN_IF_ERROR(ResolveField(base, "data.chat_template", given));
+  }
   return ResolveField(base, "model.import_path", job.model.import_path);
 }
 

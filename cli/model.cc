@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/trained_model.h"
+#include "common/formats/chat_template.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_adapter.h"
 #include "common/formats/utf8.h"
@@ -96,8 +98,55 @@ struct PromptOptions {
   std::string source;
   int64_t step = -1;
   std::string prompt;
+  bool chat = false;   ///< The prompt is what a user says, and an answer is generated.
+  std::string system;  ///< What comes before it in a chat; "": nothing.
   engine::GenerateOptions generate;
 };
+
+/// What a model is given, and which tokens end what it writes.
+struct Prompt {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> stops;
+};
+
+Result<Prompt> TextPrompt(const std::string& text, const Tokenizer& tokenizer) {
+  Prompt prompt{.tokens = {}, .stops = tokenizer.roles().stops};
+  const auto& begin = tokenizer.model_form(/*pair=*/false).begin;
+  prompt.tokens.assign(begin.begin(), begin.end());
+  WEFT_RETURN_IF_ERROR(tokenizer.Encode(text, prompt.tokens));
+  if (prompt.tokens.empty() && tokenizer.end_of_text().has_value()) {
+    prompt.tokens.push_back(*tokenizer.end_of_text());  // what a document begins after
+  }
+  return prompt;
+}
+
+Result<Prompt> ChatPrompt(const PromptOptions& options, const Tokenizer& tokenizer) {
+  if (options.prompt.empty()) return InvalidError("--chat needs what the user says; hint: --prompt");
+  const std::string& source = tokenizer.config().chat_template;
+  if (source.empty()) {
+    return InvalidError(options.source +
+                        " has no chat template; hint: a chat_template.jinja beside its tokenizer, "
+                        "or leave out --chat to continue a text");
+  }
+  Json messages = Json::array();
+  if (!options.system.empty()) {
+    messages.push_back({{"role", "system"}, {"content", options.system}});
+  }
+  messages.push_back({{"role", "user"}, {"content", options.prompt}});
+  WEFT_ASSIGN_OR_RETURN(
+      const Conversation conversation,
+      Conversation::FromJson(
+          messages.dump(-1, ' ', false, Json::error_handler_t::replace), /*tools=*/""));
+  WEFT_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Create(source, tokenizer));
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  Prompt prompt{.tokens = {}, .stops = tokenizer.roles().stops};
+  WEFT_ASSIGN_OR_RETURN(prompt.tokens, chat.EncodePrompt(conversation, now));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> ends, chat.EndTokens());
+  prompt.stops.insert(prompt.stops.end(), ends.begin(), ends.end());
+  return prompt;
+}
 
 /// Moves what is complete out of `pending`, which may end within a character (tokens are bytes);
 /// with `last` everything. What is not UTF-8 becomes U+FFFD.
@@ -126,27 +175,21 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
   }
   auto& model = static_cast<engine::LanguageModel&>(*trained->model);
   const Tokenizer& tokenizer = *trained->tokenizer;
-  std::vector<int32_t> prompt;
-  const auto& begin = tokenizer.model_form(/*pair=*/false).begin;
-  prompt.assign(begin.begin(), begin.end());
-  if (Status status = tokenizer.Encode(options.prompt, prompt); !status.ok()) {
-    return Fail(session, status);
-  }
-  if (prompt.empty() && tokenizer.end_of_text().has_value()) {
-    prompt.push_back(*tokenizer.end_of_text());  // what a document begins after
-  }
+  const Result<Prompt> prompt =
+      options.chat ? ChatPrompt(options, tokenizer) : TextPrompt(options.prompt, tokenizer);
+  if (!prompt.ok()) return Fail(session, prompt.status());
   engine::GenerateOptions generate = options.generate;
   generate.stop_token = tokenizer.end_of_text().value_or(-1);
   bool stream = session.output != OutputFormat::kJson;
   std::string text, pending;
-  if (stream) std::cout << options.prompt << std::flush;
+  if (stream && !options.chat) std::cout << options.prompt << std::flush;
   auto show = [&](bool last) {
     std::string whole = TakeWholeCharacters(pending, last);
     text += whole;
     if (stream) std::cout << whole << std::flush;
   };
   generate.on_token = [&](int32_t token) {
-    const std::vector<int32_t>& stops = tokenizer.roles().stops;
+    const std::vector<int32_t>& stops = prompt->stops;
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) return false;
     auto piece = tokenizer.Decode(std::span(&token, 1), /*at_start=*/false);
     if (!piece.ok()) return true;  // a padding row of the vocabulary stands for no text
@@ -154,7 +197,7 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
     show(/*last=*/false);
     return true;
   };
-  auto tokens = engine::Generate(*trained->context, model, prompt, generate);
+  auto tokens = engine::Generate(*trained->context, model, prompt->tokens, generate);
   show(/*last=*/true);
   if (!tokens.ok()) {
     if (stream) std::cout << '\n';
@@ -198,7 +241,12 @@ void AddModelCommands(CLI::App& app, Session& session) {
                        [&session, prompting] { return Generate(session, *prompting); });
   command->add_option("source", prompting->source, kSourceHelp)->required();
   command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
-  command->add_option("--prompt", prompting->prompt, "Text to continue");
+  command->add_option("--prompt", prompting->prompt,
+                      "Text to continue, or with --chat what the user says");
+  CLI::Option* chat = command->add_flag(
+      "--chat", prompting->chat, "Answer the prompt, in the form of the model's chat template");
+  command->add_option("--system", prompting->system, "What a system message says before the prompt")
+      ->needs(chat);
   command->add_option("--tokens", prompting->generate.max_new_tokens, "Tokens to add at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

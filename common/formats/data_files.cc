@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "common/formats/chat_template.h"
 #include "common/formats/documents.h"
 #include "common/formats/token_file.h"
+#include "common/spec/instruction_data.h"
 #include "common/spec/model_family.h"
 
 namespace weft {
@@ -86,11 +88,19 @@ class DataChecker {
   uint64_t left_;
 };
 
+Status CheckChatTemplate(Env& env, const JobSpec& job, bool missing_is_error) {
+  const Result<std::string> source = ChatTemplateSource(env, job.data.chat_template, "");
+  if (!source.ok()) return missing_is_error ? source.status() : OkStatus();
+  return jinja::Template::Parse(*source).status().WithContext("data.chat_template");
+}
+
 }  // namespace
 
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
   const DataSpec& data = job.data;
-  if (data.format == "jsonl" || data.format == "json") return std::string("text");
+  if (data.format == "jsonl" || data.format == "json" || IsInstructionFormat(data.format)) {
+    return std::string("text");
+  }
   if (data.format != "auto") return data.format;
   std::string path = data.train.front();
   if (IsFolder(env, path)) {
@@ -163,6 +173,7 @@ Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limit
       }
     }
   }
+  WEFT_RETURN_IF_ERROR(CheckChatTemplate(env, job, limits.missing_is_error));
   if (!env.FileExists(job.data.train.front())) return OkStatus();
   Result<std::string> format = DataFormatOf(env, job);
   if (!format.ok()) return InvalidError("data.train[0]: " + format.status().message());

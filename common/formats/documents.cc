@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/formats/chat_template.h"
 #include "common/formats/utf8.h"
 #include "common/hint.h"
 #include "common/json.h"
+#include "common/spec/instruction_data.h"
 #include "common/text.h"
 
 namespace weft {
@@ -32,6 +34,25 @@ std::string WithoutLine(std::string reason) {
   constexpr std::string_view kLine = "line 1, ";
   if (size_t at = reason.find(kLine); at != std::string::npos) reason.erase(at, kLine.size());
   return reason;
+}
+
+bool HasMember(const std::vector<JsonMember>& members, const std::string& name) {
+  return std::any_of(members.begin(), members.end(), [&](const JsonMember& member) {
+    return JsonKeyName(member.key) == name;
+  });
+}
+
+/// All text of a document for instruction tuning: what a tokenizer is trained on.
+Result<std::string> AllText(const std::string& format, const DocumentContent& content) {
+  std::string text;
+  if (format != "chat") return text.append(content.text).append(content.second);
+  WEFT_ASSIGN_OR_RETURN(const Conversation conversation,
+                        Conversation::FromJson(content.text, content.second));
+  for (const jinja::Value& message : conversation.messages.list().items) {
+    const jinja::Value* said = message.mapping().Find("content");
+    if (said != nullptr && said->is_string()) text += said->text() + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -156,6 +177,12 @@ void DocumentFile::SplitText(std::string_view text, const std::string& separator
 
 Result<std::string_view> DocumentFile::Text(size_t i, std::string& scratch) const {
   if (!is_json()) return documents_[i].bytes;
+  if (IsInstructionFormat(options_.format)) {
+    DocumentContent content;
+    WEFT_RETURN_IF_ERROR(Read(i, content));
+    WEFT_ASSIGN_OR_RETURN(scratch, AllText(options_.format, content));
+    return std::string_view(scratch);
+  }
   WEFT_ASSIGN_OR_RETURN(std::vector<JsonMember> members, Members(i));
   WEFT_ASSIGN_OR_RETURN(scratch, StringField(members, i, options_.text_field, "text_field"));
   return std::string_view(scratch);
@@ -171,6 +198,14 @@ Status DocumentFile::Read(size_t i, DocumentContent& out) const {
     return OkStatus();
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<JsonMember> members, Members(i));
+  if (options_.format == "chat") return ReadChat(members, i, out);
+  if (options_.format == "alpaca") return ReadAlpaca(members, i, out);
+  if (options_.format == "prompt_completion") {
+    WEFT_ASSIGN_OR_RETURN(out.storage, StringField(members, i, "prompt", "format"));
+    out.text = out.storage;
+    WEFT_ASSIGN_OR_RETURN(out.second, StringField(members, i, "completion", "format"));
+    return OkStatus();
+  }
   WEFT_ASSIGN_OR_RETURN(out.storage, StringField(members, i, options_.text_field, "text_field"));
   out.text = out.storage;
   if (!options_.second_text_field.empty()) {
@@ -178,6 +213,33 @@ Status DocumentFile::Read(size_t i, DocumentContent& out) const {
                           StringField(members, i, options_.second_text_field, "second_text_field"));
   }
   return options_.label_field.empty() ? OkStatus() : ReadLabel(members, i, out);
+}
+
+Status DocumentFile::ReadChat(const std::vector<JsonMember>& members, size_t i,
+                              DocumentContent& out) const {
+  WEFT_ASSIGN_OR_RETURN(out.text, FindField(members, i, "messages", "format"));
+  out.second.clear();
+  if (HasMember(members, "tools")) {
+    WEFT_ASSIGN_OR_RETURN(const std::string_view tools, FindField(members, i, "tools", "format"));
+    out.second = tools;
+  }
+  return Conversation::FromJson(out.text, out.second).status().WithContext(Place(i));
+}
+
+Status DocumentFile::ReadAlpaca(const std::vector<JsonMember>& members, size_t i,
+                                DocumentContent& out) const {
+  WEFT_ASSIGN_OR_RETURN(const std::string instruction,
+                        StringField(members, i, "instruction", "format"));
+  std::string input;
+  if (HasMember(members, "input")) {
+    WEFT_ASSIGN_OR_RETURN(input, StringField(members, i, "input", "format"));
+  }
+  WEFT_ASSIGN_OR_RETURN(out.second, StringField(members, i, "output", "format"));
+  out.storage = "### Instruction:\n" + instruction + "\n\n";
+  if (!input.empty()) out.storage += "### Input:\n" + input + "\n\n";
+  out.storage += "### Response:\n";
+  out.text = out.storage;
+  return OkStatus();
 }
 
 Status DocumentFile::ReadLabel(const std::vector<JsonMember>& members, size_t i,

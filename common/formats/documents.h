@@ -16,7 +16,7 @@ namespace weft {
 
 /// How documents stand in a file; the fields mean what DataSpec says of them.
 struct DocumentOptions {
-  std::string format = "auto";  ///< "auto", "text", "jsonl" or "json".
+  std::string format = "auto";  ///< "auto", "text", "jsonl", "json", or for instruction tuning.
   std::string text_field = "text";
   std::string separator = "";
   std::string second_text_field = "";  ///< "": single texts.
@@ -24,7 +24,8 @@ struct DocumentOptions {
   uint64_t sample_bytes = 0;           ///< Read only the documents in the first N bytes; 0: all.
 };
 
-/// What one document holds.
+/// What one document holds. For instruction tuning `text` is what is asked and `second` the answer;
+/// of chats they are the JSON of the messages and of the tools, "" for none.
 struct DocumentContent {
   std::string_view text;  ///< In the file or in `storage`.
   std::string second;     ///< Second text of a pair.
@@ -50,16 +51,21 @@ class DocumentFile {
   bool is_json() const { return form_ != TextForm::kText; }
   TextForm form() const { return form_; }
 
+  /// "file:line" of document `i` of JSON.
+  std::string Place(size_t i) const;
+
   /// Bytes of the document in the file, to partition work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
-  /// Text of document `i`; it stands in the file or in `scratch`. kInvalid names file and line when
+  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`. kInvalid names file and line when
   /// it is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 
   /// All of document `i`. kInvalid also when the second text or the label is missing, or the label
   /// neither a string, a boolean (false is 0, true 1) nor a whole number from 0. Fields that are
-  /// not asked for may hold anything. Only JSON has pairs and labels.
+  /// not asked for may hold anything. Only JSON has pairs and labels. For instruction tuning the
+  /// fields are those of the format: a conversation that Conversation::FromJson takes; prompt and
+  /// completion; instruction, input (which may be absent or empty) and output.
   Status Read(size_t i, DocumentContent& out) const;
 
   /// Leaves out the documents for which `removed` holds true.
@@ -74,13 +80,14 @@ class DocumentFile {
     uint64_t line = 0;  ///< In JSON, from 1.
   };
 
-  std::string Place(size_t i) const;
   Result<std::vector<JsonMember>> Members(size_t i) const;
   Result<std::string_view> FindField(const std::vector<JsonMember>& members, size_t i,
                                      const std::string& name, const char* option) const;
   Result<std::string> StringField(const std::vector<JsonMember>& members, size_t i,
                                   const std::string& name, const char* option) const;
   Result<std::string> StringOf(std::string_view value, size_t i, const std::string& name) const;
+  Status ReadChat(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
+  Status ReadAlpaca(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   Status ReadLabel(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   void SplitLines(std::string_view text);
   Status SplitArray(std::string_view text, bool whole);

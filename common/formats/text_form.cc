@@ -5,6 +5,7 @@
 
 #include "common/env.h"
 #include "common/json_scan.h"
+#include "common/spec/instruction_data.h"
 
 namespace weft {
 namespace {
@@ -70,6 +71,11 @@ Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
   if (format == "json") return TextForm::kJsonArray;
   const std::string name = LowerName(path);
   if (EndsInAny(name, {".csv", ".tsv"})) return RefuseTable(path);
+  if (IsInstructionFormat(format)) {
+    size_t begin = 0;
+    SkipJsonSpace(text, begin);
+    return text.substr(begin).starts_with('[') ? TextForm::kJsonArray : TextForm::kJsonLines;
+  }
   const bool named_lines = EndsInAny(name, {".jsonl", ".ndjson", ".jsonlines"});
   const bool named_json = name.ends_with(".json");
   size_t at = 0;

@@ -7,6 +7,7 @@
 #include "common/formats/bpe_model.h"
 #include "common/formats/sentencepiece_model.h"
 #include "common/formats/unigram.h"
+#include "common/formats/utf8.h"
 #include "common/formats/wordpiece.h"
 #include "common/json.h"
 
@@ -39,6 +40,15 @@ std::string NameOf(const TokenizerDefinition& definition) {
       break;
   }
   return definition.byte_level ? "byte-level BPE" : "BPE";
+}
+
+std::string Without(std::string_view text, std::string_view part) {
+  std::string rest;
+  for (size_t at; (at = text.find(part)) != std::string_view::npos;) {
+    rest += text.substr(0, at);
+    text.remove_prefix(at + part.size());
+  }
+  return rest.append(text);
 }
 
 /// Text may be cut between a letter and a space before this step.
@@ -225,16 +235,43 @@ void Tokenizer::SetFiles(std::string name, std::string content) {
   hash_ = HashOfTokenizerFiles(files_);
 }
 
+void Tokenizer::SetChatTemplate(std::string chat_template,
+                                const std::vector<int32_t>& end_tokens) {
+  config_.tokenizer_config.erase("chat_template");
+  config_.chat_template = std::move(chat_template);
+  for (int32_t id : end_tokens) {
+    if (std::find(roles_.stops.begin(), roles_.stops.end(), id) == roles_.stops.end()) {
+      roles_.stops.push_back(id);
+    }
+  }
+  if (roles_.stops.size() > 1) config_.generation_config["eos_token_id"] = roles_.stops;
+  TokenizerFile own = std::move(files_.front());
+  files_.clear();
+  SetFiles(std::move(own.name), std::move(own.content));
+}
+
 Status Tokenizer::EncodeNormalized(std::string_view text, bool at_start, SpecialTokens special,
-                                   std::vector<int32_t>& out) const {
+                                   std::string_view guard, std::vector<int32_t>& out) const {
   Status status;
   normalized_.Split(
       text, special,
       [&](std::string_view part, bool first) {
-        if (status.ok() && !part.empty()) status = model_->Encode(part, at_start && first, out);
+        if (!status.ok() || part.empty()) return;
+        if (guard.empty() || part.find(guard) == std::string_view::npos) {
+          status = model_->Encode(part, at_start && first, out);
+        } else {
+          status = model_->Encode(Without(part, guard), at_start && first, out);
+        }
       },
       [&](int32_t id) { out.push_back(id); });
   return status;
+}
+
+Status Tokenizer::EncodePart(std::string_view part, bool at_start, SpecialTokens special,
+                             std::string_view guard, std::vector<int32_t>& out) const {
+  if (part.empty()) return OkStatus();
+  if (normalizer_.empty()) return EncodeNormalized(part, at_start, special, guard, out);
+  return EncodeNormalized(Normalize(normalizer_, part), at_start, special, guard, out);
 }
 
 Status Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
@@ -243,13 +280,61 @@ Status Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
   raw_.Split(
       text, special,
       [&](std::string_view part, bool first) {
-        if (part.empty() || !status.ok()) return;
-        status = normalizer_.empty()
-                     ? EncodeNormalized(part, first, special, out)
-                     : EncodeNormalized(Normalize(normalizer_, part), first, special, out);
+        if (status.ok()) status = EncodePart(part, first, special, /*guard=*/"", out);
       },
       [&](int32_t id) { out.push_back(id); });
   return status;
+}
+
+Result<size_t> Tokenizer::IdsBefore(std::string_view part, size_t bytes, bool at_start,
+                                    std::string_view guard,
+                                    std::span<const int32_t> ids) const {
+  // What is before the cut, or what is after it, is encoded as in the whole, or a token holds
+  // bytes of both.
+  const SpecialTokens special = SpecialTokens::kAsTokens;
+  std::vector<int32_t> before, after;
+  WEFT_RETURN_IF_ERROR(EncodePart(part.substr(0, bytes), at_start, special, guard, before));
+  const size_t common = static_cast<size_t>(
+      std::mismatch(ids.begin(), ids.end(), before.begin(), before.end()).first - ids.begin());
+  if (common == before.size()) return common;
+  WEFT_RETURN_IF_ERROR(EncodePart(part.substr(bytes), /*at_start=*/false, special, guard, after));
+  const bool ends_so = after.size() <= ids.size() &&
+                       std::equal(after.rbegin(), after.rend(), ids.rbegin());
+  return ends_so ? ids.size() - after.size() : common;
+}
+
+Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard,
+                                std::span<const size_t> cuts, std::vector<int32_t>& out,
+                                std::vector<size_t>& places) const {
+  std::string guard_text;
+  AppendUtf8(guard_text, guard);
+  places.clear();
+  const SpecialTokens special = SpecialTokens::kAsTokens;
+  auto encode = [&](std::string_view part, bool first) -> Status {
+    const size_t base = out.size();
+    WEFT_RETURN_IF_ERROR(EncodePart(part, first, special, guard_text, out));
+    const std::span<const int32_t> ids = std::span(out).subspan(base);
+    const auto begin = static_cast<size_t>(part.data() - text.data());
+    for (; places.size() < cuts.size() && cuts[places.size()] <= begin + part.size();) {
+      const size_t bytes = std::max(cuts[places.size()], begin) - begin;
+      size_t before = bytes == 0 ? 0 : ids.size();
+      if (bytes > 0 && bytes < part.size()) {
+        WEFT_ASSIGN_OR_RETURN(before, IdsBefore(part, bytes, first, guard_text, ids));
+      }
+      places.push_back(base + before);
+    }
+    return OkStatus();
+  };
+  Status status;
+  raw_.Split(
+      text, special,
+      [&](std::string_view part, bool first) {
+        if (status.ok()) status = encode(part, first);
+      },
+      [&](int32_t id) { out.push_back(id); });
+  WEFT_RETURN_IF_ERROR(status);
+  places.resize(cuts.size(), out.size());
+  return OkStatus();
 }
 
 size_t Tokenizer::SafeCut(std::string_view text, size_t at) const {

@@ -20,8 +20,8 @@
 
 namespace weft {
 
-/// Text to token ids and back: byte-level BPE, WordPiece, Unigram, SentencePiece. Immutable, so
-/// thread-safe.
+/// Text to token ids and back: byte-level BPE, WordPiece, Unigram, SentencePiece. Thread-safe except
+/// SetChatTemplate.
 class Tokenizer {
  public:
   Tokenizer(Tokenizer&&) = default;
@@ -46,11 +46,22 @@ class Tokenizer {
   /// The tokenizer of a SentencePiece .model.
   static Result<Tokenizer> FromSentencePiece(std::string bytes, TokenizerConfig config = {});
 
+  /// Puts another chat template into its files, and the tokens that end what the assistant says
+  /// among those that end what a model writes.
+  void SetChatTemplate(std::string chat_template, const std::vector<int32_t>& end_tokens);
+
   /// Appends the ids of `text`, any bytes: invalid UTF-8 is encoded too, by byte-level BPE as it is
   /// and by others as unknown. Nothing is added at the start or end. kInvalid: a pattern of the
   /// tokenizer takes too long on the text, or the text needs an unknown token and there is none.
   Status Encode(std::string_view text, std::vector<int32_t>& out,
                 SpecialTokens special = SpecialTokens::kAsText) const;
+
+  /// Appends the ids of a text whose special tokens become tokens, except for spellings with the
+  /// character `guard` in them. That character, which can be none of the text's own, is left out.
+  /// Sets places[i] to the number of ids that stand before the byte cuts[i] of the text, which
+  /// ascend; an id that holds bytes on both sides is not counted. kInvalid as Encode.
+  Status EncodeGuarded(std::string_view text, char32_t guard, std::span<const size_t> cuts,
+                       std::vector<int32_t>& out, std::vector<size_t>& places) const;
 
   /// The first place at or after `at` where text can be cut so that the ids of the two parts, one
   /// after the other, are those of the whole (special tokens as text); text.size() when none is
@@ -116,7 +127,12 @@ class Tokenizer {
   void SetFiles(std::string name, std::string content);
 
   Status EncodeNormalized(std::string_view text, bool at_start, SpecialTokens special,
-                          std::vector<int32_t>& out) const;
+                          std::string_view guard, std::vector<int32_t>& out) const;
+  Status EncodePart(std::string_view part, bool at_start, SpecialTokens special,
+                    std::string_view guard, std::vector<int32_t>& out) const;
+  /// How many of the ids of a part of a text stand before the byte `bytes` of it.
+  Result<size_t> IdsBefore(std::string_view part, size_t bytes, bool at_start,
+                           std::string_view guard, std::span<const int32_t> ids) const;
 
   std::unique_ptr<TokenModel> model_;
   std::vector<NormalizerStep> normalizer_;

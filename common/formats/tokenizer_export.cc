@@ -163,11 +163,11 @@ class Describer {
     if (ends.empty()) {
       ends = ConfigIds(imported_.config, "eos_token_id", tokenizer_.vocab_size());
     }
-    if (ends.empty()) return;
-    // What documents of the training ended with stops a text, too.
-    const std::optional<int32_t> end = tokenizer_.end_of_text();
-    if (end.has_value() && std::find(ends.begin(), ends.end(), *end) == ends.end()) {
-      ends.push_back(*end);
+    // What documents of the training ended with stops a text, too, as does the end of a turn.
+    const std::vector<int32_t>& stops = tokenizer_.roles().stops;
+    if (ends.empty() && stops.size() < 2) return;
+    for (int32_t id : stops) {
+      if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
     }
     out.eos_token_id = ends.size() == 1 ? Json(ends[0]) : Json(ends);
   }

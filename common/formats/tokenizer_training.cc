@@ -7,7 +7,7 @@
 namespace weft {
 
 Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t vocab_size,
-                                 bool with_mask) {
+                                 const std::vector<std::string>& special) {
   BpeTrainer trainer;
   std::string scratch;
   for (const DocumentFile& file : files) {
@@ -17,10 +17,10 @@ Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t
     }
   }
   WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition,
-                        trainer.Train(vocab_size - (with_mask ? 1 : 0)));
-  if (with_mask) {
+                        trainer.Train(vocab_size - static_cast<int64_t>(special.size())));
+  for (const std::string& token : special) {
     const int32_t last = definition.added.back().id;
-    definition.added.push_back({.id = last + 1, .content = "<mask>", .special = true});
+    definition.added.push_back({.id = last + 1, .content = token, .special = true});
   }
   return Tokenizer::Create(std::move(definition));
 }

@@ -10,9 +10,10 @@
 namespace weft {
 
 /// Trains a byte-level BPE tokenizer (BpeTrainer) on the documents of some files. Errors of the
-/// documents are those of DocumentFile. `with_mask`: the last token is the special "<mask>".
+/// documents are those of DocumentFile. `special`: more special tokens,
+/// which come last.
 Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t vocab_size,
-                                 bool with_mask = false);
+                                 const std::vector<std::string>& special = {});
 
 /// The same of the files of these names, written to `output_folder`/tokenizer.json; the folder is
 /// made when it is missing.

@@ -109,6 +109,14 @@ void AppendLowerCase(std::string& text, char32_t code) {
   AppendUtf8(text, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
 }
 
+void AppendUpperCase(std::string& text, char32_t code) {
+  if (code == 0xdf) {
+    text += "SS";
+    return;
+  }
+  AppendUtf8(text, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
+}
+
 std::string ToNormalForm(std::string_view text, NormalForm form) {
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;

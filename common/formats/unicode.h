@@ -18,6 +18,9 @@ bool IsCombiningMark(char32_t code);       ///< Category M.
 /// Appends the lower-case form, of one or two code points, without regard to neighbours.
 void AppendLowerCase(std::string& text, char32_t code);
 
+/// Appends the upper-case form, of one code point except for the German sharp s.
+void AppendUpperCase(std::string& text, char32_t code);
+
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
 /// The text in a normal form. Invalid UTF-8 bytes become U+FFFD.

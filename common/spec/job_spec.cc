@@ -6,6 +6,7 @@
 #include "common/json.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
+#include "common/spec/instruction_data.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
@@ -143,11 +144,31 @@ Status CheckAnyChoice(const JobSpec& job) {
   return first;
 }
 
+Status CheckInstructionData(const JobSpec& job) {
+  const DataSpec& data = job.data;
+  const bool instruction = IsInstructionFormat(data.format);
+  if (data.loss_on == "completions" && !instruction) {
+    return InvalidError("data.loss_on completions needs data that say what is asked and what is "
+                        "answered, not data.format " +
+                        data.format + "; hint: data.format chat, prompt_completion or alpaca");
+  }
+  if (!data.chat_template.empty() && data.format != "chat") {
+    return InvalidError("data.chat_template is for data.format chat, not " + data.format);
+  }
+  if (instruction && HeadOf(job.model) != "causal_lm") {
+    return InvalidError("data.format " + data.format +
+                        " trains language models that predict the next token, not model.family " +
+                        job.model.family + " with model.head " + HeadOf(job.model));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status ValidateHead(const JobSpec& job) {
   const ModelSpec& model = job.model;
   const DataSpec& data = job.data;
+  WEFT_RETURN_IF_ERROR(CheckInstructionData(job));
   if (model.family == "vit") {
     if (job.train.sequence_length == 0 || job.train.sequence_length == SequenceLength(job)) {
       return OkStatus();

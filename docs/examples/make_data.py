@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the labelled data of the examples beside it: topics.jsonl and shapes-*-ubyte.gz."""
+"""Writes the data of the examples beside it: topics.jsonl, shapes-*-ubyte.gz and questions.jsonl,
+whose answers are docstrings of Python's standard library (PSF licence; recorded with Python 3.11)."""
 
 import gzip
+import importlib
+import inspect
 import json
 import pathlib
 import random
@@ -59,6 +62,32 @@ def write_shapes(random_, count=160):
     write_idx("shapes-labels-idx1-ubyte.gz", (count,), bytes(labels))
 
 
+MODULES = ["builtins", "math", "os.path", "json", "random", "statistics", "textwrap", "shutil", "bisect", "heapq", "itertools",
+           "functools", "string", "time"]
+
+
+def first_paragraph(of):
+    text = inspect.cleandoc(of.__doc__ or "").split("\n\n")[0]
+    text = " ".join(text.split())
+    return text if 20 <= len(text) <= 200 and text.isascii() and "(" not in text[:12] else ""
+
+
+def write_questions():
+    """A conversation for each function of MODULES that says in a few words what it does."""
+    lines = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for function in sorted(getattr(module, "__all__", None) or dir(module)):
+            answer = first_paragraph(getattr(module, function))
+            if function.startswith("_") or not callable(getattr(module, function)) or not answer:
+                continue
+            called = function if name == "builtins" else f"{name}.{function}"
+            lines.append({"messages": [{"role": "user", "content": f"What does {called} do?"},
+                                       {"role": "assistant", "content": answer}]})
+    (FOLDER / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 if __name__ == "__main__":
+    write_questions()
     write_topics(random.Random(1))
     write_shapes(random.Random(2))

@@ -5,7 +5,8 @@ exports_test leaves exports of each family with each kind of tokenizer, and what
 texts and pictures. In each of the given Python environments this
   - loads them with AutoTokenizer and AutoModelFor...: no weight may be missing or left over,
   - compares the logits of `model(**tokenizer(text))` (or a pair of texts, or a picture),
-  - compares what `generate(**tokenizer(prompt))` continues a prompt with,
+  - compares what `generate(**tokenizer(prompt))` continues a prompt with, and what
+    `generate(**apply_chat_template(messages))` answers,
   - encodes the texts of common/formats/testdata/tokenizer_files.json, which must give their ids.
 
     tests/parity/check_exports.py build/release/bin/exports_test PYTHON...
@@ -68,7 +69,18 @@ def check(folder):
         ids = out[0, inputs["input_ids"].shape[1]:].tolist()
         if ids != facts["generated"]:
             wrong.append(f"generates {ids}, the engine {facts['generated']}")
-    if facts["tokenizer"]:
+    if "chat" in facts:
+        chat = facts["chat"]
+        inputs = use.apply_chat_template(chat["messages"], add_generation_prompt=True, return_dict=True, return_tensors="pt")
+        if inputs["input_ids"][0].tolist() != chat["ids"]:
+            wrong.append(f"the chat is {inputs['input_ids'][0].tolist()}, in the engine {chat['ids']}")
+        if model.generation_config.eos_token_id != chat["stops"]:
+            wrong.append(f"a text ends with {model.generation_config.eos_token_id}, in the engine {chat['stops']}")
+        out = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+        ids = out[0, inputs["input_ids"].shape[1]:].tolist()
+        if ids != chat["generated"]:
+            wrong.append(f"answers {ids}, the engine {chat['generated']}")
+    if facts["tokenizer"] and "chat" not in facts:
         name = pathlib.Path(facts["tokenizer"]).name.replace(".vocab.txt", ".json")
         golden = json.loads(GOLDEN.read_text()).get(name, [])
         # These read special tokens in a text, which to the engine are plain text.

@@ -2,6 +2,7 @@
 // must be the same. With WEFT_EXPORTS=DIR the folders stay there, with what the engine makes of
 // texts and images, for check_exports.py, which uses them in transformers.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/formats/chat_template.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/tokenizer_training.h"
 #include "common/json.h"
@@ -27,6 +29,7 @@ struct ExportCase {
   std::string tokenizer;  ///< A file of common/formats/testdata/tokenizers; "": trained here.
   int texts = 1;          ///< In a row; 0: images.
   std::function<void(ModelSpec&)> change = [](ModelSpec&) {};
+  bool chat = false;  ///< The tokenizer has the chat template of ChatML.
 };
 
 void Classify(ModelSpec& model) {
@@ -44,6 +47,7 @@ std::vector<ExportCase> Cases() {
       {"llama-bpe", "llama", "bpe.model"},
       {"llama-t5", "llama", "t5.json", 1, untied},
       {"llama-unigram-bytes", "llama", "unigram_bytes.json"},
+      {"llama-chat", "llama", "../chat_templates/bytes.json", 1, untied, /*chat=*/true},
       {"mistral", "llama", "bpe.model", 1, [](ModelSpec& model) { model.sliding_window = 7; }},
       {"mixtral", "llama", "unigram.model", 1,
        [](ModelSpec& model) {
@@ -167,7 +171,24 @@ class ExportsTest : public ::testing::TestWithParam<ExportCase> {
         DocumentFile file,
         DocumentFile::Open(env, WEFT_SOURCE_DIR "/docs/examples/weaving.txt", {}));
     files.push_back(std::move(file));
-    return TrainTokenizer(files, 300, /*with_mask=*/GetParam().family == "bert");
+    return TrainTokenizer(files, 300, GetParam().family == "bert"
+                                                 ? std::vector<std::string>{"<mask>"}
+                                                 : std::vector<std::string>{});
+  }
+
+  /// The ids that the model writes after a prompt, up to one of the stops.
+  static Json Generated(TinyRun& run, const std::vector<int32_t>& prompt,
+                        const std::vector<int32_t>& stops) {
+    GenerateOptions generate;
+    generate.sampling.temperature = 0;
+    generate.max_new_tokens = 12;
+    generate.on_token = [&](int32_t token) {
+      return std::find(stops.begin(), stops.end(), token) == stops.end();
+    };
+    const auto tokens =
+        Generate(run.context, static_cast<const LanguageModel&>(*run.model), prompt, generate);
+    EXPECT_TRUE(tokens.ok()) << tokens.status().message();
+    return tokens.ok() ? Json(*tokens) : Json();
   }
 
   std::string root_, folder_;
@@ -181,6 +202,11 @@ TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
     Result<Tokenizer> loaded = LoadTokenizer();
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     tokenizer = std::make_unique<Tokenizer>(*std::move(loaded));
+    if (c.chat) {
+      const Result<ChatTemplate> chat = ChatTemplate::Create(ChatTemplate::ChatMl(), *tokenizer);
+      ASSERT_TRUE(chat.ok()) << chat.status().message();
+      tokenizer->SetChatTemplate(ChatTemplate::ChatMl(), *chat->EndTokens());
+    }
   }
   const ModelSpec spec = SpecOf(c, tokenizer.get());
   TinyRun run(spec, {&kFp32Precision, false, {}});
@@ -231,20 +257,27 @@ TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
       EXPECT_EQ(TextRow(*reread, spec, texts).tokens, batch.tokens);
       record({{"texts", texts}, {"ids", batch.tokens}, {"types", batch.token_types}}, batch);
     }
+    if (c.chat) {
+      EXPECT_EQ(reread->config().chat_template, ChatTemplate::ChatMl());
+      EXPECT_EQ(reread->roles().stops, tokenizer->roles().stops);
+      EXPECT_EQ(reread->roles().stops.size(), 2u);
+      const ChatTemplate chat = *ChatTemplate::Create(reread->config().chat_template, *reread);
+      const std::string question = R"([{"role": "system", "content": "Be brief."},
+                                       {"role": "user", "content": "na\u00efve? "}])";
+      const std::vector<int32_t> prompt =
+          *chat.EncodePrompt(*Conversation::FromJson(question, /*tools=*/""), {});
+      facts["chat"] = {{"messages", *ParseJson(question)},
+                       {"ids", prompt},
+                       {"stops", tokenizer->roles().stops},
+                       {"generated", Generated(run, prompt, tokenizer->roles().stops)}};
+    }
   }
   if (HeadOf(spec) == "causal_lm") {
     const std::vector<int64_t>& begin = tokenizer->form(/*pair=*/false).begin;
     std::vector<int32_t> prompt(begin.begin(), begin.end());
     ASSERT_TRUE(tokenizer->Encode(Texts()[0][0], prompt).ok());
-    GenerateOptions generate;
-    generate.sampling.temperature = 0;
-    generate.max_new_tokens = 12;
-    generate.stop_token = tokenizer->end_of_text().value_or(-1);
-    const auto tokens =
-        Generate(run.context, static_cast<const LanguageModel&>(*run.model), prompt, generate);
-    ASSERT_TRUE(tokens.ok()) << tokens.status().message();
     facts["prompt"] = Texts()[0][0];
-    facts["generated"] = *tokens;
+    facts["generated"] = Generated(run, prompt, tokenizer->roles().stops);
   }
   ASSERT_TRUE(WriteFileAtomic(env, JoinPath(folder_, "facts.json"), facts.dump() + "\n").ok());
 }

@@ -15,6 +15,8 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
                       classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
                    and loss.json: the model's loss over all of them
+  gpt2/chats/      chats.jsonl for that model, and loss.json: a template that marks what the assistant
+                   says, and the model's loss over these tokens, the others having the label -100
 
 The gradients and the training of mixtral are those of the loss with that of load balancing, a mean
 over the layers of what transformers computes for each alone.
@@ -22,7 +24,7 @@ over the layers of what transformers computes for each alone.
 gpt2_shared is a GPT-2 of three layers with one block between them: its folders hold one block.
 
 Needs torch, transformers and safetensors; run it by hand when the fixtures are to change, with the
-families to write as arguments, or none for all.
+families to write (or chats) as arguments, or none for all.
 """
 
 import copy
@@ -38,7 +40,7 @@ from torch.nn.utils import parametrize
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-    MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig, ViTForImageClassification,
+    MistralForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, ViTConfig, ViTForImageClassification,
 )
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
@@ -116,6 +118,31 @@ def write_imported():
     inputs, targets = tokens[:-1].view(sequences, length), tokens[1:].view(sequences, length)
     _, loss = loss_of(model.double(), inputs, targets)
     (folder / "loss.json").write_text(json.dumps({"loss": loss.item()}) + "\n")
+
+
+def write_chats():
+    """Conversations whose answers alone are learned, one a row; the longest are cut at the context."""
+    folder, imported = FOLDER / "gpt2" / "chats", FOLDER / "gpt2" / "imported"
+    folder.mkdir(exist_ok=True)
+    template = ("{% for m in messages %}{% if m.role == 'assistant' %}:{% generation %}{{ m.content }}{{ eos_token }}"
+                "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}")
+    said = [["of looms", "a warp"], ["under", "the weft"], ["the shuttle", "flies over and under"],
+            ["a", "b", "the weft", "of old looms and a warp"], ["over", "under", "old", "looms"], ["a warp and the weft", "flies"]]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(imported / "tokenizer.json"), eos_token="<|endoftext|>")
+    model = GPT2LMHeadModel.from_pretrained(imported).double().eval()
+    length, total, count, lines = model.config.n_positions, 0, 0, []
+    for texts in said:
+        messages = [{"role": ["user", "assistant"][i % 2], "content": text} for i, text in enumerate(texts)]
+        lines.append(json.dumps({"messages": messages}) + "\n")
+        whole = tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True, return_assistant_tokens_mask=True)
+        # One more than the context: the target of the last.
+        ids = torch.tensor(whole["input_ids"][:length + 1])
+        labels = torch.where(torch.tensor(whole["assistant_masks"][:length + 1]) == 1, ids, -100)[1:]
+        logits = model(input_ids=ids[None, :length]).logits[0, :len(labels)]
+        total += torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item()
+        count += (labels != -100).sum().item()
+    (folder / "chats.jsonl").write_text("".join(lines))
+    (folder / "loss.json").write_text(json.dumps({"template": template, "loss": total / count, "targets": count}) + "\n")
 
 
 def gpt2(layers=2):
@@ -448,11 +475,14 @@ def write_dropped(name, model, tokens, targets):
 
 
 def main():
-    names = sys.argv[1:] or list(FAMILIES)
+    names = sys.argv[1:] or [*FAMILIES, "chats"]
     if "gpt2" in names:
         torch.manual_seed(2)
         write_imported()
     for name in names:
+        if name == "chats":
+            write_chats()
+            continue
         write_family(name)
 
 

@@ -53,6 +53,23 @@ TEST_F(TrainerImportTest, TheFirstLossIsThatOfPyTorch) {
   EXPECT_NEAR(Losses(bf16).at(0), recorded["loss"].get<double>(), 2e-2);
 }
 
+TEST_F(TrainerImportTest, TheLossOnAnswersIsThatOfPyTorchsLabels) {
+  const std::string chats = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/chats";
+  const Json recorded = *ParseJson(*ReadFile(env_, chats + "/loss.json"));
+  for (const char* batching : {"pad_dynamic", "pad_fixed"}) {
+    AttemptSpec spec = Import(batching, folder_);
+    DataSpec& data = spec.job.data;
+    data.train = {chats + "/chats.jsonl"};
+    data.format = "chat";
+    data.chat_template = recorded["template"];
+    data.loss_on = "completions";
+    data.batching = batching;
+    ASSERT_EQ(Start(spec)->Wait(), kExitDone);
+    EXPECT_NEAR(Losses(spec).at(0), recorded["loss"].get<double>(), 1e-5) << batching;
+    EXPECT_LT(Losses(spec).at(2), Losses(spec).at(0)) << batching;
+  }
+}
+
 TEST_F(TrainerImportTest, SizesThatCannotBeSpreadAreRefusedOnceTheyAreKnown) {
   AttemptSpec odd = Import("odd", folder_);  // of three positions a sequence, on two ranks
   odd.job.resources.ranks = odd.world_size = odd.plan.mesh.tensor = 2;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/formats/documents.h"
+#include "worker/engine/data/instruction_encoder.h"
 
 namespace weft::engine {
 
@@ -14,7 +15,8 @@ struct SkippedLines {
 };
 
 /// Reads every document on `threads` threads, removes those that DocumentFile::Read refuses from
-/// `files` and adds them to `skipped`.
-void SkipBadLines(std::vector<DocumentFile>& files, int threads, SkippedLines& skipped);
+/// `files`, or that `instruction`, if it is not null, cannot encode, and adds them to `skipped`.
+void SkipBadLines(std::vector<DocumentFile>& files, int threads,
+                  const InstructionEncoder* instruction, SkippedLines& skipped);
 
 }  // namespace weft::engine

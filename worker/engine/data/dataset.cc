@@ -26,6 +26,14 @@ Result<TokenSpan> OpenSpan(Env& env, const std::string& folder, const std::strin
   WEFT_ASSIGN_OR_RETURN(span.shard, OpenShard(env, JoinPath(folder, name + ".tokens"),
                                               static_cast<size_t>(info.vocab_size), info));
   hashes += span.shard->content_hash();
+  if (info.answers) {
+    const std::string path = JoinPath(folder, name + ".answers");
+    WEFT_ASSIGN_OR_RETURN(span.answers, OpenShard(env, path, /*vocab_size=*/2, info));
+    hashes += span.answers->content_hash();
+    if (span.answers->size() != span.shard->size()) {
+      return CorruptError(path + " has not one mark for each token");
+    }
+  }
   if (!info.labels) return span;
   const std::string path = JoinPath(folder, name + ".labels");
   WEFT_ASSIGN_OR_RETURN(span.labels, OpenShard(env, path, info.classes.size(), info));

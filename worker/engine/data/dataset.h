@@ -23,6 +23,7 @@ struct DatasetInfo {
   std::vector<int64_t> special_tokens;
   SequenceForm form;
   bool labels = false;
+  bool answers = false;
   std::vector<std::string> classes;
   int64_t image_size = 0;
   int64_t image_channels = 0;
@@ -55,6 +56,8 @@ struct DatasetInfo {
     visit(Field("special_tokens", "Ids of the tokens that are no text."), self.special_tokens);
     visit(Field("form", "Special tokens around each document."), self.form);
     visit(Field("labels", "Each document has one, in *.labels."), self.labels);
+    visit(Field("answers", "The loss counts the tokens of answers alone, which *.answers marks."),
+          self.answers);
     visit(Field("classes", "Names of the labels, by number."), self.classes);
     visit(Field("image_size",
                 "Side of the images, which then are the documents, a token a byte; "
@@ -95,6 +98,8 @@ struct TokenSpan {
   std::shared_ptr<const TokenShard> labels;  ///< A class for each document of `shard`, or null.
   uint64_t first = 0;
   uint64_t count = 0;
+  /// 1 for each token of `shard` that is a target, else 0; null: all are.
+  std::shared_ptr<const TokenShard> answers = nullptr;
 
   /// Borders of documents relative to `first`: 0, the starts within the span, and `count`. A
   /// document that the span cuts counts as one of its own.

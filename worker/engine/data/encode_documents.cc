@@ -23,6 +23,7 @@ struct Item {
 
 struct Encoded {
   std::vector<int32_t> tokens;
+  std::vector<int32_t> answers;  ///< 0 or 1 for each of `tokens`, by an InstructionEncoder.
   std::vector<size_t> ends;  ///< Lengths of `tokens` at which documents end.
   SpelledSpecialTokens spelled;
   Status status;
@@ -90,6 +91,16 @@ class Encoder {
       result.status = WithBadLineHint(documents_[i].file->Read(documents_[i].index, content));
       if (!result.status.ok()) return result;
       if (content.text.empty() && content.second.empty() && !options_.keep_empty) continue;
+      if (options_.instruction != nullptr) {
+        result.spelled.count += spelled_.Count(content.text, result.spelled.example) +
+                                spelled_.Count(content.second, result.spelled.example);
+        result.status = WithBadLineHint(
+            options_.instruction->Encode(content, tokens, result.answers)
+                .WithContext(documents_[i].file->Place(documents_[i].index)));
+        if (!result.status.ok()) return result;
+        result.ends.push_back(tokens.size());
+        continue;
+      }
       if (item.begin == 0) add(form.begin);
       result.status = add_text(content.text.substr(item.begin, item.end - item.begin));
       if (!result.status.ok()) return result;
@@ -116,7 +127,8 @@ class Encoder {
 
 Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
                                              const Tokenizer& tokenizer,
-                                             const EncodeOptions& options, TokenShardWriter& out) {
+                                             const EncodeOptions& options, TokenShardWriter& out,
+                                             TokenShardWriter* answers) {
   const SpelledTokens spelled(tokenizer);
   const bool may_cut = options.special == SpecialTokens::kAsText || spelled.MayCutAtSpaces();
   const std::vector<Item> items = ShareOut(documents, tokenizer, may_cut);
@@ -154,6 +166,7 @@ Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& d
         begin = end;
       }
       WEFT_RETURN_IF_ERROR(out.Append(tokens.subspan(begin)));
+      if (answers != nullptr) WEFT_RETURN_IF_ERROR(answers->Append(part.answers));
     }
   }
   return found;

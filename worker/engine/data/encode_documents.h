@@ -6,6 +6,7 @@
 #include "common/formats/documents.h"
 #include "common/formats/sequence_form.h"
 #include "common/formats/tokenizer.h"
+#include "worker/engine/data/instruction_encoder.h"
 #include "worker/engine/data/token_shard.h"
 
 namespace weft::engine {
@@ -22,6 +23,7 @@ struct EncodeOptions {
   bool keep_empty = false;  ///< Empty documents stay, as one of the form's tokens alone.
   SpecialTokens special = SpecialTokens::kAsText;
   int threads = 1;
+  const InstructionEncoder* instruction = nullptr;  ///< Encodes in place of form and special.
 };
 
 /// Special tokens that texts spell out, whatever became of them.
@@ -30,10 +32,12 @@ struct SpelledSpecialTokens {
   std::string example;  ///< The first of them.
 };
 
-/// Encodes documents in the order given. Long texts are split into parts, so that one big file
+/// Encodes documents in the order given, and writes to `answers`, unless it is null, for each token
+/// whether it belongs to an answer, by the options' InstructionEncoder. Long texts are split into parts, so that one big file
 /// keeps all threads busy. Of several errors the first in the order of the documents is returned.
 Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
                                              const Tokenizer& tokenizer,
-                                             const EncodeOptions& options, TokenShardWriter& out);
+                                             const EncodeOptions& options, TokenShardWriter& out,
+                                             TokenShardWriter* answers = nullptr);
 
 }  // namespace weft::engine

@@ -36,10 +36,11 @@ Status TokenLoader::Check() const {
 }
 
 Status TokenLoader::Divide() {
+  const auto long_documents =
+      options_.shorten_documents || options_.objective == Objective::kClassification
+          ? LongDocuments::kShorten
+          : LongDocuments::kCut;
   if (padded()) {
-    const auto long_documents = options_.objective == Objective::kClassification
-                                    ? LongDocuments::kShorten
-                                    : LongDocuments::kCut;
     WEFT_ASSIGN_OR_RETURN(pieces_,
                           MakePieces(span_, options_.form, static_cast<uint64_t>(options_.length),
                                      long_documents, options_.objective == Objective::kCausal));
@@ -50,7 +51,7 @@ Status TokenLoader::Divide() {
   if (span_.count == 0) return OkStatus();
   if (best_fit || options_.mask_documents) document_starts_ = span_.DocumentStarts();
   if (best_fit) {
-    packed_ = PackBestFit(document_starts_, options_.length);
+    packed_ = PackBestFit(document_starts_, options_.length, long_documents);
     sequences_ = static_cast<int64_t>(packed_.size());
   } else {
     // When the next token is predicted, the last one is only a target.
@@ -93,8 +94,26 @@ void TokenLoader::LeaveOutUnmaskable() {
     const std::vector<TokenRun> runs = RunsOf(row);
     if (std::any_of(runs.begin(), runs.end(), has_ordinary)) kept.push_back(row);
   }
-  if (kept.size() == rows) return;
-  unmaskable_rows_ = sequences_ - static_cast<int64_t>(kept.size());
+  KeepRows(std::move(kept));
+}
+
+void TokenLoader::LeaveOutWithoutAnswers() {
+  std::vector<uint64_t> kept;
+  for (uint64_t row = 0; row < static_cast<uint64_t>(sequences_); ++row) {
+    Batch batch;
+    AppendRow(row, batch);
+    if (std::any_of(batch.targets.begin(), batch.targets.end(),
+                    [](int32_t target) { return target != kernels::kIgnoreTarget; })) {
+      kept.push_back(row);
+    }
+  }
+  KeepRows(std::move(kept));
+}
+
+/// Leaves out all rows but these, which are ascending.
+void TokenLoader::KeepRows(std::vector<uint64_t> kept) {
+  rows_left_out_ = sequences_ - static_cast<int64_t>(kept.size());
+  if (rows_left_out_ == 0) return;
   sequences_ = static_cast<int64_t>(kept.size());
   kept_rows_ = std::move(kept);
 }
@@ -106,9 +125,16 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   WEFT_RETURN_IF_ERROR(loader->Check());
   WEFT_RETURN_IF_ERROR(loader->Divide());
   if (options.objective == Objective::kMasked) loader->LeaveOutUnmaskable();
-  if (loader->sequences_ == 0 && loader->unmaskable_rows_ > 0) {
+  if (loader->span_.answers != nullptr) loader->LeaveOutWithoutAnswers();
+  if (loader->sequences_ == 0 && loader->rows_left_out_ > 0) {
+    const std::string all = "all " + std::to_string(loader->rows_left_out_);
+    if (loader->span_.answers != nullptr) {
+      return InvalidError(all + " sequences of the data hold no token of an answer, and nothing is "
+                                "left to predict. hint: raise train.sequence_length, or set "
+                                "data.loss_on to all");
+    }
     return InvalidError(
-        "all " + std::to_string(loader->unmaskable_rows_) +
+        all +
         " sequences of the data are special tokens alone (unknown ones among them), and nothing is "
         "left to predict. hint: give a tokenizer that knows the text");
   }
@@ -199,13 +225,7 @@ Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
     const size_t row = batch.tokens.size();
     const uint64_t stored = RowAt(sequence.index);
     batch.sequence_starts.push_back(static_cast<int32_t>(row));
-    if (padded()) {
-      AppendPiece(stored, batch);
-    } else if (options_.batching == Batching::kBestFit) {
-      AppendPacked(stored, batch);
-    } else {
-      AppendStream(stored, batch);
-    }
+    AppendRow(stored, batch);
     if (masker_) MaskRow(sequence, row, batch);
     AppendPadding(row, batch);
   }
@@ -221,6 +241,23 @@ Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
   return batch;
 }
 
+void TokenLoader::AppendRow(uint64_t row, Batch& batch) const {
+  if (padded()) {
+    AppendPiece(row, batch);
+  } else if (options_.batching == Batching::kBestFit) {
+    AppendPacked(row, batch);
+  } else {
+    AppendStream(row, batch);
+  }
+}
+
+/// A token of the span as what is to be predicted.
+int32_t TokenLoader::TargetAt(uint64_t token) const {
+  const uint64_t stored = span_.first + token;
+  if (span_.answers != nullptr && (*span_.answers)[stored] == 0) return kernels::kIgnoreTarget;
+  return (*span_.shard)[stored];
+}
+
 void TokenLoader::AppendTokens(uint64_t first, uint64_t count, Batch& batch) const {
   const size_t at = batch.tokens.size();
   const bool has_next = first + count < span_.count;
@@ -231,6 +268,12 @@ void TokenLoader::AppendTokens(uint64_t first, uint64_t count, Batch& batch) con
                        batch.tokens.end());
   if (!has_next) batch.targets.push_back(kernels::kIgnoreTarget);
   batch.tokens.resize(at + count);
+  if (span_.answers == nullptr) return;
+  for (uint64_t i = 0; i < count && first + i + 1 < span_.count; ++i) {
+    if ((*span_.answers)[span_.first + first + i + 1] == 0) {
+      batch.targets[at + i] = kernels::kIgnoreTarget;
+    }
+  }
 }
 
 void TokenLoader::AppendStream(uint64_t row, Batch& batch) const {
@@ -267,7 +310,7 @@ void TokenLoader::AppendPacked(uint64_t row, Batch& batch) const {
     const bool ends_document = std::binary_search(document_starts_.begin(), document_starts_.end(),
                                                   segment.first + segment.count);
     if (!options_.mask_documents && at > base && batch.targets.back() == kernels::kIgnoreTarget) {
-      batch.targets.back() = (*span_.shard)[span_.first + segment.first];
+      batch.targets.back() = TargetAt(segment.first);
     }
     AppendTokens(segment.first, segment.count, batch);
     if (ends_document) batch.targets.back() = kernels::kIgnoreTarget;

@@ -37,6 +37,7 @@ struct LoaderOptions {
   int64_t length_multiple =
       1;  ///< Padded micro-batches are rounded up to this, but not past length.
   Objective objective = Objective::kCausal;
+  bool shorten_documents = false;  ///< Packed or padded, one that is too long loses its end.
   SequenceForm form = {};
   MaskingSpec masking = {};  ///< For kMasked, with the next.
   MaskingVocabulary vocabulary = {};
@@ -64,12 +65,15 @@ struct PaddingCount {
 /// With documents masked, positions restart at each document, a run of attention is one document
 /// (or the part of it in the sequence), and the last token of a document has no target.
 ///
-/// Padded, a sequence is a document: for classification and for pairs one that is too long is
-/// shortened, for language models it is cut into pieces, each with the tokens of the form around
-/// it. Rows are padded to `length` (kPadFixed) or to the longest that is asked for at once.
+/// Padded, a sequence is a document: for classification, for pairs and with shorten_documents one
+/// that is too long is shortened, else it is cut into pieces, each with the tokens of the form
+/// around it. Rows are padded to `length` (kPadFixed) or to the longest that is asked for at once.
 ///
-/// Masked, a row of special tokens alone (unknown ones among them) has nothing to predict and is
-/// left out: a micro-batch of such rows would have no loss.
+/// Of a span with answers, only their tokens are targets.
+///
+/// A row that has nothing to predict is left out, for a micro-batch of such rows would have no
+/// loss: masked, one of special tokens alone (unknown ones among them); of a span with answers, one
+/// without any.
 class TokenLoader : public BatchSource {
  public:
   /// kInvalid when the data do not fill one sequence, or the options ask for what the data do not
@@ -80,7 +84,7 @@ class TokenLoader : public BatchSource {
   Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override;
 
   /// Rows that are left out because they have nothing to predict.
-  int64_t unmaskable_rows() const { return unmaskable_rows_; }
+  int64_t rows_left_out() const { return rows_left_out_; }
 
   /// What an epoch of the training order costs in micro-batches of this size. Unit: tokens.
   PaddingCount CountPadding(int64_t micro_batch) const;
@@ -91,6 +95,10 @@ class TokenLoader : public BatchSource {
   Status Check() const;
   Status Divide();
   void LeaveOutUnmaskable();
+  void LeaveOutWithoutAnswers();
+  void KeepRows(std::vector<uint64_t> kept);
+  void AppendRow(uint64_t row, Batch& batch) const;
+  int32_t TargetAt(uint64_t token) const;
   std::vector<TokenRun> RunsOf(uint64_t row) const;
   /// The row of the data that is sequence `s`.
   uint64_t RowAt(uint64_t s) const { return kept_rows_.empty() ? s : kept_rows_[s]; }
@@ -115,7 +123,7 @@ class TokenLoader : public BatchSource {
   PackedSequences packed_;
   std::vector<Piece> pieces_;
   int64_t sequences_ = 0;
-  int64_t unmaskable_rows_ = 0;
+  int64_t rows_left_out_ = 0;
   std::vector<uint64_t> kept_rows_;  ///< The rows that are sequences; empty: all are.
   std::optional<SequenceOrder> order_;
   std::optional<TokenMasker> masker_;

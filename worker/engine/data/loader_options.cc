@@ -1,4 +1,5 @@
 #include "common/check.h"
+#include "common/spec/instruction_data.h"
 #include "common/spec/padded_length.h"
 #include "worker/engine/data/loader.h"
 
@@ -34,6 +35,7 @@ LoaderOptions TrainLoaderOptions(const JobSpec& job, const DatasetInfo& info) {
   options.padding_token = static_cast<int32_t>(info.padding);
   options.length_multiple = kPaddedLengthMultiple;
   options.objective = ObjectiveOf(job.model);
+  options.shorten_documents = IsInstructionFormat(job.data.format);
   options.form = info.form;
   options.masking = job.data.masking;
   options.vocabulary.mask_token = static_cast<int32_t>(info.mask);

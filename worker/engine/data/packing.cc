@@ -44,11 +44,13 @@ class CapacitySet {
 };
 
 /// Pieces of at most `length` tokens, longest first, in the order of the data among equals.
-std::vector<TokenRun> SortedPieces(std::span<const uint64_t> starts, size_t length) {
+std::vector<TokenRun> SortedPieces(std::span<const uint64_t> starts, size_t length,
+                                   LongDocuments long_documents) {
   std::vector<TokenRun> pieces;
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     for (uint64_t at = starts[d]; at < starts[d + 1]; at += length) {
       pieces.push_back({at, static_cast<uint32_t>(std::min<uint64_t>(length, starts[d + 1] - at))});
+      if (long_documents == LongDocuments::kShorten) break;
     }
   }
   std::vector<size_t> place(length + 2);
@@ -61,13 +63,14 @@ std::vector<TokenRun> SortedPieces(std::span<const uint64_t> starts, size_t leng
 
 }  // namespace
 
-PackedSequences PackBestFit(std::span<const uint64_t> document_starts, int64_t length) {
+PackedSequences PackBestFit(std::span<const uint64_t> document_starts, int64_t length,
+                            LongDocuments long_documents) {
   WEFT_CHECK(length >= 1 && length <= 1 << 20, "sequence length out of range");
   const auto capacity = static_cast<size_t>(length);
   std::vector<std::vector<TokenRun>> bins;
   std::vector<std::vector<size_t>> open(capacity + 1);  // bins by what they still take
   CapacitySet capacities(capacity);
-  for (const TokenRun& piece : SortedPieces(document_starts, capacity)) {
+  for (const TokenRun& piece : SortedPieces(document_starts, capacity, long_documents)) {
     size_t room = capacities.AtLeast(piece.count);
     size_t bin = 0;
     if (room == SIZE_MAX) {

@@ -283,7 +283,7 @@ TEST(PaddedLoader, LeavesOutRowsWithNothingToPredict) {
     auto loader = Load(span, options);
     EXPECT_EQ(loader->Sequences(), 2);
     // A document without text is a row of its own only where whole documents are packed.
-    EXPECT_EQ(loader->unmaskable_rows(), batching == Batching::kBestFit ? 2 : 1);
+    EXPECT_EQ(loader->rows_left_out(), batching == Batching::kBestFit ? 2 : 1);
     std::vector<std::vector<int32_t>> texts;
     for (int64_t s = 0; s < 2; ++s) {
       const Batch batch = Get(*loader, 0, s, 1);

@@ -25,7 +25,9 @@ class PieceMaker {
 
   void Shorten(uint64_t document, uint64_t begin, uint64_t end, std::vector<Piece>& out) {
     const auto count = static_cast<uint32_t>(std::min(room_, end - begin));
-    out.push_back({{begin, count}, {}, document, begin + count < end});
+    const bool goes_on = begin + count < end;
+    if (predicts_next_ && count == 1 && !goes_on) return;
+    out.push_back({{begin, count}, {}, document, goes_on});
   }
 
   Status ShortenBoth(uint64_t document, uint64_t begin, uint64_t end, std::vector<Piece>& out) {

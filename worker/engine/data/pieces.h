@@ -29,12 +29,6 @@ inline std::pair<uint64_t, uint64_t> ShortenPair(uint64_t first, uint64_t second
   return {room - half, half};
 }
 
-/// What becomes of documents that are longer than a sequence.
-enum class LongDocuments : uint8_t {
-  kCut,      ///< Pieces that take up all of it.
-  kShorten,  ///< One piece a document, the rest is left out.
-};
-
 /// Documents of `span` as texts of sequences of at most `length` tokens with those of the form.
 /// Pairs are always shortened, both texts to about equal length (ShortenPair). `predicts_next`: a
 /// piece of one last token, which has nothing to predict, is left out. kInvalid: no room for text,

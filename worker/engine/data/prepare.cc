@@ -47,36 +47,54 @@ uint64_t SplitPoint(const TokenShard& shard, double fraction, bool may_cut_docum
   return share >= fraction / 2 && share <= fraction * 2 && nearest > 0 ? nearest : exact;
 }
 
-void CountTokens(const TokenSpan& span, std::vector<uint64_t>& counts) {
+/// Counts the targets among the tokens; returns how many there are.
+uint64_t CountTargets(const TokenSpan& span, std::vector<uint64_t>& counts) {
+  uint64_t total = 0;
   std::vector<int32_t> block(1 << 16);
   for (uint64_t at = 0; at < span.count; at += block.size()) {
     std::span<int32_t> part =
         std::span(block).first(std::min<uint64_t>(block.size(), span.count - at));
     span.shard->Read(span.first + at, part);
-    for (int32_t token : part) ++counts[static_cast<size_t>(token)];
+    for (uint64_t i = 0; i < part.size(); ++i) {
+      if (span.answers != nullptr && (*span.answers)[span.first + at + i] == 0) continue;
+      ++counts[static_cast<size_t>(part[i])];
+      ++total;
+    }
   }
+  return total;
 }
 
 double UnigramEntropy(const TokenSpan& train, const TokenSpan& validation, size_t vocab_size) {
   if (validation.count == 0) return 0;
   std::vector<uint64_t> seen(vocab_size);
   std::vector<uint64_t> asked(vocab_size);
-  CountTokens(train, seen);
-  CountTokens(validation, asked);
-  const double total = static_cast<double>(train.count + vocab_size);
+  const double total = static_cast<double>(CountTargets(train, seen) + vocab_size);
+  const uint64_t targets = CountTargets(validation, asked);
+  if (targets == 0) return 0;
   double sum = 0;
   for (size_t token = 0; token < vocab_size; ++token) {
     if (asked[token] == 0) continue;
     sum -=
         static_cast<double>(asked[token]) * std::log(static_cast<double>(seen[token] + 1) / total);
   }
-  return sum / static_cast<double>(validation.count);
+  return sum / static_cast<double>(targets);
 }
 
-Result<TokenSpan> OpenWhole(Env& env, const std::string& path) {
+Result<std::shared_ptr<const TokenShard>> OpenShard(Env& env, const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(TokenShard shard, TokenShard::Open(env, path));
-  const uint64_t size = shard.size();
-  return TokenSpan{std::make_shared<TokenShard>(std::move(shard)), nullptr, 0, size};
+  return std::shared_ptr<const TokenShard>(std::make_shared<TokenShard>(std::move(shard)));
+}
+
+/// All of the tokens of a part ("train") of a folder, and the marks of answers where it has some.
+Result<TokenSpan> OpenWhole(Env& env, const std::string& folder, const std::string& part,
+                            const DatasetInfo& info) {
+  TokenSpan span;
+  WEFT_ASSIGN_OR_RETURN(span.shard, OpenShard(env, JoinPath(folder, part + ".tokens")));
+  span.count = span.shard->size();
+  if (info.answers) {
+    WEFT_ASSIGN_OR_RETURN(span.answers, OpenShard(env, JoinPath(folder, part + ".answers")));
+  }
+  return span;
 }
 
 int64_t Documents(const TokenSpan& span) {
@@ -88,11 +106,11 @@ Status Fill(Env& env, const std::string& folder, const JobSpec& job, DatasetInpu
             int threads) {
   DatasetInfo info;
   WEFT_RETURN_IF_ERROR(input.Write(env, folder, threads, info));
-  WEFT_ASSIGN_OR_RETURN(TokenSpan trained, OpenWhole(env, JoinPath(folder, "train.tokens")));
+  WEFT_ASSIGN_OR_RETURN(TokenSpan trained, OpenWhole(env, folder, "train", info));
   TokenSpan held;
   info.validation_file = !job.data.validation.empty();
   if (info.validation_file) {
-    WEFT_ASSIGN_OR_RETURN(held, OpenWhole(env, JoinPath(folder, "validation.tokens")));
+    WEFT_ASSIGN_OR_RETURN(held, OpenWhole(env, folder, "validation", info));
   } else {
     held = trained;
     trained.count =

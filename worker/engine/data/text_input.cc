@@ -2,17 +2,20 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <utility>
 
 #include "common/formats/data_files.h"
 #include "common/formats/tokenizer_training.h"
 #include "common/hash.h"
+#include "common/spec/instruction_data.h"
 #include "common/text.h"
 #include "worker/engine/data/bad_lines.h"
 #include "worker/engine/data/class_order.h"
 #include "worker/engine/data/dataset_input.h"
 #include "worker/engine/data/encode_documents.h"
+#include "worker/engine/data/instruction_encoder.h"
 #include "worker/engine/data/loader.h"
 
 namespace weft::engine {
@@ -37,6 +40,13 @@ class TextInput : public DatasetInput {
       WEFT_ASSIGN_OR_RETURN(input->tokenizer_, Tokenizer::Load(env, job.data.tokenizer.path));
       WEFT_RETURN_IF_ERROR(input->CheckTokenizer(job.data.tokenizer.path));
     }
+    if (job.data.format == "chat") {
+      const std::string of_tokenizer =
+          input->tokenizer_ ? input->tokenizer_->config().chat_template : "";
+      WEFT_ASSIGN_OR_RETURN(input->chat_template_,
+                            ChatTemplateSource(env, job.data.chat_template, of_tokenizer));
+    }
+    if (input->tokenizer_) WEFT_RETURN_IF_ERROR(input->PrepareInstruction());
     return std::unique_ptr<DatasetInput>(std::move(input));
   }
 
@@ -65,13 +75,18 @@ class TextInput : public DatasetInput {
     if (objective_ == Objective::kCausal && tokenizer_ && !tokenizer_->form(false).begin.empty()) {
       key.push_back({"begin", tokenizer_->form(false).begin});
     }
+    if (is_instruction()) {
+      key.push_back({options_.format, chat_template_, answers_alone_});
+    }
     return key;
   }
 
-  bool may_cut_documents() const override { return objective_ != Objective::kClassification; }
+  bool may_cut_documents() const override {
+    return objective_ != Objective::kClassification && !is_instruction();
+  }
 
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
-    if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, info));
+    if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, nullptr, info));
     return WriteDocuments(env, folder, threads, info);
   }
 
@@ -87,16 +102,49 @@ class TextInput : public DatasetInput {
         vocab_size_(job.data.tokenizer.vocab_size),
         skip_bad_lines_(job.data.bad_lines == "skip"),
         special_(job.data.special_tokens == "parse" ? SpecialTokens::kAsTokens
-                                                    : SpecialTokens::kAsText) {}
+                                                    : SpecialTokens::kAsText),
+        answers_alone_(job.data.loss_on == "completions") {}
 
-  Status SkipLines(int threads, DatasetInfo& info) {
-    SkippedLines skipped;
-    SkipBadLines(train_, threads, skipped);
+  bool is_instruction() const { return IsInstructionFormat(options_.format); }
+
+  /// What is to be known of the tokenizer for instruction tuning; chats' templates become its own.
+  Status PrepareInstruction() {
+    if (!is_instruction()) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(
+        InstructionEncoder encoder,
+        InstructionEncoder::Create(options_.format, chat_template_, *tokenizer_,
+                                   {.special = special_, .finds_answers = answers_alone_}));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> ends, encoder.EndTokens());
+    if (!chat_template_.empty()) tokenizer_->SetChatTemplate(chat_template_, ends);
+    instruction_.emplace(std::move(encoder));
+    return OkStatus();
+  }
+
+  /// Special tokens of a tokenizer that is trained here, besides the one that ends a text.
+  std::vector<std::string> SpecialTokensToTrain() const {
+    if (objective_ == Objective::kMasked) return {"<mask>"};
+    std::vector<std::string> special;
+    // What a template spells in this form is meant to be a token.
+    const std::regex pattern("<\\|[A-Za-z0-9_]{1,40}\\|>");
+    const std::string& source = chat_template_;
+    for (std::sregex_iterator it(source.begin(), source.end(), pattern), end; it != end; ++it) {
+      const std::string token = it->str();
+      if (token != "<|endoftext|>" &&
+          std::find(special.begin(), special.end(), token) == special.end()) {
+        special.push_back(token);
+      }
+    }
+    return special;
+  }
+
+  Status SkipLines(int threads, const InstructionEncoder* instruction, DatasetInfo& info) {
+    SkippedLines skipped{.count = info.skipped_lines, .first = info.first_skipped_line};
+    SkipBadLines(train_, threads, instruction, skipped);
     const auto has_documents = [](const DocumentFile& file) { return file.size() > 0; };
     if (std::none_of(train_.begin(), train_.end(), has_documents)) {
       return InvalidError("no line of the training data can be used; the first: " + skipped.first);
     }
-    SkipBadLines(validation_, threads, skipped);
+    SkipBadLines(validation_, threads, instruction, skipped);
     info.skipped_lines = skipped.count;
     info.first_skipped_line = ClipText(skipped.first, 300);  // names of files may be any bytes
     return OkStatus();
@@ -105,9 +153,13 @@ class TextInput : public DatasetInput {
   Status WriteDocuments(Env& env, const std::string& folder, int threads, DatasetInfo& info) {
     if (!tokenizer_) {
       Result<Tokenizer> trained =
-          TrainTokenizer(train_, vocab_size_, objective_ == Objective::kMasked);
+          TrainTokenizer(train_, vocab_size_, SpecialTokensToTrain());
       if (!trained.ok()) return WithBadLineHint(trained.status());
       tokenizer_ = *std::move(trained);
+      WEFT_RETURN_IF_ERROR(PrepareInstruction());
+    }
+    if (skip_bad_lines_ && instruction_) {
+      WEFT_RETURN_IF_ERROR(SkipLines(threads, &*instruction_, info));
     }
     info.tokenizer_file = tokenizer_->file_name();
     info.tokenizer_hash = tokenizer_->hash();
@@ -123,6 +175,7 @@ class TextInput : public DatasetInput {
     }
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env, folder, tokenizer_->files()));
     info.labels = objective_ == Objective::kClassification;
+    info.answers = is_instruction() && answers_alone_;
     std::map<std::string, int32_t> classes;
     if (info.labels) {
       WEFT_ASSIGN_OR_RETURN(info.classes, FindClasses());
@@ -223,15 +276,25 @@ class TextInput : public DatasetInput {
                           TokenShardWriter::Create(env, path + ".tokens",
                                                    static_cast<uint64_t>(tokenizer_->vocab_size()),
                                                    tokenizer_->hash()));
-    WEFT_ASSIGN_OR_RETURN(SpelledSpecialTokens found, EncodeDocuments(places, *tokenizer_,
-                                                                      {.form = encoded_form_,
-                                                                       .keep_empty = labelled,
-                                                                       .special = special_,
-                                                                       .threads = threads},
-                                                                      writer));
+    std::optional<TokenShardWriter> answers;
+    if (is_instruction() && answers_alone_) {
+      WEFT_ASSIGN_OR_RETURN(TokenShardWriter marks,
+                            TokenShardWriter::Create(env, path + ".answers", /*vocab_size=*/2,
+                                                     tokenizer_->hash()));
+      answers.emplace(std::move(marks));
+    }
+    const EncodeOptions options = {.form = encoded_form_,
+                                   .keep_empty = labelled,
+                                   .special = special_,
+                                   .threads = threads,
+                                   .instruction = instruction_ ? &*instruction_ : nullptr};
+    WEFT_ASSIGN_OR_RETURN(
+        SpelledSpecialTokens found,
+        EncodeDocuments(places, *tokenizer_, options, writer, answers ? &*answers : nullptr));
     spelled.count += found.count;
     if (spelled.example.empty()) spelled.example = found.example;
     WEFT_RETURN_IF_ERROR(writer.Finish());
+    if (answers) WEFT_RETURN_IF_ERROR(answers->Finish());
     if (!labelled) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(Labels labels, ReadLabels(places));
     std::vector<int32_t> numbers;
@@ -251,10 +314,13 @@ class TextInput : public DatasetInput {
   int64_t vocab_size_;
   bool skip_bad_lines_;
   SpecialTokens special_;
+  bool answers_alone_;         ///< The loss counts these alone.
+  std::string chat_template_;  ///< Of chats.
   std::vector<std::string> classes_of_model_;
   std::vector<DocumentFile> train_;
   std::vector<DocumentFile> validation_;
   std::optional<Tokenizer> tokenizer_;
+  std::optional<InstructionEncoder> instruction_;  ///< Of tokenizer_, for instruction tuning.
   SequenceForm encoded_form_;  ///< Around the text in the shard.
 };
 

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string_view>
+
+namespace weft {
+
+/// Whether data of this DataSpec::format are for instruction tuning: what is asked and what is
+/// answered, in JSON.
+inline bool IsInstructionFormat(std::string_view format) {
+  return format == "chat" || format == "prompt_completion" || format == "alpaca";
+}
+
+}  // namespace weft
