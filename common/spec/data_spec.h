@@ -88,9 +88,9 @@ struct DataSpec {
                 "images as IDX pairs (idx, the images file) or folders of a class each "
                 "(image_folder). JSON lines or arrays for instruction tuning: conversations under "
                 "messages (chat); prompt and completion (prompt_completion); instruction, input "
-                "and output (alpaca).")
+                "and output (alpaca); prompt, chosen and rejected (preference).")
               .OneOf({"auto", "text", "jsonl", "json", "llmc", "nanogpt", "megatron", "idx",
-                      "image_folder", "chat", "prompt_completion", "alpaca"}),
+                      "image_folder", "chat", "prompt_completion", "alpaca", "preference"}),
           self.format);
     visit(Field("text_field", "Key of the text in each JSON object."), self.text_field);
     visit(Field("document_separator",

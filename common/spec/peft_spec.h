@@ -14,6 +14,40 @@ namespace weft {
 /// The choices of model.peft.method.
 std::span<const std::string_view> PeftMethods();
 
+/// How AdaLoRA spreads its ranks over the layers.
+struct AdaLoraSpec {
+  int64_t init_r = 12;
+  int64_t target_r = 8;
+  int64_t tinit = 0;
+  int64_t tfinal = 0;
+  int64_t delta_t = 1;
+  double beta1 = 0.85;
+  double beta2 = 0.85;
+  double orth_reg_weight = 0.5;
+
+  bool operator==(const AdaLoraSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("init_r", "Rank of each layer at the start.").Range(1, 4096), self.init_r);
+    visit(Field("target_r", "Mean rank of the layers at the end.").Range(1, 4096), self.target_r);
+    visit(Field("tinit", "First steps, with all ranks.").Unit("steps").Range(0, 1e12), self.tinit);
+    visit(Field("tfinal", "Last steps, in which the ranks do not change.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.tfinal);
+    visit(Field("delta_t", "Steps between two choices of ranks.").Unit("steps").Range(1, 1e12),
+          self.delta_t);
+    visit(Field("beta1", "Decay of the mean sensitivity of a number.").Range(0, 0.9999),
+          self.beta1);
+    visit(Field("beta2", "Decay of the mean of its deviation from that mean.").Range(0, 0.9999),
+          self.beta2);
+    visit(Field("orth_reg_weight", "Weight of the loss that keeps the factors orthogonal.")
+              .Range(0, 1e3),
+          self.orth_reg_weight);
+  }
+};
+
 /// A pre-trained network that is adapted with few parameters: it stays as it is, and tensors that
 /// its layers get besides, or some of its own, are trained. Fields as in Hugging Face's peft
 /// library.
@@ -44,24 +78,27 @@ struct PeftSpec {
   double reduction_factor = 16;
   std::string non_linearity = "relu";
   double scaling = 1;
+  AdaLoraSpec adalora;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(
-        Field("method",
-              "What is trained of a frozen network, besides modules_to_save. Each chosen weight W "
-              "gets: lora, two factors of low rank, y = x W^T + scale (x A^T) B^T (Hu et al. "
-              "2021, arXiv 2106.09685); loha, the elementwise product of two such pairs "
-              "(FedPara, arXiv 2108.06098); lokr, a Kronecker product (LyCORIS, arXiv "
-              "2309.14859); oft, a block-diagonal rotation of its inputs (arXiv 2306.07280); "
-              "vera, vectors between fixed random factors that all share (arXiv 2310.11454); "
-              "miss, one factor, whose rows repeat along the inputs (arXiv 2409.15371); ia3, a "
-              "vector that scales its results or inputs (arXiv 2205.05638). Each sub-layer gets: "
-              "houlsby, a bottleneck after attention and MLP (arXiv 1902.00751); pfeiffer, one "
-              "after the MLP (arXiv 2005.00247); parallel, one beside the MLP (arXiv "
-              "2110.04366). The input gets: prompt, trained vectors (arXiv 2104.08691); "
-              "p_tuning, those that a small network makes (arXiv 2103.10385); prefix, trained "
-              "keys and values in each layer (arXiv 2101.00190). selective: nothing else.")
+        Field(
+            "method",
+            "What is trained of a frozen network, besides modules_to_save. Each chosen weight W "
+            "gets: lora, two factors of low rank, y = x W^T + scale (x A^T) B^T (Hu et al. "
+            "2021, arXiv 2106.09685); adalora, the same with ranks that move to where they matter "
+            "(arXiv 2303.10512); loha, the elementwise product of two such pairs "
+            "(FedPara, arXiv 2108.06098); lokr, a Kronecker product (LyCORIS, arXiv "
+            "2309.14859); oft, a block-diagonal rotation of its inputs (arXiv 2306.07280); "
+            "vera, vectors between fixed random factors that all share (arXiv 2310.11454); "
+            "miss, one factor, whose rows repeat along the inputs (arXiv 2409.15371); ia3, a "
+            "vector that scales its results or inputs (arXiv 2205.05638). Each sub-layer gets: "
+            "houlsby, a bottleneck after attention and MLP (arXiv 1902.00751); pfeiffer, one "
+            "after the MLP (arXiv 2005.00247); parallel, one beside the MLP (arXiv "
+            "2110.04366). The input gets: prompt, trained vectors (arXiv 2104.08691); "
+            "p_tuning, those that a small network makes (arXiv 2103.10385); prefix, trained "
+            "keys and values in each layer (arXiv 2101.00190). selective: nothing else.")
             .OneOf(PeftMethods()),
         self.method);
     visit(Field("import_path",
@@ -162,6 +199,7 @@ struct PeftSpec {
                 "2110.04366 (parallel).")
               .Range(0, 1e6),
           self.scaling);
+    visit(Field("adalora", "How ranks are spread over the layers (adalora)."), self.adalora);
   }
 };
 

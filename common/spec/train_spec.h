@@ -239,6 +239,31 @@ struct SparsitySpec {
   }
 };
 
+/// Training on pairs of answers of which one is preferred.
+struct PreferenceSpec {
+  std::string method = "none";
+  double beta = 0.1;
+  double label_smoothing = 0;
+
+  bool operator==(const PreferenceSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "dpo: the loss is -log sigmoid(beta (r(chosen) - r(rejected))), where r is the log "
+                "of the answer's probability over that of the network at the start (direct "
+                "preference optimisation, Rafailov et al. 2023, arXiv 2305.18290). Wants data of "
+                "format preference.")
+              .OneOf({"none", "dpo"}),
+          self.method);
+    visit(Field("beta", "How strongly the network is held to its start.").Range(1e-6, 1e3),
+          self.beta);
+    visit(Field("label_smoothing", "Share of the pairs that are assumed to be the wrong way round.")
+              .Range(0, 0.49),
+          self.label_smoothing);
+  }
+};
+
 struct TrainSpec {
   int64_t steps = 1000;
   int64_t global_batch = 32;
@@ -257,6 +282,7 @@ struct TrainSpec {
   int64_t batch_warmup_start = 0;
   bool gradient_noise_scale = false;
   AveragingSpec averaging;
+  PreferenceSpec preference;
   GuardSpec guard;
   int64_t local_steps = 1;
   double outer_learning_rate = 0.7;
@@ -318,6 +344,8 @@ struct TrainSpec {
     visit(Field("gradient_noise_scale",
                 "Estimate the batch beyond which larger ones gain little, as a metric."),
           self.gradient_noise_scale);
+    visit(Field("preference", "Training on pairs of answers of which one is preferred."),
+          self.preference);
     visit(Field("averaging", "Averaged weights for evaluation and export."), self.averaging);
     visit(Field("guard", "Against diverging."), self.guard);
     visit(Field("local_steps",
