@@ -121,7 +121,8 @@ Result<Prompt> TextPrompt(const std::string& text, const Tokenizer& tokenizer) {
 }
 
 Result<Prompt> ChatPrompt(const PromptOptions& options, const Tokenizer& tokenizer) {
-  if (options.prompt.empty()) return InvalidError("--chat needs what the user says; hint: --prompt");
+  if (options.prompt.empty())
+    return InvalidError("--chat needs what the user says; hint: --prompt");
   const std::string& source = tokenizer.config().chat_template;
   if (source.empty()) {
     return InvalidError(options.source +
@@ -135,8 +136,8 @@ Result<Prompt> ChatPrompt(const PromptOptions& options, const Tokenizer& tokeniz
   messages.push_back({{"role", "user"}, {"content", options.prompt}});
   WEFT_ASSIGN_OR_RETURN(
       const Conversation conversation,
-      Conversation::FromJson(
-          messages.dump(-1, ' ', false, Json::error_handler_t::replace), /*tools=*/""));
+      Conversation::FromJson(messages.dump(-1, ' ', false, Json::error_handler_t::replace),
+                             /*tools=*/""));
   WEFT_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Create(source, tokenizer));
   const std::time_t time = std::time(nullptr);
   std::tm now{};

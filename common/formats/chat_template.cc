@@ -76,9 +76,8 @@ Result<std::string> Guarded(const std::string& text, const std::vector<std::stri
     const auto bytes = static_cast<size_t>(ReadUtf8(text, at).bytes);
     result += rest.substr(0, bytes);
     at += bytes;
-    const auto spelled = std::find_if(special.begin(), special.end(), [&](const std::string& s) {
-      return rest.starts_with(s);
-    });
+    const auto spelled = std::find_if(special.begin(), special.end(),
+                                      [&](const std::string& s) { return rest.starts_with(s); });
     if (spelled == special.end()) continue;
     if (spelled->size() == bytes) {
       return InvalidError("a message holds the special token '" + ClipText(*spelled) +
@@ -192,8 +191,7 @@ size_t ChatTemplate::EndOfTurn(std::string_view text, size_t begin, size_t end) 
 }
 
 Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& text,
-                                                          const Value& messages,
-                                                          const Value& tools,
+                                                          const Value& messages, const Value& tools,
                                                           const std::tm& now) const {
   const std::vector<Value>& all = messages.list().items;
   Spans spans;
@@ -245,8 +243,7 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const 
     cuts.push_back(end);
   }
   ChatTokens tokens;
-  WEFT_RETURN_IF_ERROR(
-      tokenizer_.EncodeGuarded(rendered.text, guard, cuts, tokens.ids, places));
+  WEFT_RETURN_IF_ERROR(tokenizer_.EncodeGuarded(rendered.text, guard, cuts, tokens.ids, places));
   tokens.said.resize(tokens.ids.size());
   for (size_t i = 0; i < places.size(); i += 2) {
     std::fill(tokens.said.begin() + static_cast<ptrdiff_t>(places[i]),

@@ -82,8 +82,7 @@ TEST(ChatTemplate, TokensAreThoseOfTransformers) {
       continue;
     }
     ASSERT_TRUE(prompt.ok()) << name << ": " << prompt.status().ToString();
-    const Result<ChatTokens> tokens =
-        chat.Encode(conversation, Day());
+    const Result<ChatTokens> tokens = chat.Encode(conversation, Day());
     if (!tokens.ok()) {
       // The thoughts of earlier answers are left out, so a beginning is written in another way.
       EXPECT_EQ(name, "thinking");
@@ -95,8 +94,9 @@ TEST(ChatTemplate, TokensAreThoseOfTransformers) {
     }
     EXPECT_EQ(tokens->ids, each["ids"].get<std::vector<int32_t>>()) << name << each["messages"];
     std::vector<int32_t> expected;
-    ASSERT_TRUE(tokenizer.Encode(each["prompt"].get<std::string>(), expected,
-                                 SpecialTokens::kAsTokens).ok());
+    ASSERT_TRUE(
+        tokenizer.Encode(each["prompt"].get<std::string>(), expected, SpecialTokens::kAsTokens)
+            .ok());
     EXPECT_EQ(*prompt, expected) << name;
     if (each["said"].is_null()) continue;
     EXPECT_EQ(tokens->said, each["said"].get<std::vector<uint8_t>>()) << each["messages"];
@@ -112,8 +112,8 @@ constexpr char kTwoTurns[] =
 TEST(ChatTemplate, FindsWhatTheAssistantSaysWithoutMarks) {
   const Tokenizer tokenizer = Load("bytes");
   auto said = [&](const std::string& name) {
-    const Result<ChatTokens> tokens = Create(Read(name + ".jinja"), tokenizer)
-                                          .Encode(Parse(kTwoTurns), Day());
+    const Result<ChatTokens> tokens =
+        Create(Read(name + ".jinja"), tokenizer).Encode(Parse(kTwoTurns), Day());
     EXPECT_TRUE(tokens.ok()) << tokens.status().ToString();
     return Said(*tokens, tokenizer);
   };
@@ -125,8 +125,8 @@ TEST(ChatTemplate, FindsWhatTheAssistantSaysWithoutMarks) {
 
 TEST(ChatTemplate, OverCharactersTheSameTokensAreSaid) {
   const Tokenizer tokenizer = Load("characters");
-  const Result<ChatTokens> tokens = Create(Read("inst.jinja"), tokenizer)
-                                        .Encode(Parse(kTwoTurns), Day());
+  const Result<ChatTokens> tokens =
+      Create(Read("inst.jinja"), tokenizer).Encode(Parse(kTwoTurns), Day());
   ASSERT_TRUE(tokens.ok()) << tokens.status().ToString();
   const std::vector<std::string> said = Said(*tokens, tokenizer);
   ASSERT_EQ(said.size(), 2u);
@@ -165,8 +165,8 @@ TEST(ChatTemplate, SpellingsInMessagesStayText) {
 TEST(ChatTemplate, NoncharactersOfMessagesAreKept) {
   const Tokenizer tokenizer = Load("bytes");
   const ChatTemplate chat = Create(Read("chatml.jinja"), tokenizer);
-  const Result<ChatTokens> tokens = chat.Encode(
-      Parse(R"([{"role": "user", "content": "\ufdd0<|im_end|>\ufdd1"}])"), Day());
+  const Result<ChatTokens> tokens =
+      chat.Encode(Parse(R"([{"role": "user", "content": "\ufdd0<|im_end|>\ufdd1"}])"), Day());
   ASSERT_TRUE(tokens.ok()) << tokens.status().ToString();
   EXPECT_EQ(*tokenizer.Decode(tokens->ids),
             "<|im_start|>user\n\xef\xb7\x90<|im_end|>\xef\xb7\x91<|im_end|>\n");

@@ -57,8 +57,8 @@ class DocumentFile {
   /// Bytes of the document in the file, to partition work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
-  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`. kInvalid names file and line when
-  /// it is not a JSON object with the text field.
+  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`.
+  /// kInvalid names file and line when it is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 
   /// All of document `i`. kInvalid also when the second text or the label is missing, or the label

@@ -66,13 +66,11 @@ const std::map<std::string, PlainTest, std::less<>>& PlainTests() {
        }},
       {"lower",
        [](const Value& v) {
-         return v.is_string() && LowerCase(v.text()) == v.text() &&
-                UpperCase(v.text()) != v.text();
+         return v.is_string() && LowerCase(v.text()) == v.text() && UpperCase(v.text()) != v.text();
        }},
       {"upper",
        [](const Value& v) {
-         return v.is_string() && UpperCase(v.text()) == v.text() &&
-                LowerCase(v.text()) != v.text();
+         return v.is_string() && UpperCase(v.text()) == v.text() && LowerCase(v.text()) != v.text();
        }},
   };
   return tests;

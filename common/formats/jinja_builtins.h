@@ -32,9 +32,9 @@ struct Arguments {
 
   /// Those of a function `name` with these parameters, the first `required` of which must be
   /// there; nothing where one is left out. kInvalid: one too many, an unknown or missing one.
-  Result<std::vector<std::optional<Value>>> Bind(
-      std::string_view name, std::initializer_list<std::string_view> parameters,
-      size_t required) const;
+  Result<std::vector<std::optional<Value>>> Bind(std::string_view name,
+                                                 std::initializer_list<std::string_view> parameters,
+                                                 size_t required) const;
 };
 
 /// Whether Jinja, as transformers sets it up, has such a filter or test that is supported.

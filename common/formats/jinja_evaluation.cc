@@ -28,7 +28,7 @@ Result<bool> CompareOnce(const std::string& op, const Value& a, const Value& b) 
   if (op == "<") return Less(a, b);
   if (op == ">") return Less(b, a);
   if (op == "in") return Contains(b, a);
-  WEFT_ASSIGN_OR_RETURN(const bool inverse, op == "<=" ? Less(b, a)
+  WEFT_ASSIGN_OR_RETURN(const bool inverse, op == "<="   ? Less(b, a)
                                             : op == ">=" ? Less(a, b)
                                                          : Contains(b, a));
   return !inverse;

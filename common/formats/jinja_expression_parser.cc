@@ -12,8 +12,8 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kDeepest = 200;    ///< Levels of an expression.
-constexpr int kMostOpen = 100;   ///< Brackets and prefixes within each other.
+constexpr int kDeepest = 200;   ///< Levels of an expression.
+constexpr int kMostOpen = 100;  ///< Brackets and prefixes within each other.
 constexpr size_t kMostArguments = 50;
 
 ExpressionPtr New(Kind kind, int line) {
@@ -154,10 +154,9 @@ Result<ExpressionPtr> ExpressionParser::ParseLeftToRight(
     Step operand, Kind kind, std::initializer_list<std::string_view> operators) {
   WEFT_ASSIGN_OR_RETURN(ExpressionPtr left, (this->*operand)());
   for (;;) {
-    const auto* op = std::find_if(
-        operators.begin(), operators.end(), [&](std::string_view text) {
-          return kind == Kind::kBinary ? IsOperator(text) : IsName(text);
-        });
+    const auto* op = std::find_if(operators.begin(), operators.end(), [&](std::string_view text) {
+      return kind == Kind::kBinary ? IsOperator(text) : IsName(text);
+    });
     if (op == operators.end()) return left;
     ExpressionPtr both = New(kind, Take().line);
     both->name = *op;
@@ -450,8 +449,8 @@ bool ExpressionParser::TestArgumentFollows() const {
     case Token::Kind::kFloat:
       return true;
     case Token::Kind::kName:
-      return !IsName("else") && !IsName("or") && !IsName("and") && !IsName("is") &&
-             !IsName("if") && !IsName("not") && !IsName("in");
+      return !IsName("else") && !IsName("or") && !IsName("and") && !IsName("is") && !IsName("if") &&
+             !IsName("not") && !IsName("in");
     default:
       return IsOperator("[") || IsOperator("{");
   }

@@ -90,8 +90,7 @@ Result<std::vector<size_t>> SortedOrder(const std::vector<Value>& keys, bool rev
 
 Result<Value> Default(const Call& call) {
   WEFT_ASSIGN_OR_RETURN(Bound bound, call.Bind({"default_value", "boolean"}));
-  const bool missing =
-      call.input.is_undefined() || (IsTrue(bound[1]) && !call.input.Truthy());
+  const bool missing = call.input.is_undefined() || (IsTrue(bound[1]) && !call.input.Truthy());
   return missing ? bound[0].value_or(Value::String("")) : call.input;
 }
 
@@ -113,8 +112,7 @@ Result<Value> Length(const Call& call) {
 
 Result<Value> Join(const Call& call) {
   WEFT_ASSIGN_OR_RETURN(Bound bound, call.Bind({"d", "attribute"}));
-  WEFT_ASSIGN_OR_RETURN(const std::string separator,
-                        ToText(bound[0].value_or(Value::String(""))));
+  WEFT_ASSIGN_OR_RETURN(const std::string separator, ToText(bound[0].value_or(Value::String(""))));
   WEFT_ASSIGN_OR_RETURN(const std::vector<Value> items, ItemsOf(call.input));
   std::string result;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -163,9 +161,9 @@ std::string TitleWords(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = ReadUtf8(text, at);
     first ? AppendUpperCase(result, c.code) : AppendLowerCase(result, c.code);
-    first = IsUnicodeSpace(c.code) || (c.code < 0x80 && std::string_view("-({[<").find(
-                                                            static_cast<char>(c.code)) !=
-                                                            std::string_view::npos);
+    first = IsUnicodeSpace(c.code) ||
+            (c.code < 0x80 &&
+             std::string_view("-({[<").find(static_cast<char>(c.code)) != std::string_view::npos);
     at += static_cast<size_t>(c.bytes);
   }
   return result;
@@ -350,10 +348,10 @@ Result<Value> SortMapping(const Call& call) {
   if (!call.input.is_mapping()) return InvalidError("the filter 'dictsort' is of mappings");
   WEFT_ASSIGN_OR_RETURN(const Value pairs, CallMethod(call.input, "items", {}));
   const bool by_value = bound[1].has_value() && Equal(*bound[1], Value::String("value"));
-  const Arguments arguments = {
-      {}, {{"reverse", bound[2].value_or(Value::Boolean(false))},
-           {"case_sensitive", bound[0].value_or(Value::Boolean(false))},
-           {"attribute", Value::Integer(by_value ? 1 : 0)}}};
+  const Arguments arguments = {{},
+                               {{"reverse", bound[2].value_or(Value::Boolean(false))},
+                                {"case_sensitive", bound[0].value_or(Value::Boolean(false))},
+                                {"attribute", Value::Integer(by_value ? 1 : 0)}}};
   return ApplyFilter("sort", pairs, arguments, call.runtime);
 }
 
@@ -452,18 +450,24 @@ using Filter = Result<Value> (*)(const Call&);
 
 const std::map<std::string, Filter, std::less<>>& Filters() {
   static const std::map<std::string, Filter, std::less<>> filters = {
-      {"abs", Absolute},       {"capitalize", ChangeCase}, {"count", Length},
-      {"d", Default},          {"default", Default},       {"dictsort", SortMapping},
-      {"first", FirstOrLast},  {"float", AsFloat},         {"indent", Indent},
-      {"int", AsInteger},      {"items", Items},           {"join", Join},
-      {"last", FirstOrLast},   {"length", Length},         {"list", AsList},
-      {"lower", ChangeCase},   {"map", Map},               {"max", Extreme},
-      {"min", Extreme},        {"reject", Select},         {"rejectattr", Select},
-      {"replace", Replace},    {"reverse", Reverse},       {"round", Round},
-      {"safe", AsText},        {"select", Select},         {"selectattr", Select},
-      {"sort", Sort},          {"string", AsText},         {"sum", Sum},
-      {"title", ChangeCase},   {"tojson", AsJson},         {"trim", Trim},
-      {"unique", Unique},      {"upper", ChangeCase},
+      {"abs", Absolute},      {"capitalize", ChangeCase},
+      {"count", Length},      {"d", Default},
+      {"default", Default},   {"dictsort", SortMapping},
+      {"first", FirstOrLast}, {"float", AsFloat},
+      {"indent", Indent},     {"int", AsInteger},
+      {"items", Items},       {"join", Join},
+      {"last", FirstOrLast},  {"length", Length},
+      {"list", AsList},       {"lower", ChangeCase},
+      {"map", Map},           {"max", Extreme},
+      {"min", Extreme},       {"reject", Select},
+      {"rejectattr", Select}, {"replace", Replace},
+      {"reverse", Reverse},   {"round", Round},
+      {"safe", AsText},       {"select", Select},
+      {"selectattr", Select}, {"sort", Sort},
+      {"string", AsText},     {"sum", Sum},
+      {"title", ChangeCase},  {"tojson", AsJson},
+      {"trim", Trim},         {"unique", Unique},
+      {"upper", ChangeCase},
   };
   return filters;
 }

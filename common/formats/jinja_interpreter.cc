@@ -17,8 +17,9 @@ bool MarksGeneration(const Body& body) {
         MarksGeneration(statement->otherwise)) {
       return true;
     }
-    return std::any_of(statement->branches.begin(), statement->branches.end(),
-                       [](const Statement::Branch& branch) { return MarksGeneration(branch.body); });
+    return std::any_of(
+        statement->branches.begin(), statement->branches.end(),
+        [](const Statement::Branch& branch) { return MarksGeneration(branch.body); });
   });
 }
 
@@ -215,8 +216,7 @@ Status Interpreter::ExecuteBlock(const Statement& statement, Scope& scope) {
   return Print(printed);
 }
 
-Result<Interpreter::Flow> Interpreter::ExecuteGeneration(const Statement& statement,
-                                                         Scope& scope) {
+Result<Interpreter::Flow> Interpreter::ExecuteGeneration(const Statement& statement, Scope& scope) {
   if (captures_ > 0) {
     return InvalidError(
         "{% generation %} within a macro or a block that is not printed at once; hint: move it to "

@@ -124,7 +124,8 @@ class Lexer {
     const std::string_view rest = Rest();
     size_t begin = rest.find('{');
     while (begin != std::string_view::npos &&
-           (begin + 1 == rest.size() || std::string_view("%{#").find(rest[begin + 1]) == std::string_view::npos)) {
+           (begin + 1 == rest.size() ||
+            std::string_view("%{#").find(rest[begin + 1]) == std::string_view::npos)) {
       begin = rest.find('{', begin + 1);
     }
     if (begin == std::string_view::npos) {

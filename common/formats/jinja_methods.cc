@@ -98,7 +98,8 @@ std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t most, 
     words.erase(words.begin(), words.end() - 1 - split);
     words.front() = text.substr(0, end);
   } else {
-    const size_t begin = static_cast<size_t>(words[static_cast<size_t>(split)].data() - text.data());
+    const size_t begin =
+        static_cast<size_t>(words[static_cast<size_t>(split)].data() - text.data());
     words.erase(words.begin() + split + 1, words.end());
     words.back() = text.substr(begin);
   }
@@ -201,8 +202,7 @@ Result<Value> StripText(std::string_view text, const std::string& name,
                         const Arguments& arguments) {
   WEFT_ASSIGN_OR_RETURN(Bound bound, arguments.Bind(name, {"chars"}, 0));
   WEFT_ASSIGN_OR_RETURN(const auto characters, CharactersArgument(bound[0], name));
-  return Value::String(
-      std::string(Stripped(text, characters, name != "rstrip", name != "lstrip")));
+  return Value::String(std::string(Stripped(text, characters, name != "rstrip", name != "lstrip")));
 }
 
 /// Methods that take nothing.
@@ -236,8 +236,7 @@ Result<Value> CallTextMethod(const std::string& text, const std::string& name,
   }
   if (name == "split" || name == "rsplit") return Split(text, name, arguments);
   if (name == "startswith" || name == "endswith") return HasEnd(text, name, arguments);
-  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" ||
-      name == "count") {
+  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
     return FindPart(text, name, arguments);
   }
   if (name == "join") return JoinTexts(text, arguments);

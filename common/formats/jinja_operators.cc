@@ -184,8 +184,7 @@ Result<Value> ItemOf(const Value& self, const Value& key) {
     const std::vector<size_t> starts = CharacterStarts(self.text());
     const std::optional<size_t> place = PlaceOf(key.integer(), starts.size() - 1);
     if (place.has_value()) {
-      return Value::String(
-          self.text().substr(starts[*place], starts[*place + 1] - starts[*place]));
+      return Value::String(self.text().substr(starts[*place], starts[*place + 1] - starts[*place]));
     }
   }
   return Value::Undefined(Named(key) + " of a value of type " + std::string(self.TypeName()));

@@ -41,9 +41,8 @@ class Parser {
       }
       if (token.kind == Token::Kind::kBlockBegin) {
         tokens_.Take();
-        const bool ended = std::any_of(ends.begin(), ends.end(), [&](std::string_view end) {
-          return tokens_.IsName(end);
-        });
+        const bool ended = std::any_of(ends.begin(), ends.end(),
+                                       [&](std::string_view end) { return tokens_.IsName(end); });
         if (ended) break;
         WEFT_RETURN_IF_ERROR(ParseTag(body));
         continue;
@@ -140,8 +139,9 @@ class Parser {
       WEFT_ASSIGN_OR_RETURN(statement.condition, tokens_.ParseExpression());
     }
     if (tokens_.IsName("recursive")) {
-      return tokens_.ErrorAt(statement.line, "recursive loops are not supported; hint: a macro can "
-                                             "call itself");
+      return tokens_.ErrorAt(statement.line,
+                             "recursive loops are not supported; hint: a macro can "
+                             "call itself");
     }
     WEFT_RETURN_IF_ERROR(EndTag());
     ++loops_;
@@ -192,9 +192,10 @@ class Parser {
 
   Status ParseMacro(Statement& statement) {
     if (scopes_ > 0 || loops_ > 0) {
-      return tokens_.ErrorAt(statement.line,
-                             "a macro is defined within a loop, a with block or another macro; hint: "
-                             "define it outside");
+      return tokens_.ErrorAt(
+          statement.line,
+          "a macro is defined within a loop, a with block or another macro; hint: "
+          "define it outside");
     }
     statement.kind = Kind::kMacro;
     statement.macro = std::make_unique<Macro>();

@@ -82,8 +82,9 @@ TEST(Jinja, ErrorsNameTheLineAndWhatIsWrong) {
             "line 2: the operator + does not take a value of type int and one of type str");
   EXPECT_EQ(Refusal("{{ raise_exception('only ' ~ 2) }}"),
             "line 1: the template refuses the conversation: only 2");
-  EXPECT_EQ(Refusal("\n{% if x %}"), "line 2: '{% endif %}' is expected, but the end of the "
-                                     "template follows");
+  EXPECT_EQ(Refusal("\n{% if x %}"),
+            "line 2: '{% endif %}' is expected, but the end of the "
+            "template follows");
   EXPECT_THAT(Refusal("{% include 'x' %}"), HasSubstr("no statement 'include' is known"));
   EXPECT_THAT(Refusal("{% for x in [] recursive %}{% endfor %}"), HasSubstr("recursive loops"));
   EXPECT_THAT(Refusal("{% for x in [1] %}{% macro f() %}{% endmacro %}{% endfor %}"),
@@ -150,7 +151,8 @@ TEST(Jinja, BoundsHold) {
   EXPECT_THAT(Refusal("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
               HasSubstr("nested too deeply"));
   const size_t many = 100000;
-  EXPECT_THAT(Refusal("{{ " + std::string(many, '(') + "1" + std::string(many, ')') + " }}"), HasSubstr("nested too deeply"));
+  EXPECT_THAT(Refusal("{{ " + std::string(many, '(') + "1" + std::string(many, ')') + " }}"),
+              HasSubstr("nested too deeply"));
   EXPECT_THAT(Refusal("{{ " + std::string(many, '-') + "1 }}"), HasSubstr("too many signs"));
   std::string sum = "1", nots, blocks, attributes = "x";
   for (size_t i = 0; i < many; ++i) {
@@ -191,8 +193,7 @@ TEST(Jinja, AnyBytesAreRefusedOrPrinted) {
       }
       if (source.empty()) source = "x";
     }
-    const Result<std::string> text =
-        Print(source, golden.variables, {.steps = 100000});
+    const Result<std::string> text = Print(source, golden.variables, {.steps = 100000});
     if (text.ok()) continue;
     ++refused;
     EXPECT_EQ(text.status().code(), StatusCode::kInvalid) << source;

@@ -282,8 +282,7 @@ Result<std::vector<Value>> ItemsOf(const Value& value) {
       }
       const std::vector<size_t> starts = CharacterStarts(value.text());
       for (size_t i = 0; i + 1 < starts.size(); ++i) {
-        items.push_back(
-            Value::String(value.text().substr(starts[i], starts[i + 1] - starts[i])));
+        items.push_back(Value::String(value.text().substr(starts[i], starts[i + 1] - starts[i])));
       }
       return items;
     }

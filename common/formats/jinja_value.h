@@ -150,11 +150,11 @@ Result<std::string> ToText(const Value& value);
 
 /// How ToJson writes.
 struct JsonStyle {
-  int indent = -1;           ///< Spaces of a level; negative: all on one line.
-  std::string item = ", ";   ///< Between two items.
-  std::string key = ": ";    ///< Between a key and its value.
-  bool sort_keys = false;    ///< Otherwise in their order.
-  bool ascii_only = false;   ///< Other characters are escaped.
+  int indent = -1;          ///< Spaces of a level; negative: all on one line.
+  std::string item = ", ";  ///< Between two items.
+  std::string key = ": ";   ///< Between a key and its value.
+  bool sort_keys = false;   ///< Otherwise in their order.
+  bool ascii_only = false;  ///< Other characters are escaped.
 };
 
 /// The text of json.dumps(). kInvalid: a value that JSON does not have, or too long a text.

@@ -15,8 +15,9 @@ enum class TextForm : uint8_t {
 };
 
 /// The form of a file with this content: what `format` (DataSpec::format: "text", "jsonl", "json")
-/// says, or with "auto" or one for instruction tuning what content and name show. Looks at the beginning alone. kInvalid, with
-/// what to write instead: tables (.csv), and JSON that holds no documents.
+/// says, or with "auto" or one for instruction tuning what content and name show. Looks at the
+/// beginning alone. kInvalid, with what to write instead: tables (.csv), and JSON that holds no
+/// documents.
 Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
                                const std::string& format);
 

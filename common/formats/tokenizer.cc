@@ -235,8 +235,7 @@ void Tokenizer::SetFiles(std::string name, std::string content) {
   hash_ = HashOfTokenizerFiles(files_);
 }
 
-void Tokenizer::SetChatTemplate(std::string chat_template,
-                                const std::vector<int32_t>& end_tokens) {
+void Tokenizer::SetChatTemplate(std::string chat_template, const std::vector<int32_t>& end_tokens) {
   config_.tokenizer_config.erase("chat_template");
   config_.chat_template = std::move(chat_template);
   for (int32_t id : end_tokens) {
@@ -287,8 +286,7 @@ Status Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
 }
 
 Result<size_t> Tokenizer::IdsBefore(std::string_view part, size_t bytes, bool at_start,
-                                    std::string_view guard,
-                                    std::span<const int32_t> ids) const {
+                                    std::string_view guard, std::span<const int32_t> ids) const {
   // What is before the cut, or what is after it, is encoded as in the whole, or a token holds
   // bytes of both.
   const SpecialTokens special = SpecialTokens::kAsTokens;
@@ -298,14 +296,13 @@ Result<size_t> Tokenizer::IdsBefore(std::string_view part, size_t bytes, bool at
       std::mismatch(ids.begin(), ids.end(), before.begin(), before.end()).first - ids.begin());
   if (common == before.size()) return common;
   WEFT_RETURN_IF_ERROR(EncodePart(part.substr(bytes), /*at_start=*/false, special, guard, after));
-  const bool ends_so = after.size() <= ids.size() &&
-                       std::equal(after.rbegin(), after.rend(), ids.rbegin());
+  const bool ends_so =
+      after.size() <= ids.size() && std::equal(after.rbegin(), after.rend(), ids.rbegin());
   return ends_so ? ids.size() - after.size() : common;
 }
 
-Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard,
-                                std::span<const size_t> cuts, std::vector<int32_t>& out,
-                                std::vector<size_t>& places) const {
+Status Tokenizer::EncodeGuarded(std::string_view text, char32_t guard, std::span<const size_t> cuts,
+                                std::vector<int32_t>& out, std::vector<size_t>& places) const {
   std::string guard_text;
   AppendUtf8(guard_text, guard);
   places.clear();

@@ -20,8 +20,8 @@
 
 namespace weft {
 
-/// Text to token ids and back: byte-level BPE, WordPiece, Unigram, SentencePiece. Thread-safe except
-/// SetChatTemplate.
+/// Text to token ids and back: byte-level BPE, WordPiece, Unigram, SentencePiece. Thread-safe
+/// except SetChatTemplate.
 class Tokenizer {
  public:
   Tokenizer(Tokenizer&&) = default;

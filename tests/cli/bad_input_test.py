@@ -102,6 +102,37 @@ class BadInput(unittest.TestCase):
                 self.expect(code, words, "export", f"./{folder.name}", "--format", "hf",
                             "--output", "exported", absent=["exported"])
 
+    def test_chats(self):
+        folder = self.model_folder()
+        asked = ("generate", f"./{folder.name}", "--prompt", "a")
+        self.expect(USAGE, "has no chat template", *asked, "--chat")
+        self.expect(USAGE, "--system requires --chat", *asked, "--system", "b")
+        self.expect(USAGE, "--chat needs what the user says", *asked[:2], "--chat")
+        for template, words in [
+                ("{% for", "line 1: "), ("{{ messages[0].nothing.x }}", "is undefined"),
+                ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),
+                ("{{ 'x' * 10000000000 }}", "a text of more than")]:
+            with self.subTest(template=template):
+                (folder / "chat_template.jinja").write_text(template)
+                self.expect(USAGE, words, *asked, "--chat")
+        (folder / "chat_template.jinja").unlink()
+
+        def refuse(words, line, **data):
+            (self.folder / "chats.jsonl").write_text(line + "\n")
+            path = self.folder / "chats.json"
+            path.write_text(json.dumps({"name": "chats", "data": {"train": ["chats.jsonl"], "format": "chat", **data},
+                                        "train": {"steps": 2, "global_batch": 2}, "schedule": {"warmup_steps": 1}}))
+            for command in (["train", path, "--run-dir", "run"], ["submit", path, "--dry-run"]):
+                self.expect(USAGE, words, *command, absent=["run"])
+
+        good = json.dumps({"messages": [{"role": "user", "content": "a"}]})
+        refuse("chats.jsonl:1: no field \"messages\"", "{}")
+        refuse("message 1 has no string \"role\"", '{"messages": [{"content": "a"}]}')
+        refuse("data.chat_template: line 1: ", good, chat_template="{{ a b }}")
+        refuse("neither Jinja nor the path of a file", good, chat_template="none.jinja")
+        refuse("data.loss_on completions needs", good, format="text", loss_on="completions")
+        refuse("data.chat_template is for data.format chat", good, format="alpaca", chat_template="{{ a }}")
+
     def test_folders_without_a_model(self):
         self.expect(NOT_FOUND, "there is no folder ./nothing", "export", "./nothing", "--output",
                     "exported", absent=["exported"])

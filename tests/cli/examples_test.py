@@ -56,6 +56,21 @@ class Examples(unittest.TestCase):
             said = json.loads(self.weft("export", run, "--output", hf, "-o", "json"))
             self.assertEqual(said["parameters"], self.numbers_in(hf))
 
+    def check_chat(self, run):
+        """It answers, and its export says how."""
+        answer = json.loads(self.weft("generate", run, "--chat", "--system", "Be brief.", "--prompt",
+                                      "What does math.sqrt do?", "--tokens", 4, "-o", "json"))
+        self.assertLessEqual(len(answer["tokens"]), 4)
+        self.assertNotIn("math.sqrt", self.weft("generate", run, "--chat", "--prompt", "math.sqrt?",
+                                                "--temperature", 0, "--tokens", 1))
+        hf = self.folder / "chat_hf"
+        self.weft("export", run, "--output", hf)
+        self.assertIn("add_generation_prompt", (hf / "chat_template.jinja").read_text())
+        tokens = {token["content"]: token["id"]
+                  for token in json.loads((hf / "tokenizer.json").read_text())["added_tokens"]}
+        ends = json.loads((hf / "generation_config.json").read_text())["eos_token_id"]
+        self.assertEqual(ends, [tokens["<|endoftext|>"], tokens["<|im_end|>"]])
+
     def test_each_trains_is_of_use_and_its_loss_falls(self):
         jobs = sorted((self.folder / "examples").glob("*.yaml"))
         self.assertGreaterEqual(len(jobs), 6)
@@ -82,6 +97,8 @@ class Examples(unittest.TestCase):
                 if classifies:
                     summary = json.loads((run / "summary.json").read_text())
                     self.assertGreater(summary["validation_accuracy"], 0.6)
+                if "format: chat" in text:
+                    self.check_chat(run)
                 if re.search(r"family: (gpt2|llama)", text):
                     self.weft("generate", run, "--prompt", "The", "--tokens", 4)
                 else:

@@ -171,9 +171,9 @@ class ExportsTest : public ::testing::TestWithParam<ExportCase> {
         DocumentFile file,
         DocumentFile::Open(env, WEFT_SOURCE_DIR "/docs/examples/weaving.txt", {}));
     files.push_back(std::move(file));
-    return TrainTokenizer(files, 300, GetParam().family == "bert"
-                                                 ? std::vector<std::string>{"<mask>"}
-                                                 : std::vector<std::string>{});
+    return TrainTokenizer(files, 300,
+                          GetParam().family == "bert" ? std::vector<std::string>{"<mask>"}
+                                                      : std::vector<std::string>{});
   }
 
   /// The ids that the model writes after a prompt, up to one of the stops.

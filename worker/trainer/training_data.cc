@@ -82,14 +82,12 @@ Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
   WEFT_ASSIGN_OR_RETURN(auto tokens, engine::TokenLoader::Create(span, options));
   if (training) data.padding = PaddingText(*tokens, spec);
   if (const int64_t rows = tokens->rows_left_out(); rows > 0) {
-    data.warnings.push_back(std::to_string(rows) + " of " +
-                            std::to_string(rows + tokens->Sequences()) +
-                            (training ? " training" : " validation") +
-                            " sequences are left out: they " +
-                            (dataset.info.answers
-                                 ? "hold no token of an answer"
-                                 : "are special tokens alone (unknown ones among them)") +
-                            " and have nothing to predict");
+    data.warnings.push_back(
+        std::to_string(rows) + " of " + std::to_string(rows + tokens->Sequences()) +
+        (training ? " training" : " validation") + " sequences are left out: they " +
+        (dataset.info.answers ? "hold no token of an answer"
+                              : "are special tokens alone (unknown ones among them)") +
+        " and have nothing to predict");
   }
   return std::unique_ptr<BatchSource>(std::move(tokens));
 }

@@ -24,7 +24,7 @@ struct Item {
 struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<int32_t> answers;  ///< 0 or 1 for each of `tokens`, by an InstructionEncoder.
-  std::vector<size_t> ends;  ///< Lengths of `tokens` at which documents end.
+  std::vector<size_t> ends;      ///< Lengths of `tokens` at which documents end.
   SpelledSpecialTokens spelled;
   Status status;
 };
@@ -94,9 +94,9 @@ class Encoder {
       if (options_.instruction != nullptr) {
         result.spelled.count += spelled_.Count(content.text, result.spelled.example) +
                                 spelled_.Count(content.second, result.spelled.example);
-        result.status = WithBadLineHint(
-            options_.instruction->Encode(content, tokens, result.answers)
-                .WithContext(documents_[i].file->Place(documents_[i].index)));
+        result.status =
+            WithBadLineHint(options_.instruction->Encode(content, tokens, result.answers)
+                                .WithContext(documents_[i].file->Place(documents_[i].index)));
         if (!result.status.ok()) return result;
         result.ends.push_back(tokens.size());
         continue;

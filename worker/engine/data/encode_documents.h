@@ -33,8 +33,9 @@ struct SpelledSpecialTokens {
 };
 
 /// Encodes documents in the order given, and writes to `answers`, unless it is null, for each token
-/// whether it belongs to an answer, by the options' InstructionEncoder. Long texts are split into parts, so that one big file
-/// keeps all threads busy. Of several errors the first in the order of the documents is returned.
+/// whether it belongs to an answer, by the options' InstructionEncoder. Long texts are split into
+/// parts, so that one big file keeps all threads busy. Of several errors the first in the order of
+/// the documents is returned.
 Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
                                              const Tokenizer& tokenizer,
                                              const EncodeOptions& options, TokenShardWriter& out,

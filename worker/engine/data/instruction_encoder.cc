@@ -32,15 +32,14 @@ Result<std::vector<int32_t>> InstructionEncoder::EndTokens() const {
   return chat_.has_value() ? chat_->EndTokens() : std::vector<int32_t>();
 }
 
-Status InstructionEncoder::EncodeChat(const DocumentContent& document,
-                                      std::vector<int32_t>& tokens,
+Status InstructionEncoder::EncodeChat(const DocumentContent& document, std::vector<int32_t>& tokens,
                                       std::vector<int32_t>& answers) const {
   WEFT_ASSIGN_OR_RETURN(const Conversation conversation,
                         Conversation::FromJson(document.text, document.second));
-  WEFT_ASSIGN_OR_RETURN(const ChatTokens chat,
-                        chat_->Encode(conversation, PreparationDay(),
-                                      {.in_messages = options_.special,
-                                       .finds_said = options_.finds_answers}));
+  WEFT_ASSIGN_OR_RETURN(
+      const ChatTokens chat,
+      chat_->Encode(conversation, PreparationDay(),
+                    {.in_messages = options_.special, .finds_said = options_.finds_answers}));
   tokens.insert(tokens.end(), chat.ids.begin(), chat.ids.end());
   answers.insert(answers.end(), chat.said.begin(), chat.said.end());
   return OkStatus();

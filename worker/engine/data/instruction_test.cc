@@ -156,9 +156,10 @@ TEST(Instruction, OfAlpacaTheOutputsAreTargets) {
   const Tokenizer tokenizer = *Tokenizer::Load(Env::Posix(), kTokenizer);
   std::vector<int32_t> tokens(dataset.train.count);
   dataset.train.shard->Read(0, tokens);
-  EXPECT_THAT(*tokenizer.Decode(tokens),
-              HasSubstr("### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n3<|endoftext|>"
-                        "### Instruction:\nGreet.\n\n### Response:\nHi<|endoftext|>"));
+  EXPECT_THAT(
+      *tokenizer.Decode(tokens),
+      HasSubstr("### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n3<|endoftext|>"
+                "### Instruction:\nGreet.\n\n### Response:\nHi<|endoftext|>"));
 }
 
 TEST(Instruction, WhatDoesNotFitIsLeftOutAndRowsWithoutAnswersToo) {
@@ -251,9 +252,8 @@ TEST(Instruction, ATokenizerThatIsTrainedHasTheTokensOfTheTemplate) {
   job.data.tokenizer.path.clear();
   job.data.tokenizer.vocab_size = 300;
   job.train.sequence_length = 256;
-  EXPECT_THAT(AllTargets(job),
-              ElementsAre("2<|im_end|>", "No more.<|im_end|>", "I weave, I think.<|im_end|>",
-                          "A loom.<|im_end|>"));
+  EXPECT_THAT(AllTargets(job), ElementsAre("2<|im_end|>", "No more.<|im_end|>",
+                                           "I weave, I think.<|im_end|>", "A loom.<|im_end|>"));
   const Dataset dataset = Prepare(job);
   const Tokenizer tokenizer = *Tokenizer::Load(Env::Posix(), dataset.TokenizerPath());
   std::vector<std::string> special;
@@ -265,7 +265,8 @@ TEST(Instruction, ConversationsAreHeldOutWhole) {
   std::string lines;
   for (int i = 0; i < 10; ++i) {
     lines += R"({"messages": [{"role": "user", "content": "Hello"}, )"
-             R"({"role": "assistant", "content": "number )" + std::to_string(i) + "\"}]}\n";
+             R"({"role": "assistant", "content": "number )" +
+             std::to_string(i) + "\"}]}\n";
   }
   JobSpec job = Job("chat", lines);
   job.data.validation_fraction = 0.25;

@@ -129,9 +129,10 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   if (loader->sequences_ == 0 && loader->rows_left_out_ > 0) {
     const std::string all = "all " + std::to_string(loader->rows_left_out_);
     if (loader->span_.answers != nullptr) {
-      return InvalidError(all + " sequences of the data hold no token of an answer, and nothing is "
-                                "left to predict. hint: raise train.sequence_length, or set "
-                                "data.loss_on to all");
+      return InvalidError(all +
+                          " sequences of the data hold no token of an answer, and nothing is "
+                          "left to predict. hint: raise train.sequence_length, or set "
+                          "data.loss_on to all");
     }
     return InvalidError(
         all +

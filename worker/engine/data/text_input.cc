@@ -152,8 +152,7 @@ class TextInput : public DatasetInput {
 
   Status WriteDocuments(Env& env, const std::string& folder, int threads, DatasetInfo& info) {
     if (!tokenizer_) {
-      Result<Tokenizer> trained =
-          TrainTokenizer(train_, vocab_size_, SpecialTokensToTrain());
+      Result<Tokenizer> trained = TrainTokenizer(train_, vocab_size_, SpecialTokensToTrain());
       if (!trained.ok()) return WithBadLineHint(trained.status());
       tokenizer_ = *std::move(trained);
       WEFT_RETURN_IF_ERROR(PrepareInstruction());
@@ -278,9 +277,9 @@ class TextInput : public DatasetInput {
                                                    tokenizer_->hash()));
     std::optional<TokenShardWriter> answers;
     if (is_instruction() && answers_alone_) {
-      WEFT_ASSIGN_OR_RETURN(TokenShardWriter marks,
-                            TokenShardWriter::Create(env, path + ".answers", /*vocab_size=*/2,
-                                                     tokenizer_->hash()));
+      WEFT_ASSIGN_OR_RETURN(
+          TokenShardWriter marks,
+          TokenShardWriter::Create(env, path + ".answers", /*vocab_size=*/2, tokenizer_->hash()));
       answers.emplace(std::move(marks));
     }
     const EncodeOptions options = {.form = encoded_form_,
@@ -321,7 +320,7 @@ class TextInput : public DatasetInput {
   std::vector<DocumentFile> validation_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<InstructionEncoder> instruction_;  ///< Of tokenizer_, for instruction tuning.
-  SequenceForm encoded_form_;  ///< Around the text in the shard.
+  SequenceForm encoded_form_;                      ///< Around the text in the shard.
 };
 
 }  // namespace
