@@ -94,7 +94,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
                                  : std::clamp<int64_t>(end - parameter.expert, 0, group.experts));
     };
     const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
-    const int64_t read = parameter.products == 0 ? 0 : parameter.Elements();
+    const int64_t read = parameter.merged ? 0 : parameter.Elements();
     const int64_t met = times * members(spec.experts_per_token) * read;
     ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;
     uses.all += met;

@@ -17,9 +17,9 @@ int64_t DensePacked(const MemoryInputs& inputs);
 /// more than dense products: of the dense steps or the others, which need more.
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
-/// Bytes of the matrices that products read in place of weights (DerivedNumbers), besides packed
+/// Bytes of the matrices that products read in place of weights (MergedNumbers), besides packed
 /// copies of them.
-int64_t DerivedBytes(const MemoryInputs& inputs);
+int64_t MergedBytes(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);

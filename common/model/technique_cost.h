@@ -49,14 +49,13 @@ struct StateName {
   std::string suffix;
 };
 
-/// Numbers of workspace for each token, of the type of activations, unless they say otherwise.
+/// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
 struct ProductNumbers {
   int64_t forward = 0;   ///< At most, while a product is computed.
   int64_t backward = 0;  ///< Likewise, while it is differentiated.
   int64_t deferred =
-      0;  ///< Of all products, until gradients of weights that are deferred are made.
-  int64_t weights =
-      0;  ///< In f32, however many tokens there are, while gradients of weights are made.
+      0;                ///< Of all products, until gradients of weights that are deferred are made.
+  int64_t weights = 0;  ///< In f32, whatever the tokens, while gradients of weights are made.
 };
 
 /// How a checkpoint says which elements of a matrix count.
@@ -129,7 +128,7 @@ class TechniqueCost {
 
   /// Numbers of the layers of blocks whose products read a matrix that is made of their weights and
   /// of what they have besides, in place of the weights.
-  virtual int64_t DerivedNumbers(const ModelSpec&) const { return 0; }
+  virtual int64_t MergedNumbers(const ModelSpec&) const { return 0; }
 
   /// Whether it keeps any parameter of the network as it is,
   virtual bool FreezesAny(const ModelSpec&) const { return false; }
@@ -205,7 +204,7 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
-int64_t DerivedNumbers(const ModelSpec& model);
+int64_t MergedNumbers(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 bool TellsBlocksApart(const ModelSpec& model);

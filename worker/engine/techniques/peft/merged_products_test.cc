@@ -1,4 +1,4 @@
-// Products with weights that are derived from others, against float64, finite differences and the
+// Products with weights that are merged from others, against float64, finite differences and the
 // network without adapters.
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -146,25 +146,25 @@ Doubles RotationOf(const double* above, int64_t size) {
 }
 
 /// W' of an output of LayerRun, in float64.
-Doubles Derived(const LayerRun& run, const std::string& layer, int64_t out, const Tensors& tensor) {
+Doubles Merged(const LayerRun& run, const std::string& layer, int64_t out, const Tensors& tensor) {
   const PeftSpec& spec = run.model.peft;
   Doubles weight = run.Value(layer + ".weight");
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
     const Doubles above = tensor("oft_R.weight");
-    Doubles derived(weight.size(), 0.0);
+    Doubles merged(weight.size(), 0.0);
     for (int64_t block = 0; block < kIn / size; ++block) {
       const Doubles r = RotationOf(above.data() + block * size * (size - 1) / 2, size);
       for (int64_t o = 0; o < out; ++o) {
         for (int64_t i = 0; i < size; ++i) {
           for (int64_t j = 0; j < size; ++j) {
-            derived[o * kIn + block * size + i] +=
+            merged[o * kIn + block * size + i] +=
                 weight[o * kIn + block * size + j] * r[i * size + j];
           }
         }
       }
     }
-    return derived;
+    return merged;
   }
   Doubles delta(weight.size(), 0.0);
   if (spec.method == "loha") {
@@ -215,7 +215,7 @@ Tensors TensorsOf(const LayerRun& run, const std::string& layer, const std::stri
   };
 }
 
-TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
+TEST(MergedProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
   constexpr int64_t kCount = 5;
   for (const Method& method : Methods()) {
     for (const std::vector<std::string>& targets :
@@ -232,7 +232,7 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
             const std::string layer = i == 0 ? "h.0.a" : "h.0.b";
             const bool target = i == 1 || targets[0] == "all-linear";
             if (target) adapted.push_back(layer);
-            const Doubles own = target ? Derived(run, layer, kRows[i], TensorsOf(run, layer))
+            const Doubles own = target ? Merged(run, layer, kRows[i], TensorsOf(run, layer))
                                        : run.Value(layer + ".weight");
             weight.insert(weight.end(), own.begin(), own.end());
             if (!bias) continue;
@@ -276,9 +276,9 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
               Doubles slopes(gradient.size());
               for (size_t k = 0; k < slopes.size(); ++k) {
                 constexpr double kStep = 1e-4;
-                const Doubles up = Derived(run, layer, rows, TensorsOf(run, layer, end, k, kStep));
+                const Doubles up = Merged(run, layer, rows, TensorsOf(run, layer, end, k, kStep));
                 const Doubles down =
-                    Derived(run, layer, rows, TensorsOf(run, layer, end, k, -kStep));
+                    Merged(run, layer, rows, TensorsOf(run, layer, end, k, -kStep));
                 for (size_t e = 0; e < dw.size(); ++e) {
                   slopes[k] += dw[e] * (up[e] - down[e]) / (2 * kStep);
                 }
@@ -293,7 +293,7 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
   }
 }
 
-TEST(DeltaProductsTest, TensorsAndWeightsMayBeNarrow) {
+TEST(MergedProductsTest, TensorsAndWeightsMayBeNarrow) {
   for (const Method& method : Methods()) {
     SCOPED_TRACE(method.name);
     LayerRun run(ModelOf(method), DType::kBF16, true, DType::kBF16);
@@ -302,7 +302,7 @@ TEST(DeltaProductsTest, TensorsAndWeightsMayBeNarrow) {
     ASSERT_TRUE(y.ok()) << y.status().message();
     Doubles weight, biases;
     for (const auto& [layer, rows] : {std::pair{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}) {
-      const Doubles own = Derived(run, layer, rows, TensorsOf(run, layer));
+      const Doubles own = Merged(run, layer, rows, TensorsOf(run, layer));
       weight.insert(weight.end(), own.begin(), own.end());
       for (const double b : run.Value(std::string(layer) + ".bias")) biases.push_back(b);
     }
@@ -312,7 +312,7 @@ TEST(DeltaProductsTest, TensorsAndWeightsMayBeNarrow) {
   }
 }
 
-TEST(DeltaProductsTest, StartAsTheNetworkBitForBit) {
+TEST(MergedProductsTest, StartAsTheNetworkBitForBit) {
   auto batch = RandomTokens(TinyModel().vocab_size, TinyModel().context).Get(3, 0, 2);
   ASSERT_TRUE(batch.ok());
   for (const Method& method : Methods()) {
@@ -331,7 +331,7 @@ TEST(DeltaProductsTest, StartAsTheNetworkBitForBit) {
   }
 }
 
-TEST(DeltaProductsTest, ParametersAreThoseThatAreCounted) {
+TEST(MergedProductsTest, ParametersAreThoseThatAreCounted) {
   for (const Method& method : Methods()) {
     for (const char* family : {"gpt2", "llama"}) {
       for (const std::vector<std::string>& targets :
@@ -366,10 +366,10 @@ TEST(DeltaProductsTest, ParametersAreThoseThatAreCounted) {
   }
 }
 
-TEST(DeltaProductsTest, FoldersOfPeftHaveTheSameNetwork) {
+TEST(MergedProductsTest, FoldersOfPeftHaveTheSameNetwork) {
   auto batch = RandomTokens(TinyModel().vocab_size, TinyModel().context).Get(3, 0, 2);
   ASSERT_TRUE(batch.ok());
-  const std::string folder = ::testing::TempDir() + "peft_derived_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "peft_merged_" + std::to_string(getpid());
   for (const Method& method : Methods()) {
     SCOPED_TRACE(method.name);
     ModelSpec model = ModelOf(method);
@@ -390,7 +390,7 @@ TEST(DeltaProductsTest, FoldersOfPeftHaveTheSameNetwork) {
   }
 }
 
-TEST(DeltaProductsTest, TheWorkOfPackingIsThatOfTheCostModel) {
+TEST(MergedProductsTest, TheWorkOfPackingIsThatOfTheCostModel) {
   CountingTokens tokens(7, 16);
   for (const Method& method : Methods()) {
     SCOPED_TRACE(method.name);
@@ -410,7 +410,7 @@ TEST(DeltaProductsTest, TheWorkOfPackingIsThatOfTheCostModel) {
   }
 }
 
-TEST(DeltaProductsTest, SidesAreSplitAsInPeft) {
+TEST(MergedProductsTest, SidesAreSplitAsInPeft) {
   PeftSpec spec;
   spec.method = "lokr";
   const auto sizes = [&](int64_t out, int64_t in) {
@@ -437,7 +437,7 @@ TEST(DeltaProductsTest, SidesAreSplitAsInPeft) {
   EXPECT_THAT(sizes(128, 60).in, ElementsAre(6, 10));
 }
 
-TEST(DeltaProductsTest, NamesWhatDoesNotFit) {
+TEST(MergedProductsTest, NamesWhatDoesNotFit) {
   Allocator allocator;
   Context context;
   context.allocator = &allocator;
