@@ -276,7 +276,7 @@ TEST(PeftAdapter, TensorsThatDoNotFitAreRefusedByName) {
   EXPECT_THAT(broken.Refusal(), HasSubstr("holds NaN or infinite numbers"));
 }
 
-TEST(PeftAdapter, SettingsOfDerivedWeightsThatAreNotComputedAreRefusedByName) {
+TEST(PeftAdapter, SettingsOfMergedWeightsThatAreNotComputedAreRefusedByName) {
   const struct {
     const char* adapter;
     const char* key;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/formats/peft_derived.h"
 #include "common/formats/peft_fields.h"
+#include "common/formats/peft_merged.h"
 #include "common/formats/peft_prompt.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
@@ -281,7 +281,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
-  if (IsDerivedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadDerived(config, spec));
+  if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, spec));
   if (spec.method == "ia3") {
     WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
   }
@@ -305,8 +305,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
     AddIa3(model, config);
   } else if (model.peft.method == "miss") {
     AddMiss(model.peft, config);
-  } else if (IsDerivedMethod(model.peft.method)) {
-    WEFT_RETURN_IF_ERROR(AddDerived(model, config));
+  } else if (IsMergedMethod(model.peft.method)) {
+    WEFT_RETURN_IF_ERROR(AddMerged(model, config));
   } else if (HasPromptFolder(model.peft)) {
     WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
   } else {

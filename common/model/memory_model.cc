@@ -161,7 +161,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
   const int64_t values =
       HostValueBytes(inputs) + KeptValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
-  memory.parameters_bytes = values + PackedBytes(inputs) + DerivedBytes(inputs) +
+  memory.parameters_bytes = values + PackedBytes(inputs) + MergedBytes(inputs) +
                             DequantizedBytes(inputs) + FormatStateBytes(inputs) +
                             TechniqueProductBytes(inputs);
   if (shape.spec.family == "llama") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
     bool input = false, trains = false, layer_again = false;
+    std::string_view differentiated;  // a weight that is not trained itself
     const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool differentiates_input,
                          bool trained, bool again) {
       BlockProduct& product =
@@ -129,9 +131,10 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       before = &parameter;
       trains_layer = trains_layer || !parameter.frozen;
       if (!which(parameter.role) || parameter.of_virtual_tokens) continue;
-      if (parameter.products == 0) {
-        // Of what it is besides the gradient is computed, whether that is trained or not.
-        if (!parameter.multiplied_again || parameter.frozen) continue;
+      if (parameter.merged) {
+        // Its gradient follows from that of its weight, which is computed for all of an adapter.
+        if (parameter.frozen || parameter.adapter_of == differentiated) continue;
+        differentiated = parameter.adapter_of;
         const ParameterInfo& weight = WeightOf(block, parameter);
         add(weight.shape[0], weight.shape[1], 0, false, false, false);
         ++products.at({weight.shape[0], weight.shape[1]}).weight;

@@ -132,7 +132,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     };
     int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
     if (parameter.of_virtual_tokens) times = 0;
-    const int64_t read = parameter.products == 0 ? 0 : parameter.Elements();
+    const int64_t read = parameter.merged ? 0 : parameter.Elements();
     const int64_t met = times * members(spec.experts_per_token) * read;
     ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;
     uses.all += met;

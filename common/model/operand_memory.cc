@@ -234,8 +234,8 @@ int64_t FormatStateBytes(const MemoryInputs& inputs) {
 }
 
 // Where products are of the type that is stored, PackedBytes has nothing of these.
-int64_t DerivedBytes(const MemoryInputs& inputs) {
-  const int64_t numbers = DerivedNumbers(inputs.shape.spec);
+int64_t MergedBytes(const MemoryInputs& inputs) {
+  const int64_t numbers = MergedNumbers(inputs.shape.spec);
   if (!inputs.OnCuda()) return inputs.products == ProductKind::kTiles ? 0 : kF32 * numbers;
   const DType products = inputs.precision->products;
   const bool stored = products == DType::kF32 || products == inputs.precision->matrices;

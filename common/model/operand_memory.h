@@ -22,9 +22,9 @@ int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 /// one after the other of the numbers of one matrix.
 int64_t DequantizedBytes(const MemoryInputs& inputs);
 
-/// Bytes of the matrices that products read in place of weights (DerivedNumbers), besides packed
+/// Bytes of the matrices that products read in place of weights (MergedNumbers), besides packed
 /// copies of them.
-int64_t DerivedBytes(const MemoryInputs& inputs);
+int64_t MergedBytes(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);

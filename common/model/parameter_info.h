@@ -115,16 +115,17 @@ struct ParameterInfo : ParameterAttributes {
   bool stacked = false;        ///< One matrix with the one before it, as a product reads them.
   int64_t product_rows = 0;    ///< Of a matrix: rows in memory, with those of what it is one with;
                                ///< of several products those of one.
-  int64_t products = 1;  ///< Of a matrix: equal blocks of its rows, each multiplied alone, or 0.
+  int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
-  /// The backward pass computes its product once more; of a vector besides a weight the layer's, of
-  /// no product a weight gradient.
-  bool multiplied_again = false;
+  bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
+                                  ///< that a layer has besides, that of the layer.
   bool of_virtual_tokens = false;  ///< Of a graft: what is in the place of tokens, or layers that
                                    ///< make it; no token is multiplied by it.
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".
+  bool merged = false;  ///< Then: products read a matrix that is made of the weight and of
+                        ///< this (TechniqueCost::MergedNumbers), and not this itself.
 
   int64_t Elements() const {
     int64_t count = 1;

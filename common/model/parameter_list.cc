@@ -313,8 +313,7 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
         adapter.frozen = IsFrozen(model, adapter.name) || FrozenByTechniques(model, adapter);
         adapter.stacked = false;
         adapter.adapter_of = parameter.name;
-        const bool of_layer_again =
-            adapter.multiplied_again && !adapter.matrix() && adapter.products > 0;
+        const bool of_layer_again = adapter.multiplied_again && !adapter.matrix();
         parameter.multiplied_again = parameter.multiplied_again || of_layer_again;
         waiting.push_back(std::move(adapter));
       }
@@ -384,7 +383,7 @@ std::vector<ParameterInfo> WithTechniques(const ModelSpec& model, std::vector<Pa
 void CountProductRows(std::vector<ParameterInfo>& parameters) {
   std::vector<ParameterInfo*> product;
   for (ParameterInfo& parameter : parameters) {
-    if (!parameter.matrix() || parameter.products == 0) continue;
+    if (!parameter.matrix()) continue;
     if (!parameter.stacked) product.clear();
     product.push_back(&parameter);
     const int64_t above = product.front() == &parameter ? 0 : product.front()->product_rows;

@@ -32,10 +32,10 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
   return {};
 }
 
-int64_t DerivedNumbers(const ModelSpec& model) {
+int64_t MergedNumbers(const ModelSpec& model) {
   int64_t numbers = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    numbers += technique->DerivedNumbers(model);
+    numbers += technique->MergedNumbers(model);
   }
   return numbers;
 }

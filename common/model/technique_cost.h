@@ -49,14 +49,13 @@ struct StateName {
   std::string suffix;
 };
 
-/// Numbers of workspace for each token, of the type of activations, unless they say otherwise.
+/// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
 struct ProductNumbers {
   int64_t forward = 0;   ///< At most, while a product is computed.
   int64_t backward = 0;  ///< Likewise, while it is differentiated.
   int64_t deferred =
-      0;  ///< Of all products, until gradients of weights that are deferred are made.
-  int64_t weights =
-      0;  ///< In f32, however many tokens there are, while gradients of weights are made.
+      0;                ///< Of all products, until gradients of weights that are deferred are made.
+  int64_t weights = 0;  ///< In f32, whatever the tokens, while gradients of weights are made.
 };
 
 /// Rows that a technique puts before the tokens of each sequence.
@@ -146,7 +145,7 @@ class TechniqueCost {
 
   /// Numbers of the layers of blocks whose products read a matrix that is made of their weights and
   /// of what they have besides, in place of the weights.
-  virtual int64_t DerivedNumbers(const ModelSpec&) const { return 0; }
+  virtual int64_t MergedNumbers(const ModelSpec&) const { return 0; }
 
   /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer that the weight `output`
   /// of a block ends, with AdapterSide::kNeither.
@@ -237,7 +236,7 @@ std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
-int64_t DerivedNumbers(const ModelSpec& model);
+int64_t MergedNumbers(const ModelSpec& model);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);

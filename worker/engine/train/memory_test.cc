@@ -10,6 +10,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
+#include "common/model/technique_cost.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -376,7 +377,7 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
       }
       const ModelShape shape = ShapeOf(job);
       const int64_t length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
-      double products = 0;
+      double products = StepWorkOf(shape, job.train).Flops();
       for (const Gemm& gemm : WeightGemms(shape, 4 * length, length, 4)) products += gemm.Flops();
       EXPECT_NEAR(products / counted, 1, 1e-3);
 

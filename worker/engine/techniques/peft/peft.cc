@@ -7,7 +7,7 @@
 
 #include "worker/engine/techniques/peft/adapter_starts.h"
 #include "worker/engine/techniques/peft/bottleneck.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/peft/virtual_tokens.h"
@@ -74,7 +74,7 @@ class Peft : public Technique {
     const Parameter& parameter = parameters[index];
     if (parameter.adapter == AdapterSide::kNeither) return parameters.SetStart(index, {});
     if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
-    if (DerivesWeights(spec)) return parameters.SetStart(index, StartOfDerivation(parameter));
+    if (MergesWeights(spec)) return parameters.SetStart(index, StartOfMerged(parameter));
     if (parameter.adapter != AdapterSide::kInput) {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
       return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
@@ -94,7 +94,7 @@ class Peft : public Technique {
   }
 
   /// As in peft, of each adapter one tensor is zero.
-  Initializer StartOfDerivation(const Parameter& parameter) const {
+  Initializer StartOfMerged(const Parameter& parameter) const {
     const auto is = [&](const char* end) { return parameter.name.ends_with(end); };
     if (IsSharedFactor(parameter.name)) return KaimingUniform(parameter, std::sqrt(2.0));
     if (is("vera_lambda_d")) return {.mean = model_.peft.d_initial};

@@ -19,7 +19,7 @@
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
 namespace weft {
@@ -42,7 +42,7 @@ const Feature kPeft = {
 
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
-  if (spec.method == "ia3" || spec.method == "miss" || DerivesWeights(spec)) {
+  if (spec.method == "ia3" || spec.method == "miss" || MergesWeights(spec)) {
     return "method " + spec.method;
   }
   if (spec.method != "lora") return "";
@@ -359,7 +359,7 @@ class PeftCost : public TechniqueCost {
 
   bool ReadsFrozenWeights(const ModelSpec& model) const override {
     const PeftSpec& spec = model.peft;
-    return DerivesWeights(spec) || spec.use_dora || spec.init == "pissa" || spec.init == "olora";
+    return MergesWeights(spec) || spec.use_dora || spec.init == "pissa" || spec.init == "olora";
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
@@ -371,8 +371,8 @@ class PeftCost : public TechniqueCost {
   // of a layer, too. Scaled results are computed again, and have a gradient before their scale.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
     if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
-    if (DerivesWeights(model.peft)) {
-      return {.weights = DerivingGradientNumbers(model, sub_layer)};
+    if (MergesWeights(model.peft)) {
+      return {.weights = MergedGradientNumbers(model, sub_layer)};
     }
     ProductNumbers most;
     for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
@@ -408,19 +408,19 @@ class PeftCost : public TechniqueCost {
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
-    if (DerivesWeights(shape.spec.peft)) AddDerivingWork(shape.spec, work);
+    if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
   }
 
-  int64_t DerivedNumbers(const ModelSpec& model) const override {
-    return DerivesWeights(model.peft) ? DerivedNumbersOf(model) : 0;
+  int64_t MergedNumbers(const ModelSpec& model) const override {
+    return MergesWeights(model.peft) ? MergedNumbersOf(model) : 0;
   }
 
-  // When weights are packed after an update: what is derived of a layer, and what one of its
-  // adapters adds, on the way to that twice.
+  // When weights are packed after an update: the merged weight of a layer, and what an adapter adds
+  // to it, on the way to that twice.
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
     constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
-    return DerivesWeights(model.peft) ? 3 * kF32 * LargestDerivation(model) : 0;
+    return MergesWeights(model.peft) ? 3 * kF32 * LargestMerged(model) : 0;
   }
 };
 
@@ -476,7 +476,7 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter) {
 
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight) {
   const PeftSpec& spec = model.peft;
-  if (DerivesWeights(spec)) return DerivingTensors(model, weight);
+  if (MergesWeights(spec)) return MergedTensors(model, weight);
   const int64_t out = weight.shape[0], in = weight.shape[1];
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
@@ -546,7 +546,7 @@ Status CheckPeftNames(const ModelSpec& model) {
       return InvalidError("model.peft.feedforward_modules names " + LayerOf(weight.name) +
                           ", which does not end a sub-layer; hint: leave it out");
     }
-    WEFT_RETURN_IF_ERROR(CheckDerivation(spec, weight));
+    WEFT_RETURN_IF_ERROR(CheckMerge(spec, weight));
     const int64_t most = std::min(weight.shape[0], weight.shape[1]);
     const bool from_weight = spec.init == "pissa" || spec.init == "olora";
     if ((from_weight && RankOf(spec, weight.name) > most) ||

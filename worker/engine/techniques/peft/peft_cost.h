@@ -36,9 +36,8 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 ///   ia3   "<layer>.ia3_l" [out], or [in] where it scales inputs
 ///   miss  "<layer>.miss_block" [out, rank]
 ///   loha  "<layer>.hada_w1_a" [out, rank], "<layer>.hada_w1_b" [rank, in] and the same of w2
-///   lokr  "<layer>.lokr_w1" and "<layer>.lokr_w2" (KroneckerSizes), or instead of one that is
-///   large
-///         "<layer>.lokr_w1_a" [out, rank] and "<layer>.lokr_w1_b" [rank, in] of its own sides
+///   lokr  "<layer>.lokr_w1" and "<layer>.lokr_w2" (KroneckerSizes), or instead of a large one its
+///         factors "<layer>.lokr_w1_a" [its rows, rank] and "<layer>.lokr_w1_b" [rank, its columns]
 ///   oft   "<layer>.oft_R.weight" [blocks, numbers above the diagonal of a block]
 ///   vera  "<layer>.vera_lambda_b" [out], "<layer>.vera_lambda_d" [rank], and once in the network
 ///         "vera_A" and "vera_B"

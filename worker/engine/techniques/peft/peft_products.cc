@@ -6,9 +6,9 @@
 
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/dense_products.h"
-#include "worker/engine/techniques/peft/delta_products.h"
-#include "worker/engine/techniques/peft/derived_values.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_products.h"
+#include "worker/engine/techniques/peft/merged_values.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
 
@@ -50,8 +50,8 @@ std::vector<float> PeftProductsFactory::Merged(
   const PeftSpec& spec = model_.peft;
   const auto out = static_cast<size_t>(weight.shape[0]), in = static_cast<size_t>(weight.shape[1]);
   std::vector<float> merged(values.begin(), values.end());
-  if (DerivesWeights(spec)) {
-    return DerivedValues(model_, *parameters_, weight, values, tensors);
+  if (MergesWeights(spec)) {
+    return MergedValues(model_, *parameters_, weight, values, tensors);
   }
   if (spec.method == "ia3") {
     const bool inputs = ScalesInputs(model_, weight);
@@ -89,7 +89,7 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
   const auto adapted = std::find_if(layer.weights.begin(), layer.weights.end(),
                                     [](const OutputWeight& weight) { return weight.adapters > 0; });
   if (adapted == layer.weights.end()) return std::make_unique<DenseProducts>(layer);
-  if (DerivesWeights(spec)) return std::make_unique<DeltaProducts>(layer, spec);
+  if (MergesWeights(spec)) return std::make_unique<MergedProducts>(layer, spec);
   if (spec.method == "ia3") {
     const Parameter& vector = (*layer.parameters)[adapted->first_adapter];
     if (vector.adapter == AdapterSide::kInput) return std::make_unique<ScaledInputs>(layer);

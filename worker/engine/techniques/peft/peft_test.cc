@@ -209,27 +209,30 @@ TEST(PeftTest, TheNetworkIsThatOfTheMergedWeights) {
 
 TEST(PeftTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
   RandomTokens tokens = TinyTokens();
-  for (const PrecisionRecipe* precision : AllPrecisions()) {
-    if (precision->block_products != nullptr) continue;
-    SCOPED_TRACE(precision->name);
-    const JobSpec job = Job();
-    Plan plan = TinyPlan(std::string(precision->name), 2, 2);
-    TinyTraining whole(job, plan, tokens);
-    for (int i = 0; i < 3; ++i) whole.Step();
-    // Recomputation computes the same again.
-    plan.block_memory_policy = {"recompute", "recompute"};
-    TinyTraining resumed(job, plan, tokens);
-    ASSERT_TRUE(resumed.model->parameters().Initialize(99).ok());
-    const std::vector<NamedTensor> from = whole.trainer->StateTensors();
-    const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
-    ASSERT_EQ(from.size(), to.size());
-    for (size_t i = 0; i < from.size(); ++i) {
-      ASSERT_EQ(from[i].name, to[i].name);
-      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+  for (const char* method : {"lora", "loha", "lokr", "oft", "vera"}) {
+    for (const PrecisionRecipe* precision : AllPrecisions()) {
+      if (precision->block_products != nullptr) continue;
+      SCOPED_TRACE(std::string(method) + " " + std::string(precision->name));
+      JobSpec job = Job();
+      job.model.peft.method = method;
+      Plan plan = TinyPlan(std::string(precision->name), 2, 2);
+      TinyTraining whole(job, plan, tokens);
+      for (int i = 0; i < 3; ++i) whole.Step();
+      // Recomputation computes the same again.
+      plan.block_memory_policy = {"recompute", "recompute"};
+      TinyTraining resumed(job, plan, tokens);
+      ASSERT_TRUE(resumed.model->parameters().Initialize(99).ok());
+      const std::vector<NamedTensor> from = whole.trainer->StateTensors();
+      const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        ASSERT_EQ(from[i].name, to[i].name);
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      resumed.trainer->Restored(whole.trainer->counters());
+      for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
+      EXPECT_EQ(resumed.Parameters(), whole.Parameters());
     }
-    resumed.trainer->Restored(whole.trainer->counters());
-    for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
-    EXPECT_EQ(resumed.Parameters(), whole.Parameters());
   }
 }
 

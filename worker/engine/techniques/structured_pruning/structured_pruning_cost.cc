@@ -107,8 +107,8 @@ class StructuredPruningCost : public TechniqueCost {
   // Merging reads a weight and writes its product with the coefficients; the gradients of both read
   // its gradient and the weight, and write as much.
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
-    work.f32_numbers += 5 * static_cast<double>(DerivedSizes(shape.spec));
-    work.flops += 4 * static_cast<double>(DerivedSizes(shape.spec));
+    work.f32_numbers += 5 * static_cast<double>(DerivedNumbers(shape.spec));
+    work.flops += 4 * static_cast<double>(DerivedNumbers(shape.spec));
   }
 
   // The first weights, in f32.
@@ -133,7 +133,7 @@ class StructuredPruningCost : public TechniqueCost {
   }
 
  private:
-  static int64_t DerivedSizes(const ModelSpec& model) {
+  static int64_t DerivedNumbers(const ModelSpec& model) {
     int64_t numbers = 0;
     for (const ParameterInfo& parameter : ParametersOf(model)) {
       if (!CoefficientSources(model, parameter).empty()) numbers += parameter.Elements();

@@ -1,4 +1,4 @@
-#include "common/formats/peft_derived.h"
+#include "common/formats/peft_merged.h"
 
 #include <algorithm>
 #include <iterator>
@@ -68,17 +68,17 @@ void AddPatterns(const PeftSpec& spec, Json& config) {
 
 }  // namespace
 
-bool IsDerivedMethod(const std::string& method) {
+bool IsMergedMethod(const std::string& method) {
   static constexpr const char* kMethods[] = {"loha", "lokr", "oft", "vera"};
   return std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
 }
 
-Status ReadDerived(const Json& config, PeftSpec& spec) {
+Status ReadMerged(const Json& config, PeftSpec& spec) {
   if (spec.method == "oft") return ReadOft(config, spec);
   return spec.method == "vera" ? ReadVera(config, spec) : ReadLycoris(config, spec);
 }
 
-Status AddDerived(const ModelSpec& model, Json& config) {
+Status AddMerged(const ModelSpec& model, Json& config) {
   const PeftSpec& spec = model.peft;
   config["init_weights"] = true;
   if (spec.method == "vera") {

@@ -1,10 +1,10 @@
-#include "worker/engine/techniques/peft/derived_values.h"
+#include "worker/engine/techniques/peft/merged_values.h"
 
 #include <algorithm>
 
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -144,17 +144,17 @@ Matrix DeltaOf(const ModelSpec& model, const ParameterSet& parameters, const Par
 
 }  // namespace
 
-std::vector<float> DerivedValues(const ModelSpec& model, const ParameterSet& parameters,
-                                 const ParameterInfo& weight, std::span<const float> values,
-                                 const std::vector<std::vector<float>>& tensors) {
+std::vector<float> MergedValues(const ModelSpec& model, const ParameterSet& parameters,
+                                const ParameterInfo& weight, std::span<const float> values,
+                                const std::vector<std::vector<float>>& tensors) {
   const Matrix delta = DeltaOf(model, parameters, weight, values, tensors);
   const bool scales = model.peft.method == "loha" || model.peft.method == "lokr";
   const double scale = scales ? LoraScale(model.peft, weight.name) : 1;
-  std::vector<float> derived(values.size());
-  for (size_t i = 0; i < derived.size(); ++i) {
-    derived[i] = static_cast<float>(values[i] + scale * delta.values[i]);
+  std::vector<float> merged(values.size());
+  for (size_t i = 0; i < merged.size(); ++i) {
+    merged[i] = static_cast<float>(values[i] + scale * delta.values[i]);
   }
-  return derived;
+  return merged;
 }
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 
 #include <algorithm>
 #include <string_view>
@@ -76,7 +76,7 @@ int64_t OperandNumbers(int64_t rows, int64_t columns) {
   return (rows + (rows + 63) / 64 * 64) * columns;
 }
 
-/// Numbers that DerivedWeight::Gradients wants at a time.
+/// Numbers that MergedWeight::Gradients wants at a time.
 int64_t NumbersOnTheWay(const PeftSpec& spec, const ParameterInfo& weight) {
   const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
   if (spec.method == "loha") return weight.Elements() + OperandNumbers(rank, in);
@@ -88,7 +88,7 @@ int64_t NumbersOnTheWay(const PeftSpec& spec, const ParameterInfo& weight) {
 
 }  // namespace
 
-bool DerivesWeights(const PeftSpec& spec) {
+bool MergesWeights(const PeftSpec& spec) {
   return spec.method == "loha" || spec.method == "lokr" || spec.method == "oft" ||
          spec.method == "vera";
 }
@@ -106,7 +106,7 @@ KroneckerSizes KroneckerOf(const PeftSpec& spec, const ParameterInfo& weight) {
   return sizes;
 }
 
-std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const ParameterInfo& weight) {
+std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const ParameterInfo& weight) {
   using enum AdapterSide;
   const PeftSpec& spec = model.peft;
   const int64_t out = weight.shape[0], in = weight.shape[1];
@@ -119,9 +119,8 @@ std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const Paramet
     info.shape = std::move(shape);
     info.parts.clear();
     info.adapter = side;
-    info.products = 0;
     info.read_directly = true;
-    info.multiplied_again = tensors.size() == 1;  // of each weight one gradient
+    info.merged = true;
   };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
@@ -154,14 +153,14 @@ std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const Paramet
   return tensors;
 }
 
-Status CheckDerivation(const PeftSpec& spec, const ParameterInfo& weight) {
+Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight) {
   if (spec.method != "oft" || weight.shape[1] % spec.oft_block_size == 0) return OkStatus();
   return InvalidError("model.peft.oft_block_size " + std::to_string(spec.oft_block_size) +
                       " does not divide the " + std::to_string(weight.shape[1]) + " inputs of " +
                       weight.name + "; hint: a divisor, or other target_modules");
 }
 
-int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
+int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
   int64_t most = 0;
   ForEachLayer(model, [&](const Layer& layer) {
     for (const ParameterInfo& weight : layer.targets) {
@@ -173,7 +172,7 @@ int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
   return most;
 }
 
-std::vector<Gemm> DerivationProducts(const PeftSpec& spec, const ParameterInfo& weight) {
+std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weight) {
   constexpr std::string_view kName = "adapter";
   const auto product = [&](int64_t m, int64_t n, int64_t k, int64_t count) {
     return Gemm{kName, GemmPass::kForward, m, n, k, count};
@@ -195,7 +194,7 @@ std::vector<Gemm> DerivationProducts(const PeftSpec& spec, const ParameterInfo& 
 
 // W is read once, and W' written, read again and packed. The rest are passes over matrices of its
 // size on the way.
-void AddDerivingWork(const ModelSpec& model, StepWork& work) {
+void AddMergeWork(const ModelSpec& model, StepWork& work) {
   const std::string& method = model.peft.method;
   const double passes = method == "loha" ? 8 : method == "lokr" ? 6 : method == "oft" ? 4 : 2;
   ForEachLayer(model, [&](const Layer& layer) {
@@ -203,19 +202,19 @@ void AddDerivingWork(const ModelSpec& model, StepWork& work) {
     work.f32_numbers += 2 * static_cast<double>(layer.numbers);
     for (const ParameterInfo& weight : layer.targets) {
       work.f32_numbers += passes * static_cast<double>(weight.Elements());
-      const std::vector<Gemm> products = DerivationProducts(model.peft, weight);
+      const std::vector<Gemm> products = MergeProducts(model.peft, weight);
       work.products.insert(work.products.end(), products.begin(), products.end());
     }
   });
 }
 
-int64_t DerivedNumbersOf(const ModelSpec& model) {
+int64_t MergedNumbersOf(const ModelSpec& model) {
   int64_t sum = 0;
   ForEachLayer(model, [&](const Layer& layer) { sum += layer.numbers; });
   return sum;
 }
 
-int64_t LargestDerivation(const ModelSpec& model) {
+int64_t LargestMerged(const ModelSpec& model) {
   int64_t most = 0;
   ForEachLayer(model, [&](const Layer& layer) { most = std::max(most, layer.numbers); });
   return most;

@@ -12,12 +12,12 @@ namespace weft {
 // VERA.
 
 /// Whether `method`, of model.peft, is one of these.
-bool IsDerivedMethod(const std::string& method);
+bool IsMergedMethod(const std::string& method);
 
 /// Reads the fields of spec.method, one of these. kInvalid names a setting that is not computed.
-Status ReadDerived(const Json& config, PeftSpec& spec);
+Status ReadMerged(const Json& config, PeftSpec& spec);
 
 /// Adds the fields of model.peft.method, one of these. kInvalid where peft has no such adapter.
-Status AddDerived(const ModelSpec& model, Json& config);
+Status AddMerged(const ModelSpec& model, Json& config);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/peft/derived_weight.h"
+#include "worker/engine/techniques/peft/merged_weight.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/linear/linear.h"
 #include "kernels/swap_blocks/swap_blocks.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -109,17 +109,17 @@ class Factor {
   bool factored_;
 };
 
-class Loha : public DerivedWeight {
+class Loha : public MergedWeight {
  public:
   Loha(const ParameterSet* parameters, int64_t first, double scale)
       : factors_{{parameters, first, true}, {parameters, first + 2, true}},
         scale_(static_cast<float>(scale)) {}
 
-  Status Derive(Context& context, const TensorView& derived) const override {
+  Status Merge(Context& context, const TensorView& merged) const override {
     WEFT_ASSIGN_OR_RETURN(const Tensor delta, factors_[0].Value(context));
     WEFT_ASSIGN_OR_RETURN(const Tensor second, factors_[1].Value(context));
     WEFT_RETURN_IF_ERROR(kernels::Hadamard(context.stream, {.a = delta, .b = second, .y = delta}));
-    return kernels::AddScaled(context.stream, {.x = delta, .y = derived, .factor = scale_});
+    return kernels::AddScaled(context.stream, {.x = delta, .y = merged, .factor = scale_});
   }
 
   Status Gradients(Context& context, const TensorView& /*weight*/, const Tensor& gradient,
@@ -138,7 +138,7 @@ class Loha : public DerivedWeight {
   float scale_;
 };
 
-class Lokr : public DerivedWeight {
+class Lokr : public MergedWeight {
  public:
   Lokr(const ParameterSet* parameters, int64_t first, const KroneckerSizes& size, double scale)
       : size_(size),
@@ -148,7 +148,7 @@ class Lokr : public DerivedWeight {
 
   // All products of two numbers, W1 down and W2 across; the blocks of each row of W1 then go where
   // the Kronecker product has them.
-  Status Derive(Context& context, const TensorView& derived) const override {
+  Status Merge(Context& context, const TensorView& merged) const override {
     WEFT_ASSIGN_OR_RETURN(const Tensor first, first_.Value(context));
     WEFT_ASSIGN_OR_RETURN(const Tensor second, second_.Value(context));
     WEFT_ASSIGN_OR_RETURN(const Tensor outer, NewMatrix(context, Numbers(0), Numbers(1)));
@@ -157,12 +157,11 @@ class Lokr : public DerivedWeight {
                                                        .dy = As(first, 1, Numbers(0)),
                                                        .dweight = outer,
                                                        .accumulate = false}));
-    WEFT_ASSIGN_OR_RETURN(const Tensor delta,
-                          NewMatrix(context, derived.shape[0], derived.shape[1]));
+    WEFT_ASSIGN_OR_RETURN(const Tensor delta, NewMatrix(context, merged.shape[0], merged.shape[1]));
     WEFT_RETURN_IF_ERROR(kernels::SwapBlocks(
         context.stream,
         {.x = ByRow(outer), .y = ByRow(delta), .outer = size_.in[0], .inner = size_.out[1]}));
-    return kernels::AddScaled(context.stream, {.x = delta, .y = derived, .factor = scale_});
+    return kernels::AddScaled(context.stream, {.x = delta, .y = merged, .factor = scale_});
   }
 
   Status Gradients(Context& context, const TensorView& /*weight*/, const Tensor& gradient,
@@ -202,22 +201,22 @@ class Lokr : public DerivedWeight {
   float scale_;
 };
 
-class Oft : public DerivedWeight {
+class Oft : public MergedWeight {
  public:
   Oft(const ParameterSet* parameters, int64_t index, int64_t size)
       : parameters_(parameters), index_(index), size_(size) {}
 
   // W + W (R - I)ᵀ, so that it is W where R is I.
-  Status Derive(Context& context, const TensorView& derived) const override {
-    WEFT_ASSIGN_OR_RETURN(const Tensor blocks, NewMatrix(context, derived.shape[1], size_));
+  Status Merge(Context& context, const TensorView& merged) const override {
+    WEFT_ASSIGN_OR_RETURN(const Tensor blocks, NewMatrix(context, merged.shape[1], size_));
     WEFT_RETURN_IF_ERROR(
         kernels::CayleyForward(context.stream, {parameters_->value(index_), blocks}));
-    for (int64_t at = 0; at < derived.shape[1]; at += size_) {
+    for (int64_t at = 0; at < merged.shape[1]; at += size_) {
       WEFT_ASSIGN_OR_RETURN(const Operand block, Operand::Of(context, blocks.Rows(at, size_)));
-      WEFT_ASSIGN_OR_RETURN(const Tensor weight, InF32(context, ColumnsOf(derived, at)));
+      WEFT_ASSIGN_OR_RETURN(const Tensor weight, InF32(context, ColumnsOf(merged, at)));
       WEFT_RETURN_IF_ERROR(kernels::LinearForward(
           context.stream,
-          {.x = weight, .weight = block.get(), .y = ColumnsOf(derived, at), .accumulate = true}));
+          {.x = weight, .weight = block.get(), .y = ColumnsOf(merged, at), .accumulate = true}));
     }
     return OkStatus();
   }
@@ -254,14 +253,14 @@ class Oft : public DerivedWeight {
 
 /// W + diag(b) B diag(d) A with trained vectors b and d, and the rows of B and columns of A that W
 /// has of the factors that all adapters share.
-class Vera : public DerivedWeight {
+class Vera : public MergedWeight {
  public:
   Vera(const ParameterSet* parameters, int64_t first, int64_t a, int64_t b)
       : parameters_(parameters), first_(first), a_(a), b_(b) {}
 
-  Status Derive(Context& context, const TensorView& derived) const override {
-    WEFT_ASSIGN_OR_RETURN(const Operand a, OperandA(context, derived.shape[1]));
-    WEFT_ASSIGN_OR_RETURN(const Tensor b, FactorB(context, derived.shape[0]));
+  Status Merge(Context& context, const TensorView& merged) const override {
+    WEFT_ASSIGN_OR_RETURN(const Operand a, OperandA(context, merged.shape[1]));
+    WEFT_ASSIGN_OR_RETURN(const Tensor b, FactorB(context, merged.shape[0]));
     const int64_t out = b.shape()[0], rank = b.shape()[1];
     WEFT_ASSIGN_OR_RETURN(const Tensor scales, NewMatrix(context, out, rank));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
@@ -271,7 +270,7 @@ class Vera : public DerivedWeight {
                          .accumulate = false}));
     WEFT_RETURN_IF_ERROR(kernels::Hadamard(context.stream, {.a = b, .b = scales, .y = b}));
     return kernels::LinearBackwardInput(
-        context.stream, {.dy = b, .weight = a.get(), .dx = derived, .accumulate = true});
+        context.stream, {.dy = b, .weight = a.get(), .dx = merged, .accumulate = true});
   }
 
   // With G = dW' Aᵀ the gradients are sums over B * G: db of its rows with the factors d, dd of its
@@ -325,8 +324,8 @@ class Vera : public DerivedWeight {
 
 }  // namespace
 
-std::unique_ptr<DerivedWeight> NewDerivedWeight(const LinearLayer& layer, const PeftSpec& spec,
-                                                const OutputWeight& weight) {
+std::unique_ptr<MergedWeight> NewMergedWeight(const LinearLayer& layer, const PeftSpec& spec,
+                                              const OutputWeight& weight) {
   const ParameterSet* const parameters = layer.parameters;
   const int64_t first = weight.first_adapter;
   if (spec.method == "oft") return std::make_unique<Oft>(parameters, first, spec.oft_block_size);

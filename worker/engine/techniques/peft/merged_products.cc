@@ -1,14 +1,14 @@
-#include "worker/engine/techniques/peft/delta_products.h"
+#include "worker/engine/techniques/peft/merged_products.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
 
 namespace weft::engine {
 
-DeltaProducts::DeltaProducts(const LinearLayer& layer, const PeftSpec& spec)
+MergedProducts::MergedProducts(const LinearLayer& layer, const PeftSpec& spec)
     : parameters_(layer.parameters),
       compute_(layer.compute),
       in_(layer.in_features),
@@ -19,52 +19,55 @@ DeltaProducts::DeltaProducts(const LinearLayer& layer, const PeftSpec& spec)
       ParameterInfo info;
       info.name = (*parameters_)[weight.first_adapter].adapter_of;
       info.shape = {weight.rows, in_};
-      output.derivation = NewDerivedWeight(layer, spec, weight);
-      for (const Gemm& product : DerivationProducts(spec, info)) output.flops += product.Flops();
+      output.merged = NewMergedWeight(layer, spec, weight);
+      for (const Gemm& product : MergeProducts(spec, info)) output.flops += product.Flops();
     }
     out_ += weight.rows;
     outputs_.push_back(std::move(output));
   }
 }
 
-Result<Tensor> DeltaProducts::Derive(Context& context, Component component) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor derived, Tensor::New(context, component, DType::kF32, {out_, in_}));
+Status MergedProducts::Merge(Context& context, const Tensor& merged) const {
   for (const Output& output : outputs_) {
-    const Tensor own = derived.Rows(output.column, output.columns);
+    const Tensor own = merged.Rows(output.column, output.columns);
     WEFT_RETURN_IF_ERROR(kernels::AddScaled(
         context.stream, {.x = parameters_->value(output.weight), .y = own, .keep = 0}));
-    if (!output.derivation) continue;
-    WEFT_RETURN_IF_ERROR(output.derivation->Derive(context, own));
+    if (!output.merged) continue;
+    WEFT_RETURN_IF_ERROR(output.merged->Merge(context, own));
     CountWork(context.profiler, output.flops);
   }
-  return derived;
+  return OkStatus();
 }
 
 // A CUDA device reads a matrix of the type of its products as it is: then that is W'. Elsewhere W'
-// stays where it was made, in f32, unless the packed copy is all that products read.
-Status DeltaProducts::Pack(Context& context, Repack /*what*/) {
+// stays where it was made, in f32, unless the packed copy is all that products read. What products
+// read has one place, since graphs of a device name it.
+Status MergedProducts::Pack(Context& context, Repack /*what*/) {
   if (packed_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(packed_,
                           kernels::NewPackedWeight(context.stream.device, out_, in_, compute_));
   }
-  const bool narrows = context.stream.device.type == DeviceType::kCuda && compute_ != DType::kF32;
-  const bool stays = packed_->reads_master() && !narrows;
-  derived_ = {};
-  WEFT_ASSIGN_OR_RETURN(Tensor derived,
-                        Derive(context, stays ? Component::kParameters : Component::kWorkspace));
-  if (narrows) {
-    WEFT_ASSIGN_OR_RETURN(derived_,
-                          Tensor::New(context, Component::kParameters, compute_, {out_, in_}));
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {derived, derived_}));
-  } else if (stays) {
-    derived_ = derived;
+  const bool on_cuda = context.stream.device.type == DeviceType::kCuda;
+  const DType stored = on_cuda ? compute_ : DType::kF32;
+  if (!merged_ && packed_->reads_master()) {
+    WEFT_ASSIGN_OR_RETURN(merged_,
+                          Tensor::New(context, Component::kParameters, stored, {out_, in_}));
   }
-  WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, derived_ ? derived_ : derived));
+  Tensor values = merged_;
+  if (!merged_ || stored != DType::kF32) {
+    WEFT_ASSIGN_OR_RETURN(values,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, {out_, in_}));
+  }
+  WEFT_RETURN_IF_ERROR(Merge(context, values));
+  if (stored != DType::kF32) {
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {values, merged_}));
+  }
+  WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, merged_ ? merged_ : values));
   return packed_bytes_.Set(context.allocator, Component::kParameters, packed_->Bytes());
 }
 
-Status DeltaProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
-                              const GeluValue& active, const ForwardUse& /*use*/) const {
+Status MergedProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
+                               const GeluValue& active, const ForwardUse& /*use*/) const {
   const TensorView bias =
       bias_ < 0 ? TensorView() : parameters_->stacked_operand(bias_, std::ssize(outputs_));
   return kernels::LinearForward(context.stream, {.x = x,
@@ -75,13 +78,13 @@ Status DeltaProducts::Forward(Context& context, const Tensor& x, const Tensor& y
                                                  .gelu = active.form});
 }
 
-Result<OutputGradient> DeltaProducts::Prepare(Context& /*context*/, Tensor dy,
-                                              const GradientUse& /*use*/) const {
+Result<OutputGradient> MergedProducts::Prepare(Context& /*context*/, Tensor dy,
+                                               const GradientUse& /*use*/) const {
   return OutputGradient{std::move(dy)};
 }
 
-Status DeltaProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
-                                    const Tensor& before, const GeluValue& active) const {
+Status MergedProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                                     const Tensor& before, const GeluValue& active) const {
   return kernels::LinearBackwardInput(context.stream, {.dy = dy.dy,
                                                        .weight = packed_.get(),
                                                        .dx = dx,
@@ -90,12 +93,12 @@ Status DeltaProducts::InputGradient(Context& context, const OutputGradient& dy, 
                                                        .gelu = active.form});
 }
 
-Status DeltaProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
-                                     std::span<const WeightGradientTarget> targets) const {
+Status MergedProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                                      std::span<const WeightGradientTarget> targets) const {
   for (const WeightGradientTarget& to : targets) {
     const Tensor own = dy.dy.Columns(to.column, to.columns);
     const auto output = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& each) {
-      return each.column == to.column && each.derivation;
+      return each.column == to.column && each.merged;
     });
     if (!to.dtensors.empty() && output != outputs_.end()) {
       WEFT_ASSIGN_OR_RETURN(const Tensor gradient, Tensor::New(context, Component::kWorkspace,
@@ -104,7 +107,7 @@ Status DeltaProducts::WeightGradient(Context& context, const Tensor& x, const Ou
           context.stream, {.x = x, .dy = own, .dweight = gradient, .accumulate = false}));
       CountWork(context.profiler, 2.0 * static_cast<double>(x.shape().Rows() * to.columns * in_));
       WEFT_RETURN_IF_ERROR(
-          output->derivation->Gradients(context, parameters_->value(output->weight), gradient, to));
+          output->merged->Gradients(context, parameters_->value(output->weight), gradient, to));
     }
     if (!to.dweight && !to.dbias) continue;
     WEFT_RETURN_IF_ERROR(

@@ -8,18 +8,17 @@
 
 #include "kernels/linear/linear.h"
 #include "worker/engine/nn/products.h"
-#include "worker/engine/techniques/peft/derived_weight.h"
+#include "worker/engine/techniques/peft/merged_weight.h"
 
 namespace weft::engine {
 
-/// Products of a layer some of whose weights have adapters from which, and from the weight itself,
-/// another matrix is computed: y = x W'ᵀ + b, W' = f(W, tensors). W' is made when weights are
-/// packed, and products are those of a dense layer. Gradients of the tensors follow from
-/// dW' = dyᵀ x by the chain rule, so a layer has one more product in the backward pass than a
-/// frozen one. No rank has a part of such a layer.
-class DeltaProducts : public WeightProducts {
+/// Products of a layer some of whose weights have adapters that are merged into them: y = x W'ᵀ +
+/// b, W' = f(W, tensors) (MergedWeight). W' is made when weights are packed, and products are those
+/// of a dense layer. Gradients of the tensors follow from dW' = dyᵀ x by the chain rule, so a layer
+/// has one more product in the backward pass than a frozen one. Its rank has all of it.
+class MergedProducts : public WeightProducts {
  public:
-  DeltaProducts(const LinearLayer& layer, const PeftSpec& spec);
+  MergedProducts(const LinearLayer& layer, const PeftSpec& spec);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
@@ -36,12 +35,12 @@ class DeltaProducts : public WeightProducts {
   struct Output {
     int64_t column = 0;
     int64_t columns = 0;
-    int64_t weight = 0;                              ///< Its index.
-    std::unique_ptr<DerivedWeight> derivation = {};  ///< None: it has no adapter.
-    double flops = 0;                                ///< Of making what the adapter adds.
+    int64_t weight = 0;                         ///< Its index.
+    std::unique_ptr<MergedWeight> merged = {};  ///< None: it has no adapter.
+    double flops = 0;                           ///< Of making what the adapter adds.
   };
-  /// All of W', [out, in] f32.
-  Result<Tensor> Derive(Context& context, Component component) const;
+  /// Makes all of W', [out, in] f32.
+  Status Merge(Context& context, const Tensor& merged) const;
 
   const ParameterSet* parameters_;
   DType compute_;
@@ -49,7 +48,7 @@ class DeltaProducts : public WeightProducts {
   int64_t out_ = 0;
   int64_t bias_;  ///< Index of the first bias, which Forward adds; or -1.
   std::vector<Output> outputs_;
-  Tensor derived_;  ///< W', where products read it besides its packed copy.
+  Tensor merged_;  ///< W', where products read it besides its packed copy.
   std::unique_ptr<kernels::PackedWeight> packed_;
   ExternalBytes packed_bytes_;
 };

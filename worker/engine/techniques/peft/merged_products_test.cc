@@ -1,8 +1,4 @@
-// Products with weights that are derived from others, against float64, finite differences and the
-// network without adapters.
-#include <unistd.h>
-
-#include <algorithm>
+// Products with merged weights against float64 and its slopes.
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -11,68 +7,20 @@
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/formats/peft_adapter.h"
-#include "common/model/model_shape.h"
-#include "common/model/parameter_list.h"
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/models/weights.h"
 #include "worker/engine/nn/linear.h"
-#include "worker/engine/techniques/peft/adapters_testing.h"
-#include "worker/engine/techniques/peft/derived_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
+#include "worker/engine/techniques/peft/merging_testing.h"
 #include "worker/engine/techniques/peft/peft_products.h"
-#include "worker/engine/testing/tiny_run.h"
-#include "worker/engine/testing/token_streams.h"
 
 namespace weft::engine {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 constexpr int64_t kIn = 24, kRows[2] = {16, 40}, kOut = 56;
-
-struct Method {
-  const char* name;
-  std::function<void(PeftSpec&)> change;
-};
-
-std::vector<Method> Methods() {
-  return {
-      {"loha", [](PeftSpec& spec) { spec.method = "loha"; }},
-      {"lokr", [](PeftSpec& spec) { spec.method = "lokr"; }},
-      {"lokr of matrices",
-       [](PeftSpec& spec) {
-         spec.method = "lokr";
-         spec.rank = 16;
-         spec.decompose_factor = 4;
-       }},
-      {"lokr of factors",
-       [](PeftSpec& spec) {
-         spec.method = "lokr";
-         spec.rank = 1;
-         spec.decompose_both = true;
-       }},
-      {"oft",
-       [](PeftSpec& spec) {
-         spec.method = "oft";
-         spec.oft_block_size = 6;
-       }},
-      {"vera", [](PeftSpec& spec) { spec.method = "vera"; }},
-  };
-}
-
-ModelSpec ModelOf(const Method& method, std::vector<std::string> targets = {"all-linear"}) {
-  ModelSpec spec = TinyModel();
-  spec.peft.rank = 3;
-  spec.peft.alpha = 6;
-  method.change(spec.peft);
-  spec.peft.target_modules = std::move(targets);
-  return spec;
-}
 
 /// A layer with two outputs and a frozen base. What vera shares is made for these alone.
 struct LayerRun {
@@ -146,25 +94,25 @@ Doubles RotationOf(const double* above, int64_t size) {
 }
 
 /// W' of an output of LayerRun, in float64.
-Doubles Derived(const LayerRun& run, const std::string& layer, int64_t out, const Tensors& tensor) {
+Doubles Merged(const LayerRun& run, const std::string& layer, int64_t out, const Tensors& tensor) {
   const PeftSpec& spec = run.model.peft;
   Doubles weight = run.Value(layer + ".weight");
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
     const Doubles above = tensor("oft_R.weight");
-    Doubles derived(weight.size(), 0.0);
+    Doubles merged(weight.size(), 0.0);
     for (int64_t block = 0; block < kIn / size; ++block) {
       const Doubles r = RotationOf(above.data() + block * size * (size - 1) / 2, size);
       for (int64_t o = 0; o < out; ++o) {
         for (int64_t i = 0; i < size; ++i) {
           for (int64_t j = 0; j < size; ++j) {
-            derived[o * kIn + block * size + i] +=
+            merged[o * kIn + block * size + i] +=
                 weight[o * kIn + block * size + j] * r[i * size + j];
           }
         }
       }
     }
-    return derived;
+    return merged;
   }
   Doubles delta(weight.size(), 0.0);
   if (spec.method == "loha") {
@@ -215,9 +163,9 @@ Tensors TensorsOf(const LayerRun& run, const std::string& layer, const std::stri
   };
 }
 
-TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
+TEST(MergedProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
   constexpr int64_t kCount = 5;
-  for (const Method& method : Methods()) {
+  for (const MergingMethod& method : MergingMethods()) {
     for (const std::vector<std::string>& targets :
          std::vector<std::vector<std::string>>{{"all-linear"}, {"b"}}) {
       for (const bool bias : {false, true}) {
@@ -225,14 +173,14 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
           SCOPED_TRACE(std::string(method.name) + " " + targets[0] + (bias ? " biased " : " ") +
                        std::string(DTypeName(compute)));
           const double tolerance = compute == DType::kF32 ? 2e-6 : 2e-2;
-          LayerRun run(ModelOf(method, targets), compute, bias);
+          LayerRun run(MergingModel(method, targets), compute, bias);
           Doubles weight, biases;
           std::vector<std::string> adapted;
           for (int64_t i = 0; i < 2; ++i) {
             const std::string layer = i == 0 ? "h.0.a" : "h.0.b";
             const bool target = i == 1 || targets[0] == "all-linear";
             if (target) adapted.push_back(layer);
-            const Doubles own = target ? Derived(run, layer, kRows[i], TensorsOf(run, layer))
+            const Doubles own = target ? Merged(run, layer, kRows[i], TensorsOf(run, layer))
                                        : run.Value(layer + ".weight");
             weight.insert(weight.end(), own.begin(), own.end());
             if (!bias) continue;
@@ -276,9 +224,9 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
               Doubles slopes(gradient.size());
               for (size_t k = 0; k < slopes.size(); ++k) {
                 constexpr double kStep = 1e-4;
-                const Doubles up = Derived(run, layer, rows, TensorsOf(run, layer, end, k, kStep));
+                const Doubles up = Merged(run, layer, rows, TensorsOf(run, layer, end, k, kStep));
                 const Doubles down =
-                    Derived(run, layer, rows, TensorsOf(run, layer, end, k, -kStep));
+                    Merged(run, layer, rows, TensorsOf(run, layer, end, k, -kStep));
                 for (size_t e = 0; e < dw.size(); ++e) {
                   slopes[k] += dw[e] * (up[e] - down[e]) / (2 * kStep);
                 }
@@ -293,16 +241,16 @@ TEST(DeltaProductsTest, HaveTheResultsAndGradientsOfTheDefinitions) {
   }
 }
 
-TEST(DeltaProductsTest, TensorsAndWeightsMayBeNarrow) {
-  for (const Method& method : Methods()) {
+TEST(MergedProductsTest, TensorsAndWeightsMayBeNarrow) {
+  for (const MergingMethod& method : MergingMethods()) {
     SCOPED_TRACE(method.name);
-    LayerRun run(ModelOf(method), DType::kBF16, true, DType::kBF16);
+    LayerRun run(MergingModel(method), DType::kBF16, true, DType::kBF16);
     const Tensor x = run.Random({4, kIn}, DType::kBF16, 3);
     auto y = run.linear->Apply(run.context, Tape(nullptr), x);
     ASSERT_TRUE(y.ok()) << y.status().message();
     Doubles weight, biases;
     for (const auto& [layer, rows] : {std::pair{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}) {
-      const Doubles own = Derived(run, layer, rows, TensorsOf(run, layer));
+      const Doubles own = Merged(run, layer, rows, TensorsOf(run, layer));
       weight.insert(weight.end(), own.begin(), own.end());
       for (const double b : run.Value(std::string(layer) + ".bias")) biases.push_back(b);
     }
@@ -310,156 +258,6 @@ TEST(DeltaProductsTest, TensorsAndWeightsMayBeNarrow) {
     for (size_t i = 0; i < expected.size(); ++i) expected[i] += biases[i % kOut];
     EXPECT_LT(Difference(AsDoubles(y->view()), expected), 2e-2);
   }
-}
-
-TEST(DeltaProductsTest, StartAsTheNetworkBitForBit) {
-  auto batch = RandomTokens(TinyModel().vocab_size, TinyModel().context).Get(3, 0, 2);
-  ASSERT_TRUE(batch.ok());
-  for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
-      for (const char* precision : {"fp32", "bf16"}) {
-        SCOPED_TRACE(std::string(method.name) + " " + family + " " + precision);
-        ModelSpec model = ModelOf(method);
-        model.family = family;
-        if (model.peft.method == "oft") model.peft.oft_block_size = 8;
-        TinyRun run(model, ModelOptionsOf(TinyPlan(precision)));
-        TinyRun plain(WithoutPeft(model), ModelOptionsOf(TinyPlan(precision)));
-        EXPECT_EQ(run.Logits(*batch), plain.Logits(*batch));
-        EXPECT_EQ(run.Differentiate(*batch), plain.Differentiate(*batch));
-      }
-    }
-  }
-}
-
-TEST(DeltaProductsTest, ParametersAreThoseThatAreCounted) {
-  for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
-      for (const std::vector<std::string>& targets :
-           std::vector<std::vector<std::string>>{{"all-linear"}, {"*.1.*"}, {}}) {
-        SCOPED_TRACE(std::string(method.name) + " " + family);
-        ModelSpec spec = ModelOf(method, targets);
-        spec.family = family;
-        if (spec.peft.method == "oft") spec.peft.oft_block_size = 8;
-        const std::vector<ParameterInfo> counted = ParametersOf(spec);
-        const TinyRun run(spec, ModelOptionsOf(TinyPlan("fp32")));
-        const ParameterSet& parameters = run.model->parameters();
-        ASSERT_EQ(parameters.size(), std::ssize(counted));
-        EXPECT_EQ(parameters.ElementCount(), ModelShape(spec).counts.Total());
-        int64_t trained = 0;
-        for (const ParameterInfo& info : counted) {
-          auto index = parameters.Find(info.name);
-          ASSERT_TRUE(index.ok()) << info.name;
-          const Parameter& parameter = parameters[*index];
-          EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
-          EXPECT_EQ(parameter.adapter_of, info.adapter_of);
-          EXPECT_EQ(parameter.unit, info.unit);
-          EXPECT_EQ(info.read_directly, !info.adapter_of.empty()) << info.name;
-          EXPECT_TRUE(parameter.read_directly || !info.read_directly) << info.name;
-          EXPECT_EQ(parameter.shape.Elements(), info.Elements()) << info.name;
-          EXPECT_EQ(static_cast<bool>(parameters.gradient(*index)), !info.frozen) << info.name;
-          if (!info.frozen) trained += info.Elements();
-        }
-        EXPECT_EQ(ModelShape(spec).trained, trained);
-        EXPECT_GT(trained, 0);
-      }
-    }
-  }
-}
-
-TEST(DeltaProductsTest, FoldersOfPeftHaveTheSameNetwork) {
-  auto batch = RandomTokens(TinyModel().vocab_size, TinyModel().context).Get(3, 0, 2);
-  ASSERT_TRUE(batch.ok());
-  const std::string folder = ::testing::TempDir() + "peft_derived_" + std::to_string(getpid());
-  for (const Method& method : Methods()) {
-    SCOPED_TRACE(method.name);
-    ModelSpec model = ModelOf(method);
-    model.family = "llama";
-    if (model.peft.method == "oft") model.peft.oft_block_size = 8;
-    TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
-    Perturb(run, 0.1);
-    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model, "").ok());
-    ModelSpec read = WithoutPeft(model);
-    auto peft = ReadAdapterConfig(Env::Posix(), folder, read);
-    ASSERT_TRUE(peft.ok()) << peft.status().message();
-    read.peft = *peft;
-    TinyRun again(read, ModelOptionsOf(TinyPlan("fp32")));
-    EXPECT_NE(again.Logits(*batch), run.Logits(*batch));
-    ASSERT_TRUE(ImportAdapterWeights(Env::Posix(), folder, *again.model).ok());
-    ASSERT_TRUE(again.model->Pack(again.context).ok());
-    EXPECT_EQ(again.Logits(*batch), run.Logits(*batch));
-  }
-}
-
-TEST(DeltaProductsTest, TheWorkOfPackingIsThatOfTheCostModel) {
-  CountingTokens tokens(7, 16);
-  for (const Method& method : Methods()) {
-    SCOPED_TRACE(method.name);
-    JobSpec job = TinyJob(4);
-    job.model = ModelOf(method);
-    if (job.model.peft.method == "oft") job.model.peft.oft_block_size = 8;
-    TinyTraining run(job, TinyPlan("fp32"), tokens);
-    run.Step();
-    Profiler profiler;
-    run.context.profiler = &profiler;
-    run.Step();
-    run.context.profiler = nullptr;
-    const StepWork work = StepWorkOf(ShapeOf(job), job.train);
-    EXPECT_GT(work.f32_numbers, 0);
-    EXPECT_GT(work.Flops(), 0);
-    EXPECT_EQ(profiler.entries().at("pack weights").flops, work.Flops());
-  }
-}
-
-TEST(DeltaProductsTest, SidesAreSplitAsInPeft) {
-  PeftSpec spec;
-  spec.method = "lokr";
-  const auto sizes = [&](int64_t out, int64_t in) {
-    ParameterInfo info;
-    info.name = "layer.weight";
-    info.shape = {out, in};
-    return KroneckerOf(spec, info);
-  };
-  spec.rank = 2;
-  EXPECT_THAT(sizes(128, 127).out, ElementsAre(8, 16));
-  EXPECT_THAT(sizes(128, 127).in, ElementsAre(1, 127));
-  EXPECT_THAT(sizes(256, 72).out, ElementsAre(16, 16));
-  EXPECT_THAT(sizes(256, 72).in, ElementsAre(8, 9));
-  EXPECT_THAT(sizes(256, 72).factored, ElementsAre(false, true));
-  spec.decompose_both = true;
-  EXPECT_THAT(sizes(256, 72).factored, ElementsAre(true, true));
-  spec.rank = 8;
-  EXPECT_THAT(sizes(256, 72).factored, ElementsAre(false, false));
-  spec.decompose_factor = 4;
-  EXPECT_THAT(sizes(128, 60).out, ElementsAre(4, 32));
-  EXPECT_THAT(sizes(128, 60).in, ElementsAre(4, 15));
-  spec.decompose_factor = 7;  // does not divide these
-  EXPECT_THAT(sizes(128, 60).out, ElementsAre(4, 32));
-  EXPECT_THAT(sizes(128, 60).in, ElementsAre(6, 10));
-}
-
-TEST(DeltaProductsTest, NamesWhatDoesNotFit) {
-  Allocator allocator;
-  Context context;
-  context.allocator = &allocator;
-  const auto refusal = [&](const ModelSpec& model) {
-    return std::string(NewModel(context, model, {}).status().message());
-  };
-  ModelSpec model = ModelOf(Methods()[4]);
-  EXPECT_THAT(refusal(model), HasSubstr("oft_block_size 6 does not divide the 32 inputs of"));
-  model.peft.oft_block_size = 8;
-  EXPECT_EQ(refusal(model), "");
-  model.peft.rank_pattern = {{"c_attn", 2}};
-  EXPECT_THAT(refusal(model), HasSubstr("rank_pattern with method oft; hint: "));
-  model = ModelOf(Methods()[0]);
-  model.peft.decompose_both = true;
-  EXPECT_THAT(refusal(model), HasSubstr("decompose_both with method loha; hint: model.peft.method "
-                                        "lokr"));
-  model = ModelOf(Methods()[0]);
-  model.peft.d_initial = 1;
-  EXPECT_THAT(refusal(model), HasSubstr("d_initial with method loha"));
-  model = ModelOf(Methods()[5]);
-  model.peft.dropout = 0.1;
-  EXPECT_THAT(refusal(model), HasSubstr("dropout with method vera"));
 }
 
 }  // namespace

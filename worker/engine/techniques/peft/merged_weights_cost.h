@@ -14,7 +14,7 @@ namespace weft {
 
 /// Whether products of a layer read a matrix that is computed from its weight and the tensors
 /// besides it (loha, lokr, oft, vera). Tokens are not multiplied by these tensors.
-bool DerivesWeights(const PeftSpec& spec);
+bool MergesWeights(const PeftSpec& spec);
 
 /// The factors of vera, [rank, in] and [out, rank] for the largest `in` and `out` of the targets,
 /// which all layers share. They are not trained, and the first target has them.
@@ -35,24 +35,24 @@ struct KroneckerSizes {
 KroneckerSizes KroneckerOf(const PeftSpec& spec, const ParameterInfo& weight);
 
 /// AdapterOf for these methods.
-std::vector<ParameterInfo> DerivingTensors(const ModelSpec& model, const ParameterInfo& weight);
+std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const ParameterInfo& weight);
 
 /// kInvalid where oft cannot cut the inputs of `weight` into its blocks.
-Status CheckDerivation(const PeftSpec& spec, const ParameterInfo& weight);
+Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight);
 
 /// Numbers of f32 that the gradients of an adapter in this sub-layer want at most: that of its
 /// weight, and what is on the way to those of its tensors.
-int64_t DerivingGradientNumbers(const ModelSpec& model, SubLayer sub_layer);
+int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer);
 
 /// The products in f32 that make what an adapter adds to `weight`, once an update.
-std::vector<Gemm> DerivationProducts(const PeftSpec& spec, const ParameterInfo& weight);
+std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weight);
 
 /// Adds those of all adapters, and the numbers that they read and write.
-void AddDerivingWork(const ModelSpec& model, StepWork& work);
+void AddMergeWork(const ModelSpec& model, StepWork& work);
 
-/// Numbers of the layers with adapters (TechniqueCost::DerivedNumbers): all together, or of the
+/// Numbers of the layers with adapters (TechniqueCost::MergedNumbers): all together, or of the
 /// largest one.
-int64_t DerivedNumbersOf(const ModelSpec& model);
-int64_t LargestDerivation(const ModelSpec& model);
+int64_t MergedNumbersOf(const ModelSpec& model);
+int64_t LargestMerged(const ModelSpec& model);
 
 }  // namespace weft
