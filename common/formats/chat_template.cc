@@ -70,8 +70,14 @@ Result<char32_t> FreeGuard(const Conversation& conversation) {
 /// Puts the guard into each spelling of a special token, after its first character.
 Result<std::string> Guarded(const std::string& text, const std::vector<std::string>& special,
                             const std::string& guard) {
+  std::array<bool, 256> begins{};  // a special token
+  for (const std::string& token : special) begins[static_cast<unsigned char>(token[0])] = true;
   std::string result;
   for (size_t at = 0; at < text.size();) {
+    if (!begins[static_cast<unsigned char>(text[at])]) {
+      result += text[at++];
+      continue;
+    }
     const std::string_view rest = std::string_view(text).substr(at);
     const auto bytes = static_cast<size_t>(ReadUtf8(text, at).bytes);
     result += rest.substr(0, bytes);
@@ -180,14 +186,11 @@ Result<jinja::Rendered> ChatTemplate::Render(const Value& messages, const Value&
 /// The end of what the assistant says in [begin, end): white space that follows a special token is
 /// the template's.
 size_t ChatTemplate::EndOfTurn(std::string_view text, size_t begin, size_t end) const {
-  const std::string_view turn = text.substr(begin, end - begin);
-  size_t after = 0;  // the last special token
-  for (const std::string& token : special_) {
-    const size_t at = turn.rfind(token);
-    if (at != std::string_view::npos) after = std::max(after, at + token.size());
-  }
-  const bool only_space = turn.find_first_not_of(" \t\n", after) == std::string_view::npos;
-  return after > 0 && only_space ? begin + after : end;
+  std::string_view turn = text.substr(begin, end - begin);
+  turn = turn.substr(0, turn.find_last_not_of(" \t\n") + 1);
+  const bool ends = std::any_of(special_.begin(), special_.end(),
+                                [&](const std::string& token) { return turn.ends_with(token); });
+  return ends ? begin + turn.size() : end;
 }
 
 Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& text,
