@@ -103,8 +103,8 @@ struct ParameterInfo : ParameterAttributes {
   std::string in_place_of = {};   ///< The weight that the network has this for
                                   ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};    ///< The weight that its layer has this besides; none: "".
-  bool merged = false;            ///< Then: products read a matrix that is made of the weight and of
-                                  ///< this (TechniqueCost::MergedNumbers), and not this itself.
+  bool merged = false;            ///< Then: products read a matrix that is made of this and the
+                                  ///< weight (TechniqueCost::MergedNumbers), and not this itself.
 
   int64_t Elements() const {
     int64_t count = 1;
