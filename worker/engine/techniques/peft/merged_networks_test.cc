@@ -190,8 +190,11 @@ TEST(MergedNetworksTest, NamesWhatDoesNotFit) {
     return std::string(NewModel(context, model, {}).status().message());
   };
   ModelSpec model = MergingModel(MergingMethods()[4]);
-  model.peft.oft_block_size = 6;
-  EXPECT_THAT(refusal(model), HasSubstr("oft_block_size 6 does not divide the 32 inputs of"));
+  for (const int64_t size : {6, 64, 4096}) {
+    model.peft.oft_block_size = size;
+    EXPECT_THAT(refusal(model), HasSubstr("oft_block_size " + std::to_string(size) +
+                                          " does not divide the 32 inputs of"));
+  }
   model.peft.oft_block_size = 8;
   EXPECT_EQ(refusal(model), "");
   model.peft.rank_pattern = {{"c_attn", 2}};

@@ -124,7 +124,8 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
-    add(layer + "oft_R.weight", {in / size, size * (size - 1) / 2}, kInput);
+    const int64_t blocks = std::max<int64_t>(in / size, 1);  // CheckMerge refuses larger ones
+    add(layer + "oft_R.weight", {blocks, size * (size - 1) / 2}, kInput);
   } else if (spec.method == "loha") {
     add(layer + "hada_w1_a", {out, rank}, kOutput);
     add(layer + "hada_w1_b", {rank, in}, kInput);
