@@ -353,6 +353,29 @@ TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {
   EXPECT_THAT(ErrorAfter(shared(1, 4, 4, 2)), HasSubstr("tensor_parallel x pipeline_parallel 2"));
 }
 
+TEST(ValidateJob, AsksOfDataForInstructionTuningWhatTheyHave) {
+  const auto error = [](const std::string& format, const std::string& loss_on,
+                        const std::string& chat_template) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.data.format = format;
+      job.data.loss_on = loss_on;
+      job.data.chat_template = chat_template;
+    });
+  };
+  for (const char* format : {"chat", "prompt_completion", "alpaca"}) {
+    EXPECT_EQ(error(format, "all", ""), "");
+    EXPECT_EQ(error(format, "completions", ""), "");
+    EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                  job.data.format = format;
+                  job.model.family = "bert";
+                }),
+                HasSubstr("trains language models that predict the next token"));
+  }
+  EXPECT_EQ(error("chat", "completions", "{{ messages }}"), "");
+  EXPECT_THAT(error("jsonl", "completions", ""), HasSubstr("not data.format jsonl"));
+  EXPECT_THAT(error("alpaca", "all", "{{ messages }}"), HasSubstr("is for data.format chat"));
+}
+
 TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   JobSpec job = GoodJob();
   job.model.import_path = "gpt2";

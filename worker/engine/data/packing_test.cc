@@ -36,6 +36,15 @@ size_t BruteForceBins(const std::vector<uint64_t>& lengths, uint64_t capacity) {
   return rooms.size();
 }
 
+TEST(PackBestFit, ShortenedDocumentsKeepTheirBeginning) {
+  const PackedSequences packed = PackBestFit(Starts({10, 3, 4, 1}), 4, LongDocuments::kShorten);
+  std::vector<TokenRun> runs = packed.segments;
+  std::sort(runs.begin(), runs.end(),
+            [](const TokenRun& a, const TokenRun& b) { return a.first < b.first; });
+  EXPECT_EQ(runs, (std::vector<TokenRun>{{0, 4}, {10, 3}, {13, 4}, {17, 1}}));
+  EXPECT_EQ(packed.size(), 3u);  // the two short ones share one
+}
+
 TEST(PackBestFit, PlacesEveryTokenOnceAndNeverTooManyInASequence) {
   PhiloxStream random({5, 0, 0});
   for (int64_t capacity : {1, 2, 7, 64, 100, 512}) {
