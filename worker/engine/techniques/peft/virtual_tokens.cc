@@ -16,7 +16,6 @@
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
-
 namespace {
 
 /// The rows of a trained table, in order.
@@ -103,10 +102,8 @@ class EncodedRows : public VirtualTokens {
   Linear third_;
 };
 
-}  // namespace
-
 /// The part that the projections of all attentions have in common: a table, a layer and a tanh.
-class PrefixEncoder {
+class PrefixEncoder : public VirtualTokens {
  public:
   PrefixEncoder(ParameterSet* parameters, const std::string& name, int64_t count, int64_t width,
                 int64_t inner, DType compute)
@@ -114,14 +111,14 @@ class PrefixEncoder {
                ParameterRole::kPositionEmbedding, compute),
         layer_(NewLinear(parameters, name + "transform.0", inner, width, compute)) {}
 
-  int64_t count() const { return table_.rows(); }
+  int64_t count() const override { return table_.rows(); }
 
-  Status Pack(Context& context, Repack what) {
+  Status Pack(Context& context, Repack what) override {
     WEFT_RETURN_IF_ERROR(table_.Pack(context));
     return layer_.Pack(context, what);
   }
 
-  Result<Value> Forward(Context& context, Tape& tape) const {
+  Result<Value> Forward(Context& context, Tape& tape) const override {
     WEFT_ASSIGN_OR_RETURN(Value x, table_.Forward(context, tape));
     WEFT_ASSIGN_OR_RETURN(x, layer_.Forward(context, tape, x));
     return Tanh(context, tape, x);
@@ -132,12 +129,10 @@ class PrefixEncoder {
   Linear layer_;
 };
 
-namespace {
-
 /// Computes what all attentions have in common anew, so that recomputation of a block finds it.
 class ProjectedPrefix : public VirtualTokens {
  public:
-  ProjectedPrefix(std::shared_ptr<PrefixEncoder> encoder, Linear projection)
+  ProjectedPrefix(std::shared_ptr<VirtualTokens> encoder, Linear projection)
       : encoder_(std::move(encoder)), projection_(std::move(projection)) {}
 
   int64_t count() const override { return encoder_->count(); }
@@ -153,7 +148,7 @@ class ProjectedPrefix : public VirtualTokens {
   }
 
  private:
-  std::shared_ptr<PrefixEncoder> encoder_;
+  std::shared_ptr<VirtualTokens> encoder_;
   Linear projection_;
 };
 
