@@ -144,8 +144,7 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
   if (HasPromptFolder(model.peft)) {
     const bool prefix = model.peft.method == "prefix";
     const int64_t columns = prefix ? 2 * model.layers * KvWidth(model) : model.width;
-    tensors.push_back(
-        {kPromptTensorName, "", {model.peft.num_virtual_tokens, columns}, false, {}});
+    tensors.push_back({kPromptTensorName, "", {model.peft.num_virtual_tokens, columns}, false, {}});
     return tensors;
   }
   for (const ParameterInfo& parameter : ParametersOf(model)) {
@@ -264,9 +263,9 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     };
     tensors.push_back(std::move(entry));
   }
-  WEFT_RETURN_IF_ERROR(WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)),
-                                        std::move(tensors))
-                           .status());
+  WEFT_RETURN_IF_ERROR(
+      WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)), std::move(tensors))
+          .status());
   return WriteFileAtomic(env, JoinPath(folder, own ? kOwnConfigName : kPeftConfigName),
                          config.dump(2) + "\n");
 }

@@ -304,7 +304,9 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   const Json type = config.value("peft_type", Json());
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
-    return InvalidError(Has("peft_type", type) + "; LORA, IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported");
+    return InvalidError(
+        Has("peft_type", type) +
+        "; LORA, IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;

@@ -109,7 +109,8 @@ std::vector<ParameterInfo> PromptParameters(const ModelSpec& model) {
 
 Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
   for (const auto& [key, value] : config.items()) {
-    const bool unset = value.is_null() || value == false || (value.is_structured() && value.empty());
+    const bool unset =
+        value.is_null() || value == false || (value.is_structured() && value.empty());
     if (KnownKeys().contains(key) || unset) continue;
     return Misfit(key, value, "which is not computed; hint: leave it out");
   }
@@ -120,9 +121,10 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
     const Json value = config.value(key, Json());
     return value.is_null() || value == wanted
                ? OkStatus()
-               : Misfit(key, value, "and the model has " + std::to_string(wanted) +
-                                        "; hint: model.import_path must be the adapter's base "
-                                        "model");
+               : Misfit(key, value,
+                        "and the model has " + std::to_string(wanted) +
+                            "; hint: model.import_path must be the adapter's base "
+                            "model");
   };
   WEFT_RETURN_IF_ERROR(check("num_transformer_submodules", 1));
   WEFT_RETURN_IF_ERROR(check("num_layers", model.layers));
@@ -186,11 +188,10 @@ Status ImportPrompt(const SafetensorsFile& file, const std::string& path, const 
   const SafetensorsView* const view = file.Find(kPromptTensorName);
   const std::vector<uint64_t> shape = {static_cast<uint64_t>(rows), static_cast<uint64_t>(columns)};
   if (view == nullptr || view->shape != shape || !IsReadable(view->type)) {
-    const std::string found =
-        view == nullptr ? "none" : DescribeTensor(view->type, view->shape);
+    const std::string found = view == nullptr ? "none" : DescribeTensor(view->type, view->shape);
     return InvalidError(path + ": tensor '" + kPromptTensorName + "' is " + found +
-                        ", but the model needs " +
-                        DescribeTensor(SafetensorsType::kF32, shape) + ", or BF16 or F16");
+                        ", but the model needs " + DescribeTensor(SafetensorsType::kF32, shape) +
+                        ", or BF16 or F16");
   }
   std::vector<float> values(static_cast<size_t>(rows * columns));
   ReadFloats(*view, 0, values);

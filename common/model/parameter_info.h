@@ -103,11 +103,11 @@ struct ParameterInfo : ParameterAttributes {
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
   bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
                                   ///< that a layer has besides, that of the layer.
-  bool of_virtual_tokens = false;  ///< Of a graft: what stands for tokens, or layers that make it; no
-                                   ///< token is multiplied by it.
-  std::string in_place_of = {};   ///< The weight that the network has this for
-                                  ///< (TechniqueCost::ReplacementsOf); none: "".
-  std::string adapter_of = {};    ///< The weight that its layer has this besides; none: "".
+  bool of_virtual_tokens = false;  ///< Of a graft: what stands for tokens, or layers that make it;
+                                   ///< no token is multiplied by it.
+  std::string in_place_of = {};  ///< The weight that the network has this for
+                                 ///< (TechniqueCost::ReplacementsOf); none: "".
+  std::string adapter_of = {};   ///< The weight that its layer has this besides; none: "".
 
   int64_t Elements() const {
     int64_t count = 1;

@@ -3,9 +3,9 @@
 namespace weft {
 
 std::span<const std::string_view> PeftMethods() {
-  static constexpr std::string_view kMethods[] = {
-      "none", "lora", "ia3", "miss",   "houlsby", "pfeiffer",
-      "parallel", "prompt", "p_tuning", "prefix", "selective"};
+  static constexpr std::string_view kMethods[] = {"none",     "lora",     "ia3",      "miss",
+                                                  "houlsby",  "pfeiffer", "parallel", "prompt",
+                                                  "p_tuning", "prefix",   "selective"};
   return kMethods;
 }
 

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/isa.h"
 #include "kernels/activation/activation_ref.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/testing/all_cases.h"
 
 namespace weft::kernels {

@@ -412,8 +412,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, PeftParity,
 
 /// The network that makes the virtual tokens of a fixture, whose layers of peft have these names.
 void LoadEncoder(const std::string& adapter, const std::string& name, Model& model) {
-  auto file = SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/" + name +
-                                                      "/encoder.safetensors");
+  auto file =
+      SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/" + name + "/encoder.safetensors");
   WEFT_CHECK(file.ok(), file.status().message());
   ParameterSet& parameters = model.parameters();
   size_t projected[2] = {0, 0};  // numbers of the projection that all layers have together
@@ -477,8 +477,8 @@ TEST_P(VirtualTokenParity, TwentyStepsEndAtTheVectorsThatPeftTrains) {
   FaultEnv env;
   ASSERT_TRUE(ExportAdapterWeights(env, "/out", *run.model, "").ok());
   auto own = SafetensorsFile::Open(env, "/out/adapter_model.safetensors");
-  auto of_peft = SafetensorsFile::Open(
-      Env::Posix(), Folder(adapter) + "/trained/adapter_model.safetensors");
+  auto of_peft =
+      SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/trained/adapter_model.safetensors");
   ASSERT_TRUE(own.ok() && of_peft.ok());
   ASSERT_EQ(own->tensors().size(), 1u);
   const SafetensorsView &mine = own->tensors()[0], &theirs = of_peft->tensors()[0];

@@ -212,10 +212,9 @@ Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Valu
 Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch,
                              const TokenBatch::Extended* extended) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
-  WEFT_ASSIGN_OR_RETURN(
-      Value x, embedding_.Forward(context, tape, batch.tokens,
-                                  extended != nullptr ? extended->token_positions
-                                                      : batch.positions));
+  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens,
+                                                    extended != nullptr ? extended->token_positions
+                                                                        : batch.positions));
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
@@ -264,6 +263,12 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
     WEFT_ASSIGN_OR_RETURN(Residual stream,
                           stages_.front().Forward(context, tape, std::move(x), batch, caches));
     return ClassifierInput(context, tape, std::move(stream));
+  }
+  if (first_position + batch.length > spec_.context) {
+    return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
+                        std::to_string(first_position) +
+                        " virtual tokens have more positions than model.context " +
+                        std::to_string(spec_.context) + "; hint: shorter sequences");
   }
   // Caches that have something have the virtual tokens.
   const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;

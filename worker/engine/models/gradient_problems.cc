@@ -159,10 +159,14 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
     const Matrix inner = Map(Product(in[0], in[1], &in[2]), [=](double x) {
       switch (activation) {
-        case MlpActivation::kSquaredRelu: return std::pow(std::max(x, 0.0), 2);
-        case MlpActivation::kRelu: return std::max(x, 0.0);
-        case MlpActivation::kSilu: return x / (1 + std::exp(-x));
-        default: return GeluOf(x, form);
+        case MlpActivation::kSquaredRelu:
+          return std::pow(std::max(x, 0.0), 2);
+        case MlpActivation::kRelu:
+          return std::max(x, 0.0);
+        case MlpActivation::kSilu:
+          return x / (1 + std::exp(-x));
+        default:
+          return GeluOf(x, form);
       }
     });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};

@@ -97,9 +97,9 @@ class VirtualTokens {
 struct GraftSite {
   ParameterSet* parameters = nullptr;
   const ProductOptions* products = nullptr;  ///< Those of layers there.
-  std::optional<SubLayer> sub_layer = {};  ///< None: the embedding.
-  int64_t block = 0;                       ///< Of the network.
-  std::string name = {};                   ///< Of the layer that ends the sub-layer.
+  std::optional<SubLayer> sub_layer = {};    ///< None: the embedding.
+  int64_t block = 0;                         ///< Of the network.
+  std::string name = {};                     ///< Of the layer that ends the sub-layer.
   int64_t width = 0;
 };
 

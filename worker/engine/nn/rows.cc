@@ -89,9 +89,8 @@ Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tens
 Result<Value> RepeatRows(Context& context, Tape& tape, const Value& x, int64_t times,
                          int64_t first_column, int64_t columns) {
   const int64_t rows = x.tensor.shape()[0], width = x.tensor.shape()[-1];
-  WEFT_ASSIGN_OR_RETURN(
-      Tensor repeated,
-      Tensor::New(context, tape.component(), x.tensor.dtype(), {times * rows, columns}));
+  WEFT_ASSIGN_OR_RETURN(Tensor repeated, Tensor::New(context, tape.component(), x.tensor.dtype(),
+                                                     {times * rows, columns}));
   if (width < columns) WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {repeated, 0}));
   for (int64_t i = 0; i < times; ++i) {
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, x.tensor,
@@ -99,25 +98,24 @@ Result<Value> RepeatRows(Context& context, Tape& tape, const Value& x, int64_t t
   }
   Value y = tape.NewValue(std::move(repeated), x.needs_gradient());
   if (!tape.Records(y)) return y;
-  tape.Record(
-      "repeat rows backward",
-      [=, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
-        const Tensor dy = t.TakeGradient(y_node);
-        const Shape shape{rows, width};
-        WEFT_ASSIGN_OR_RETURN(Tensor one,
-                              Tensor::New(ctx, Component::kWorkspace, dy.dtype(), shape));
-        WEFT_ASSIGN_OR_RETURN(Tensor sum,
-                              Tensor::New(ctx, Component::kWorkspace, DType::kF32, shape));
-        for (int64_t i = 0; i < times; ++i) {
-          WEFT_RETURN_IF_ERROR(CopyRows(
-              ctx.stream, dy.Rows(i * rows, rows).Columns(first_column, width), one));
-          WEFT_RETURN_IF_ERROR(kernels::AddScaled(
-              ctx.stream, {.x = one, .y = sum, .keep = i == 0 ? 0.0f : 1.0f}));
-        }
-        if (dy.dtype() == DType::kF32) return t.AddGradient(ctx, x_node, std::move(sum));
-        WEFT_RETURN_IF_ERROR(kernels::Cast(ctx.stream, {sum, one}));
-        return t.AddGradient(ctx, x_node, std::move(one));
-      });
+  tape.Record("repeat rows backward",
+              [=, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                const Shape shape{rows, width};
+                WEFT_ASSIGN_OR_RETURN(Tensor one,
+                                      Tensor::New(ctx, Component::kWorkspace, dy.dtype(), shape));
+                WEFT_ASSIGN_OR_RETURN(Tensor sum,
+                                      Tensor::New(ctx, Component::kWorkspace, DType::kF32, shape));
+                for (int64_t i = 0; i < times; ++i) {
+                  WEFT_RETURN_IF_ERROR(CopyRows(
+                      ctx.stream, dy.Rows(i * rows, rows).Columns(first_column, width), one));
+                  WEFT_RETURN_IF_ERROR(kernels::AddScaled(
+                      ctx.stream, {.x = one, .y = sum, .keep = i == 0 ? 0.0f : 1.0f}));
+                }
+                if (dy.dtype() == DType::kF32) return t.AddGradient(ctx, x_node, std::move(sum));
+                WEFT_RETURN_IF_ERROR(kernels::Cast(ctx.stream, {sum, one}));
+                return t.AddGradient(ctx, x_node, std::move(one));
+              });
   return y;
 }
 

@@ -200,12 +200,11 @@ Result<SelfAttention::Attended> SelfAttention::AttendTokens(Context& context, Ta
                                                             const TokenBatch& batch,
                                                             int64_t use) const {
   if (batch.attended == nullptr) return Attend(context, tape, qkv, batch, use);
-  WEFT_ASSIGN_OR_RETURN(Attended attended,
-                        Attend(context, tape, qkv, batch.attended->batch, use));
+  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch.attended->batch, use));
   if (!batch.attended->added_rows) return attended;
   attended.saved = {};
-  WEFT_ASSIGN_OR_RETURN(attended.value, GatherRows(context, tape, attended.value,
-                                                   batch.attended->token_rows));
+  WEFT_ASSIGN_OR_RETURN(attended.value,
+                        GatherRows(context, tape, attended.value, batch.attended->token_rows));
   attended.saved = Tape::AsItIs(attended.value.tensor);
   if (tape.Records(attended.value)) {
     WEFT_ASSIGN_OR_RETURN(attended.saved, tape.Keep(context, attended.value.tensor));

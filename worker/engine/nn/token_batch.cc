@@ -200,7 +200,8 @@ Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, int64_t added,
   WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
   out.count = row();
   out.starts_on_host = std::make_shared<const std::vector<int32_t>>(std::move(starts));
-  out.positions_on_host = std::make_shared<const std::vector<int32_t>>(std::move(positions_of_rows));
+  out.positions_on_host =
+      std::make_shared<const std::vector<int32_t>>(std::move(positions_of_rows));
   out.sequences = sequences;
   out.length = length + added;
   out.first_sequence = first_sequence;

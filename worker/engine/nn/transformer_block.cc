@@ -36,8 +36,9 @@ Grafter GrafterOf(const TransformerBlockOptions& options) {
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
                                    const ProductOptions& products)
     : tensor_(products.tensor),
-      attention_branch_(SiteOf(parameters, options, products, SubLayer::kAttention), options.attention_norm,
-                        options.norm_position, options.branch_scaling, GrafterOf(options)),
+      attention_branch_(SiteOf(parameters, options, products, SubLayer::kAttention),
+                        options.attention_norm, options.norm_position, options.branch_scaling,
+                        GrafterOf(options)),
       attention_(parameters, options.attention, products),
       mlp_branch_(SiteOf(parameters, options, products, SubLayer::kMlp), options.mlp_norm,
                   options.norm_position, options.branch_scaling, GrafterOf(options)) {

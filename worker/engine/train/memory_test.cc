@@ -348,8 +348,9 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora.peft.method = lora_of_llama.peft.method = "lora";
   lora.peft.target_modules = {"all-linear"};
   lora_of_llama.family = "llama";
-  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, houlsby, pfeiffer,
-                          parallel, Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  for (ModelSpec model :
+       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, houlsby, pfeiffer, parallel,
+        Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +

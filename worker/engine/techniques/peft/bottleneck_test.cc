@@ -426,8 +426,7 @@ TEST(BottleneckTest, MeshesFollowOneRank) {
 TEST(BottleneckTest, AFolderHasThemAloneAndTheNetworkIsNotMerged) {
   const Result<Batch> batch = TinyBatch();
   ASSERT_TRUE(batch.ok());
-  const std::string folder =
-      ::testing::TempDir() + "bottleneck_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "bottleneck_" + std::to_string(getpid());
   for (const char* method : kMethods) {
     SCOPED_TRACE(method);
     JobSpec job = JobOf(method);
@@ -456,7 +455,7 @@ TEST(BottleneckTest, NamesWhatDoesNotFit) {
   Allocator allocator;
   Context context;
   context.allocator = &allocator;
-  const auto refusal = [&](const std::string& method, void (*change)(PeftSpec& spec)) {
+  const auto refusal = [&](const std::string& method, void (*change)(PeftSpec & spec)) {
     ModelSpec model = JobOf(method).model;
     change(model.peft);
     return std::string(NewModel(context, model, {}).status().message());

@@ -30,8 +30,8 @@ class Table {
 
   Status Pack(Context& context) {
     if (indices_) return OkStatus();
-    WEFT_ASSIGN_OR_RETURN(
-        indices_, Tensor::New(context, Component::kParameters, DType::kI32, {rows_}));
+    WEFT_ASSIGN_OR_RETURN(indices_,
+                          Tensor::New(context, Component::kParameters, DType::kI32, {rows_}));
     return FillOnHost(context.stream, indices_, [&](const TensorView& host) {
       std::iota(host.As<int32_t>(), host.As<int32_t>() + rows_, 0);
     });
@@ -166,12 +166,12 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   if (!site.sub_layer) {
     grafts.SetFirstPosition(count);
     if (spec.method == "prompt") {
-      grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
-          Table(parameters, "prompt_embeddings", count, site.width,
-                ParameterRole::kPositionEmbedding, compute)));
+      grafts.SetVirtualTokens(
+          std::make_unique<TrainedRows>(Table(parameters, "prompt_embeddings", count, site.width,
+                                              ParameterRole::kPositionEmbedding, compute)));
     } else if (!prefix) {
-      grafts.SetVirtualTokens(std::make_unique<EncodedRows>(parameters, encoder, count, site.width,
-                                                            inner, compute));
+      grafts.SetVirtualTokens(
+          std::make_unique<EncodedRows>(parameters, encoder, count, site.width, inner, compute));
     } else if (spec.prefix_projection) {
       encoder_ = std::make_shared<PrefixEncoder>(parameters, encoder, count, kv, inner, compute);
     }

@@ -144,9 +144,9 @@ TEST(VirtualTokensTest, PromptsOfRealTokensAreTheseTokens) {
       prompt.insert(prompt.end(), row, row + width);
     }
     SetValue(run, "prompt_embeddings", prompt);
-    EXPECT_LT(Difference(Wide(run.Logits(BatchOf(End(tokens)))),
-                         LogitsBehind(plain, tokens, kVirtual)),
-              1e-6);
+    EXPECT_LT(
+        Difference(Wide(run.Logits(BatchOf(End(tokens)))), LogitsBehind(plain, tokens, kVirtual)),
+        1e-6);
   }
 }
 
@@ -164,8 +164,8 @@ TEST(VirtualTokensTest, PrefixesOfKeysAndValuesOfRealTokensAreTheseTokens) {
         *tensor = *Tensor::New(plain.context, Component::kWorkspace, DType::kF32, {kVirtual, kv});
       }
     }
-    const auto batch = TokenBatch::New(
-        plain.context, BatchOf({tokens.begin(), tokens.begin() + kVirtual}), 0);
+    const auto batch =
+        TokenBatch::New(plain.context, BatchOf({tokens.begin(), tokens.begin() + kVirtual}), 0);
     auto& model = static_cast<LanguageModel&>(*plain.model);
     ASSERT_TRUE(model.Logits(plain.context, *batch, &caches).ok());
     for (int64_t layer = 0; layer < job.model.layers; ++layer) {
@@ -182,9 +182,9 @@ TEST(VirtualTokensTest, PrefixesOfKeysAndValuesOfRealTokensAreTheseTokens) {
                                     : "transformer.h." + std::to_string(layer) + ".attn.c_proj";
       SetValue(run, block + ".prefix", prefix);
     }
-    EXPECT_LT(Difference(Wide(run.Logits(BatchOf(End(tokens)))),
-                         LogitsBehind(plain, tokens, kVirtual)),
-              1e-5);
+    EXPECT_LT(
+        Difference(Wide(run.Logits(BatchOf(End(tokens)))), LogitsBehind(plain, tokens, kVirtual)),
+        1e-5);
   }
 }
 
@@ -303,7 +303,8 @@ TEST(VirtualTokensTest, PromptsStartAtTokens) {
   const ParameterSet& parameters = run.model->parameters();
   const int64_t width = TinyModel().width;
   const std::vector<float> table = ValuesOf(parameters.value(0));
-  const std::vector<float> prompt = ValuesOf(parameters.value(*parameters.Find("prompt_embeddings")));
+  const std::vector<float> prompt =
+      ValuesOf(parameters.value(*parameters.Find("prompt_embeddings")));
   for (int64_t i = 0; i < kVirtual; ++i) {
     int64_t equal = 0;
     for (int64_t token = 0; token < TinyModel().vocab_size; ++token) {
@@ -362,8 +363,7 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
 
 TEST(VirtualTokensTest, AFolderHasWhatBecomesOfThem) {
   const Batch batch = BatchOf(End(WholeSequence()));
-  const std::string folder =
-      ::testing::TempDir() + "virtual_tokens_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "virtual_tokens_" + std::to_string(getpid());
   for (const Method& method : Methods()) {
     SCOPED_TRACE(method.name);
     const JobSpec job = JobOf(method, "llama");
@@ -391,7 +391,7 @@ TEST(VirtualTokensTest, AFolderHasWhatBecomesOfThem) {
 }
 
 TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
-  const auto refusal = [](const Method& method, void (*change)(JobSpec& job)) {
+  const auto refusal = [](const Method& method, void (*change)(JobSpec & job)) {
     JobSpec job = JobOf(method);
     change(job);
     return ValidateJob(job).message();
