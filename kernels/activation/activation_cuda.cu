@@ -72,9 +72,8 @@ template <class Form, class Args>
 Status MapForward(const Stream& stream, const char* op, Form form, const Args& args) {
   return WithFloatType(args.x.dtype, [&]<class T>() {
     return WithUnit(form, [&]<class Function>() {
-      const UnaryMap<T, T, ValueOf<Function>> map = {args.x.template As<T>(),
-                                                     args.y.template As<T>(),
-                                                     {}};
+      const UnaryMap<T, T, ValueOf<Function>> map = {
+          args.x.template As<T>(), args.y.template As<T>(), {}};
       return LaunchMap<kWide<T>>(stream, op, map, args.x.shape.Elements(),
                                  Aligned16(args.x.data, args.y.data));
     });
@@ -85,9 +84,9 @@ template <class Form, class Args>
 Status MapBackward(const Stream& stream, const char* op, Form form, const Args& args) {
   return WithFloatType(args.x.dtype, [&]<class T>() {
     return WithUnit(form, [&]<class Function>() {
-      const UnitBackwardMap<Function, T> map = {
-          args.dy.template As<T>(), args.x.template As<T>(), args.dx.template As<T>(),
-          args.y ? args.y.template As<T>() : nullptr};
+      const UnitBackwardMap<Function, T> map = {args.dy.template As<T>(), args.x.template As<T>(),
+                                                args.dx.template As<T>(),
+                                                args.y ? args.y.template As<T>() : nullptr};
       return LaunchMap<kWide<T>>(stream, op, map, args.x.shape.Elements(),
                                  Aligned16(map.dy, map.x, map.dx, map.y));
     });

@@ -264,6 +264,12 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
                           stages_.front().Forward(context, tape, std::move(x), batch, caches));
     return ClassifierInput(context, tape, std::move(stream));
   }
+  if (first_position + batch.length > spec_.context) {
+    return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
+                        std::to_string(first_position) +
+                        " virtual tokens have more positions than model.context " +
+                        std::to_string(spec_.context) + "; hint: shorter sequences");
+  }
   // Caches that have something have the virtual tokens.
   const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
   const bool in_blocks = embedding_grafts_.virtual_tokens() != nullptr;

@@ -47,7 +47,8 @@ std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
     return std::make_unique<RandomMasked>(model.vocab_size, model.context,
                                           MaskingSpec().probability);
   }
-  return std::make_unique<RandomTokens>(model.vocab_size, model.context);
+  return std::make_unique<RandomTokens>(model.vocab_size,
+                                        model.context - VirtualTokensOf(model).Total());
 }
 
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
@@ -57,6 +58,8 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   JobSpec job = TinyJob(2 * micro_batch);
   job.model = model;
   job.train.eval_sequences = micro_batch;
+  const int64_t virtual_tokens = VirtualTokensOf(model).Total();
+  if (virtual_tokens > 0) job.train.sequence_length = model.context - virtual_tokens;
   Plan plan = TinyPlan(precision, micro_batch, 2);
   plan.block_memory_policy = BlockPolicies(model.layers, recomputed);
   const auto batches = BatchesFor(model);
@@ -483,6 +486,17 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.reduction_factor = 2;
        }},
       {"parallel", [](ModelSpec& m) { m.peft.method = "parallel"; }},
+      {"prompt",
+       [](ModelSpec& m) {
+         m.peft.method = "prompt";
+         m.peft.num_virtual_tokens = 4;
+       }},
+      {"prefix of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "prefix";
+         m.peft.num_virtual_tokens = 4;
+       }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

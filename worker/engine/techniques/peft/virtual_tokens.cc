@@ -16,12 +16,13 @@
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
+namespace {
 
 /// The rows of a trained table, in order.
-class VirtualTokenTable {
+class Table {
  public:
-  VirtualTokenTable(ParameterSet* parameters, const std::string& name, int64_t rows,
-                    int64_t columns, ParameterRole role, DType compute)
+  Table(ParameterSet* parameters, const std::string& name, int64_t rows, int64_t columns,
+        ParameterRole role, DType compute)
       : rows_(rows),
         embedding_(parameters, parameters->Register(name, {rows, columns}, role), -1, compute) {}
 
@@ -46,8 +47,6 @@ class VirtualTokenTable {
   Tensor indices_;  ///< [rows] i32
 };
 
-namespace {
-
 Linear NewLinear(ParameterSet* parameters, const std::string& name, int64_t out, int64_t in,
                  DType compute) {
   return {parameters, {{{name, out, ParameterRole::kEmbeddingProjection}}, in, true}, compute};
@@ -55,7 +54,7 @@ Linear NewLinear(ParameterSet* parameters, const std::string& name, int64_t out,
 
 class TrainedRows : public VirtualTokens {
  public:
-  explicit TrainedRows(VirtualTokenTable table) : table_(std::move(table)) {}
+  explicit TrainedRows(Table table) : table_(std::move(table)) {}
 
   int64_t count() const override { return table_.rows(); }
   Status Pack(Context& context, Repack) override { return table_.Pack(context); }
@@ -64,7 +63,7 @@ class TrainedRows : public VirtualTokens {
   }
 
  private:
-  VirtualTokenTable table_;
+  Table table_;
 };
 
 /// Three layers with ReLUs between them.
@@ -97,16 +96,14 @@ class EncodedRows : public VirtualTokens {
   }
 
  private:
-  VirtualTokenTable table_;
+  Table table_;
   Linear first_;
   Linear second_;
   Linear third_;
 };
 
-}  // namespace
-
 /// The part that the projections of all attentions have in common: a table, a layer and a tanh.
-class PrefixEncoder {
+class PrefixEncoder : public VirtualTokens {
  public:
   PrefixEncoder(ParameterSet* parameters, const std::string& name, int64_t count, int64_t width,
                 int64_t inner, DType compute)
@@ -114,30 +111,28 @@ class PrefixEncoder {
                ParameterRole::kPositionEmbedding, compute),
         layer_(NewLinear(parameters, name + "transform.0", inner, width, compute)) {}
 
-  int64_t count() const { return table_.rows(); }
+  int64_t count() const override { return table_.rows(); }
 
-  Status Pack(Context& context, Repack what) {
+  Status Pack(Context& context, Repack what) override {
     WEFT_RETURN_IF_ERROR(table_.Pack(context));
     return layer_.Pack(context, what);
   }
 
-  Result<Value> Forward(Context& context, Tape& tape) const {
+  Result<Value> Forward(Context& context, Tape& tape) const override {
     WEFT_ASSIGN_OR_RETURN(Value x, table_.Forward(context, tape));
     WEFT_ASSIGN_OR_RETURN(x, layer_.Forward(context, tape, x));
     return Tanh(context, tape, x);
   }
 
  private:
-  VirtualTokenTable table_;
+  Table table_;
   Linear layer_;
 };
-
-namespace {
 
 /// Computes what all attentions have in common anew, so that recomputation of a block finds it.
 class ProjectedPrefix : public VirtualTokens {
  public:
-  ProjectedPrefix(std::shared_ptr<PrefixEncoder> encoder, Linear projection)
+  ProjectedPrefix(std::shared_ptr<VirtualTokens> encoder, Linear projection)
       : encoder_(std::move(encoder)), projection_(std::move(projection)) {}
 
   int64_t count() const override { return encoder_->count(); }
@@ -153,7 +148,7 @@ class ProjectedPrefix : public VirtualTokens {
   }
 
  private:
-  std::shared_ptr<PrefixEncoder> encoder_;
+  std::shared_ptr<VirtualTokens> encoder_;
   Linear projection_;
 };
 
@@ -171,9 +166,9 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   if (!site.sub_layer) {
     grafts.SetFirstPosition(count);
     if (spec.method == "prompt") {
-      grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
-          VirtualTokenTable(parameters, "prompt_embeddings", count, site.width,
-                            ParameterRole::kPositionEmbedding, compute)));
+      grafts.SetVirtualTokens(
+          std::make_unique<TrainedRows>(Table(parameters, "prompt_embeddings", count, site.width,
+                                              ParameterRole::kPositionEmbedding, compute)));
     } else if (!prefix) {
       grafts.SetVirtualTokens(
           std::make_unique<EncodedRows>(parameters, encoder, count, site.width, inner, compute));
@@ -187,7 +182,7 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
           encoder_, NewLinear(parameters, name, 2 * kv, inner, compute)));
     } else {
       grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
-          VirtualTokenTable(parameters, name, count, 2 * kv, ParameterRole::kValues, compute)));
+          Table(parameters, name, count, 2 * kv, ParameterRole::kValues, compute)));
     }
   }
   for (int64_t i = first; i < parameters->size(); ++i) {

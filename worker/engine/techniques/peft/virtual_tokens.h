@@ -9,8 +9,6 @@
 
 namespace weft::engine {
 
-class PrefixEncoder;
-
 /// Puts the virtual tokens of model.peft at the sites of a network:
 ///   prompt    trained vectors before each sequence (Lester et al. 2021, arXiv 2104.08691)
 ///   p_tuning  what an MLP of three layers makes of trained vectors, in their place (Liu et al.
@@ -27,7 +25,7 @@ class VirtualTokenSites {
   void SetStarts(ParameterSet& parameters) const;
 
  private:
-  std::shared_ptr<PrefixEncoder> encoder_;  ///< Of a prefix, for all attentions; or none.
+  std::shared_ptr<VirtualTokens> encoder_;  ///< Of a prefix, for all attentions; or none.
   std::vector<int64_t> registered_;
 };
 
