@@ -43,7 +43,7 @@ const std::set<std::string_view>& KnownKeys() {
   return keys;
 }
 
-Status Misfit(const std::string& key, const Json& value, const std::string& wanted) {
+Status Refused(const std::string& key, const Json& value, const std::string& wanted) {
   return InvalidError(std::string(kPeftConfigName) + " has " + key + " " + value.dump() + ", " +
                       wanted);
 }
@@ -112,7 +112,7 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
     const bool unset =
         value.is_null() || value == false || (value.is_structured() && value.empty());
     if (KnownKeys().contains(key) || unset) continue;
-    return Misfit(key, value, "which is not computed; hint: leave it out");
+    return Refused(key, value, "which is not computed; hint: leave it out");
   }
   const bool prefix = config["peft_type"] == "PREFIX_TUNING";
   PeftSpec spec;
@@ -121,7 +121,7 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
     const Json value = config.value(key, Json());
     return value.is_null() || value == wanted
                ? OkStatus()
-               : Misfit(key, value,
+               : Refused(key, value,
                         "and the model has " + std::to_string(wanted) +
                             "; hint: model.import_path must be the adapter's base "
                             "model");
@@ -132,7 +132,7 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
   const Json count = config.value("num_virtual_tokens", Json());
   constexpr int64_t kMost = int64_t{1} << 16;  // as model.peft.num_virtual_tokens
   if (!count.is_number_integer() || count < 1 || count > kMost) {
-    return Misfit("num_virtual_tokens", count,
+    return Refused("num_virtual_tokens", count,
                   "which is no number from 1 to " + std::to_string(kMost));
   }
   spec.num_virtual_tokens = count.get<int64_t>();
