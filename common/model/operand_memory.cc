@@ -17,6 +17,8 @@ constexpr int64_t kFileBlock = 4096;
 
 /// Numbers that fill up the packed copies which products of this kind read.
 int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
+  // Operands in a format have no blocks.
+  if (inputs.format() != nullptr) return 0;
   switch (inputs.products) {
     case ProductKind::kUnpacked:
     case ProductKind::kWidenedUnpacked:

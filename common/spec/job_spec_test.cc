@@ -363,15 +363,19 @@ TEST(ValidateJob, AsksOfDataForInstructionTuningWhatTheyHave) {
     });
   };
   for (const char* format : {"chat", "prompt_completion", "alpaca"}) {
-    EXPECT_EQ(error(format, "all", ""), "");
-    EXPECT_EQ(error(format, "completions", ""), "");
+    for (const char* loss_on : {"all", "completions"}) {
+      JobSpec job = GoodJob();
+      job.data.format = format;
+      job.data.loss_on = loss_on;
+      if (job.data.format == "chat") job.data.chat_template = "{{ messages }}";
+      EXPECT_EQ(ValidateJob(job).ToString(), "OK");
+    }
     EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
                   job.data.format = format;
                   job.model.family = "bert";
                 }),
                 HasSubstr("trains language models that predict the next token"));
   }
-  EXPECT_EQ(error("chat", "completions", "{{ messages }}"), "");
   EXPECT_THAT(error("jsonl", "completions", ""), HasSubstr("not data.format jsonl"));
   EXPECT_THAT(error("alpaca", "all", "{{ messages }}"), HasSubstr("is for data.format chat"));
 }

@@ -9,6 +9,7 @@
 
 #include "common/env.h"
 #include "coordinator/planner/planner.h"
+#include "kernels/cpu/isa.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/trainer/run_attempt.h"
@@ -20,7 +21,7 @@ namespace {
 ClusterProfile OneMachine() {
   WorkerProfile worker;
   worker.worker_id = "here";
-  worker.isa = "avx2";
+  worker.isa = kernels::cpu::IsaName(kernels::cpu::ActiveIsa());
   worker.cores = 8;
   worker.memory_bytes = worker.memory_limit_bytes = int64_t{64} << 30;
   worker.copy_bytes_per_second = 1e10;

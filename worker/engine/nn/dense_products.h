@@ -13,6 +13,9 @@ class DenseProducts : public WeightProducts {
   explicit DenseProducts(const LinearLayer& layer);
 
   Status Pack(Context& context, Repack what) override;
+  /// Frees the copies of the weights, until the next Pack. Products of the weights are then those
+  /// of others; WeightGradient reads none.
+  void Release() { weight_.Release(); }
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;
   Result<OutputGradient> Prepare(Context& context, Tensor dy,

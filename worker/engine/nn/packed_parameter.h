@@ -33,6 +33,12 @@ class PackedParameter {
   /// are streamed, or quantised, their prefetcher does that.
   Status Pack(Context& context, Repack what);
 
+  /// Frees the copy, until the next Pack.
+  void Release() {
+    copies_->packed = {};
+    copies_->made = false;
+  }
+
   int64_t index() const { return copies_->index; }
   /// After Pack.
   const kernels::PackedWeight* packed() const { return copies_->packed.weight.get(); }
@@ -49,7 +55,7 @@ class PackedParameter {
     DType compute = DType::kF32;
     PackedCopies* spare = nullptr;
     PackedCopy packed;
-    bool made = false;  ///< Once at least.
+    bool made = false;  ///< Once at least, since it was released.
     Tensor stored;      ///< On the device, of an offloaded matrix, what products read.
 
     TensorView Master() const;

@@ -112,10 +112,10 @@ Outcome Train(const JobSpec& job, const Way& way, bool offloads, int steps,
   return outcome;
 }
 
-/// `other_parts`: ranks share other parts of the same, so that norms add up in another order, and
+/// Norms may add up in another order. `other_parts`: ranks share other parts of the same, so that
 /// bf16 parts are filled up elsewhere.
 void ExpectSame(const Outcome& offloaded, const Outcome& plain, bool other_parts = false) {
-  const double most = other_parts ? 1e-12 : 0;
+  constexpr double most = 1e-12;
   EXPECT_EQ(Differing(offloaded.state.tensors, plain.state.tensors), "");
   EXPECT_EQ(offloaded.evaluation, plain.evaluation);
   // After a step that is skipped nothing is gathered.

@@ -136,10 +136,10 @@ TEST(ParametersInFileTest, BytesOfEachTierAreThoseOfThePlanner) {
 TEST(ParametersInFileTest, AModelOfTenTimesBothTiersTrainsWithTheBitsOfPlainTraining) {
   JobSpec job = TinyJob(1);
   job.model.width = 64;
-  job.model.layers = 48;
+  job.model.layers = 56;
   Plan plan = FilePlan("fp32", "nvme", 1, 1);
   plan.offload_activations = "host";
-  plan.block_memory_policy.assign(48, "recompute");
+  plan.block_memory_policy.assign(56, "recompute");
   Training whole(job, plan, false), filed(job, plan, true);
   const int64_t state = 16 * whole.model->parameters().ElementCount();
   for (int i = 0; i < 3; ++i) {

@@ -71,6 +71,7 @@ Status PrunedProducts::Pack(Context& context, Repack what) {
     held_ = {};
     return dense_.Pack(context, what);
   }
+  dense_.Release();
   WEFT_RETURN_IF_ERROR(sparse_->Pack(
       context.stream, layer_.parameters->stacked_value(layer_.weight, layer_.outputs)));
   return held_.Set(context.allocator, Component::kParameters, sparse_->Bytes());

@@ -169,6 +169,7 @@ Status Sparse24Products::Pack(Context& context, Repack what) {
     held_ = {};
     return dense_.Pack(context, what);
   }
+  dense_.Release();
   WEFT_RETURN_IF_ERROR(PackSparse(context, layer_->mask(), sparse_));
   int64_t bytes = sparse_->Bytes();
   if (layer_->backward_mask()) {
