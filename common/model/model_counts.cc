@@ -20,6 +20,12 @@ double AttentionPerLayer(const ModelShape& shape, int64_t sequence_length) {
   return static_cast<double>(QueryWidth(shape.spec)) * TwiceTheKeys(shape.spec, sequence_length);
 }
 
+/// Layers whose attention has a backward pass: not that of the first trained one where only what
+/// comes after it is trained.
+int64_t DifferentiatedAttentions(const ModelShape& shape) {
+  return shape.spec.layers - shape.first_trained_layer - (shape.first_saved.empty() ? 0 : 1);
+}
+
 /// Rows of the head for each token.
 double HeadShare(const ModelShape& shape, int64_t sequence_length) {
   const std::string head = HeadOf(shape.spec);
@@ -175,7 +181,7 @@ double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
   for (const Gemm& gemm : WeightGemms(shape, sequence_length, sequence_length, 4)) {
     skipped += (1 - ComputedShare(shape.computed, gemm.name)) * gemm.Flops();
   }
-  const auto layers = static_cast<double>(3 * shape.spec.layers - 2 * shape.first_trained_layer);
+  const auto layers = static_cast<double>(shape.spec.layers + 2 * DifferentiatedAttentions(shape));
   return skipped / static_cast<double>(sequence_length) +
          (1 - shape.computed.attention) * 2 * layers * AttentionPerLayer(shape, sequence_length);
 }
@@ -196,7 +202,7 @@ double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
 }
 
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
-  const auto layers = static_cast<double>(shape.spec.layers - shape.first_trained_layer);
+  const auto layers = static_cast<double>(DifferentiatedAttentions(shape));
   return ForwardFlopsPerToken(shape, sequence_length) +
          2.0 * static_cast<double>(shape.body.trained + shape.body.backward) +
          2.0 * HeadShare(shape, sequence_length) *

@@ -66,9 +66,9 @@ std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& paramet
   if (parameter.role == ParameterRole::kAttentionOutput) {
     return grafted ? "attention_grafts" : "attention";
   }
-  if (parameter.role == ParameterRole::kMlpUp) return "norm_2";
-  if (parameter.role != ParameterRole::kMlpDown) return {};
-  return grafted ? "mlp_grafts" : "mlp_before_activation";
+  if (!IsMlp(parameter.role)) return {};
+  if (grafted) return "mlp_grafts";
+  return parameter.role == ParameterRole::kMlpUp ? "norm_2" : "mlp_before_activation";
 }
 
 }  // namespace

@@ -160,19 +160,23 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
+  // The gradient of a changed branch is not that of the stream, until its last product is
+  // differentiated.
+  const int64_t branch = ChangesBranches(model) ? size.row : 0;
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   // Gradients of results that are partitioned come from all ranks, beside that of the stream.
   int64_t mlp_backward =
-      size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+      size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0) + branch;
   if (!shape.trained_products.down) {
     // Nothing reads the activation again.
     const int64_t up = MlpInputs(model) > 1 ? size.before : 0;
-    mlp_backward = size.row + size.gathered + std::max(size.inner + up, size.before + in);
+    mlp_backward = size.row + size.gathered + std::max(branch + size.inner + up, size.before + in);
   }
   // Experts have their gradients in the place of what they kept, but for one activation, of all
   // tokens at most.
   if (model.experts > 0) {
-    mlp_backward = size.row + in + std::max(size.gathered, WorkspaceOfExpert(inputs, size));
+    mlp_backward =
+        size.row + in + branch + std::max(size.gathered, WorkspaceOfExpert(inputs, size));
   }
   if (shape.expert_ranks > 1) {
     // And for those that come from other ranks, beside those of the router.
@@ -182,7 +186,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   // While ranks attend together, and after that, when the gradient of what it read is made.
   const int64_t attending = size.attended + PartWorkspace(inputs) +
                             ContextWorkspaceBytes(shape, inputs.context, tokens, element);
-  int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
+  int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended + branch);
   if (inputs.format() != nullptr) {
     // The gradient in the format by rows and by columns; the input by columns is gone when its
     // gradient is made, or comes when that by rows is gone.
@@ -197,11 +201,9 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     // That of the MLP's result, then that of what its activation reads.
     mlp_backward = std::max(mlp_backward + in, size.row + in + 2 * size.before);
   }
-  // The gradient of a changed branch is not that of the stream.
-  const int64_t branch = ChangesBranches(model) ? size.row : 0;
   const ProductBytes products(inputs);
-  const int64_t attention = products.attention.backward + products.attention.weights + branch;
-  return {mlp_backward + products.mlp.backward + products.mlp.weights + branch, reading + attention,
+  const int64_t attention = products.attention.backward + products.attention.weights;
+  return {mlp_backward + products.mlp.backward + products.mlp.weights, reading + attention,
           size.row + size.qkv + attending + attention, attending};
 }
 

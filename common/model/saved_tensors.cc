@@ -123,6 +123,11 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const bool pre = NormPositionOf(model) == "pre";
   if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
   if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unsaved = size.row;
+  // What a graft makes beside the MLP's result, and the sum of both; a graft that reads that result
+  // has saved it.
+  if (SavedByGrafts(model, SubLayer::kMlp) > 0) {
+    bytes.unsaved += (ChangesBranches(model) ? 1 : 2) * size.row;
+  }
   for (const SavedTensorSlot& slot : slots) {
     if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
       continue;
@@ -156,6 +161,8 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
     if (slot.name == first) return bytes;
     if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
+    // A graft beside the MLP reads what the MLP does.
+    if (slot.name == "norm_2" && first == "mlp_grafts") continue;
     bytes += SlotBytes(slot, inputs.micro_batch * inputs.sequence_length, ElementOf(inputs),
                        inputs.activation_bits);
   }

@@ -70,12 +70,16 @@ int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   return BottleneckWidth(model) + (IsParallel(model.peft) ? 0 : model.width);
 }
 
-// The middle after its activation; in the backward pass its gradient, too. Deferred gradients of
-// weights read both, and the gradient of the input.
+// The middle after its activation. In the backward pass the middle and its gradient, of which the
+// products of the sub-layer leave room for as much as is inside of an MLP; beside the MLP the
+// gradient of what both read. Deferred gradients of weights read the middle's and the result's.
 ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   if (SavedByBottlenecks(model, sub_layer) == 0) return {};
   const int64_t middle = BottleneckWidth(model);
-  return {.forward = middle, .backward = 2 * middle, .deferred = model.width + 2 * middle};
+  const int64_t more = std::max<int64_t>(2 * middle - MlpWidth(model), 0);
+  return {.forward = middle,
+          .backward = more + (IsParallel(model.peft) ? model.width : 0),
+          .deferred = model.width + 2 * middle};
 }
 
 Status CheckBottlenecks(const ModelSpec& model) {
