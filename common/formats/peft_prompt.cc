@@ -186,7 +186,7 @@ Status ImportPrompt(const SafetensorsFile& file, const std::string& path, const 
     return InvalidError(path + " has a tensor '" + view.name + "', which model.peft does not have");
   }
   const SafetensorsView* const view = file.Find(kPromptTensorName);
-  const std::vector<int64_t> shape = {rows, columns};
+  const std::vector<uint64_t> shape = {static_cast<uint64_t>(rows), static_cast<uint64_t>(columns)};
   if (view == nullptr || view->shape != shape || !IsReadable(view->type)) {
     const std::string found = view == nullptr ? "none" : DescribeTensor(view->type, view->shape);
     return InvalidError(path + ": tensor '" + kPromptTensorName + "' is " + found +
