@@ -71,7 +71,8 @@ std::vector<ParameterInfo> VirtualTokenTensors(const ModelSpec& model) {
 }
 
 std::vector<ParameterInfo> PrefixTensors(const ModelSpec& model, const ParameterInfo& output) {
-  Builder add{.block = output.block};
+  Builder add;
+  add.block = output.block;
   if (model.peft.method != "prefix" || output.role != ParameterRole::kAttentionOutput) return {};
   constexpr std::string_view kWeight = ".weight";
   const std::string name = output.name.substr(0, output.name.size() - kWeight.size()) + ".prefix";
