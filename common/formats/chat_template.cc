@@ -195,10 +195,11 @@ size_t ChatTemplate::EndOfTurn(std::string_view text, size_t begin, size_t end) 
 
 Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& text,
                                                           const Value& messages, const Value& tools,
-                                                          const std::tm& now) const {
+                                                          const std::tm& now,
+                                                          size_t first_message) const {
   const std::vector<Value>& all = messages.list().items;
   Spans spans;
-  for (size_t i = 0; i < all.size(); ++i) {
+  for (size_t i = first_message; i < all.size(); ++i) {
     if (!IsAssistant(all[i])) continue;
     size_t ends[2] = {0, text.size()};  // of what is before message i, and of it
     for (size_t more = 0; more < 2; ++more) {
@@ -237,8 +238,19 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const 
   Spans spans;
   if (options.finds_said && template_[0].marks_generation()) {
     spans = rendered.generation;
+    if (options.said_from > 0) {
+      const std::vector<Value>& all = messages.list().items;
+      const auto end =
+          all.begin() + static_cast<ptrdiff_t>(std::min(options.said_from, all.size()));
+      WEFT_ASSIGN_OR_RETURN(const Value before, Value::Of(std::vector<Value>(all.begin(), end)));
+      WEFT_ASSIGN_OR_RETURN(const jinja::Rendered part,
+                            Render(before, tools, /*with_prompt=*/false, now));
+      const size_t earlier = std::min(part.generation.size(), spans.size());
+      spans.erase(spans.begin(), spans.begin() + static_cast<ptrdiff_t>(earlier));
+    }
   } else if (options.finds_said) {
-    WEFT_ASSIGN_OR_RETURN(spans, SpansByPrefixes(rendered.text, messages, tools, now));
+    WEFT_ASSIGN_OR_RETURN(spans,
+                          SpansByPrefixes(rendered.text, messages, tools, now, options.said_from));
   }
   std::vector<size_t> cuts, places;
   for (const auto& [begin, end] : spans) {

@@ -33,6 +33,7 @@ struct ChatTokens {
 struct ChatEncodeOptions {
   SpecialTokens in_messages = SpecialTokens::kAsText;  ///< What messages spell.
   bool finds_said = true;                              ///< Otherwise nothing is marked as said.
+  size_t said_from = 0;  ///< What the messages before this one say is not marked.
 };
 
 /// How a tokenizer's chat template turns conversations into tokens. What the template spells as
@@ -71,7 +72,8 @@ class ChatTemplate {
   Result<jinja::Rendered> Render(const jinja::Value& messages, const jinja::Value& tools,
                                  bool with_prompt, const std::tm& now) const;
   Result<Spans> SpansByPrefixes(const std::string& text, const jinja::Value& messages,
-                                const jinja::Value& tools, const std::tm& now) const;
+                                const jinja::Value& tools, const std::tm& now,
+                                size_t first_message) const;
   size_t EndOfTurn(std::string_view text, size_t begin, size_t end) const;
 
   const Tokenizer& tokenizer_;

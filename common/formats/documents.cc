@@ -44,12 +44,20 @@ bool HasMember(const std::vector<JsonMember>& members, const std::string& name) 
 /// All text of a document for instruction tuning: what a tokenizer is trained on.
 Result<std::string> AllText(const std::string& format, const DocumentContent& content) {
   std::string text;
-  if (format != "chat") return text.append(content.text).append(content.second);
-  WEFT_ASSIGN_OR_RETURN(const Conversation conversation,
-                        Conversation::FromJson(content.text, content.second));
-  for (const jinja::Value& message : conversation.messages.list().items) {
-    const jinja::Value* said = message.mapping().Find("content");
-    if (said != nullptr && said->is_string()) text += said->text() + "\n";
+  if (format != "chat" && content.prompt_messages == 0) {
+    return text.append(content.text).append(content.second).append(content.rejected);
+  }
+  size_t known = 0;  // messages of the prompt, when the rejected answer is read
+  for (const std::string_view messages : {content.text, std::string_view(content.rejected)}) {
+    if (messages.empty()) continue;
+    WEFT_ASSIGN_OR_RETURN(const Conversation conversation,
+                          Conversation::FromJson(messages, content.second));
+    const std::vector<jinja::Value>& all = conversation.messages.list().items;
+    for (size_t m = known; m < all.size(); ++m) {
+      const jinja::Value* said = all[m].mapping().Find("content");
+      if (said != nullptr && said->is_string()) text += said->text() + "\n";
+    }
+    known = content.prompt_messages;
   }
   return text;
 }
@@ -199,6 +207,7 @@ Status DocumentFile::Read(size_t i, DocumentContent& out) const {
   WEFT_ASSIGN_OR_RETURN(std::vector<JsonMember> members, Members(i));
   if (options_.format == "chat") return ReadChat(members, i, out);
   if (options_.format == "alpaca") return ReadAlpaca(members, i, out);
+  if (options_.format == kPreferenceFormat) return ReadPreference(members, i, out);
   if (options_.format == "prompt_completion") {
     WEFT_ASSIGN_OR_RETURN(out.storage, StringField(members, i, "prompt", "format"));
     out.text = out.storage;
@@ -217,12 +226,46 @@ Status DocumentFile::Read(size_t i, DocumentContent& out) const {
 Status DocumentFile::ReadChat(const std::vector<JsonMember>& members, size_t i,
                               DocumentContent& out) const {
   WEFT_ASSIGN_OR_RETURN(out.text, FindField(members, i, "messages", "format"));
-  out.second.clear();
-  if (HasMember(members, "tools")) {
-    WEFT_ASSIGN_OR_RETURN(const std::string_view tools, FindField(members, i, "tools", "format"));
-    out.second = tools;
-  }
+  WEFT_RETURN_IF_ERROR(ReadTools(members, i, out));
   return Conversation::FromJson(out.text, out.second).status().WithContext(Place(i));
+}
+
+Status DocumentFile::ReadTools(const std::vector<JsonMember>& members, size_t i,
+                               DocumentContent& out) const {
+  out.second.clear();
+  if (!HasMember(members, "tools")) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::string_view tools, FindField(members, i, "tools", "format"));
+  out.second = tools;
+  return OkStatus();
+}
+
+Status DocumentFile::ReadPreference(const std::vector<JsonMember>& members, size_t i,
+                                    DocumentContent& out) const {
+  WEFT_ASSIGN_OR_RETURN(const std::string_view prompt, FindField(members, i, "prompt", "format"));
+  out.prompt_messages = 0;
+  if (!prompt.starts_with('[')) {
+    WEFT_ASSIGN_OR_RETURN(out.storage, StringOf(prompt, i, "prompt"));
+    out.text = out.storage;
+    WEFT_ASSIGN_OR_RETURN(out.second, StringField(members, i, "chosen", "format"));
+    WEFT_ASSIGN_OR_RETURN(out.rejected, StringField(members, i, "rejected", "format"));
+    return OkStatus();
+  }
+  WEFT_RETURN_IF_ERROR(ReadTools(members, i, out));
+  Result<Conversation> asked = Conversation::FromJson(prompt, out.second);
+  if (!asked.ok()) return asked.status().WithContext(Place(i) + ": the field \"prompt\"");
+  out.prompt_messages = asked->messages.list().items.size();
+  const auto read = [&](const std::string& name, std::string& messages) -> Status {
+    WEFT_ASSIGN_OR_RETURN(const std::string_view answer, FindField(members, i, name, "format"));
+    const Status is_list = Conversation::FromJson(answer, "").status();
+    if (!is_list.ok()) return is_list.WithContext(Place(i) + ": the field \"" + name + "\"");
+    // The messages of both, one list after the other.
+    messages.assign(prompt.substr(0, prompt.rfind(']'))).append(",");
+    messages.append(answer.substr(answer.find('[') + 1));
+    return OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(read("chosen", out.storage));
+  out.text = out.storage;
+  return read("rejected", out.rejected);
 }
 
 Status DocumentFile::ReadAlpaca(const std::vector<JsonMember>& members, size_t i,

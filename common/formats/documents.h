@@ -25,10 +25,13 @@ struct DocumentOptions {
 };
 
 /// What one document holds. For instruction tuning `text` is what is asked and `second` the answer;
-/// of chats they are the JSON of the messages and of the tools, "" for none.
+/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data they
+/// are either, with the chosen answer, and `rejected` stands for `second` or the messages.
 struct DocumentContent {
   std::string_view text;  ///< In the file or in `storage`.
   std::string second;     ///< Second text of a pair.
+  std::string rejected;   ///< Of preference data.
+  size_t prompt_messages = 0;  ///< Of preference data the messages before the answer; 0: texts.
   std::string label;      ///< A name, or a whole number in decimal.
   bool label_is_number = false;
   std::string storage;
@@ -65,7 +68,8 @@ class DocumentFile {
   /// neither a string, a boolean (false is 0, true 1) nor a whole number from 0. Fields that are
   /// not asked for may hold anything. Only JSON has pairs and labels. For instruction tuning the
   /// fields are those of the format: a conversation that Conversation::FromJson takes; prompt and
-  /// completion; instruction, input (which may be absent or empty) and output.
+  /// completion; instruction, input (which may be absent or empty) and output; prompt, chosen and
+  /// rejected, all of them strings or all lists of messages.
   Status Read(size_t i, DocumentContent& out) const;
 
   /// Leaves out the documents for which `removed` holds true.
@@ -88,6 +92,9 @@ class DocumentFile {
   Result<std::string> StringOf(std::string_view value, size_t i, const std::string& name) const;
   Status ReadChat(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   Status ReadAlpaca(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
+  Status ReadPreference(const std::vector<JsonMember>& members, size_t i,
+                        DocumentContent& out) const;
+  Status ReadTools(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   Status ReadLabel(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   void SplitLines(std::string_view text);
   Status SplitArray(std::string_view text, bool whole);

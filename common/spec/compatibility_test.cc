@@ -127,6 +127,12 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
+      {FeatureOf("preference"),
+       [](JobSpec& job) {
+         job.train.preference.method = "dpo";
+         job.data.format = "preference";
+         job.data.batching = "pad_dynamic";
+       }},
       {FeatureOf("averaging"), [](JobSpec& job) { job.train.averaging.kind = "ema"; }},
       {FeatureOf("pruning"), [](JobSpec& job) { job.train.pruning.method = "magnitude"; }},
       {FeatureOf("pruning", 0),

@@ -153,8 +153,9 @@ Status CheckInstructionData(const JobSpec& job) {
         "answered, not data.format " +
         data.format + "; hint: data.format chat, prompt_completion or alpaca");
   }
-  if (!data.chat_template.empty() && data.format != "chat") {
-    return InvalidError("data.chat_template is for data.format chat, not " + data.format);
+  if (!data.chat_template.empty() && data.format != "chat" && data.format != kPreferenceFormat) {
+    return InvalidError("data.chat_template is for data.format chat or preference, not " +
+                        data.format);
   }
   if (instruction && HeadOf(job.model) != "causal_lm") {
     return InvalidError("data.format " + data.format +

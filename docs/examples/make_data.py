@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the data of the examples beside it: topics.jsonl, shapes-*-ubyte.gz and questions.jsonl,
-whose answers are docstrings of Python's standard library (PSF licence; recorded with Python 3.11)."""
+"""Writes the data of the examples beside it: topics.jsonl, shapes-*-ubyte.gz, and questions.jsonl
+and preferences.jsonl, whose answers are docstrings of Python's standard library (PSF licence; recorded with Python 3.11)."""
 
 import gzip
 import importlib
@@ -87,7 +87,20 @@ def write_questions():
     (FOLDER / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def write_preferences(random_):
+    """To each of every other question its answer, and as the rejected one that of another question."""
+    lines = (FOLDER / "questions.jsonl").read_text().splitlines()
+    asked = [json.loads(line)["messages"] for line in lines][::2]
+    pairs = []
+    for number, (question, answer) in enumerate(asked):
+        other = asked[(number + random_.randrange(1, len(asked))) % len(asked)][1]
+        if other != answer:
+            pairs.append({"prompt": [question], "chosen": [answer], "rejected": [other]})
+    (FOLDER / "preferences.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+
+
 if __name__ == "__main__":
     write_questions()
+    write_preferences(random.Random(3))
     write_topics(random.Random(1))
     write_shapes(random.Random(2))

@@ -9,8 +9,8 @@ namespace weft::kernels {
 inline constexpr int32_t kIgnoreTarget = -1;
 
 /// Softmax cross-entropy of a chunk of logits and, in place, its gradient: afterwards
-/// logits[r, c] = grad_scale * (softmax(logits[r])[c] - [c == targets[r]]), zero for ignored rows
-/// and for the padded columns. The probabilities are never stored, fp32 logits never exist.
+/// logits[r, c] = grad_scale * gradient_weights[r] * (softmax(logits[r])[c] - [c == targets[r]]),
+/// zero for ignored rows and for the padded columns. The probabilities are never stored, fp32 logits never exist.
 /// A target outside the vocabulary is kInvalid on the CPU; on CUDA, where that would mean to wait
 /// for the device, it makes the loss of its row NaN and the gradient zero.
 struct CrossEntropyArgs {
@@ -23,6 +23,8 @@ struct CrossEntropyArgs {
   /// [rows] i32: the column of the largest logit, the first of equal ones; or none. Meant for few
   /// columns: read once more before the loss.
   TensorView predictions = {};
+  /// [rows] f32, or none: all 1. They change no loss.
+  TensorView gradient_weights = {};
 };
 
 /// Columns of logits that stand on one of several ranks, which have the others.
@@ -55,6 +57,7 @@ struct CrossEntropyOfPartsArgs {
   float grad_scale = 1.0f;
   bool write_gradient = true;
   TensorView losses;  ///< [rows] f32, the same on all ranks
+  TensorView gradient_weights = {};  ///< As above, the same on all ranks.
 };
 
 WEFT_DEVICE_OP(CrossEntropy, CrossEntropyArgs)

@@ -8,9 +8,14 @@
 namespace weft::kernels::testing {
 namespace {
 
+std::vector<double> ValuesOf(const TestTensor* tensor) {
+  return tensor != nullptr ? tensor->InitialValues() : std::vector<double>();
+}
+
 OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType dtype,
-                        bool gradient, double spread, CaseUse use) {
+                        bool gradient, double spread, CaseUse use, bool weighs = false) {
   std::string name = std::string(gradient ? "cross_entropy/" : "cross_entropy_loss/") +
+                     (weighs ? "weighed/" : "") +
                      std::to_string(rows) + "x" + std::to_string(columns) + "/" +
                      std::string(DTypeName(dtype)) + "/spread" +
                      std::to_string(static_cast<int>(spread));
@@ -20,6 +25,7 @@ OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType
             TestTensor& logits = run.Input(dtype, {rows, columns}, padding, spread);
             TestTensor& targets = run.tensors.emplace_back(DType::kI32, Shape{rows});
             targets.RandomIntegers(run.rng, kIgnoreTarget, vocabulary);
+            const TestTensor* weights = weighs ? &run.Input(DType::kF32, {rows}, 0, 2) : nullptr;
             TestTensor& losses =
                 run.Output("losses", DType::kF32, {rows}, 0, vocabulary, [=, &logits, &targets] {
                   return CrossEntropyLossRef(logits.InitialValues(), targets.InitialValues(),
@@ -28,15 +34,17 @@ OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType
             run.Check("logits", logits, vocabulary, [=, &logits, &targets] {
               if (!gradient) return logits.InitialValues();
               return CrossEntropyGradientRef(logits.InitialValues(), targets.InitialValues(),
-                                             columns, vocabulary, kScale);
+                                             columns, vocabulary, kScale, ValuesOf(weights));
             });
             run.run = [=, &logits, &targets, &losses](const Stream& stream) {
-              return CrossEntropy(stream, {.logits = logits.view(),
-                                           .targets = targets.view(),
-                                           .vocabulary = vocabulary,
-                                           .grad_scale = kScale,
-                                           .write_gradient = gradient,
-                                           .losses = losses.view()});
+              return CrossEntropy(
+                  stream, {.logits = logits.view(),
+                           .targets = targets.view(),
+                           .vocabulary = vocabulary,
+                           .grad_scale = kScale,
+                           .write_gradient = gradient,
+                           .losses = losses.view(),
+                           .gradient_weights = weighs ? weights->view() : TensorView()});
             };
             run.bytes = static_cast<double>(logits.view().Bytes()) * (gradient ? 2 : 1);
           }};
@@ -59,10 +67,12 @@ struct Parts {
 
 // Every rank measures, then every rank computes its own columns: against the operation on all
 // columns side by side.
-OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient) {
+OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient,
+                               bool weighs = false) {
   std::string name = std::string("cross_entropy_of_parts/") + std::to_string(parts.rows) + "x" +
                      std::to_string(parts.columns) + "x" + std::to_string(parts.ranks) +
-                     (gradient ? "/gradient/" : "/loss/") + std::string(DTypeName(dtype));
+                     (gradient ? "/gradient/" : "/loss/") + (weighs ? "weighed/" : "") +
+                     std::string(DTypeName(dtype));
   constexpr float kScale = 0.25f;
   return {
       name, CaseUse::kTest, [=](OpRun& run) {
@@ -73,6 +83,7 @@ OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient) {
         }
         TestTensor& targets = run.tensors.emplace_back(DType::kI32, Shape{rows});
         targets.RandomIntegers(run.rng, kIgnoreTarget, vocabulary);
+        const TestTensor* weights = weighs ? &run.Input(DType::kF32, {rows}, 0, 2) : nullptr;
         const auto whole = [=] {
           std::vector<double> all(static_cast<size_t>(rows * vocabulary));
           for (int64_t rank = 0; rank < parts.ranks; ++rank) {
@@ -98,7 +109,8 @@ OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient) {
             std::vector<double> values = logits[rank]->InitialValues();
             if (!gradient) return values;
             const std::vector<double> all = CrossEntropyGradientRef(
-                whole(), targets.InitialValues(), vocabulary, vocabulary, kScale);
+                whole(), targets.InitialValues(), vocabulary, vocabulary, kScale,
+                ValuesOf(weights));
             const LogitsPart part = parts.Of(rank);
             for (int64_t i = 0; i < rows * parts.columns; ++i) {
               const int64_t r = i / parts.columns, c = i % parts.columns;
@@ -124,7 +136,10 @@ OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient) {
                                                               .found = found.view(),
                                                               .grad_scale = kScale,
                                                               .write_gradient = gradient,
-                                                              .losses = losses[rank]->view()}));
+                                                              .losses = losses[rank]->view(),
+                                                              .gradient_weights =
+                                                                  weighs ? weights->view()
+                                                                         : TensorView()}));
           }
           return OkStatus();
         };
@@ -141,7 +156,9 @@ std::vector<OpCase> CrossEntropyCases() {
       cases.push_back(CrossEntropyCase(9, 67, 61, dtype, gradient, 1, CaseUse::kTest));
       cases.push_back(CrossEntropyCase(5, 1024, 1000, dtype, gradient, 90, CaseUse::kTest));
     }
+    cases.push_back(CrossEntropyCase(9, 67, 61, dtype, true, 1, CaseUse::kTest, true));
     cases.push_back(CrossEntropyOfPartsCase({9, 67, 3, 6}, dtype, true));
+    cases.push_back(CrossEntropyOfPartsCase({9, 67, 3, 6}, dtype, true, true));
     cases.push_back(CrossEntropyOfPartsCase({5, 33, 2, 0}, dtype, false));
     cases.push_back(CrossEntropyCase(2048, 8192, 8192, dtype, true, 4, CaseUse::kSpeed));
     cases.push_back(CrossEntropyCase(256, 50304, 50257, dtype, true, 4, CaseUse::kSpeed));

@@ -24,6 +24,10 @@ void CheckPart(ArgumentCheck& check, const TensorView& logits, const TensorView&
                 " columns of logits of a vocabulary of " + std::to_string(part.vocabulary));
 }
 
+void CheckWeights(ArgumentCheck& check, const TensorView& weights, int64_t rows) {
+  if (weights) check.ContiguousTensor("gradient_weights", weights, Shape{rows}, {DType::kF32});
+}
+
 }  // namespace
 
 Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
@@ -40,6 +44,7 @@ Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
   if (args.predictions) {
     check.ContiguousTensor("predictions", args.predictions, Shape{rows}, {DType::kI32});
   }
+  CheckWeights(check, args.gradient_weights, rows);
   return check.status();
 }
 
@@ -59,6 +64,7 @@ Status CheckCrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsA
                 args.found.shape[0] % kLogitsPartNumbers == 0,
             "found is of whole ranks")
       .ContiguousTensor("losses", args.losses, Shape{args.logits.shape[0]}, {DType::kF32});
+  CheckWeights(check, args.gradient_weights, args.logits.shape[0]);
   return check.status();
 }
 

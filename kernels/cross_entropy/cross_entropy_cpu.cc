@@ -45,6 +45,11 @@ FoundRow Merge(const TensorView& found, int64_t row) {
   return merged;
 }
 
+/// grad_scale times the weight of the row.
+float ScaleOf(float grad_scale, const TensorView& weights, int64_t row) {
+  return weights ? grad_scale * weights.As<float>()[row] : grad_scale;
+}
+
 template <class T>
 int32_t Largest(const T* logits, int64_t count) {
   int32_t best = 0;
@@ -72,7 +77,8 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
         T* at = logits.As<T>() + r * logits.row_stride;
         if (args.predictions) args.predictions.As<int32_t>()[r] = Largest(at, args.vocabulary);
         if (targets[r] != kIgnoreTarget) {
-          losses[r] = row.run(at, columns, args.vocabulary, targets[r], args.grad_scale.Get(),
+          losses[r] = row.run(at, columns, args.vocabulary, targets[r],
+                              ScaleOf(args.grad_scale.Get(), args.gradient_weights, r),
                               exponentials);
         } else {
           losses[r] = 0;
@@ -133,11 +139,12 @@ Status CrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& 
         if (!args.write_gradient) continue;
         const int64_t column = targets[r] - part.first;
         const bool here = column >= 0 && column < part.columns;
-        row.softmax(at, columns, part.columns, found.largest, args.grad_scale / found.sum);
+        const float grad_scale = ScaleOf(args.grad_scale, args.gradient_weights, r);
+        row.softmax(at, columns, part.columns, found.largest, grad_scale / found.sum);
         if (!here) continue;
         // Once more for this one, so that it is rounded once.
         const float share = std::exp(found.at_target - found.largest) / found.sum;
-        at[column] = FromFloat<T>(args.grad_scale * (share - 1.0f));
+        at[column] = FromFloat<T>(grad_scale * (share - 1.0f));
       }
     });
   });

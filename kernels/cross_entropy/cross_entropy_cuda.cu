@@ -21,6 +21,7 @@ struct Rows {
   int columns;
   int vocabulary;
   StepValue<float> grad_scale;
+  const float* gradient_weights;  ///< or nullptr
   bool write_gradient;
   float* losses;
   int32_t* predictions;  ///< or nullptr
@@ -137,7 +138,8 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
     }
   }
   if (!a.write_gradient) return;
-  const float grad_scale = a.grad_scale.Get();
+  const float grad_scale =
+      a.grad_scale.Get() * (a.gradient_weights != nullptr ? a.gradient_weights[row] : 1.0f);
   const float factor = inside ? grad_scale / all.sum : 0.0f;
   const auto gradient = [&](float logit, int column) {
     if (!inside || column >= a.vocabulary) return 0.0f;
@@ -170,6 +172,7 @@ struct PartRows {
   int64_t rows;
   int ranks;
   float grad_scale;
+  const float* gradient_weights;  ///< or nullptr
   bool write_gradient;
   float* losses;
 };
@@ -235,11 +238,13 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyOfPartsKernel(PartRows<T
     a.losses[row] = inside ? logf(sum) + (max - at_target) : target == kIgnoreTarget ? 0.0f : NAN;
   }
   if (!a.write_gradient) return;
-  const float factor = inside ? a.grad_scale / sum : 0.0f;
+  const float grad_scale =
+      a.grad_scale * (a.gradient_weights != nullptr ? a.gradient_weights[row] : 1.0f);
+  const float factor = inside ? grad_scale / sum : 0.0f;
   const auto gradient = [&](float logit, int c) {
     if (!inside || c >= a.vocabulary) return 0.0f;
     const float p = Exp(logit - max) * factor;
-    return c == column ? p - a.grad_scale : p;
+    return c == column ? p - grad_scale : p;
   };
   for (int c = thread * kCount; c < a.columns; c += kThreads * kCount) {
     if (c + kCount <= a.columns) {
@@ -268,8 +273,13 @@ PartRows<T> RowsOf(const TensorView& logits, const TensorView& targets, const Lo
           .rows = logits.shape[0],
           .ranks = static_cast<int>(found.shape[0] / kLogitsPartNumbers),
           .grad_scale = 0,
+          .gradient_weights = nullptr,
           .write_gradient = false,
           .losses = nullptr};
+}
+
+const float* WeightsOf(const TensorView& weights) {
+  return weights ? weights.As<float>() : nullptr;
 }
 
 template <class T>
@@ -290,6 +300,7 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
         .columns = static_cast<int>(logits.shape[1]),
         .vocabulary = static_cast<int>(args.vocabulary),
         .grad_scale = args.grad_scale,
+        .gradient_weights = WeightsOf(args.gradient_weights),
         .write_gradient = args.write_gradient,
         .losses = args.losses.As<float>(),
         .predictions = args.predictions ? args.predictions.As<int32_t>() : nullptr,
@@ -317,6 +328,7 @@ Status CrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& 
   return WithFloatType(args.logits.dtype, [&]<class T>() {
     PartRows<T> rows = RowsOf<T>(args.logits, args.targets, args.part, args.found);
     rows.grad_scale = args.grad_scale;
+    rows.gradient_weights = WeightsOf(args.gradient_weights);
     rows.write_gradient = args.write_gradient;
     rows.losses = args.losses.As<float>();
     return Launch(

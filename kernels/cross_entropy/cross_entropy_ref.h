@@ -30,16 +30,18 @@ inline std::vector<double> CrossEntropyLossRef(std::span<const double> logits,
   return losses;
 }
 
-/// d(scale * sum of losses) / d logits.
+/// d(scale * sum of losses) / d logits, row r times weights[r] where there are weights.
 inline std::vector<double> CrossEntropyGradientRef(std::span<const double> logits,
                                                    std::span<const double> targets, int64_t columns,
-                                                   int64_t vocabulary, double scale) {
+                                                   int64_t vocabulary, double scale,
+                                                   std::span<const double> weights = {}) {
   std::vector<double> gradient(logits.size());
   for (size_t r = 0; r < targets.size(); ++r) {
     if (targets[r] < 0) continue;
     auto p = SoftmaxRef(logits.subspan(r * columns, columns), vocabulary);
     p[static_cast<size_t>(targets[r])] -= 1;
-    for (int64_t c = 0; c < vocabulary; ++c) gradient[r * columns + c] = scale * p[c];
+    const double of_row = weights.empty() ? scale : scale * weights[r];
+    for (int64_t c = 0; c < vocabulary; ++c) gradient[r * columns + c] = of_row * p[c];
   }
   return gradient;
 }

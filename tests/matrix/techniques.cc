@@ -264,6 +264,15 @@ Choice StructuredPruning() {
           }};
 }
 
+/// On pairs that are made up.
+Choice Dpo() {
+  return {"dpo", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.preference.method = "dpo";
+            job.data.format = "preference";
+            job.data.batching = "pad_fixed";
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -382,6 +391,7 @@ std::vector<Axis> MakeAxes() {
        Pruning("synflow", "global"),
        LotteryTicket()},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
+      {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},

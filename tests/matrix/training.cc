@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "common/env.h"
+#include "common/spec/instruction_data.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
 #include "worker/engine/comm/hash_store.h"
@@ -60,8 +61,15 @@ class Listener : public trainer::Reporter {
 trainer::TrainingData MadeUpData(const AttemptSpec& spec) {
   const JobSpec& job = spec.job;
   trainer::TrainingData data;
-  data.train = trainer::OwnChunks(
-      std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job)), spec);
+  constexpr int64_t kPairs = 10;
+  std::unique_ptr<engine::BatchSource> source;
+  if (job.data.format == kPreferenceFormat) {
+    source = std::make_unique<engine::RandomPairs>(job.model.vocab_size, SequenceLength(job),
+                                                   kPairs, job.train.global_batch);
+  } else {
+    source = std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job));
+  }
+  data.train = trainer::OwnChunks(std::move(source), spec);
   data.vocab_size = job.model.vocab_size;
   data.fingerprint = "made up";
   return data;

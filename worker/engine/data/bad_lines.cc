@@ -15,7 +15,8 @@ Status Check(const DocumentFile& file, size_t i, const InstructionEncoder* instr
   WEFT_RETURN_IF_ERROR(file.Read(i, content));
   if (instruction == nullptr) return OkStatus();
   std::vector<int32_t> tokens, answers;
-  return instruction->Encode(content, tokens, answers).WithContext(file.Place(i));
+  std::vector<size_t> ends;
+  return instruction->Encode(content, tokens, answers, ends).WithContext(file.Place(i));
 }
 
 /// For each document whether it cannot be used.

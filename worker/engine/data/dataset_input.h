@@ -27,6 +27,9 @@ class DatasetInput {
 
   /// A border of documents may be moved into one when none is near.
   virtual bool may_cut_documents() const = 0;
+
+  /// So many successive documents are on the same side of that border.
+  virtual int64_t documents_together() const { return 1; }
 };
 
 /// Opens the files that the job names, in the form it says or they show. kInvalid or kNotFound when

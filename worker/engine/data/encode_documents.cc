@@ -90,15 +90,17 @@ class Encoder {
     for (size_t i = item.first; i < item.last; ++i) {
       result.status = WithBadLineHint(documents_[i].file->Read(documents_[i].index, content));
       if (!result.status.ok()) return result;
-      if (content.text.empty() && content.second.empty() && !options_.keep_empty) continue;
+      const bool is_empty =
+          content.text.empty() && content.second.empty() && content.rejected.empty();
+      if (is_empty && !options_.keep_empty) continue;
       if (options_.instruction != nullptr) {
         result.spelled.count += spelled_.Count(content.text, result.spelled.example) +
                                 spelled_.Count(content.second, result.spelled.example);
-        result.status =
-            WithBadLineHint(options_.instruction->Encode(content, tokens, result.answers)
-                                .WithContext(documents_[i].file->Place(documents_[i].index)));
+        result.spelled.count += spelled_.Count(content.rejected, result.spelled.example);
+        result.status = WithBadLineHint(
+            options_.instruction->Encode(content, tokens, result.answers, result.ends)
+                .WithContext(documents_[i].file->Place(documents_[i].index)));
         if (!result.status.ok()) return result;
-        result.ends.push_back(tokens.size());
         continue;
       }
       if (item.begin == 0) add(form.begin);

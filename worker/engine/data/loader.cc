@@ -29,6 +29,11 @@ Status TokenLoader::Check() const {
         "pairs of texts need one document a sequence. hint: set data.batching to pad_dynamic, "
         "pad_uniform or pad_fixed");
   }
+  if (options_.preference_pairs && !padded()) {
+    return InvalidError(
+        "preference pairs need one answer a sequence. hint: set data.batching to pad_dynamic, "
+        "pad_uniform or pad_fixed");
+  }
   if (options_.objective == Objective::kClassification && span_.labels == nullptr) {
     return InvalidError("classification needs labels, which the data do not have");
   }
@@ -100,14 +105,27 @@ void TokenLoader::LeaveOutUnmaskable() {
 void TokenLoader::LeaveOutWithoutAnswers() {
   std::vector<uint64_t> kept;
   for (uint64_t row = 0; row < static_cast<uint64_t>(sequences_); ++row) {
-    Batch batch;
-    AppendRow(row, batch);
-    if (std::any_of(batch.targets.begin(), batch.targets.end(),
-                    [](int32_t target) { return target != kernels::kIgnoreTarget; })) {
-      kept.push_back(row);
-    }
+    if (HasTargets(row)) kept.push_back(row);
   }
   KeepRows(std::move(kept));
+}
+
+/// An answer that is cut away altogether, or its text of one token, has no row.
+void TokenLoader::LeaveOutIncompletePairs() {
+  std::vector<uint64_t> kept;
+  for (uint64_t row = 0; row + 1 < pieces_.size(); ++row) {
+    const uint64_t document = pieces_[row].document;
+    if (document % 2 != 0 || pieces_[row + 1].document != document + 1) continue;
+    if (HasTargets(row) && HasTargets(row + 1)) kept.insert(kept.end(), {row, row + 1});
+  }
+  KeepRows(std::move(kept));
+}
+
+bool TokenLoader::HasTargets(uint64_t row) const {
+  Batch batch;
+  AppendRow(row, batch);
+  return std::any_of(batch.targets.begin(), batch.targets.end(),
+                     [](int32_t target) { return target != kernels::kIgnoreTarget; });
 }
 
 /// Leaves out all rows but these, which are ascending.
@@ -125,14 +143,18 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   WEFT_RETURN_IF_ERROR(loader->Check());
   WEFT_RETURN_IF_ERROR(loader->Divide());
   if (options.objective == Objective::kMasked) loader->LeaveOutUnmaskable();
-  if (loader->span_.answers != nullptr) loader->LeaveOutWithoutAnswers();
+  if (options.preference_pairs) {
+    loader->LeaveOutIncompletePairs();
+  } else if (loader->span_.answers != nullptr) {
+    loader->LeaveOutWithoutAnswers();
+  }
   if (loader->sequences_ == 0 && loader->rows_left_out_ > 0) {
     const std::string all = "all " + std::to_string(loader->rows_left_out_);
     if (loader->span_.answers != nullptr) {
       return InvalidError(all +
                           " sequences of the data hold no token of an answer, and nothing is "
-                          "left to predict. hint: raise train.sequence_length, or set "
-                          "data.loss_on to all");
+                          "left to predict. hint: raise train.sequence_length" +
+                          (options.preference_pairs ? "" : ", or set data.loss_on to all"));
     }
     return InvalidError(
         all +
@@ -146,15 +168,17 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
                         "sequence_length");
   }
   const auto size = static_cast<uint64_t>(loader->sequences_);
+  const uint64_t together = options.preference_pairs ? 2 : 1;
   if (options.batching == Batching::kPadUniform && options.shuffle) {
     std::vector<uint32_t> lengths;
-    for (uint64_t s = 0; s < size; ++s) {
-      lengths.push_back(static_cast<uint32_t>(loader->RowLength(s)));
+    for (uint64_t s = 0; s < size; s += together) {
+      const int64_t longest = std::max(loader->RowLength(s), loader->RowLength(s + together - 1));
+      lengths.push_back(static_cast<uint32_t>(longest));
     }
-    loader->order_ = SequenceOrder::ByLength(std::move(lengths), options.seed,
-                                             static_cast<uint64_t>(options.global_batch));
+    loader->order_ = SequenceOrder::ByLength(
+        std::move(lengths), options.seed, static_cast<uint64_t>(options.global_batch) / together);
   } else {
-    loader->order_ = SequenceOrder(size, options.seed, options.shuffle);
+    loader->order_ = SequenceOrder(size / together, options.seed, options.shuffle);
   }
   if (options.objective == Objective::kMasked) {
     loader->masker_.emplace(options.masking, options.vocabulary, options.seed);
@@ -162,9 +186,16 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   return loader;
 }
 
+/// Sequence `number` of the endless run; the order is of pairs where there are pairs.
+DrawnSequence TokenLoader::Drawn(uint64_t number) const {
+  if (!options_.preference_pairs) return order_->At(number);
+  const DrawnSequence pair = order_->At(number / 2);
+  return {2 * pair.index + number % 2, pair.epoch};
+}
+
 DrawnSequence TokenLoader::SequenceAt(int64_t step, int64_t sequence) const {
   const int64_t first = options_.shuffle ? step * options_.global_batch : 0;
-  return order_->At(static_cast<uint64_t>(first + sequence));
+  return Drawn(static_cast<uint64_t>(first + sequence));
 }
 
 int64_t TokenLoader::RowLength(uint64_t sequence) const {
@@ -192,7 +223,7 @@ PaddingCount TokenLoader::CountPadding(int64_t micro_batch) const {
     int64_t longest = 0;
     int64_t real = 0;
     for (int64_t s = first; s < first + rows; ++s) {
-      const int64_t length = RowLength(order_->At(static_cast<uint64_t>(s)).index);
+      const int64_t length = RowLength(Drawn(static_cast<uint64_t>(s)).index);
       longest = std::max(longest, length);
       real += length;
     }
@@ -213,6 +244,9 @@ Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
     drawn.push_back(SequenceAt(step, first_sequence + s));
     const int64_t length = RowLength(drawn.back().index);
     batch.lengths.push_back(static_cast<int32_t>(length));
+    if (options_.preference_pairs) {
+      batch.sequence_indices.push_back(static_cast<int32_t>(drawn.back().index));
+    }
     longest = std::max(longest, length);
   }
   batch.sequences = count;
@@ -233,6 +267,8 @@ Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
   batch.sequence_starts.push_back(static_cast<int32_t>(size));
   if (options_.objective == Objective::kClassification) {
     batch.targets.clear();
+    batch.target_count = count;
+  } else if (options_.preference_pairs) {
     batch.target_count = count;
   } else {
     batch.target_count =

@@ -38,6 +38,7 @@ struct LoaderOptions {
       1;  ///< Padded micro-batches are rounded up to this, but not past length.
   Objective objective = Objective::kCausal;
   bool shorten_documents = false;  ///< Packed or padded, one that is too long loses its end.
+  bool preference_pairs = false;   ///< Two documents each are a prompt with two answers.
   SequenceForm form = {};
   MaskingSpec masking = {};  ///< For kMasked, with the next.
   MaskingVocabulary vocabulary = {};
@@ -71,6 +72,9 @@ struct PaddingCount {
 ///
 /// Of a span with answers, only their tokens are targets.
 ///
+/// The two rows of a preference pair follow each other, and what the loss counts are whole rows
+/// (Batch::sequence_indices); one that has no answer token takes the other with it.
+///
 /// A row that has nothing to predict is left out, for a micro-batch of such rows would have no
 /// loss: masked, one of special tokens alone (unknown ones among them); of a span with answers, one
 /// without any.
@@ -96,6 +100,8 @@ class TokenLoader : public BatchSource {
   Status Divide();
   void LeaveOutUnmaskable();
   void LeaveOutWithoutAnswers();
+  void LeaveOutIncompletePairs();
+  bool HasTargets(uint64_t row) const;
   void KeepRows(std::vector<uint64_t> kept);
   void AppendRow(uint64_t row, Batch& batch) const;
   int32_t TargetAt(uint64_t token) const;
@@ -105,6 +111,7 @@ class TokenLoader : public BatchSource {
   bool padded() const { return options_.batching >= Batching::kPadFixed; }
   int64_t RowLength(uint64_t sequence) const;
   int64_t BatchLength(int64_t longest) const;
+  DrawnSequence Drawn(uint64_t number) const;
   DrawnSequence SequenceAt(int64_t step, int64_t sequence) const;
   void AppendStream(uint64_t row, Batch& batch) const;
   void AppendPacked(uint64_t row, Batch& batch) const;

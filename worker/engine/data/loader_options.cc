@@ -36,6 +36,7 @@ LoaderOptions TrainLoaderOptions(const JobSpec& job, const DatasetInfo& info) {
   options.length_multiple = kPaddedLengthMultiple;
   options.objective = ObjectiveOf(job.model);
   options.shorten_documents = IsInstructionFormat(job.data.format);
+  options.preference_pairs = job.data.format == kPreferenceFormat;
   options.form = info.form;
   options.masking = job.data.masking;
   options.vocabulary.mask_token = static_cast<int32_t>(info.mask);

@@ -25,20 +25,28 @@ std::string KeyOf(const JobSpec& job, const DatasetInput& input) {
   return HashHex(std::as_bytes(std::span(text)));
 }
 
+/// The starts of every `together` documents, and the end.
+std::vector<uint64_t> StartsOfGroups(const TokenShard& shard, int64_t together) {
+  std::vector<uint64_t> starts;
+  const std::span<const uint64_t> all = shard.document_starts();
+  for (size_t d = 0; d < all.size(); d += static_cast<size_t>(together)) starts.push_back(all[d]);
+  return starts;
+}
+
 /// Where the training tokens end and those held out begin: at a border of documents if one is near,
 /// or always.
-uint64_t SplitPoint(const TokenShard& shard, double fraction, bool may_cut_documents) {
+uint64_t SplitPoint(const TokenShard& shard, double fraction, const DatasetInput& input) {
   const auto size = static_cast<double>(shard.size());
   const double held_out = std::floor(size * fraction);
   const uint64_t exact = shard.size() - static_cast<uint64_t>(held_out);
   if (held_out == 0) return exact;
-  std::span<const uint64_t> starts = shard.document_starts();
+  const std::vector<uint64_t> starts = StartsOfGroups(shard, input.documents_together());
   auto after = std::lower_bound(starts.begin(), starts.end(), exact);
   uint64_t nearest = *after;
   if (after != starts.begin() && exact - *std::prev(after) <= *after - exact) {
     nearest = *std::prev(after);
   }
-  if (!may_cut_documents) {
+  if (!input.may_cut_documents()) {
     // Something is left on both sides as long as there are two documents.
     const size_t inner = starts.size() > 2 ? 1 : 0;
     return std::clamp(nearest, starts[inner], starts[starts.size() - 1 - inner]);
@@ -113,8 +121,7 @@ Status Fill(Env& env, const std::string& folder, const JobSpec& job, DatasetInpu
     WEFT_ASSIGN_OR_RETURN(held, OpenWhole(env, folder, "validation", info));
   } else {
     held = trained;
-    trained.count =
-        SplitPoint(*trained.shard, job.data.validation_fraction, input.may_cut_documents());
+    trained.count = SplitPoint(*trained.shard, job.data.validation_fraction, input);
     held.first = trained.count;
     held.count -= trained.count;
   }

@@ -40,7 +40,8 @@ class TextInput : public DatasetInput {
       WEFT_ASSIGN_OR_RETURN(input->tokenizer_, Tokenizer::Load(env, job.data.tokenizer.path));
       WEFT_RETURN_IF_ERROR(input->CheckTokenizer(job.data.tokenizer.path));
     }
-    if (job.data.format == "chat") {
+    WEFT_ASSIGN_OR_RETURN(input->instruction_form_, input->FindInstructionForm());
+    if (input->instruction_form_.conversations) {
       const std::string of_tokenizer =
           input->tokenizer_ ? input->tokenizer_->config().chat_template : "";
       WEFT_ASSIGN_OR_RETURN(input->chat_template_,
@@ -85,6 +86,8 @@ class TextInput : public DatasetInput {
     return objective_ != Objective::kClassification && !is_instruction();
   }
 
+  int64_t documents_together() const override { return instruction_form_.pairs ? 2 : 1; }
+
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
     if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, nullptr, info));
     return WriteDocuments(env, folder, threads, info);
@@ -103,16 +106,33 @@ class TextInput : public DatasetInput {
         skip_bad_lines_(job.data.bad_lines == "skip"),
         special_(job.data.special_tokens == "parse" ? SpecialTokens::kAsTokens
                                                     : SpecialTokens::kAsText),
-        answers_alone_(job.data.loss_on == "completions") {}
+        answers_alone_(job.data.loss_on == "completions" ||
+                       job.data.format == kPreferenceFormat) {}
 
   bool is_instruction() const { return IsInstructionFormat(options_.format); }
+
+  /// Of preference data the first line that can be read says whether there are conversations.
+  Result<InstructionForm> FindInstructionForm() const {
+    InstructionForm form{.conversations = options_.format == "chat",
+                         .pairs = options_.format == kPreferenceFormat};
+    if (!form.pairs) return form;
+    DocumentContent content;
+    for (const DocumentPlace& place : Places(train_)) {
+      const Status read = WithBadLineHint(place.file->Read(place.index, content));
+      if (!read.ok() && !skip_bad_lines_) return read;
+      if (!read.ok()) continue;
+      form.conversations = content.prompt_messages > 0;
+      break;
+    }
+    return form;
+  }
 
   /// What is to be known of the tokenizer for instruction tuning; chats' templates become its own.
   Status PrepareInstruction() {
     if (!is_instruction()) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(
         InstructionEncoder encoder,
-        InstructionEncoder::Create(options_.format, chat_template_, *tokenizer_,
+        InstructionEncoder::Create(instruction_form_, chat_template_, *tokenizer_,
                                    {.special = special_, .finds_answers = answers_alone_}));
     WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> ends, encoder.EndTokens());
     if (!chat_template_.empty()) tokenizer_->SetChatTemplate(chat_template_, ends);
@@ -314,7 +334,8 @@ class TextInput : public DatasetInput {
   bool skip_bad_lines_;
   SpecialTokens special_;
   bool answers_alone_;         ///< The loss counts these alone.
-  std::string chat_template_;  ///< Of chats.
+  InstructionForm instruction_form_;  ///< For instruction tuning.
+  std::string chat_template_;         ///< Of conversations.
   std::vector<std::string> classes_of_model_;
   std::vector<DocumentFile> train_;
   std::vector<DocumentFile> validation_;

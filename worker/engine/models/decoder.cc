@@ -109,6 +109,10 @@ void SetAuxiliaryScale(Tape& tape, const TokenBatch& batch,
   tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
 }
 
+HeadTargets HeadTargetsOf(const TokenBatch& batch) {
+  return {batch.targets, batch.gradient_weights, batch.losses};
+}
+
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
                                  int64_t in, int64_t out, DType compute) {
   if (!wanted) return std::nullopt;
@@ -304,7 +308,8 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
   // One tensor goes to the next stage: the sum, not its two terms.
   if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
   WEFT_ASSIGN_OR_RETURN(const Value hidden, ClassifierInput(context, tape, std::move(stream)));
-  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(
+      head_->Loss(context, tape, hidden, HeadTargetsOf(batch), gradient_scale, total));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true));
   return Value();
 }
@@ -313,7 +318,8 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   SetAuxiliaryScale(tape, batch, gradient_scale);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(
+      head_->Loss(context, tape, hidden, HeadTargetsOf(batch), gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 

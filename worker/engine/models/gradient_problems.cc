@@ -477,7 +477,7 @@ Problem HeadProblem(Sides& sides) {
   p.run = [=, scale = static_cast<float>(p.loss_scale)](
               Context& c, Tape& t, const std::vector<Value>& in) -> Result<std::vector<Value>> {
     BatchLoss loss;
-    WEFT_RETURN_IF_ERROR(head->Loss(c, t, in[0], Indices(c, targets), scale, &loss));
+    WEFT_RETURN_IF_ERROR(head->Loss(c, t, in[0], {Indices(c, targets), {}, {}}, scale, &loss));
     Matrix sum(1, 1);
     sum.values[0] = loss.sum;
     return std::vector<Value>{{NewTensor(c, sum), Value::kNoNode}};

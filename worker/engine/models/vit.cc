@@ -143,7 +143,8 @@ Status Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                  kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   if (!batch.labels) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, features, batch.labels, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(
+      head_.Loss(context, tape, features, {batch.labels, {}, {}}, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 

@@ -44,12 +44,13 @@ Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntrop
                                                        .found = all,
                                                        .grad_scale = args.grad_scale.value,
                                                        .write_gradient = args.write_gradient,
-                                                       .losses = args.losses});
+                                                       .losses = args.losses,
+                                                       .gradient_weights = args.gradient_weights});
 }
 
 Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
-                            const Tensor& targets, kernels::StepValue<float> gradient_scale,
-                            BatchLoss* total) const {
+                            const HeadTargets& targets,
+                            kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
   const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
@@ -68,8 +69,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
 
   WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
                                                          {std::min(chunk, rows), columns}));
-  WEFT_ASSIGN_OR_RETURN(Tensor losses,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
+  Tensor losses = targets.losses;
+  if (!losses) {
+    WEFT_ASSIGN_OR_RETURN(losses,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
+  }
   Tensor predictions;
   if (counts_) {
     WEFT_ASSIGN_OR_RETURN(predictions,
@@ -110,9 +114,12 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
       ProfileScope loss(context.profiler, "head: cross entropy");
       WEFT_RETURN_IF_ERROR(
           CrossEntropy(context,
-                       {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
-                        differentiate, losses.Elements(begin, count),
-                        counts_ ? predictions.Elements(begin, count).view() : TensorView()},
+                       {logits, targets.classes.Elements(begin, count), vocabulary_,
+                        gradient_scale, differentiate, losses.Elements(begin, count),
+                        counts_ ? predictions.Elements(begin, count).view() : TensorView(),
+                        targets.gradient_weights
+                            ? targets.gradient_weights.Elements(begin, count).view()
+                            : TensorView()},
                        found));
     }
     if (dhidden) {
@@ -137,7 +144,7 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   return kernels::AddLosses(context.stream, {.losses = losses,
                                              .predictions = predictions,
-                                             .targets = targets,
+                                             .targets = targets.classes,
                                              .sum = &total->sum,
                                              .right = &total->right});
 }

@@ -15,6 +15,13 @@ struct BatchLoss {
   int64_t right = 0;  ///< Targets with the largest logit, where they are counted.
 };
 
+/// What a head is to predict, row by row.
+struct HeadTargets {
+  Tensor classes;           ///< [rows] i32, kernels::kIgnoreTarget where nothing is.
+  Tensor gradient_weights;  ///< [rows] f32 that gradients of logits are multiplied by; none: 1.
+  Tensor losses;            ///< [rows] f32 that gets the loss of each row; none: nobody wants them.
+};
+
 /// Logits and their softmax cross-entropy, over a vocabulary padded to whole tiles. The logits of
 /// all tokens never exist: chunk after chunk they are computed, overwritten by their gradient and,
 /// while in cache, multiplied into the gradients of the weight and of the input. Where the weight
@@ -36,9 +43,9 @@ class ClassifierHead {
         tensor_(ranks) {}
 
   /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's
-  /// device. When the tape records, the gradient of gradient_scale * sum is computed here, not in
-  /// the backward pass.
-  Status Loss(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
+  /// device. When the tape records, the gradient of gradient_scale * sum, weighed row by row, is
+  /// computed here, not in the backward pass.
+  Status Loss(Context& context, Tape& tape, const Value& hidden, const HeadTargets& targets,
               kernels::StepValue<float> gradient_scale, BatchLoss* total) const;
 
   /// [rows, padded vocabulary], compute type; columns from the vocabulary on mean nothing.

@@ -86,6 +86,7 @@ std::string Misfit(const Batch& batch) {
   if (!is(batch.positions.size(), count)) return "positions";
   if (!is_or_none(batch.token_types.size(), count)) return "token_types";
   if (!is_or_none(batch.labels.size(), rows)) return "labels";
+  if (!is_or_none(batch.sequence_indices.size(), rows)) return "sequence_indices";
   if (!is_or_none(batch.lengths.size(), rows) ||
       !std::all_of(batch.lengths.begin(), batch.lengths.end(),
                    [&](int32_t length) { return length >= 0 && length <= batch.length; })) {
@@ -161,6 +162,7 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
   out.starts_on_host = std::make_shared<const std::vector<int32_t>>(batch.sequence_starts);
   out.positions_on_host = std::make_shared<const std::vector<int32_t>>(batch.positions);
+  out.sequence_indices = batch.sequence_indices;
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.target_count = batch.target_count;

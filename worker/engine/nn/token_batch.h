@@ -37,16 +37,22 @@ struct TokenBatch {
   Tensor target_rows;      ///< [targets] i32, ascending indices of the positions with targets
   Tensor row_targets;      ///< [targets] i32, what is to be predicted there
   Tensor pixels;           ///< [sequences, channels * height * width] f32
+  /// Of causal language models, from whoever runs them: [count] f32 that the gradients of the loss
+  /// at each position are multiplied by, or none: 1.
+  Tensor gradient_weights;
+  /// Likewise: [count] f32 that gets the loss at each position, or none.
+  Tensor losses;
   Tensor first_rows;       ///< [sequences] i32, the first position of each; with labels
   Tensor other_rows;       ///< [count - sequences] i32, all others; with pixels
   /// What sequence_starts and positions hold, for the host.
   std::shared_ptr<const std::vector<int32_t>> starts_on_host;
   std::shared_ptr<const std::vector<int32_t>> positions_on_host;
+  std::vector<int32_t> sequence_indices;  ///< As Batch has them.
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
   int64_t count = 0;           ///< sequences * length
   int64_t real_tokens = 0;     ///< Of count those that are not padding.
-  int64_t target_count = 0;    ///< Targets that are not ignored.
+  int64_t target_count = 0;    ///< As Batch has it.
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
 

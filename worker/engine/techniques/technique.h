@@ -20,6 +20,7 @@
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
+#include "worker/engine/techniques/sequence_losses.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -52,6 +53,8 @@ struct TrainingParts {
   std::span<const UpdatedParameters> updated;
   bool shards_updates = false;  ///< Ranks update different parts (ZeRO).
   int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
+  int64_t train_sequences = 0;  ///< Of one pass over the training data.
+  int64_t validation_sequences = 0;  ///< That evaluations read; 0: there are none.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
   /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
@@ -64,6 +67,9 @@ struct TrainingParts {
   /// the parameters have: the gradients become those of the step, summed over the ranks, times
   /// `loss_scale`. All ranks ask for it, in BeforeStep alone.
   std::function<Status(double loss_scale)> compute_gradients;
+  /// The log-probability of each sequence of a part of the data, by its index, at the values that
+  /// the parameters have. All ranks ask for it, in JudgeSequences alone.
+  std::function<Result<std::vector<double>>(DataPart part)> score_sequences;
   /// The state of the optimizer, as in checkpoints; writing into the views changes it.
   std::function<std::vector<NamedTensor>()> optimizer_state;
   /// Says that BeforeStep has changed parameters.
@@ -157,6 +163,14 @@ class Technique {
   virtual Status OnFirstGradient(Context&, const TensorView&) { return OkStatus(); }
   /// The first micro-batch begins.
   virtual void OnFirstMicroBatch() {}
+
+  /// Whether the loss is that of JudgeSequences, in place of the mean of those at the targets.
+  virtual bool JudgesSequences() const { return false; }
+  /// Computes the losses of a batch, the same on all ranks. Its gradients are then computed, or it
+  /// is one of evaluation.
+  virtual Result<SequenceLosses> JudgeSequences(DataPart, const SequenceScores&) {
+    return SequenceLosses();
+  }
 
   /// Gradients are sums over micro-batches and ranks, with the loss scale, neither measured nor
   /// clipped. `state`: where parameters and gradients are.

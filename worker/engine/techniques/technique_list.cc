@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
+
 namespace weft::engine {
 
 TechniqueList::TechniqueList(std::span<const std::unique_ptr<Technique>> of_model,
@@ -60,6 +62,18 @@ Status TechniqueList::OnFirstGradient(Context& context, const TensorView& gradie
     WEFT_RETURN_IF_ERROR(technique->OnFirstGradient(context, gradient));
   }
   return OkStatus();
+}
+
+bool TechniqueList::JudgesSequences() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->JudgesSequences(); });
+}
+
+Result<SequenceLosses> TechniqueList::JudgeSequences(DataPart part, const SequenceScores& scores) {
+  const auto judge = std::find_if(all_.begin(), all_.end(),
+                                  [](const Technique* t) { return t->JudgesSequences(); });
+  WEFT_CHECK(judge != all_.end(), "no technique judges sequences");
+  return (*judge)->JudgeSequences(part, scores);
 }
 
 Status TechniqueList::OnGradients(Context& state, int64_t step) {

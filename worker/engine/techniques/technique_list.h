@@ -32,6 +32,9 @@ class TechniqueList {
   bool ObservesFirstGradients() const;
   void OnFirstMicroBatch();
   Status OnFirstGradient(Context& context, const TensorView& gradient);
+  bool JudgesSequences() const;
+  /// Of the one that does.
+  Result<SequenceLosses> JudgeSequences(DataPart part, const SequenceScores& scores);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
   bool KeepsSecondMoments(int64_t step) const;

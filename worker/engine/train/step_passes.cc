@@ -25,8 +25,13 @@ ParameterGradients GradientsOf(const TrainerParts& parts) {
 
 }  // namespace
 
-StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock)
-    : parts_(parts), techniques_(techniques), clock_(clock), gradients_(GradientsOf(parts)) {}
+StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
+                       SequencePasses* sequences)
+    : parts_(parts),
+      techniques_(techniques),
+      clock_(clock),
+      sequences_(sequences),
+      gradients_(GradientsOf(parts)) {}
 
 Status StepPasses::Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                        BatchLoss* total, PhaseSeconds& seconds) {
@@ -42,6 +47,11 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
   const ParameterSet& parameters = parts_.model->parameters();
   LinkStalls stalls(context.host, &seconds);
   GradientReducer* reducer = parts_.reducer;
+  if (techniques_->JudgesSequences()) {
+    WEFT_RETURN_IF_ERROR(sequences_->Weigh(batches, total, seconds));
+    WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
+    WEFT_ASSIGN_OR_RETURN(total, sequences_->IgnoredLoss());
+  }
   techniques_->OnFirstMicroBatch();
   const bool observed = techniques_->ObservesFirstGradients();
   gradients_.StartStep();

@@ -9,6 +9,7 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -21,7 +22,8 @@ namespace weft::engine {
 class StepPasses {
  public:
   /// All outlive this.
-  StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock);
+  StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
+             SequencePasses* sequences);
 
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and
   /// leaves the gradients of gradient_scale times the sum of the losses.
@@ -40,6 +42,7 @@ class StepPasses {
   TrainerParts parts_;
   TechniqueList* techniques_;
   StepClock* clock_;
+  SequencePasses* sequences_;
   ParameterGradients gradients_;
   int64_t peak_in_flight_ = 0;
 };

@@ -281,6 +281,7 @@ Result<EvaluationReport> Trainer::Evaluate() {
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   const auto evaluate = [this]() -> Result<EvaluationReport> {
     WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
+    if (techniques_.JudgesSequences()) return sequences_.Evaluate();
     return EvaluateLoss(parts_, ranks_, rounds_.get(),
                         {.sequences = job_.train.eval_sequences, .micro_batch = plan_.micro_batch});
   };

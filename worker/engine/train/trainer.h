@@ -15,6 +15,7 @@
 #include "worker/engine/train/device_weights.h"
 #include "worker/engine/train/local_rounds.h"
 #include "worker/engine/train/offloaded_updates.h"
+#include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_launcher.h"
@@ -154,6 +155,7 @@ class Trainer {
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   StepClock clock_;
+  SequencePasses sequences_;
   StepPasses passes_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;

@@ -154,7 +154,11 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       techniques_(parts.model->techniques(),
                   TrainingTechniques({.model = parts.model->spec(), .train = job_.train})),
       weights_(parts.context, parts.model, &techniques_),
-      passes_(parts, &techniques_, &clock_),
+      sequences_(parts, &ranks_, &techniques_,
+                 {.schedule = BatchSchedule(job_.train),
+                  .micro_batch = plan_.micro_batch,
+                  .eval_sequences = job_.train.eval_sequences}),
+      passes_(parts, &techniques_, &clock_, &sequences_),
       launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
@@ -220,6 +224,8 @@ Status Trainer::StartTechniques() {
       .updated = updaters_.updated(),
       .shards_updates = !ranks_.updated_parts().empty(),
       .data_ranks = ranks_.data_ranks(),
+      .train_sequences = parts_.train->Sequences(),
+      .validation_sequences = sequences_.evaluated_sequences(),
       .sum_scalars =
           [this](std::span<double> values) {
             PhaseSeconds seconds;
@@ -239,6 +245,7 @@ Status Trainer::StartTechniques() {
             return summed;
           },
       .compute_gradients = [this](double scale) { return ComputeGradients(scale); },
+      .score_sequences = [this](DataPart part) { return sequences_.Score(part); },
       .optimizer_state = [this] { return updaters_.StateTensors(); },
       .values_changed = [this] { weights_.Changed(Repack::kTrained); },
       .begin_anew = [this] { return BeginAnew(); }};
