@@ -8,7 +8,7 @@
 #include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/dropout.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

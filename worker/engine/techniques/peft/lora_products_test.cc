@@ -13,8 +13,8 @@
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/peft/matrices_testing.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft::engine {
 namespace {

@@ -17,7 +17,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 

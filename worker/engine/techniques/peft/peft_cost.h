@@ -6,7 +6,6 @@
 
 #include "common/model/parameter_list.h"
 #include "common/spec/model_spec.h"
-#include "common/status.h"
 
 namespace weft {
 
@@ -14,21 +13,6 @@ namespace weft {
 inline bool AsksForPeft(const ModelSpec& model) {
   return model.peft.method != "none";
 }
-
-/// Whether the method puts adapters besides weights of blocks.
-bool AdaptsWeights(const PeftSpec& spec);
-
-/// model.peft.target_modules, with the default of the family resolved; empty with a target_regex.
-std::vector<std::string> TargetModules(const ModelSpec& model);
-
-/// Whether model.peft has an adapter besides this weight of a block.
-bool IsTarget(const ModelSpec& model, const ParameterInfo& weight);
-
-/// Whether ia3 scales the inputs of the layer of this target, and not its results.
-bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight);
-
-/// Whether model.peft.modules_to_save names this parameter of the network.
-bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 
 /// The tensors of an adapter besides a weight "<layer>.weight" [out, in], a target:
 ///   lora  "<layer>.lora_A.weight" [rank, in], "<layer>.lora_B.weight" [out, rank] and with
@@ -43,15 +27,5 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 ///         "vera_A" and "vera_B"
 /// Hugging Face's peft library names them so, after "base_model.model.".
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight);
-
-/// Columns of the last factor of lora, loha, lokr, vera or miss besides a weight of this name.
-int64_t RankOf(const PeftSpec& spec, const std::string& weight);
-
-/// What the product of the factors of lora, loha or lokr is multiplied by, besides a weight of this
-/// name.
-double LoraScale(const PeftSpec& spec, const std::string& weight);
-
-/// kInvalid where something that model.peft names is not in `model`, whose sizes are resolved.
-Status CheckPeftNames(const ModelSpec& model);
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #include "worker/engine/techniques/peft/merged_values.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
 
 namespace weft::engine {
