@@ -57,6 +57,14 @@ std::vector<Method> Methods() {
          spec.target_modules = {"all-linear"};
          spec.init = "olora";
        }},
+      {"adalora",
+       [](PeftSpec& spec) {
+         spec.method = "adalora";
+         spec.rank = 8;
+         spec.target_modules = {"all-linear"};
+         spec.adalora.init_r = 4;
+         spec.adalora.target_r = 3;
+       }},
       {"loha",
        [](PeftSpec& spec) {
          spec.method = "loha";

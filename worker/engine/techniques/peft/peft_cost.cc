@@ -1,23 +1,19 @@
 #include "worker/engine/techniques/peft/peft_cost.h"
 
 #include <algorithm>
-#include <cmath>
-#include <initializer_list>
 #include <iterator>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "common/full_match.h"
-#include "common/glob.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_settings_cost.h"
@@ -44,7 +40,7 @@ const Feature kPeft = {
 
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
-  if (spec.method == "ia3" || spec.method == "miss" || MergesWeights(spec)) {
+  if (spec.method == "ia3" || spec.method == "miss" || IsAdaLora(spec) || MergesWeights(spec)) {
     return "method " + spec.method;
   }
   if (spec.method != "lora") return "";
@@ -75,11 +71,16 @@ const Feature kSettings[] = {
      .shown =
          [](const JobSpec& job) {
            return "model.peft.method " + job.model.peft.method + " (virtual tokens)";
-         }}};
+         }},
+    {.name = "ranks that move between layers",
+     .setting = "model.peft.method adalora",
+     .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
+const Feature& kAdaLora = kSettings[4];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -124,6 +125,14 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  const Refusal of_adalora[] = {
+      {&kAdaLora, &kZero, "scores need the whole gradient of a factor", "resources.zero_stage 0"},
+      {&kAdaLora, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
+      {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
+      {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
+  };
+  rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   return rows;
 }
 
@@ -171,6 +180,7 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
+    WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -256,6 +266,7 @@ class PeftCost : public TechniqueCost {
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
+    if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
   }
 
   int64_t MergedNumbers(const ModelSpec& model) const override {
@@ -267,7 +278,14 @@ class PeftCost : public TechniqueCost {
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
     constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
+    if (IsAdaLora(model.peft)) return kF32 * AdaLoraWorkspace(model);
     return MergesWeights(model.peft) ? 3 * kF32 * LargestMerged(model) : 0;
+  }
+
+  // Sensitivity and uncertainty of each number, in f32.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    const bool scored = IsAdaLora(job.model.peft) && parameter.adapter != AdapterSide::kNone;
+    return scored ? 8 * parameter.Elements() : 0;
   }
 };
 
@@ -300,6 +318,12 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
   const int64_t rank = RankOf(spec, weight.name);
   if (spec.method == "miss") {
     add("miss_block", {out, rank}, AdapterSide::kOutput, false);
+    return tensors;
+  }
+  if (spec.method == "adalora") {
+    add("lora_A", {rank, in}, AdapterSide::kInput, true);
+    add("lora_B", {out, rank}, AdapterSide::kOutput, false);
+    add("lora_E", {rank}, AdapterSide::kInput, false);
     return tensors;
   }
   add("lora_A.weight", {rank, in}, AdapterSide::kInput, true);

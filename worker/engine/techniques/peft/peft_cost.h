@@ -17,6 +17,7 @@ inline bool AsksForPeft(const ModelSpec& model) {
 /// The tensors of an adapter besides a weight "<layer>.weight" [out, in], a target:
 ///   lora  "<layer>.lora_A.weight" [rank, in], "<layer>.lora_B.weight" [out, rank] and with
 ///         use_dora "<layer>.lora_magnitude_vector" [out]
+///   adalora "<layer>.lora_A" [rank, in], "<layer>.lora_B" [out, rank], "<layer>.lora_E" [rank]
 ///   ia3   "<layer>.ia3_l" [out], or [in] where it scales inputs
 ///   miss  "<layer>.miss_block" [out, rank]
 ///   loha  "<layer>.hada_w1_a" [out, rank], "<layer>.hada_w1_b" [rank, in] and the same of w2

@@ -87,9 +87,14 @@ Status CheckSettings(const PeftSpec& spec) {
                                          spec.method + "; hint: model.peft.method " + method);
   };
   const PeftSpec unset;
+  WEFT_RETURN_IF_ERROR(only(spec.adalora != unset.adalora, "adalora", "adalora"));
+  if (spec.method == "adalora" && spec.rank != unset.rank) {
+    return InvalidError(
+        "model.peft.rank with method adalora, whose ranks change; hint: model.peft.adalora.init_r");
+  }
   WEFT_RETURN_IF_ERROR(only(spec.use_rslora, "use_rslora", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.use_dora, "use_dora", "lora"));
-  WEFT_RETURN_IF_ERROR(only(spec.dropout > 0, "dropout", "lora"));
+  WEFT_RETURN_IF_ERROR(only(spec.dropout > 0, "dropout", "lora", {"adalora"}));
   WEFT_RETURN_IF_ERROR(only(spec.init != "default", "init", "lora"));
   WEFT_RETURN_IF_ERROR(only(spec.loraplus_lr_ratio != 1, "loraplus_lr_ratio", "lora"));
   WEFT_RETURN_IF_ERROR(

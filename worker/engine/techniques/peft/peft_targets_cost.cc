@@ -83,11 +83,13 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter) {
 }
 
 int64_t RankOf(const PeftSpec& spec, const std::string& weight) {
+  if (spec.method == "adalora") return spec.adalora.init_r;
   return ByPattern(spec.rank_pattern, weight, spec.rank);
 }
 
 double LoraScale(const PeftSpec& spec, const std::string& weight) {
   const auto rank = static_cast<double>(RankOf(spec, weight));
+  if (spec.method == "adalora") return (spec.alpha > 0 ? spec.alpha : rank) / (rank + 1e-5);
   return ByPattern(spec.alpha_pattern, weight, spec.alpha) /
          (spec.use_rslora ? std::sqrt(rank) : rank);
 }

@@ -29,8 +29,8 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 /// name.
 int64_t RankOf(const PeftSpec& spec, const std::string& weight);
 
-/// What the product of the factors of lora, adalora, loha or lokr is multiplied by, besides a weight
-/// of this name.
+/// What the product of the factors of lora, adalora, loha or lokr is multiplied by, besides a
+/// weight of this name.
 double LoraScale(const PeftSpec& spec, const std::string& weight);
 
 /// The name of the layer of a weight.

@@ -17,13 +17,11 @@
 
 namespace weft::engine {
 
-namespace {
-
 /// The rows of a trained table, in order.
-class Table {
+class VirtualTokenTable {
  public:
-  Table(ParameterSet* parameters, const std::string& name, int64_t rows, int64_t columns,
-        ParameterRole role, DType compute)
+  VirtualTokenTable(ParameterSet* parameters, const std::string& name, int64_t rows,
+                    int64_t columns, ParameterRole role, DType compute)
       : rows_(rows),
         embedding_(parameters, parameters->Register(name, {rows, columns}, role), -1, compute) {}
 
@@ -48,6 +46,8 @@ class Table {
   Tensor indices_;  ///< [rows] i32
 };
 
+namespace {
+
 Linear NewLinear(ParameterSet* parameters, const std::string& name, int64_t out, int64_t in,
                  DType compute) {
   return {parameters, {{{name, out, ParameterRole::kEmbeddingProjection}}, in, true}, compute};
@@ -55,7 +55,7 @@ Linear NewLinear(ParameterSet* parameters, const std::string& name, int64_t out,
 
 class TrainedRows : public VirtualTokens {
  public:
-  explicit TrainedRows(Table table) : table_(std::move(table)) {}
+  explicit TrainedRows(VirtualTokenTable table) : table_(std::move(table)) {}
 
   int64_t count() const override { return table_.rows(); }
   Status Pack(Context& context, Repack) override { return table_.Pack(context); }
@@ -64,7 +64,7 @@ class TrainedRows : public VirtualTokens {
   }
 
  private:
-  Table table_;
+  VirtualTokenTable table_;
 };
 
 /// Three layers with ReLUs between them.
@@ -97,7 +97,7 @@ class EncodedRows : public VirtualTokens {
   }
 
  private:
-  Table table_;
+  VirtualTokenTable table_;
   Linear first_;
   Linear second_;
   Linear third_;
@@ -128,7 +128,7 @@ class PrefixEncoder {
   }
 
  private:
-  Table table_;
+  VirtualTokenTable table_;
   Linear layer_;
 };
 
@@ -171,9 +171,9 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   if (!site.sub_layer) {
     grafts.SetFirstPosition(count);
     if (spec.method == "prompt") {
-      grafts.SetVirtualTokens(
-          std::make_unique<TrainedRows>(Table(parameters, "prompt_embeddings", count, site.width,
-                                              ParameterRole::kPositionEmbedding, compute)));
+      grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
+          VirtualTokenTable(parameters, "prompt_embeddings", count, site.width,
+                            ParameterRole::kPositionEmbedding, compute)));
     } else if (!prefix) {
       grafts.SetVirtualTokens(
           std::make_unique<EncodedRows>(parameters, encoder, count, site.width, inner, compute));
@@ -187,7 +187,7 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
           encoder_, NewLinear(parameters, name, 2 * kv, inner, compute)));
     } else {
       grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
-          Table(parameters, name, count, 2 * kv, ParameterRole::kValues, compute)));
+          VirtualTokenTable(parameters, name, count, 2 * kv, ParameterRole::kValues, compute)));
     }
   }
   for (int64_t i = first; i < parameters->size(); ++i) {
