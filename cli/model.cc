@@ -61,22 +61,35 @@ ExitCode Exported(const Session& session, const ExportOptions& options, int64_t 
   return ExitCode::kOk;
 }
 
+/// The network that the adapter of a trained model belongs to. Without a hash where it is no longer
+/// there.
+Result<AdapterOrigin> OriginOf(const TrainedModel& trained) {
+  const ModelSpec& spec = trained.model->spec();
+  AdapterOrigin origin{.base = spec.import_path, .steps = trained.steps};
+  Env& env = Env::Posix();
+  if (origin.base.empty() || !env.FileExists(JoinPath(origin.base, "config.json"))) return origin;
+  WEFT_ASSIGN_OR_RETURN(origin.base_sha256, HashOfBase(env, origin.base, spec));
+  return origin;
+}
+
 ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
-                         engine::Model& model) {
+                         const TrainedModel& trained) {
   if (options.dtype != "float32") {
     return Fail(session, InvalidError("adapters are written as float32; hint: --dtype float32"));
   }
+  const Result<AdapterOrigin> origin = OriginOf(trained);
+  if (!origin.ok()) return Fail(session, origin.status());
   const Status status =
-      engine::ExportAdapterWeights(Env::Posix(), options.output, model, model.spec().import_path);
+      engine::ExportAdapterWeights(Env::Posix(), options.output, *trained.model, *origin);
   if (!status.ok()) return Fail(session, status);
-  return Exported(session, options, ExportedNumbers(AdapterTensors(model.spec())),
+  return Exported(session, options, ExportedNumbers(AdapterTensors(trained.model->spec())),
                   "the format of peft");
 }
 
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
-  if (options.format == "peft") return ExportOfAdapter(session, options, *trained->model);
+  if (options.format == "peft") return ExportOfAdapter(session, options, *trained);
   weft::ExportOptions extras;
   extras.tokenizer = trained->tokenizer.get();
   extras.imported = trained->imported;

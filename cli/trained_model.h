@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@ struct TrainedModel {
   std::vector<std::string> classes;      ///< Names, as far as they are known.
   std::string preprocessor_json;         ///< As in weft::ExportOptions.
   UsageFiles imported;                   ///< As in weft::ExportOptions.
+  int64_t steps = 0;                     ///< Of the training; 0: not known.
   std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 

@@ -210,6 +210,8 @@ Status ResolveAdapter(Env& env, ModelSpec& model) {
   peft.import_path = folder;
   peft.dropout = model.peft.dropout;
   peft.loraplus_lr_ratio = model.peft.loraplus_lr_ratio;
+  const int64_t ranks = std::exchange(peft.adalora, model.peft.adalora).init_r;
+  peft.adalora.init_r = ranks;
   model.peft = std::move(peft);
   return OkStatus();
 }

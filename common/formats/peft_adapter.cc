@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/formats/huggingface_weights.h"
+#include "common/formats/peft_adalora.h"
 #include "common/formats/peft_config.h"
 #include "common/formats/peft_prompt.h"
 #include "common/formats/safetensors.h"
@@ -22,8 +23,9 @@ namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kWrapped = ".base_layer";  // what peft puts into names of adapted layers
-constexpr std::array<std::string_view, 18> kTensors = {
+constexpr std::array<std::string_view, 21> kTensors = {
     ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector",
+    ".lora_A",        ".lora_B",        ".lora_E",
     ".hada_w1_a",     ".hada_w1_b",     ".hada_w2_a",
     ".hada_w2_b",     ".lokr_w1",       ".lokr_w1_a",
     ".lokr_w1_b",     ".lokr_w2",       ".lokr_w2_a",
@@ -32,7 +34,6 @@ constexpr std::array<std::string_view, 18> kTensors = {
 /// Of tensors that all adapters share, instead of kPrefix.
 constexpr std::string_view kSharedPrefix = "base_model.";
 constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
-constexpr char kWeightsName[] = "adapter_model.safetensors";
 // Methods that peft lacks have folders of Weft's own, which peft cannot take for its own.
 constexpr char kOwnConfigName[] = "weft_adapter.json";
 constexpr char kOwnWeightsName[] = "weft_adapter.safetensors";
@@ -43,7 +44,7 @@ bool HasOwnFolder(const PeftSpec& spec) {
 }
 
 std::string WeightsName(const PeftSpec& spec) {
-  return HasOwnFolder(spec) ? kOwnWeightsName : kWeightsName;
+  return HasOwnFolder(spec) ? kOwnWeightsName : kAdapterWeightsName;
 }
 
 /// Before the names of the network.
@@ -90,18 +91,19 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
       name.erase(at, kWrapped.size());
     }
     if (layer.empty() && own.contains(name)) continue;
-    return InvalidError(std::string(kWeightsName) + " has a tensor '" + tensor.name +
+    return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
                         "', which is neither of an adapter of a linear layer of the model's blocks "
                         "nor of the model; hint: model.import_path must be the adapter's base "
                         "model");
   }
-  if (layers.empty()) return InvalidError(std::string(kWeightsName) + " has no adapter");
+  if (layers.empty()) return InvalidError(std::string(kAdapterWeightsName) + " has no adapter");
   return layers;
 }
 
 /// Its shape in files, where it is another one.
 void SetFileShape(const ParameterInfo& parameter, HuggingFaceTensor& tensor) {
   if (parameter.name.ends_with(".miss_block")) tensor.transposed = true;
+  if (parameter.name.ends_with(".lora_E")) tensor.file_shape = {parameter.shape[0], 1};
   if (!parameter.name.ends_with(".ia3_l")) return;
   const bool inputs = parameter.adapter == AdapterSide::kInput;
   tensor.file_shape = {inputs ? 1 : parameter.shape[0], inputs ? parameter.shape[0] : 1};
@@ -116,6 +118,26 @@ std::vector<float> Turned(std::span<const float> values, int64_t rows, int64_t c
     }
   }
   return turned;
+}
+
+/// The adapter_config.json of a folder.
+Result<Json> ReadConfig(Env& env, const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, JoinPath(folder, kPeftConfigName)));
+  WEFT_ASSIGN_OR_RETURN(Json config, ParseJson(text));
+  if (config.is_object()) return config;
+  return InvalidError(std::string(kPeftConfigName) + " is no object");
+}
+
+/// kInvalid where the weights are what peft wrote before its version 0.7.
+Status CheckNoPickle(Env& env, const std::string& folder) {
+  constexpr char kPickle[] = "adapter_model.bin";
+  const bool pickle = !env.FileExists(JoinPath(folder, kAdapterWeightsName)) &&
+                      env.FileExists(JoinPath(folder, kPickle));
+  if (!pickle) return OkStatus();
+  return InvalidError(
+      folder + " has a PyTorch pickle, " + kPickle + ", and no " + kAdapterWeightsName +
+      "; hint: convert it in Python: safetensors.torch.save_file(torch.load('" + kPickle +
+      "', map_location='cpu', weights_only=True), '" + kAdapterWeightsName + "')");
 }
 
 /// What weft_adapter.json says.
@@ -187,18 +209,18 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
     Result<PeftSpec> spec = ReadOwnConfig(text);
     return spec.ok() ? std::move(spec) : in_folder(spec.status());
   }
-  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, JoinPath(folder, kPeftConfigName)));
-  const Result<Json> config = ParseJson(text);
+  const Result<Json> config = ReadConfig(env, folder);
   if (!config.ok()) return in_folder(config.status());
-  if (!config->is_object()) {
-    return in_folder(InvalidError(std::string(kPeftConfigName) + " is no object"));
+  if (const Status base = CheckBaseName(env, *config, model.import_path); !base.ok()) {
+    return in_folder(base);
   }
+  WEFT_RETURN_IF_ERROR(CheckNoPickle(env, folder));
   if (IsPromptConfig(*config)) {
     Result<PeftSpec> spec = PromptFromConfig(*config, model);
     return spec.ok() ? std::move(spec) : in_folder(spec.status());
   }
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file,
-                        SafetensorsFile::Open(env, JoinPath(folder, kWeightsName)));
+                        SafetensorsFile::Open(env, JoinPath(folder, kAdapterWeightsName)));
   const Result<std::set<std::string>> layers = LayersOfFile(file, model);
   Result<PeftSpec> spec =
       PeftFromConfig(*config, model, layers.ok() ? *layers : std::set<std::string>());
@@ -212,6 +234,11 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
   const std::string path = JoinPath(folder, WeightsName(model.peft));
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(env, path));
   if (HasPromptFolder(model.peft)) return ImportPrompt(file, path, model, buffer);
+  KeptRanks kept;
+  if (model.peft.method == "adalora") {
+    WEFT_ASSIGN_OR_RETURN(const Json config, ReadConfig(env, folder));
+    WEFT_ASSIGN_OR_RETURN(kept, KeptRanksFrom(config, model));
+  }
   const std::vector<HuggingFaceTensor> tensors = AdapterTensors(model);
   std::set<std::string_view> known;
   for (const HuggingFaceTensor& tensor : tensors) {
@@ -221,10 +248,10 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
       return InvalidError(path + " has no tensor '" + tensor.name +
                           "', which model.peft asks for; hint: the file must be whole");
     }
-    if (view->shape != FileShape(tensor)) {
+    if (const std::vector<uint64_t> shape = KeptShape(tensor, kept); view->shape != shape) {
       return InvalidError(path + ": tensor '" + tensor.name + "' is " +
                           DescribeTensor(view->type, view->shape) + ", but the model needs " +
-                          DescribeTensor(SafetensorsType::kF32, FileShape(tensor)));
+                          DescribeTensor(SafetensorsType::kF32, shape));
     }
     if (!IsReadable(view->type)) {
       return InvalidError(path + ": tensor '" + tensor.name + "' has type " +
@@ -240,7 +267,14 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     WEFT_ASSIGN_OR_RETURN(const std::span<float> out, buffer(tensor));
     WEFT_CHECK(out.size() >= ElementCount(tensor), "buffer too small for " + tensor.name);
     const std::span<float> values = out.first(ElementCount(tensor));
-    ReadFloats(*file.Find(tensor.name), 0, values);
+    const SafetensorsView& view = *file.Find(tensor.name);
+    if (kept.empty()) {
+      ReadFloats(view, 0, values);
+    } else {
+      std::vector<float> of_file(TakeKept(tensor, kept, values).size());
+      ReadFloats(view, 0, of_file);
+      PlaceKept(tensor, kept, of_file, values);
+    }
     if (tensor.transposed) {
       std::ranges::copy(Turned(values, tensor.shape[1], tensor.shape[0]), values.begin());
     }
@@ -252,11 +286,15 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
 }
 
 Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
-                     const std::string& base, const WeightValues& values) {
+                     const AdapterOrigin& origin, const WeightValues& values) {
   const bool own = HasOwnFolder(model.peft);
   Json config = OwnConfig(model.peft);
+  KeptRanks kept;
   if (!own) {
-    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPeft(model, base));
+    if (model.peft.method == "adalora") {
+      WEFT_ASSIGN_OR_RETURN(kept, KeptRanksOf(model, values));
+    }
+    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPeft(model, origin, kept));
     if (DistinctBlocks(model) != model.layers) {
       return InvalidError(
           "layers that share a block share its adapter, which peft does not have; hint: --format "
@@ -272,20 +310,26 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
   for (const HuggingFaceTensor& tensor : AdapterTensors(model)) {
     SafetensorsTensor entry;
     entry.name = tensor.name;
-    entry.shape = FileShape(tensor);
-    entry.produce = [&values, &prompt, tensor](const ByteSink& sink) -> Status {
+    entry.shape = KeptShape(tensor, kept);
+    entry.produce = [&values, &prompt, &kept, tensor](const ByteSink& sink) -> Status {
       if (!prompt.values.empty()) return sink(std::as_bytes(std::span(prompt.values)));
       WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values(tensor));
       WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
       const std::span<const float> floats = from.first(ElementCount(tensor));
+      if (!kept.empty()) {
+        const std::vector<float> of_file = TakeKept(tensor, kept, floats);
+        return sink(std::as_bytes(std::span(of_file)));
+      }
       if (!tensor.transposed) return sink(std::as_bytes(floats));
       const std::vector<float> turned = Turned(floats, tensor.shape[0], tensor.shape[1]);
       return sink(std::as_bytes(std::span(turned)));
     };
     tensors.push_back(std::move(entry));
   }
+  SafetensorsMetadata metadata;
+  if (!origin.base_sha256.empty()) metadata[kBaseHashKey] = origin.base_sha256;
   WEFT_RETURN_IF_ERROR(
-      WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)), std::move(tensors))
+      WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)), std::move(tensors), metadata)
           .status());
   return WriteFileAtomic(env, JoinPath(folder, own ? kOwnConfigName : kPeftConfigName),
                          config.dump(2) + "\n");

@@ -5,6 +5,7 @@
 
 #include "common/env.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_base.h"
 #include "common/spec/model_spec.h"
 #include "common/status.h"
 
@@ -13,6 +14,8 @@ namespace weft {
 // Adapters in folders of Hugging Face's peft library: adapter_config.json and
 // adapter_model.safetensors.
 
+inline constexpr char kAdapterWeightsName[] = "adapter_model.safetensors";
+
 /// Every tensor of the files of model.peft's adapter, in the order of the forward pass; after them
 /// what is trained whole (model.peft.modules_to_save).
 std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model);
@@ -20,7 +23,8 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model);
 /// The model.peft of the adapter in `folder`: method, rank, scale and layers. Layers are those that
 /// the tensors name. `model` is the network, its sizes known. Dropout and what else concerns
 /// training alone is not read. kInvalid when the adapter is of another method or has a setting that
-/// is not computed (the message says which), or when a tensor is of no layer of the network.
+/// is not computed (the message says which), when a tensor is of no layer of the network, or when
+/// the adapter is one of another network than model.import_path (CheckBaseName).
 Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const ModelSpec& model);
 
 /// Fills the adapter of `model`, whose model.peft is that of the folder, from its tensors (F32,
@@ -29,10 +33,9 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
 Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
                      const WeightBuffer& buffer);
 
-/// Writes a folder that peft loads onto the network of `model`, found at `base` (a folder or a name
-/// of the hub; empty: left open). Each file is replaced atomically. kInvalid for a model without
-/// model.peft, or whose layers share blocks.
+/// Writes a folder that peft loads onto the network of `model`. Each file is replaced atomically.
+/// kInvalid for a model without model.peft, or whose layers share blocks.
 Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
-                     const std::string& base, const WeightValues& values);
+                     const AdapterOrigin& origin, const WeightValues& values);
 
 }  // namespace weft

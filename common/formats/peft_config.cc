@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/formats/peft_adalora.h"
 #include "common/formats/peft_fields.h"
 #include "common/formats/peft_merged.h"
 #include "common/formats/peft_prompt.h"
@@ -25,10 +26,13 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "alpha_pattern",
                                                   "auto_mapping",
                                                   "base_model_name_or_path",
+                                                  "beta1",
+                                                  "beta2",
                                                   "bias",
                                                   "d_initial",
                                                   "decompose_both",
                                                   "decompose_factor",
+                                                  "deltaT",
                                                   "eps",
                                                   "exclude_modules",
                                                   "fan_in_fan_out",
@@ -36,6 +40,7 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "inference_mode",
                                                   "init_ia3_weights",
                                                   "init_lora_weights",
+                                                  "init_r",
                                                   "init_weights",
                                                   "layers_pattern",
                                                   "layers_to_transform",
@@ -49,6 +54,7 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "modules_to_save",
                                                   "num_cayley_neumann_terms",
                                                   "oft_block_size",
+                                                  "orth_reg_weight",
                                                   "peft_type",
                                                   "peft_version",
                                                   "projection_prng_key",
@@ -59,7 +65,11 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "runtime_config",
                                                   "save_projection",
                                                   "target_modules",
+                                                  "target_r",
                                                   "task_type",
+                                                  "tfinal",
+                                                  "tinit",
+                                                  "total_step",
                                                   "use_cayley_neumann",
                                                   "use_dora",
                                                   "use_rslora"};
@@ -68,8 +78,8 @@ const std::set<std::string_view>& KnownKeys() {
 
 const std::map<std::string, std::string>& Methods() {
   static const std::map<std::string, std::string> methods = {
-      {"LORA", "lora"}, {"LOHA", "loha"}, {"LOKR", "lokr"}, {"OFT", "oft"},
-      {"VERA", "vera"}, {"IA3", "ia3"},   {"MISS", "miss"}};
+      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"}, {"LOKR", "lokr"},
+      {"OFT", "oft"},   {"VERA", "vera"},       {"IA3", "ia3"},   {"MISS", "miss"}};
   return methods;
 }
 
@@ -185,7 +195,8 @@ void AddTargets(const ModelSpec& model, Json& config) {
 
 /// Whether a configuration of the method says which biases are trained.
 bool HasBiasField(const std::string& method) {
-  return method == "lora" || method == "miss" || method == "oft" || method == "vera";
+  return method == "lora" || method == "adalora" || method == "miss" || method == "oft" ||
+         method == "vera";
 }
 
 /// What the configuration has of modules_to_save, and as `bias`.
@@ -272,14 +283,16 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   const Json type = config.value("peft_type", Json());
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
-    return InvalidError(HasField("peft_type", type) +
-                        "; LORA, LOHA, LOKR, OFT, VERA, IA3, MISS, PROMPT_TUNING, P_TUNING and "
-                        "PREFIX_TUNING are imported");
+    return InvalidError(
+        HasField("peft_type", type) +
+        "; LORA, ADALORA, LOHA, LOKR, OFT, VERA, IA3, MISS, PROMPT_TUNING, P_TUNING and "
+        "PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
+  if (spec.method == "adalora") WEFT_RETURN_IF_ERROR(ReadAdaLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
   if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, spec));
   if (spec.method == "ia3") {
@@ -297,10 +310,13 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   return spec;
 }
 
-Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
+Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
+                          const KeptRanks& kept) {
   Json config;
   if (model.peft.method == "lora") {
     AddLora(model.peft, config);
+  } else if (model.peft.method == "adalora") {
+    AddAdaLora(model.peft, origin.steps, kept, config);
   } else if (model.peft.method == "ia3") {
     AddIa3(model, config);
   } else if (model.peft.method == "miss") {
@@ -315,7 +331,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base) {
   }
   const std::string task = TaskOf(model);
   config["task_type"] = task.empty() ? Json() : Json(task);
-  config["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
+  config["base_model_name_or_path"] = origin.base.empty() ? Json() : Json(origin.base);
   config["inference_mode"] = true;
   if (HasPromptFolder(model.peft)) return config;
   const std::string& method = model.peft.method;

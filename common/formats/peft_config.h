@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 
+#include "common/formats/peft_adalora.h"
+#include "common/formats/peft_base.h"
 #include "common/json.h"
 #include "common/spec/model_spec.h"
 #include "common/status.h"
@@ -22,8 +24,9 @@ std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted);
 Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
                                 const std::set<std::string>& layers);
 
-/// The adapter_config.json of `model.peft`, for the network at `base`. kInvalid where peft has no
-/// such adapter.
-Result<Json> ConfigOfPeft(const ModelSpec& model, const std::string& base);
+/// The adapter_config.json of `model.peft`, whose files have these ranks. kInvalid where peft has
+/// no such adapter.
+Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
+                          const KeptRanks& kept);
 
 }  // namespace weft

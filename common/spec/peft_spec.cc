@@ -4,8 +4,8 @@ namespace weft {
 
 std::span<const std::string_view> PeftMethods() {
   static constexpr std::string_view kMethods[] = {
-      "none",    "lora",     "loha",     "lokr",   "oft",      "vera",   "miss",     "ia3",
-      "houlsby", "pfeiffer", "parallel", "prompt", "p_tuning", "prefix", "selective"};
+      "none", "lora",    "adalora",  "loha",     "lokr",   "oft",      "vera",   "miss",
+      "ia3",  "houlsby", "pfeiffer", "parallel", "prompt", "p_tuning", "prefix", "selective"};
   return kMethods;
 }
 

@@ -18,7 +18,7 @@ import sys
 
 import torch
 from peft import (
-    IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
+    AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
     PromptEncoderConfig, PromptTuningConfig, VeraConfig, get_peft_model,
 )
 from safetensors.torch import load_file, save_file
@@ -51,6 +51,12 @@ CASES = {
                               init_lora_weights="olora"),
     "llama/ia3": IA3Config(target_modules=["k_proj", "v_proj", "down_proj"],
                            feedforward_modules=["down_proj"]),
+    "gpt2/adalora": AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=3, tfinal=5, deltaT=2,
+                                  total_step=STEPS, target_modules=["c_attn", "mlp.c_proj"],
+                                  fan_in_fan_out=True),
+    "llama/adalora": AdaLoraConfig(init_r=6, target_r=3, tinit=2, tfinal=4, beta1=0.7, beta2=0.8,
+                                   orth_reg_weight=0.1, total_step=STEPS,
+                                   target_modules=["q_proj", "v_proj", "down_proj"]),
     "llama/miss": MissConfig(r=4, target_modules=["q_proj", "up_proj"]),
     "llama/loha": LoHaConfig(r=3, alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
                              rank_pattern={"down_proj": 2}, alpha_pattern={"v_proj": 3}),
@@ -106,20 +112,32 @@ def objective_of_tokens(model, tokens, targets):
                                              ignore_index=-1)
 
 
+def regularization(model, tokens):
+    """What peft adds to the loss of an AdaLoRA, which it knows of a loss that the model computes."""
+    if model.active_peft_config.peft_type != "ADALORA":
+        return 0
+    return (model.base_model(input_ids=tokens, labels=tokens).loss
+            - model.base_model.model(input_ids=tokens, labels=tokens).loss)
+
+
 def train(model, tokens, targets):
-    """As make_fixtures.py trains; the vectors of IA3, which are matrices there, do not decay."""
+    """As make_fixtures.py trains; the vectors of IA3 and AdaLoRA, which are matrices there, do not
+    decay."""
+    vector = ("ia3_l", "lora_E")
     named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     trained = [p for _, p in named]
-    matrices = [p for key, p in named if p.dim() >= 2 and "ia3_l" not in key]
-    vectors = [p for key, p in named if p.dim() < 2 or "ia3_l" in key]
+    matrices = [p for key, p in named if p.dim() >= 2 and not any(v in key for v in vector)]
+    vectors = [p for key, p in named if p.dim() < 2 or any(v in key for v in vector)]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
-        objective_of_tokens(model, tokens, targets).backward()
+        (objective_of_tokens(model, tokens, targets) + regularization(model, tokens)).backward()
         torch.nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
+        if model.active_peft_config.peft_type == "ADALORA":
+            model.base_model.update_and_allocate(step)
 
 
 def save_adapter(model, folder):
@@ -150,7 +168,7 @@ def write_case(case):
         for key, parameter in model.named_parameters():
             # Those that start without effect.
             if any(part in key for part in ("lora_B", "ia3_l", "miss_block", "hada_w2_b", "lokr_w1",
-                                            "oft_R", "vera_lambda_b")):
+                                            "oft_R", "vera_lambda_b", "lora_E")):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")

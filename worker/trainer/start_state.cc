@@ -56,6 +56,9 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
   }
   const std::string& adapter = from.peft.import_path;
   if (adapter.empty()) return OkStatus();
+  if (!from.import_path.empty()) {
+    WEFT_RETURN_IF_ERROR(CheckBaseHash(env, adapter, from.import_path, model.spec()));
+  }
   Status imported = engine::ImportAdapterWeights(env, adapter, model);
   if (imported.code() != StatusCode::kCorrupt) return imported;
   return InvalidError(imported.message() + "; hint: copy or export the folder again");

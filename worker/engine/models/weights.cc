@@ -279,11 +279,11 @@ Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model) {
 }
 
 Status ExportAdapterWeights(Env& env, const std::string& folder, Model& model,
-                            const std::string& base) {
+                            const AdapterOrigin& origin) {
   const ParameterSet& parameters = model.parameters();
   WEFT_RETURN_IF_ERROR(CheckWhole(parameters));
   std::vector<float> floats;
-  return ExportAdapter(env, folder, model.spec(), base,
+  return ExportAdapter(env, folder, model.spec(), origin,
                        [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
                          WEFT_ASSIGN_OR_RETURN(const int64_t index,
                                                parameters.Find(tensor.parameter));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_base.h"
 #include "worker/engine/models/model.h"
 
 namespace weft::engine {
@@ -17,10 +18,9 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model,
 /// ReadAdapterConfig says; of tensors that ranks share its part. Errors as ImportAdapter.
 Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model);
 
-/// Writes the adapter of `model` for the network at `base`. Errors as ExportAdapter; kInvalid when
-/// ranks share its weights.
+/// Writes the adapter of `model`. Errors as ExportAdapter; kInvalid when ranks share its weights.
 Status ExportAdapterWeights(Env& env, const std::string& folder, Model& model,
-                            const std::string& base);
+                            const AdapterOrigin& origin = {});
 
 /// Writes `model` as a Hugging Face folder. Errors as ExportModel; kInvalid when ranks
 /// share its weights.

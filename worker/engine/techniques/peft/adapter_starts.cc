@@ -11,7 +11,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

@@ -435,7 +435,7 @@ TEST(BottleneckTest, AFolderHasThemAloneAndTheNetworkIsNotMerged) {
     Perturb(run, 0.1);
     EXPECT_THAT(ExportWeights(Env::Posix(), folder, *run.model, {}).message(),
                 HasSubstr("no weights of the network that do the same; hint: --format peft, for"));
-    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model, "").ok());
+    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model).ok());
     JobSpec again = JobOf(method);
     again.model.peft = {};
     again.model.peft.method = method;

@@ -5,10 +5,11 @@
 
 #include "common/rng.h"
 #include "kernels/activation/activation.h"
+#include "kernels/affine/affine.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/dropout.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -27,7 +28,8 @@ Status RepeatedOnes::Make(Context& context, int64_t rank, int64_t in, DType comp
 }
 
 LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones)
-    : compute_(layer.compute),
+    : parameters_(layer.parameters),
+      compute_(layer.compute),
       in_features_(layer.in_features),
       dropout_(static_cast<float>(spec.dropout)),
       dense_(layer) {
@@ -43,7 +45,8 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
                       .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
                       .site = SiteHash(tensor.name.c_str()),
                       .b = PackedParameter(layer.parameters, weight.first_adapter + (fixed ? 0 : 1),
-                                           layer.compute)};
+                                           layer.compute),
+                      .diagonal = spec.method == "adalora" ? weight.first_adapter + 2 : -1};
       if (fixed) {
         adapter.ones = ones(adapter.rank, in_features_);
       } else {
@@ -89,14 +92,33 @@ Result<Tensor> LoraProducts::Dropped(Context& context, const Adapter& adapter, c
   return left;
 }
 
-Result<Tensor> LoraProducts::MiddleOf(Context& context, const Adapter& adapter,
-                                      const Tensor& x) const {
+Result<Tensor> LoraProducts::FirstProduct(Context& context, const Adapter& adapter,
+                                          const Tensor& x) const {
   WEFT_ASSIGN_OR_RETURN(Tensor middle, Tensor::New(context, Component::kWorkspace, compute_,
                                                    {x.shape().Rows(), adapter.rank}));
   WEFT_RETURN_IF_ERROR(
       kernels::LinearForward(context.stream, {.x = x, .weight = adapter.first(), .y = middle}));
-  WEFT_RETURN_IF_ERROR(Scaled(context, adapter, middle));
   return middle;
+}
+
+Status LoraProducts::ApplyScale(Context& context, const Adapter& adapter,
+                                const Tensor& middle) const {
+  WEFT_RETURN_IF_ERROR(Scaled(context, adapter, middle));
+  if (adapter.diagonal < 0) return OkStatus();
+  return kernels::AffineForward(
+      context.stream,
+      {.x = middle, .scale = parameters_->operand(adapter.diagonal), .shift = {}, .y = middle});
+}
+
+Result<Tensor> LoraProducts::ThroughDiagonal(Context& context, const Adapter& adapter,
+                                             const Tensor& gradient) const {
+  if (adapter.diagonal < 0) return gradient;
+  WEFT_ASSIGN_OR_RETURN(Tensor through, Tensor::New(context, Component::kWorkspace,
+                                                    gradient.dtype(), gradient.shape()));
+  WEFT_RETURN_IF_ERROR(kernels::AffineForward(
+      context.stream,
+      {.x = gradient, .scale = parameters_->operand(adapter.diagonal), .shift = {}, .y = through}));
+  return through;
 }
 
 Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
@@ -107,7 +129,8 @@ Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
     if (use.training) {
       WEFT_ASSIGN_OR_RETURN(left, Dropped(context, adapter, x, use.first_row));
     }
-    WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, left));
+    WEFT_ASSIGN_OR_RETURN(const Tensor middle, FirstProduct(context, adapter, left));
+    WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
     WEFT_RETURN_IF_ERROR(
         kernels::LinearForward(context.stream, {.x = middle,
                                                 .weight = adapter.b.packed(),
@@ -156,11 +179,12 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
     if (dropout_ > 0) {
       WEFT_ASSIGN_OR_RETURN(own, Tensor::New(context, Component::kWorkspace, compute_, dx.shape()));
     }
+    WEFT_ASSIGN_OR_RETURN(
+        const Tensor gradient,
+        ThroughDiagonal(context, adapter, MiddleGradientOf(adapter, dy.for_input.values, rows)));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-        context.stream, {.dy = MiddleGradientOf(adapter, dy.for_input.values, rows),
-                         .weight = adapter.first(),
-                         .dx = own,
-                         .accumulate = dropout_ == 0}));
+        context.stream,
+        {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = dropout_ == 0}));
     if (dropout_ == 0) continue;
     WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row));
     WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {dx, own, dx}));
@@ -174,19 +198,31 @@ Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, c
                                      const WeightGradientTarget& to) const {
   const TensorView da = adapter.a ? to.dtensors[0] : TensorView();
   const TensorView db = to.dtensors[adapter.a ? 1 : 0];
-  if (!da && !db) return OkStatus();
+  const TensorView de = adapter.diagonal < 0 ? TensorView() : to.dtensors[2];
+  if (!da && !db && !de) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const Tensor left, Dropped(context, adapter, x, dy.first_row));
   const int64_t rows = x.shape().Rows();
+  const Tensor gradient = MiddleGradientOf(adapter, dy.for_weight.values, rows);
   if (da) {
+    WEFT_ASSIGN_OR_RETURN(const Tensor through, ThroughDiagonal(context, adapter, gradient));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {.x = left,
-                         .dy = MiddleGradientOf(adapter, dy.for_weight.values, rows),
-                         .dweight = da,
-                         .accumulate = to.accumulate}));
+        context.stream, {.x = left, .dy = through, .dweight = da, .accumulate = to.accumulate}));
+  }
+  if (!db && !de) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const Tensor middle, FirstProduct(context, adapter, left));
+  CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.rank * in_features_));
+  if (de) {
+    if (!to.accumulate) WEFT_RETURN_IF_ERROR(Clear(context.stream, de));
+    WEFT_RETURN_IF_ERROR(
+        kernels::AffineBackward(context.stream, {.dy = gradient,
+                                                 .x = middle,
+                                                 .scale = parameters_->operand(adapter.diagonal),
+                                                 .dx = {},
+                                                 .dscale = de,
+                                                 .dshift = {}}));
   }
   if (!db) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const Tensor middle, MiddleOf(context, adapter, left));
-  CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.rank * in_features_));
+  WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
   return kernels::LinearBackwardWeight(context.stream, {.x = middle,
                                                         .dy = dy.dy.Columns(to.column, to.columns),
                                                         .dweight = db,

@@ -27,8 +27,9 @@ struct RepeatedOnes {
 
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
 /// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
-/// 2409.15371) A is RepeatedOnes. What is between the factors is computed again in the backward
-/// pass.
+/// 2409.15371) A is RepeatedOnes. AdaLoRA (Zhang et al. 2023, arXiv 2303.10512) has a diagonal E
+/// between the factors: scale ((drop(x) Aᵀ) E) Bᵀ. What is between the factors is computed again in
+/// the backward pass.
 class LoraProducts : public WeightProducts {
  public:
   /// `ones`, of MiSS, gives those of a rank for layers of this size.
@@ -57,6 +58,7 @@ class LoraProducts : public WeightProducts {
     std::optional<PackedParameter> a = {};    ///< Or else
     std::shared_ptr<RepeatedOnes> ones = {};  ///< this.
     PackedParameter b;
+    int64_t diagonal = -1;  ///< Index of E [rank]; -1: none.
 
     const kernels::PackedWeight* first() const { return a ? a->packed() : ones->packed.get(); }
   };
@@ -66,16 +68,22 @@ class LoraProducts : public WeightProducts {
   /// The dropout of x into y, which may be x.
   Status Drop(Context& context, const Adapter& adapter, const Tensor& x, const Tensor& y,
               int64_t first_row) const;
-  /// scale x Aᵀ, [rows, rank].
-  Result<Tensor> MiddleOf(Context& context, const Adapter& adapter, const Tensor& x) const;
-  /// Its gradient for the adapter, in what Prepare made for all.
+  /// x Aᵀ, [rows, rank].
+  Result<Tensor> FirstProduct(Context& context, const Adapter& adapter, const Tensor& x) const;
+  /// Makes it scale x Aᵀ E.
+  Status ApplyScale(Context& context, const Adapter& adapter, const Tensor& middle) const;
+  /// The gradient scale dy B of x Aᵀ E for the adapter, in what Prepare made for all.
   Tensor MiddleGradientOf(const Adapter& adapter, const Tensor& gradients, int64_t rows) const;
+  /// The same of x Aᵀ: itself without E.
+  Result<Tensor> ThroughDiagonal(Context& context, const Adapter& adapter,
+                                 const Tensor& gradient) const;
   /// The gradients of the factors that `to` has a place for.
   Status FactorGradients(Context& context, const Adapter& adapter, const Tensor& x,
                          const OutputGradient& dy, const WeightGradientTarget& to) const;
   /// kernels::Scale by the scale of an adapter.
   static Status Scaled(Context& context, const Adapter& adapter, const Tensor& x);
 
+  const ParameterSet* parameters_;
   DType compute_;
   int64_t in_features_;
   float dropout_;

@@ -13,8 +13,8 @@
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/peft/matrices_testing.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft::engine {
 namespace {
@@ -30,8 +30,8 @@ struct LayerRun {
   Linear linear;
   std::unique_ptr<ParameterGradients> gradients;
 
-  LayerRun(std::vector<std::string> targets, DType compute, bool bias)
-      : model(ModelOf(std::move(targets))),
+  LayerRun(const std::string& method, std::vector<std::string> targets, DType compute, bool bias)
+      : model(ModelOf(method, std::move(targets))),
         factory(model),
         linear(&parameters, {{{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}, kIn, bias},
                {compute, &factory}) {
@@ -47,10 +47,11 @@ struct LayerRun {
     gradients = std::make_unique<ParameterGradients>(parameters.DifferentiatedGradients());
     gradients->StartStep();
   }
-  static ModelSpec ModelOf(std::vector<std::string> targets) {
+  static ModelSpec ModelOf(const std::string& method, std::vector<std::string> targets) {
     ModelSpec spec;
-    spec.peft.method = "lora";
+    spec.peft.method = method;
     spec.peft.rank = kRank;
+    spec.peft.adalora.init_r = kRank;
     spec.peft.alpha = 6;
     spec.peft.target_modules = std::move(targets);
     return spec;
@@ -69,29 +70,52 @@ struct LayerRun {
   Doubles Gradient(const std::string& name) const {
     return AsDoubles(parameters.gradient(*parameters.Find(name)));
   }
+  /// "A" or "B" of a layer.
+  std::string Factor(const std::string& layer, const std::string& which) const {
+    return layer + ".lora_" + which + (has_diagonal() ? "" : ".weight");
+  }
+  bool has_diagonal() const { return model.peft.method == "adalora"; }
+  /// What A is multiplied by, row by row.
+  Doubles Diagonal(const std::string& layer) const {
+    return has_diagonal() ? Value(layer + ".lora_E") : Doubles(kRank, 1.0);
+  }
+  /// diag(E) A.
+  Doubles ScaledA(const std::string& layer) const {
+    Doubles a = Value(Factor(layer, "A"));
+    const Doubles diagonal = Diagonal(layer);
+    for (size_t i = 0; i < a.size(); ++i) a[i] *= diagonal[i / kIn];
+    return a;
+  }
 };
 
 TEST(LoraProductsTest, HaveTheResultsAndGradientsOfTheSum) {
   constexpr int64_t kCount = 5, kIn = LayerRun::kIn, kOut = LayerRun::kOut, kRank = LayerRun::kRank;
-  for (const std::vector<std::string>& targets :
-       std::vector<std::vector<std::string>>{{"all-linear"}, {"a"}, {"h.*.b"}}) {
+  struct Case {
+    std::string method;
+    std::vector<std::string> targets;
+  };
+  for (const auto& [method, targets] : std::vector<Case>{{"lora", {"all-linear"}},
+                                                         {"lora", {"a"}},
+                                                         {"lora", {"h.*.b"}},
+                                                         {"adalora", {"all-linear"}},
+                                                         {"adalora", {"h.*.b"}}}) {
     for (const bool bias : {false, true}) {
       for (const DType compute : {DType::kF32, DType::kBF16}) {
-        SCOPED_TRACE(targets[0] + (bias ? " biased " : " ") + std::string(DTypeName(compute)));
+        SCOPED_TRACE(method + " " + targets[0] + (bias ? " biased " : " ") +
+                     std::string(DTypeName(compute)));
         const double tolerance = compute == DType::kF32 ? 1e-6 : 2e-2;
-        LayerRun run(targets, compute, bias);
+        LayerRun run(method, targets, compute, bias);
         const double scale = LoraScale(run.model.peft, "h.0.a.weight");
-        EXPECT_EQ(scale, 2);
+        EXPECT_EQ(scale, method == "lora" ? 2 : 6 / (3 + 1e-5));
         Doubles weight, biases;
         std::vector<std::string> adapted;
         for (int64_t i = 0; i < 2; ++i) {
           const std::string layer = i == 0 ? "h.0.a" : "h.0.b";
           Doubles own = run.Value(layer + ".weight");
-          if (run.parameters.Find(layer + ".lora_A.weight").ok()) {
+          if (run.parameters.Find(run.Factor(layer, "A")).ok()) {
             adapted.push_back(layer);
-            const Doubles product =
-                Times(run.Value(layer + ".lora_B.weight"), run.Value(layer + ".lora_A.weight"),
-                      LayerRun::kRows[i], kRank, kIn);
+            const Doubles product = Times(run.Value(run.Factor(layer, "B")), run.ScaledA(layer),
+                                          LayerRun::kRows[i], kRank, kIn);
             for (size_t k = 0; k < own.size(); ++k) own[k] += scale * product[k];
           }
           weight.insert(weight.end(), own.begin(), own.end());
@@ -129,16 +153,23 @@ TEST(LoraProductsTest, HaveTheResultsAndGradientsOfTheSum) {
           const int64_t rows = LayerRun::kRows[first ? 0 : 1];
           const auto begin = dweight.begin() + (first ? 0 : LayerRun::kRows[0] * kIn);
           const Doubles dw(begin, begin + rows * kIn);
-          const Doubles a = run.Value(layer + ".lora_A.weight");
-          const Doubles b = run.Value(layer + ".lora_B.weight");
-          EXPECT_LT(
-              Difference(run.Gradient(layer + ".lora_A.weight"),
-                         Scaled(Times(Transposed(b, rows, kRank), dw, kRank, rows, kIn), scale)),
-              tolerance);
-          EXPECT_LT(
-              Difference(run.Gradient(layer + ".lora_B.weight"),
-                         Scaled(Times(dw, Transposed(a, kRank, kIn), rows, kIn, kRank), scale)),
-              tolerance);
+          const Doubles a = run.Value(run.Factor(layer, "A"));
+          const Doubles b = run.Value(run.Factor(layer, "B"));
+          const Doubles diagonal = run.Diagonal(layer);
+          Doubles da = Scaled(Times(Transposed(b, rows, kRank), dw, kRank, rows, kIn), scale);
+          Doubles de(kRank, 0.0);
+          for (size_t k = 0; k < da.size(); ++k) {
+            de[k / kIn] += da[k] * a[k];
+            da[k] *= diagonal[k / kIn];
+          }
+          EXPECT_LT(Difference(run.Gradient(run.Factor(layer, "A")), da), tolerance);
+          EXPECT_LT(Difference(run.Gradient(run.Factor(layer, "B")),
+                               Scaled(Times(dw, Transposed(run.ScaledA(layer), kRank, kIn), rows,
+                                            kIn, kRank),
+                                      scale)),
+                    tolerance);
+          if (!run.has_diagonal()) continue;
+          EXPECT_LT(Difference(run.Gradient(layer + ".lora_E"), de), tolerance);
         }
         EXPECT_EQ(run.allocator.live_bytes(Component::kWorkspace), 0);
       }
@@ -146,9 +177,10 @@ TEST(LoraProductsTest, HaveTheResultsAndGradientsOfTheSum) {
   }
 }
 
-TEST(LoraProductsTest, AgreeWithFiniteDifferences) {
+void ExpectFiniteDifferences(const std::string& method) {
+  SCOPED_TRACE(method);
   constexpr int64_t kCount = 3;
-  LayerRun run({"all-linear"}, DType::kF32, true);
+  LayerRun run(method, {"all-linear"}, DType::kF32, true);
   const Tensor input = run.Random({kCount, LayerRun::kIn}, DType::kF32, 1);
   const std::vector<float> weights = Normal(kCount * LayerRun::kOut, 2);
   const auto loss = [&] {
@@ -184,6 +216,11 @@ TEST(LoraProductsTest, AgreeWithFiniteDifferences) {
           << run.parameters[i].name << " " << k;
     }
   }
+}
+
+TEST(LoraProductsTest, AgreeWithFiniteDifferences) {
+  ExpectFiniteDifferences("lora");
+  ExpectFiniteDifferences("adalora");
 }
 
 }  // namespace

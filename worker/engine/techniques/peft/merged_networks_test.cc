@@ -123,7 +123,7 @@ TEST(MergedNetworksTest, FoldersOfPeftHaveTheSameNetwork) {
     model.family = "llama";
     TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
     Perturb(run, 0.1);
-    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model, "").ok());
+    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model).ok());
     ModelSpec read = WithoutPeft(model);
     auto peft = ReadAdapterConfig(Env::Posix(), folder, read);
     ASSERT_TRUE(peft.ok()) << peft.status().message();

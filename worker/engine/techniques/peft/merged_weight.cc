@@ -8,7 +8,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/swap_blocks/swap_blocks.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

@@ -6,7 +6,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {
 namespace {

@@ -17,7 +17,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -56,6 +56,14 @@ std::vector<Method> Methods() {
        [](PeftSpec& spec) {
          spec.target_modules = {"all-linear"};
          spec.init = "olora";
+       }},
+      {"adalora",
+       [](PeftSpec& spec) {
+         spec.method = "adalora";
+         spec.rank = 8;
+         spec.target_modules = {"all-linear"};
+         spec.adalora.init_r = 4;
+         spec.adalora.target_r = 3;
        }},
       {"loha",
        [](PeftSpec& spec) {

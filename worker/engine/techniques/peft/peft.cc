@@ -5,11 +5,14 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/engine/techniques/peft/adalora.h"
+#include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/adapter_starts.h"
 #include "worker/engine/techniques/peft/bottleneck.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/techniques/peft/peft_settings_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 #include "worker/engine/techniques/technique.h"
@@ -21,9 +24,14 @@ namespace {
 /// AdapterHub's adapters do.
 constexpr double kBottleneckDeviation = 0.02;
 
+/// Of the factors of AdaLoRA, as in peft.
+constexpr double kAdaLoraDeviation = 0.02;
+
 class Peft : public Technique {
  public:
-  explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {}
+  explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {
+    if (IsAdaLora(model.peft)) ranks_.emplace(model.peft.adalora);
+  }
 
   ProductsFactory* BlockProducts() override {
     return AdaptsWeights(model_.peft) ? &factory_ : nullptr;
@@ -36,6 +44,7 @@ class Peft : public Technique {
   }
 
   std::string_view WhyNoGraphs() const override {
+    if (ranks_) return "the ranks of adapters are chosen on the host";
     return HasVirtualTokens(model_.peft) ? "rows of virtual tokens are laid out on the host" : "";
   }
 
@@ -67,6 +76,22 @@ class Peft : public Technique {
     return OkStatus();
   }
 
+  Status OnTraining(const TrainingParts& parts) override {
+    return ranks_ ? ranks_->OnTraining(parts) : OkStatus();
+  }
+  Status OnGradients(Context& state, int64_t step) override {
+    return ranks_ ? ranks_->OnGradients(state, step) : OkStatus();
+  }
+  Status BeforeUpdate(Context&, const PendingUpdate& update) override {
+    if (ranks_) ranks_->BeforeUpdate(update);
+    return OkStatus();
+  }
+  bool ReadsUpdatedParameters() const override { return ranks_.has_value(); }
+  Status OnUpdated(int64_t) override { return ranks_ ? ranks_->OnUpdated() : OkStatus(); }
+  std::vector<NamedTensor> StateTensors() override {
+    return ranks_ ? ranks_->StateTensors() : std::vector<NamedTensor>();
+  }
+
  private:
   /// Each starts so that the network is as it is without adapters.
   void SetStart(ParameterSet& parameters, int64_t index) const {
@@ -75,6 +100,10 @@ class Peft : public Technique {
     if (parameter.adapter == AdapterSide::kNeither) return parameters.SetStart(index, {});
     if (spec.method == "ia3") return parameters.SetStart(index, {.mean = 1});
     if (MergesWeights(spec)) return parameters.SetStart(index, StartOfMerged(parameter));
+    if (IsAdaLora(spec)) {
+      const bool diagonal = parameter.shape.rank == 1;
+      return parameters.SetStart(index, {.deviation = diagonal ? 0 : kAdaLoraDeviation});
+    }
     if (parameter.adapter != AdapterSide::kInput) {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
       return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
@@ -105,7 +134,8 @@ class Peft : public Technique {
 
   ModelSpec model_;
   PeftProductsFactory factory_;
-  std::vector<int64_t> drawn_;  ///< Weights of bottlenecks.
+  std::optional<AdaLora> ranks_;  ///< That move between layers.
+  std::vector<int64_t> drawn_;    ///< Weights of bottlenecks.
   VirtualTokenSites virtual_tokens_;
 };
 

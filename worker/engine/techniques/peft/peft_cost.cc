@@ -1,25 +1,23 @@
 #include "worker/engine/techniques/peft/peft_cost.h"
 
 #include <algorithm>
-#include <cmath>
-#include <initializer_list>
 #include <iterator>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "common/full_match.h"
-#include "common/glob.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
+#include "worker/engine/techniques/peft/peft_settings_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
 namespace weft {
@@ -42,7 +40,7 @@ const Feature kPeft = {
 
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
-  if (spec.method == "ia3" || spec.method == "miss" || MergesWeights(spec)) {
+  if (spec.method == "ia3" || spec.method == "miss" || IsAdaLora(spec) || MergesWeights(spec)) {
     return "method " + spec.method;
   }
   if (spec.method != "lora") return "";
@@ -73,166 +71,16 @@ const Feature kSettings[] = {
      .shown =
          [](const JobSpec& job) {
            return "model.peft.method " + job.model.peft.method + " (virtual tokens)";
-         }}};
+         }},
+    {.name = "ranks that move between layers",
+     .setting = "model.peft.method adalora",
+     .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
-
-/// The name of the layer of a weight.
-std::string LayerOf(const std::string& weight) {
-  constexpr std::string_view kEnd = ".weight";
-  return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
-}
-
-/// Whether `layer` is what an entry of target_modules says.
-bool IsNamed(const std::string& layer, const std::string& target) {
-  return target == "all-linear" || GlobMatches(target, layer) || layer.ends_with("." + target);
-}
-
-bool AnyNames(const std::vector<std::string>& targets, const std::string& layer) {
-  return std::any_of(targets.begin(), targets.end(),
-                     [&](const std::string& target) { return IsNamed(layer, target); });
-}
-
-/// What an entry of rank_pattern or alpha_pattern is a regular expression of.
-std::string PatternOfLastParts(const std::string& pattern) {
-  return "(.*\\.)?(" + pattern + ")";
-}
-
-/// Of a map of peft's patterns what the first says that describes the layer of `weight`.
-template <class T>
-T ByPattern(const std::map<std::string, T>& patterns, const std::string& weight, T otherwise) {
-  const std::string layer = LayerOf(weight);
-  for (const auto& [pattern, value] : patterns) {
-    const Result<bool> fits = FullMatch(PatternOfLastParts(pattern), layer);
-    if (fits.ok() && *fits) return value;
-  }
-  return otherwise;
-}
-
-/// Whether a parameter is what an entry of modules_to_save says.
-bool IsOfModule(const std::string& parameter, const std::string& module) {
-  if (module.find('*') != std::string::npos) return GlobMatches(module, parameter);
-  return ("." + parameter).find("." + module + ".") != std::string::npos;
-}
-
-std::vector<std::string> FeedforwardModules(const ModelSpec& model) {
-  const std::vector<std::string>& named = model.peft.feedforward_modules;
-  if (!named.empty() || !model.peft.target_modules.empty()) return named;
-  if (model.family == "gpt2") return {"mlp.c_proj"};
-  if (model.family == "llama") return {"down_proj"};
-  return {"output.dense"};
-}
-
-/// The weights of the layers of blocks.
-std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
-  std::vector<ParameterInfo> weights;
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
-      if (parameter.block_matrix()) weights.push_back(std::move(parameter));
-    }
-  }
-  return weights;
-}
-
-Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targets,
-                    const std::string& field) {
-  std::vector<std::string> layers, endings;
-  for (const ParameterInfo& weight : BlockWeights(model)) {
-    layers.push_back(LayerOf(weight.name));
-    endings.push_back(layers.back().substr(layers.back().rfind('.') + 1));
-  }
-  for (const std::string& target : targets) {
-    const auto named = [&](const std::string& layer) { return IsNamed(layer, target); };
-    if (std::any_of(layers.begin(), layers.end(), named)) continue;
-    const std::string nearest = NearestName(target, endings);
-    return InvalidError(
-        "model.peft." + field + " '" + target + "' names no linear layer of a block; hint: " +
-        (nearest.empty() ? "names are like " + layers.front() : "did you mean '" + nearest + "'?"));
-  }
-  return OkStatus();
-}
-
-/// Whether `pattern` is a regular expression that describes a layer.
-Status CheckRegex(const ModelSpec& model, const std::string& pattern, const std::string& field) {
-  std::string layer;
-  for (const ParameterInfo& weight : BlockWeights(model)) {
-    layer = LayerOf(weight.name);
-    const Result<bool> fits = FullMatch(pattern, layer);
-    if (!fits.ok()) return fits.status().WithContext("model.peft." + field);
-    if (*fits) return OkStatus();
-  }
-  return InvalidError("model.peft." + field + " '" + pattern +
-                      "' describes no linear layer of a block; hint: names are like " + layer);
-}
-
-Status CheckSaved(const ModelSpec& model) {
-  std::vector<std::string> modules;
-  for (const std::string& module : model.peft.modules_to_save) {
-    bool found = false;
-    for (const ParameterInfo& parameter : PlainParametersOf(model)) {
-      found = found || IsOfModule(parameter.name, module);
-      const std::string own = parameter.name.substr(0, parameter.name.rfind('.'));
-      modules.push_back(own.substr(own.rfind('.') + 1));
-    }
-    if (found) continue;
-    const std::string nearest = NearestName(module, modules);
-    return InvalidError("model.peft.modules_to_save '" + module + "' names nothing of the model" +
-                        (nearest.empty() ? "" : "; hint: did you mean '" + nearest + "'?"));
-  }
-  return OkStatus();
-}
-
-/// Settings of the method that ask for another one.
-Status CheckSettings(const PeftSpec& spec) {
-  const auto only = [&](bool asked, const char* field, const std::string& method,
-                        std::initializer_list<std::string_view> others = {}) {
-    const bool fits = spec.method == method ||
-                      std::find(others.begin(), others.end(), spec.method) != others.end();
-    return !asked || fits ? OkStatus()
-                          : InvalidError("model.peft." + std::string(field) + " with method " +
-                                         spec.method + "; hint: model.peft.method " + method);
-  };
-  const PeftSpec unset;
-  WEFT_RETURN_IF_ERROR(only(spec.use_rslora, "use_rslora", "lora"));
-  WEFT_RETURN_IF_ERROR(only(spec.use_dora, "use_dora", "lora"));
-  WEFT_RETURN_IF_ERROR(only(spec.dropout > 0, "dropout", "lora"));
-  WEFT_RETURN_IF_ERROR(only(spec.init != "default", "init", "lora"));
-  WEFT_RETURN_IF_ERROR(only(spec.loraplus_lr_ratio != 1, "loraplus_lr_ratio", "lora"));
-  WEFT_RETURN_IF_ERROR(
-      only(!spec.alpha_pattern.empty(), "alpha_pattern", "lora", {"loha", "lokr"}));
-  WEFT_RETURN_IF_ERROR(only(!spec.feedforward_modules.empty(), "feedforward_modules", "ia3"));
-  WEFT_RETURN_IF_ERROR(
-      only(!spec.rank_pattern.empty(), "rank_pattern", "lora", {"miss", "loha", "lokr"}));
-  WEFT_RETURN_IF_ERROR(only(spec.decompose_both, "decompose_both", "lokr"));
-  WEFT_RETURN_IF_ERROR(
-      only(spec.decompose_factor != unset.decompose_factor, "decompose_factor", "lokr"));
-  WEFT_RETURN_IF_ERROR(only(spec.oft_block_size != unset.oft_block_size, "oft_block_size", "oft"));
-  WEFT_RETURN_IF_ERROR(only(spec.d_initial != unset.d_initial, "d_initial", "vera"));
-  if (spec.use_dora && spec.dropout > 0) {
-    return InvalidError(
-        "model.peft.use_dora with dropout does not work yet; hint: model.peft.dropout 0");
-  }
-  if (!spec.target_modules.empty() && !spec.target_regex.empty()) {
-    return InvalidError(
-        "model.peft.target_modules and target_regex say the same in two ways; hint: one of them");
-  }
-  const bool targets = !spec.target_modules.empty() || !spec.target_regex.empty();
-  if (!AdaptsWeights(spec) && targets) {
-    const std::string instead = spec.method == "selective" ? "modules_to_save" : "method lora";
-    return InvalidError("model.peft.method " + spec.method +
-                        " has no adapters of weights, and there are targets for them; hint: "
-                        "model.peft." +
-                        instead);
-  }
-  if (spec.method == "selective" && spec.modules_to_save.empty()) {
-    return InvalidError(
-        "model.peft.method selective trains what modules_to_save names, and it names nothing; "
-        "hint: model.peft.modules_to_save ['*.bias']");
-  }
-  return OkStatus();
-}
+const Feature& kAdaLora = kSettings[4];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -277,6 +125,14 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  const Refusal of_adalora[] = {
+      {&kAdaLora, &kZero, "scores need the whole gradient of a factor", "resources.zero_stage 0"},
+      {&kAdaLora, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
+      {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
+      {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
+  };
+  rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   return rows;
 }
 
@@ -324,6 +180,7 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
+    WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -409,6 +266,7 @@ class PeftCost : public TechniqueCost {
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
+    if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
   }
 
   int64_t MergedNumbers(const ModelSpec& model) const override {
@@ -420,7 +278,14 @@ class PeftCost : public TechniqueCost {
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
     constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
+    if (IsAdaLora(model.peft)) return kF32 * AdaLoraWorkspace(model);
     return MergesWeights(model.peft) ? 3 * kF32 * LargestMerged(model) : 0;
+  }
+
+  // Sensitivity and uncertainty of each number, in f32.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    const bool scored = IsAdaLora(job.model.peft) && parameter.adapter != AdapterSide::kNone;
+    return scored ? 8 * parameter.Elements() : 0;
   }
 };
 
@@ -429,49 +294,6 @@ class PeftCost : public TechniqueCost {
 const TechniqueCost& PeftTechniqueCost() {
   static const PeftCost cost;
   return cost;
-}
-
-bool AdaptsWeights(const PeftSpec& spec) {
-  return spec.method != "none" && spec.method != "selective" && !HasBottlenecks(spec) &&
-         !HasVirtualTokens(spec);
-}
-
-std::vector<std::string> TargetModules(const ModelSpec& model) {
-  if (!model.peft.target_modules.empty() || !model.peft.target_regex.empty()) {
-    return model.peft.target_modules;
-  }
-  if (model.peft.method == "ia3") {
-    if (model.family == "gpt2") return {"c_attn", "mlp.c_proj"};
-    if (model.family == "llama") return {"k_proj", "v_proj", "down_proj"};
-    return {"key", "value", "output.dense"};
-  }
-  if (model.family == "gpt2") return {"c_attn"};
-  if (model.family == "llama") return {"q_proj", "v_proj"};
-  return {"query", "value"};
-}
-
-bool IsTarget(const ModelSpec& model, const ParameterInfo& weight) {
-  if (!AdaptsWeights(model.peft)) return false;
-  if (!weight.block_matrix() || weight.expert >= 0) return false;
-  const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
-  if (!blocks.empty() && std::find(blocks.begin(), blocks.end(), weight.block) == blocks.end()) {
-    return false;
-  }
-  if (IsSavedWhole(model, weight.name)) return false;
-  const std::string layer = LayerOf(weight.name);
-  if (model.peft.target_regex.empty()) return AnyNames(TargetModules(model), layer);
-  const Result<bool> fits = FullMatch(model.peft.target_regex, layer);
-  return fits.ok() && *fits;
-}
-
-bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight) {
-  return model.peft.method == "ia3" && AnyNames(FeedforwardModules(model), LayerOf(weight.name));
-}
-
-bool IsSavedWhole(const ModelSpec& model, const std::string& parameter) {
-  const std::vector<std::string>& modules = model.peft.modules_to_save;
-  return std::any_of(modules.begin(), modules.end(),
-                     [&](const std::string& module) { return IsOfModule(parameter, module); });
 }
 
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight) {
@@ -498,65 +320,16 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
     add("miss_block", {out, rank}, AdapterSide::kOutput, false);
     return tensors;
   }
+  if (spec.method == "adalora") {
+    add("lora_A", {rank, in}, AdapterSide::kInput, true);
+    add("lora_B", {out, rank}, AdapterSide::kOutput, false);
+    add("lora_E", {rank}, AdapterSide::kInput, false);
+    return tensors;
+  }
   add("lora_A.weight", {rank, in}, AdapterSide::kInput, true);
   add("lora_B.weight", {out, rank}, AdapterSide::kOutput, spec.use_dora);
   if (spec.use_dora) add("lora_magnitude_vector", {out}, AdapterSide::kOutput, true);
   return tensors;
-}
-
-int64_t RankOf(const PeftSpec& spec, const std::string& weight) {
-  return ByPattern(spec.rank_pattern, weight, spec.rank);
-}
-
-double LoraScale(const PeftSpec& spec, const std::string& weight) {
-  const auto rank = static_cast<double>(RankOf(spec, weight));
-  return ByPattern(spec.alpha_pattern, weight, spec.alpha) /
-         (spec.use_rslora ? std::sqrt(rank) : rank);
-}
-
-Status CheckPeftNames(const ModelSpec& model) {
-  const PeftSpec& spec = model.peft;
-  WEFT_RETURN_IF_ERROR(CheckSaved(model));
-  for (const int64_t layer : spec.layers_to_transform) {
-    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
-    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
-                        ", and the model has blocks 0 to " +
-                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
-  }
-  if (!AdaptsWeights(spec)) return OkStatus();
-  WEFT_RETURN_IF_ERROR(CheckTargets(model, TargetModules(model), "target_modules"));
-  if (!spec.target_regex.empty()) {
-    WEFT_RETURN_IF_ERROR(CheckRegex(model, spec.target_regex, "target_regex"));
-  }
-  WEFT_RETURN_IF_ERROR(CheckTargets(model, spec.feedforward_modules, "feedforward_modules"));
-  for (const auto& [pattern, rank] : spec.rank_pattern) {
-    WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "rank_pattern"));
-    if (rank >= 1 && rank <= 4096) continue;
-    return InvalidError("model.peft.rank_pattern '" + pattern + "' has the rank " +
-                        std::to_string(rank) + "; hint: 1 to 4096");
-  }
-  for (const auto& [pattern, alpha] : spec.alpha_pattern) {
-    WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "alpha_pattern"));
-    if (!(alpha < 0)) continue;
-    return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
-  }
-  for (const ParameterInfo& weight : BlockWeights(model)) {
-    if (!IsTarget(model, weight)) continue;
-    if (ScalesInputs(model, weight) && !EndsSubLayer(weight.role)) {
-      return InvalidError("model.peft.feedforward_modules names " + LayerOf(weight.name) +
-                          ", which does not end a sub-layer; hint: leave it out");
-    }
-    WEFT_RETURN_IF_ERROR(CheckMerge(spec, weight));
-    const int64_t most = std::min(weight.shape[0], weight.shape[1]);
-    const bool from_weight = spec.init == "pissa" || spec.init == "olora";
-    if ((from_weight && RankOf(spec, weight.name) > most) ||
-        (spec.method == "miss" && RankOf(spec, weight.name) > weight.shape[1])) {
-      return InvalidError("model.peft.rank " + std::to_string(RankOf(spec, weight.name)) +
-                          " is more than " + LayerOf(weight.name) + " has, " +
-                          std::to_string(most) + "; hint: a smaller rank");
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #include "worker/engine/techniques/peft/merged_values.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
 
 namespace weft::engine {
@@ -61,7 +62,13 @@ std::vector<float> PeftProductsFactory::Merged(
     return merged;
   }
   const bool fixed = spec.method == "miss";
-  const std::span<const float> a = fixed ? std::span<const float>() : tensors[0];
+  std::vector<float> scaled;  // rows of A, by the diagonal of AdaLoRA
+  if (spec.method == "adalora") {
+    scaled = tensors[0];
+    for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= tensors[2][i / in];
+  }
+  const std::span<const float> a =
+      fixed ? std::span<const float>() : std::span(scaled.empty() ? tensors[0] : scaled);
   const std::span<const float> b = tensors[fixed ? 0 : 1];
   const double scale = fixed ? 1 : LoraScale(spec, weight.name);
   const size_t rank = b.size() / out;

@@ -14,7 +14,7 @@
 #include "common/model/parameter_list.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"

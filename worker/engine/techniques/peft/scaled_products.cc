@@ -8,7 +8,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
 #include "kernels/rms_norm/rms_norm.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

@@ -371,7 +371,7 @@ TEST(VirtualTokensTest, AFolderHasWhatBecomesOfThem) {
     Perturb(run, 0.1);
     EXPECT_THAT(ExportWeights(Env::Posix(), folder, *run.model, {}).message(),
                 HasSubstr("there are no weights of the network that do the same"));
-    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model, "").ok());
+    ASSERT_TRUE(ExportAdapterWeights(Env::Posix(), folder, *run.model).ok());
     // Without the network that has made them.
     JobSpec again = job;
     again.model.peft = {};

@@ -1,0 +1,63 @@
+#include "worker/engine/techniques/peft/adalora_cost.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/model/parameter_list.h"
+#include "common/model/precision.h"
+
+namespace weft {
+namespace {
+
+/// Calls fn(sides) for each factor, [rank, in] or [out, rank]: its other side, and its rank.
+template <class Fn>
+void ForEachFactor(const ModelSpec& model, Fn&& fn) {
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.adapter == AdapterSide::kNone || !parameter.matrix()) continue;
+    const int64_t rank = model.peft.adalora.init_r;
+    fn(parameter.Elements() / rank, rank);
+  }
+}
+
+}  // namespace
+
+Status CheckAdaLora(const JobSpec& job) {
+  if (!IsAdaLora(job.model.peft)) return OkStatus();
+  const AdaLoraSpec& spec = job.model.peft.adalora;
+  if (spec.target_r >= spec.init_r) {
+    return InvalidError("model.peft.adalora.target_r " + std::to_string(spec.target_r) +
+                        " takes no ranks away from init_r " + std::to_string(spec.init_r) +
+                        "; hint: a smaller target_r, or model.peft.method lora");
+  }
+  if (spec.tinit + spec.tfinal >= job.train.steps) {
+    return InvalidError("model.peft.adalora.tinit " + std::to_string(spec.tinit) + " and tfinal " +
+                        std::to_string(spec.tfinal) + " leave none of the " +
+                        std::to_string(job.train.steps) +
+                        " steps to choose ranks in; hint: smaller ones, or more train.steps");
+  }
+  const std::string& precision = job.train.precision;
+  if (precision == "auto" || !PrecisionOf(precision).loss_scaling) return OkStatus();
+  return InvalidError("model.peft.method adalora adds to gradients, and those of " + precision +
+                      " have a scale; hint: train.precision bf16");
+}
+
+// Of a factor P: P Pᵀ, the product of its gradient, and the sums of its scores.
+void AddAdaLoraWork(const ModelSpec& model, StepWork& work) {
+  ForEachFactor(model, [&](int64_t side, int64_t rank) {
+    work.products.push_back({.name = "orthogonality", .m = rank, .n = rank, .k = side, .count = 2});
+    work.products.push_back({.name = "orthogonality", .m = side, .n = rank, .k = rank, .count = 1});
+    // The scores read a number and its gradient, and pass over their two means.
+    constexpr double kPasses = 24;
+    work.f32_numbers += kPasses * static_cast<double>(side * rank);
+    work.flops += kPasses / 2 * static_cast<double>(side * rank);
+  });
+}
+
+// The sensitivities of now, their signs, and of a parameter in bf16 its value in f32.
+int64_t AdaLoraWorkspace(const ModelSpec& model) {
+  int64_t most = 0;
+  ForEachFactor(model, [&](int64_t side, int64_t rank) { most = std::max(most, 3 * side * rank); });
+  return most;
+}
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/technique_cost.h"
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Whether ranks move between the layers (AdaLoRA, Zhang et al. 2023, arXiv 2303.10512).
+inline bool IsAdaLora(const PeftSpec& spec) {
+  return spec.method == "adalora";
+}
+
+/// kInvalid where model.peft.adalora does not fit the steps of the training, has no ranks to take
+/// away, or where gradients have a loss scale.
+Status CheckAdaLora(const JobSpec& job);
+
+/// Adds what the orthogonality of the factors and the scores of their numbers want in each step.
+void AddAdaLoraWork(const ModelSpec& model, StepWork& work);
+
+/// Numbers in f32 that scoring a factor wants at most.
+int64_t AdaLoraWorkspace(const ModelSpec& model);
+
+}  // namespace weft

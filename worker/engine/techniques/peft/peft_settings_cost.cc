@@ -1,0 +1,179 @@
+#include "worker/engine/techniques/peft/peft_settings_cost.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/full_match.h"
+#include "common/model/model_sizes.h"
+#include "common/spec/spec_json.h"
+#include "worker/engine/techniques/peft/merged_weights_cost.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
+
+namespace weft {
+namespace {
+
+/// The weights of the layers of blocks.
+std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
+  std::vector<ParameterInfo> weights;
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
+      if (parameter.block_matrix()) weights.push_back(std::move(parameter));
+    }
+  }
+  return weights;
+}
+
+Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targets,
+                    const std::string& field) {
+  std::vector<std::string> layers, endings;
+  for (const ParameterInfo& weight : BlockWeights(model)) {
+    layers.push_back(LayerOf(weight.name));
+    endings.push_back(layers.back().substr(layers.back().rfind('.') + 1));
+  }
+  for (const std::string& target : targets) {
+    const auto named = [&](const std::string& layer) { return IsNamedLayer(layer, target); };
+    if (std::any_of(layers.begin(), layers.end(), named)) continue;
+    const std::string nearest = NearestName(target, endings);
+    return InvalidError(
+        "model.peft." + field + " '" + target + "' names no linear layer of a block; hint: " +
+        (nearest.empty() ? "names are like " + layers.front() : "did you mean '" + nearest + "'?"));
+  }
+  return OkStatus();
+}
+
+/// Whether `pattern` is a regular expression that describes a layer.
+Status CheckRegex(const ModelSpec& model, const std::string& pattern, const std::string& field) {
+  std::string layer;
+  for (const ParameterInfo& weight : BlockWeights(model)) {
+    layer = LayerOf(weight.name);
+    const Result<bool> fits = FullMatch(pattern, layer);
+    if (!fits.ok()) return fits.status().WithContext("model.peft." + field);
+    if (*fits) return OkStatus();
+  }
+  return InvalidError("model.peft." + field + " '" + pattern +
+                      "' describes no linear layer of a block; hint: names are like " + layer);
+}
+
+Status CheckSaved(const ModelSpec& model) {
+  std::vector<std::string> modules;
+  for (const std::string& module : model.peft.modules_to_save) {
+    bool found = false;
+    for (const ParameterInfo& parameter : PlainParametersOf(model)) {
+      found = found || IsOfModule(parameter.name, module);
+      const std::string own = parameter.name.substr(0, parameter.name.rfind('.'));
+      modules.push_back(own.substr(own.rfind('.') + 1));
+    }
+    if (found) continue;
+    const std::string nearest = NearestName(module, modules);
+    return InvalidError("model.peft.modules_to_save '" + module + "' names nothing of the model" +
+                        (nearest.empty() ? "" : "; hint: did you mean '" + nearest + "'?"));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckSettings(const PeftSpec& spec) {
+  const auto only = [&](bool asked, const char* field, const std::string& method,
+                        std::initializer_list<std::string_view> others = {}) {
+    const bool fits = spec.method == method ||
+                      std::find(others.begin(), others.end(), spec.method) != others.end();
+    return !asked || fits ? OkStatus()
+                          : InvalidError("model.peft." + std::string(field) + " with method " +
+                                         spec.method + "; hint: model.peft.method " + method);
+  };
+  const PeftSpec unset;
+  WEFT_RETURN_IF_ERROR(only(spec.adalora != unset.adalora, "adalora", "adalora"));
+  if (spec.method == "adalora" && spec.rank != unset.rank) {
+    return InvalidError(
+        "model.peft.rank with method adalora, whose ranks change; hint: model.peft.adalora.init_r");
+  }
+  WEFT_RETURN_IF_ERROR(only(spec.use_rslora, "use_rslora", "lora"));
+  WEFT_RETURN_IF_ERROR(only(spec.use_dora, "use_dora", "lora"));
+  WEFT_RETURN_IF_ERROR(only(spec.dropout > 0, "dropout", "lora", {"adalora"}));
+  WEFT_RETURN_IF_ERROR(only(spec.init != "default", "init", "lora"));
+  WEFT_RETURN_IF_ERROR(only(spec.loraplus_lr_ratio != 1, "loraplus_lr_ratio", "lora"));
+  WEFT_RETURN_IF_ERROR(
+      only(!spec.alpha_pattern.empty(), "alpha_pattern", "lora", {"loha", "lokr"}));
+  WEFT_RETURN_IF_ERROR(only(!spec.feedforward_modules.empty(), "feedforward_modules", "ia3"));
+  WEFT_RETURN_IF_ERROR(
+      only(!spec.rank_pattern.empty(), "rank_pattern", "lora", {"miss", "loha", "lokr"}));
+  WEFT_RETURN_IF_ERROR(only(spec.decompose_both, "decompose_both", "lokr"));
+  WEFT_RETURN_IF_ERROR(
+      only(spec.decompose_factor != unset.decompose_factor, "decompose_factor", "lokr"));
+  WEFT_RETURN_IF_ERROR(only(spec.oft_block_size != unset.oft_block_size, "oft_block_size", "oft"));
+  WEFT_RETURN_IF_ERROR(only(spec.d_initial != unset.d_initial, "d_initial", "vera"));
+  if (spec.use_dora && spec.dropout > 0) {
+    return InvalidError(
+        "model.peft.use_dora with dropout does not work yet; hint: model.peft.dropout 0");
+  }
+  if (!spec.target_modules.empty() && !spec.target_regex.empty()) {
+    return InvalidError(
+        "model.peft.target_modules and target_regex say the same in two ways; hint: one of them");
+  }
+  const bool targets = !spec.target_modules.empty() || !spec.target_regex.empty();
+  if (!AdaptsWeights(spec) && targets) {
+    const std::string instead = spec.method == "selective" ? "modules_to_save" : "method lora";
+    return InvalidError("model.peft.method " + spec.method +
+                        " has no adapters of weights, and there are targets for them; hint: "
+                        "model.peft." +
+                        instead);
+  }
+  if (spec.method == "selective" && spec.modules_to_save.empty()) {
+    return InvalidError(
+        "model.peft.method selective trains what modules_to_save names, and it names nothing; "
+        "hint: model.peft.modules_to_save ['*.bias']");
+  }
+  return OkStatus();
+}
+
+Status CheckPeftNames(const ModelSpec& model) {
+  const PeftSpec& spec = model.peft;
+  WEFT_RETURN_IF_ERROR(CheckSaved(model));
+  for (const int64_t layer : spec.layers_to_transform) {
+    if (layer >= 0 && layer < DistinctBlocks(model)) continue;
+    return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +
+                        ", and the model has blocks 0 to " +
+                        std::to_string(DistinctBlocks(model) - 1) + "; hint: one of these");
+  }
+  if (!AdaptsWeights(spec)) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckTargets(model, TargetModules(model), "target_modules"));
+  if (!spec.target_regex.empty()) {
+    WEFT_RETURN_IF_ERROR(CheckRegex(model, spec.target_regex, "target_regex"));
+  }
+  WEFT_RETURN_IF_ERROR(CheckTargets(model, spec.feedforward_modules, "feedforward_modules"));
+  for (const auto& [pattern, rank] : spec.rank_pattern) {
+    WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "rank_pattern"));
+    if (rank >= 1 && rank <= 4096) continue;
+    return InvalidError("model.peft.rank_pattern '" + pattern + "' has the rank " +
+                        std::to_string(rank) + "; hint: 1 to 4096");
+  }
+  for (const auto& [pattern, alpha] : spec.alpha_pattern) {
+    WEFT_RETURN_IF_ERROR(CheckRegex(model, PatternOfLastParts(pattern), "alpha_pattern"));
+    if (!(alpha < 0)) continue;
+    return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
+  }
+  for (const ParameterInfo& weight : BlockWeights(model)) {
+    if (!IsTarget(model, weight)) continue;
+    if (ScalesInputs(model, weight) && !EndsSubLayer(weight.role)) {
+      return InvalidError("model.peft.feedforward_modules names " + LayerOf(weight.name) +
+                          ", which does not end a sub-layer; hint: leave it out");
+    }
+    WEFT_RETURN_IF_ERROR(CheckMerge(spec, weight));
+    const int64_t most = std::min(weight.shape[0], weight.shape[1]);
+    const bool from_weight = spec.init == "pissa" || spec.init == "olora";
+    if ((from_weight && RankOf(spec, weight.name) > most) ||
+        (spec.method == "miss" && RankOf(spec, weight.name) > weight.shape[1])) {
+      return InvalidError("model.peft.rank " + std::to_string(RankOf(spec, weight.name)) +
+                          " is more than " + LayerOf(weight.name) + " has, " +
+                          std::to_string(most) + "; hint: a smaller rank");
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace weft
