@@ -87,7 +87,7 @@ Result<KeptRanks> KeptRanksFrom(const Json& config, const ModelSpec& model) {
   const std::set<std::string> layers = LinearLayers(model, /*adapted=*/true);
   const auto ranks = static_cast<size_t>(model.peft.adalora.init_r);
   for (const auto& [name, flags] : pattern.items()) {
-    // Old versions keep the name of the adapter after that of the tensor.
+    // Some versions keep the name of the adapter after that of the tensor.
     const size_t end = name.rfind(kDiagonal);
     const std::string layer = name.substr(0, end);
     if (end == std::string::npos || !layers.contains(layer)) {

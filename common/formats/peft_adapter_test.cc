@@ -115,18 +115,18 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
 
 TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
   for (const std::string adapter :
-       {"gpt2/lora",      "gpt2/dora",     "gpt2/ia3",     "gpt2/bias",   "llama/lora",
-        "llama/patterns", "llama/dora",    "llama/pissa",  "llama/olora", "llama/ia3",
-        "llama/miss",     "bert_mlm/lora", "bert_mlm/ia3", "vit/lora",    "vit/miss",
-        "llama/loha",     "llama/lokr",    "llama/oft",    "llama/vera",  "gpt2/vera",
-        "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft"}) {
+       {"gpt2/adalora", "llama/adalora", "gpt2/lora",      "gpt2/dora",     "gpt2/ia3",
+        "gpt2/bias",    "llama/lora",    "llama/patterns", "llama/dora",    "llama/pissa",
+        "llama/olora",  "llama/ia3",     "llama/miss",     "bert_mlm/lora", "bert_mlm/ia3",
+        "vit/lora",     "vit/miss",      "llama/loha",     "llama/lokr",    "llama/oft",
+        "llama/vera",   "gpt2/vera",     "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft"}) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;
     ASSERT_TRUE(ImportAdapter(Env::Posix(), Fixture(adapter) + "/start", model, Into(values)).ok());
     FaultEnv env;
     const Status written =
-        ExportAdapter(env, "/adapter", model, "base",
+        ExportAdapter(env, "/adapter", model, {.base = "base", .steps = 20},
                       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
                         return std::span<const float>(values.at(tensor.parameter));
                       });
@@ -224,8 +224,9 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   }
   Folder other;
   other.config["peft_type"] = "HRA";
-  EXPECT_THAT(other.Refusal(), HasSubstr("peft_type \"HRA\"; LORA, LOHA, LOKR, OFT, VERA, "
-                                         "IA3 and MISS are imported"));
+  EXPECT_THAT(other.Refusal(),
+              HasSubstr("peft_type \"HRA\"; LORA, ADALORA, LOHA, LOKR, OFT, VERA, "
+                        "IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
@@ -341,7 +342,7 @@ TEST(PeftAdapter, PeftHasNoSuchAdaptersOfAGpt2) {
     model.peft.method = method;
     FaultEnv env;
     const Status written = ExportAdapter(
-        env, "/adapter", model, "", [](const HuggingFaceTensor&) -> Result<std::span<const float>> {
+        env, "/adapter", model, {}, [](const HuggingFaceTensor&) -> Result<std::span<const float>> {
           return InternalError("is not asked for");
         });
     EXPECT_THAT(written.message(), HasSubstr("for the layers of a gpt2 (Conv1D); hint: "));
@@ -373,7 +374,7 @@ TEST(PeftAdapter, NamesThatPeftWouldTakeForMoreAreWrittenWhole) {
   model.peft.target_modules = {"dense"};  // of the head, too
   FaultEnv env;
   std::vector<float> zeros(1 << 16, 0.0f);
-  ASSERT_TRUE(ExportAdapter(env, "/adapter", model, "",
+  ASSERT_TRUE(ExportAdapter(env, "/adapter", model, {},
                             [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
                               return std::span<const float>(zeros);
                             })

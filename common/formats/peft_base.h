@@ -15,9 +15,9 @@ namespace weft {
 
 /// Where an adapter comes from.
 struct AdapterOrigin {
-  std::string base;         ///< Its network: a folder or a name of the hub; empty: left open.
-  std::string base_sha256;  ///< HashOfBase of it; empty: left open.
-  int64_t steps = 0;        ///< Of its training; 0: not known.
+  std::string base = {};         ///< Its network: a folder or a name of the hub; empty: left open.
+  std::string base_sha256 = {};  ///< HashOfBase of it; empty: left open.
+  int64_t steps = 0;             ///< Of its training; 0: not known.
 };
 
 /// The key of HashOfBase in the metadata of adapter_model.safetensors.

@@ -136,6 +136,7 @@ std::vector<Way> Ways() {
       {.name = "loraOfTensorAndPipeline", .tensor = 2, .pipeline = 2, .peft = "lora"},
       {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .peft = "lora"},
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
+      {.name = "adalora", .data = 2, .peft = "adalora"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},

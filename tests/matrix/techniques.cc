@@ -363,6 +363,7 @@ std::vector<Axis> MakeAxes() {
        Dora(),
        Qlora("nf4"),
        Qlora("fp4"),
+       OtherPeft("adalora"),
        OtherPeft("loha"),
        OtherPeft("lokr"),
        OtherPeft("oft"),
