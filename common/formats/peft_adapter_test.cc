@@ -225,8 +225,8 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   Folder other;
   other.config["peft_type"] = "HRA";
   EXPECT_THAT(other.Refusal(),
-              HasSubstr("peft_type \"HRA\"; LORA, LOHA, LOKR, OFT, VERA, IA3, MISS, "
-                        "PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported"));
+              HasSubstr("peft_type \"HRA\"; LORA, ADALORA, LOHA, LOKR, OFT, VERA, "
+                        "IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
