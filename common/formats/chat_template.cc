@@ -76,9 +76,8 @@ Result<std::string> Guarded(const std::string& text, const std::vector<std::stri
     const auto bytes = static_cast<size_t>(ReadUtf8(text, at).bytes);
     result += rest.substr(0, bytes);
     at += bytes;
-    const auto spelled = std::find_if(special.begin(), special.end(), [&](const std::string& s) {
-      return rest.starts_with(s);
-    });
+    const auto spelled = std::find_if(special.begin(), special.end(),
+                                      [&](const std::string& s) { return rest.starts_with(s); });
     if (spelled == special.end()) continue;
     if (spelled->size() == bytes) {
       return InvalidError("a message holds the special token '" + ClipText(*spelled) +
@@ -192,8 +191,7 @@ size_t ChatTemplate::EndOfTurn(std::string_view text, size_t begin, size_t end) 
 }
 
 Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& text,
-                                                          const Value& messages,
-                                                          const Value& tools,
+                                                          const Value& messages, const Value& tools,
                                                           const std::tm& now,
                                                           size_t first_message) const {
   const std::vector<Value>& all = messages.list().items;
@@ -239,7 +237,8 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const 
     spans = rendered.generation;
     if (options.said_from > 0) {
       const std::vector<Value>& all = messages.list().items;
-      const auto end = all.begin() + static_cast<ptrdiff_t>(std::min(options.said_from, all.size()));
+      const auto end =
+          all.begin() + static_cast<ptrdiff_t>(std::min(options.said_from, all.size()));
       WEFT_ASSIGN_OR_RETURN(const Value before, Value::Of(std::vector<Value>(all.begin(), end)));
       WEFT_ASSIGN_OR_RETURN(const jinja::Rendered part,
                             Render(before, tools, /*with_prompt=*/false, now));
@@ -247,8 +246,8 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const 
       spans.erase(spans.begin(), spans.begin() + static_cast<ptrdiff_t>(earlier));
     }
   } else if (options.finds_said) {
-    WEFT_ASSIGN_OR_RETURN(
-        spans, SpansByPrefixes(rendered.text, messages, tools, now, options.said_from));
+    WEFT_ASSIGN_OR_RETURN(spans,
+                          SpansByPrefixes(rendered.text, messages, tools, now, options.said_from));
   }
   std::vector<size_t> cuts, places;
   for (const auto& [begin, end] : spans) {
@@ -256,8 +255,7 @@ Result<ChatTokens> ChatTemplate::Encode(const Conversation& conversation, const 
     cuts.push_back(end);
   }
   ChatTokens tokens;
-  WEFT_RETURN_IF_ERROR(
-      tokenizer_.EncodeGuarded(rendered.text, guard, cuts, tokens.ids, places));
+  WEFT_RETURN_IF_ERROR(tokenizer_.EncodeGuarded(rendered.text, guard, cuts, tokens.ids, places));
   tokens.said.resize(tokens.ids.size());
   for (size_t i = 0; i < places.size(); i += 2) {
     std::fill(tokens.said.begin() + static_cast<ptrdiff_t>(places[i]),

@@ -54,8 +54,8 @@ class ChatTemplate {
                             const ChatEncodeOptions& options = {}) const;
 
   /// The ids of a conversation and of what comes before the assistant's answer.
-  Result<std::vector<int32_t>> EncodePrompt(const Conversation& conversation, const std::tm& now)
-      const;
+  Result<std::vector<int32_t>> EncodePrompt(const Conversation& conversation,
+                                            const std::tm& now) const;
 
   /// The special token with which the template ends what the assistant says; empty when it is
   /// none.
@@ -77,7 +77,7 @@ class ChatTemplate {
   size_t EndOfTurn(std::string_view text, size_t begin, size_t end) const;
 
   const Tokenizer& tokenizer_;
-  std::vector<jinja::Template> template_;  ///< One.
+  std::vector<jinja::Template> template_;                        ///< One.
   std::vector<std::pair<std::string, jinja::Value>> variables_;  ///< Special tokens by role.
   std::vector<std::string> special_;                             ///< Their spellings, all of them.
 };

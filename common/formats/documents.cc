@@ -37,9 +37,8 @@ std::string WithoutLine(std::string reason) {
 }
 
 bool HasMember(const std::vector<JsonMember>& members, const std::string& name) {
-  return std::any_of(members.begin(), members.end(), [&](const JsonMember& member) {
-    return JsonKeyName(member.key) == name;
-  });
+  return std::any_of(members.begin(), members.end(),
+                     [&](const JsonMember& member) { return JsonKeyName(member.key) == name; });
 }
 
 /// All text of a document for instruction tuning: what a tokenizer is trained on.

@@ -25,14 +25,14 @@ struct DocumentOptions {
 };
 
 /// What one document holds. For instruction tuning `text` is what is asked and `second` the answer;
-/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data they
-/// are either, with the chosen answer, and `rejected` stands for `second` or the messages.
+/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data
+/// they are either, with the chosen answer, and `rejected` stands for `second` or the messages.
 struct DocumentContent {
-  std::string_view text;  ///< In the file or in `storage`.
-  std::string second;     ///< Second text of a pair.
-  std::string rejected;   ///< Of preference data.
+  std::string_view text;       ///< In the file or in `storage`.
+  std::string second;          ///< Second text of a pair.
+  std::string rejected;        ///< Of preference data.
   size_t prompt_messages = 0;  ///< Of preference data the messages before the answer; 0: texts.
-  std::string label;      ///< A name, or a whole number in decimal.
+  std::string label;           ///< A name, or a whole number in decimal.
   bool label_is_number = false;
   std::string storage;
 };
@@ -60,8 +60,8 @@ class DocumentFile {
   /// Bytes of the document in the file, to partition work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
-  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`. kInvalid names file and line when
-  /// it is not a JSON object with the text field.
+  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`.
+  /// kInvalid names file and line when it is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 
   /// All of document `i`. kInvalid also when the second text or the label is missing, or the label

@@ -148,9 +148,10 @@ Status CheckInstructionData(const JobSpec& job) {
   const DataSpec& data = job.data;
   const bool instruction = IsInstructionFormat(data.format);
   if (data.loss_on == "completions" && !instruction) {
-    return InvalidError("data.loss_on completions needs data that say what is asked and what is "
-                        "answered, not data.format " +
-                        data.format + "; hint: data.format chat, prompt_completion or alpaca");
+    return InvalidError(
+        "data.loss_on completions needs data that say what is asked and what is "
+        "answered, not data.format " +
+        data.format + "; hint: data.format chat, prompt_completion or alpaca");
   }
   if (!data.chat_template.empty() && data.format != "chat" && data.format != kPreferenceFormat) {
     return InvalidError("data.chat_template is for data.format chat or preference, not " +

@@ -47,8 +47,7 @@ void SkipBadLines(std::vector<DocumentFile>& files, int threads,
     const auto first = std::find(bad.begin(), bad.end(), 1);
     if (first == bad.end()) continue;
     if (skipped.count == 0) {
-      skipped.first =
-          Check(file, static_cast<size_t>(first - bad.begin()), instruction).message();
+      skipped.first = Check(file, static_cast<size_t>(first - bad.begin()), instruction).message();
     }
     skipped.count += std::count(first, bad.end(), 1);
     file.Remove(bad);

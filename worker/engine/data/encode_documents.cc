@@ -24,7 +24,7 @@ struct Item {
 struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<int32_t> answers;  ///< 0 or 1 for each of `tokens`, by an InstructionEncoder.
-  std::vector<size_t> ends;  ///< Lengths of `tokens` at which documents end.
+  std::vector<size_t> ends;      ///< Lengths of `tokens` at which documents end.
   SpelledSpecialTokens spelled;
   Status status;
 };

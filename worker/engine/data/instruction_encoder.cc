@@ -36,11 +36,10 @@ Status InstructionEncoder::EncodeChat(std::string_view messages, std::string_vie
                                       size_t said_from, std::vector<int32_t>& tokens,
                                       std::vector<int32_t>& answers) const {
   WEFT_ASSIGN_OR_RETURN(const Conversation conversation, Conversation::FromJson(messages, tools));
-  WEFT_ASSIGN_OR_RETURN(const ChatTokens chat,
-                        chat_->Encode(conversation, PreparationDay(),
-                                      {.in_messages = options_.special,
-                                       .finds_said = options_.finds_answers,
-                                       .said_from = said_from}));
+  WEFT_ASSIGN_OR_RETURN(const ChatTokens chat, chat_->Encode(conversation, PreparationDay(),
+                                                             {.in_messages = options_.special,
+                                                              .finds_said = options_.finds_answers,
+                                                              .said_from = said_from}));
   tokens.insert(tokens.end(), chat.ids.begin(), chat.ids.end());
   answers.insert(answers.end(), chat.said.begin(), chat.said.end());
   return OkStatus();
@@ -56,8 +55,8 @@ Status InstructionEncoder::Encode(const DocumentContent& document, std::vector<i
   return OkStatus();
 }
 
-Status InstructionEncoder::EncodePair(const DocumentContent& document,
-                                      std::vector<int32_t>& tokens, std::vector<int32_t>& answers,
+Status InstructionEncoder::EncodePair(const DocumentContent& document, std::vector<int32_t>& tokens,
+                                      std::vector<int32_t>& answers,
                                       std::vector<size_t>& ends) const {
   const bool messages = document.prompt_messages > 0;
   if (messages != form_.conversations) {
@@ -72,8 +71,8 @@ Status InstructionEncoder::EncodePair(const DocumentContent& document,
       WEFT_RETURN_IF_ERROR(EncodeChat(chosen ? document.text : std::string_view(document.rejected),
                                       document.second, document.prompt_messages, tokens, answers));
     } else {
-      WEFT_RETURN_IF_ERROR(EncodeTexts(
-          document.text, chosen ? document.second : document.rejected, tokens, answers));
+      WEFT_RETURN_IF_ERROR(EncodeTexts(document.text, chosen ? document.second : document.rejected,
+                                       tokens, answers));
     }
     if (std::find(answers.begin() + static_cast<ptrdiff_t>(first), answers.end(), 1) ==
         answers.end()) {

@@ -151,8 +151,9 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   if (loader->sequences_ == 0 && loader->rows_left_out_ > 0) {
     const std::string all = "all " + std::to_string(loader->rows_left_out_);
     if (loader->span_.answers != nullptr) {
-      return InvalidError(all + " sequences of the data hold no token of an answer, and nothing is "
-                                "left to predict. hint: raise train.sequence_length" +
+      return InvalidError(all +
+                          " sequences of the data hold no token of an answer, and nothing is "
+                          "left to predict. hint: raise train.sequence_length" +
                           (options.preference_pairs ? "" : ", or set data.loss_on to all"));
     }
     return InvalidError(
@@ -171,12 +172,11 @@ Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
   if (options.batching == Batching::kPadUniform && options.shuffle) {
     std::vector<uint32_t> lengths;
     for (uint64_t s = 0; s < size; s += together) {
-      const int64_t longest =
-          std::max(loader->RowLength(s), loader->RowLength(s + together - 1));
+      const int64_t longest = std::max(loader->RowLength(s), loader->RowLength(s + together - 1));
       lengths.push_back(static_cast<uint32_t>(longest));
     }
-    loader->order_ = SequenceOrder::ByLength(std::move(lengths), options.seed,
-                                             static_cast<uint64_t>(options.global_batch) / together);
+    loader->order_ = SequenceOrder::ByLength(
+        std::move(lengths), options.seed, static_cast<uint64_t>(options.global_batch) / together);
   } else {
     loader->order_ = SequenceOrder(size / together, options.seed, options.shuffle);
   }

@@ -106,8 +106,7 @@ class TextInput : public DatasetInput {
         skip_bad_lines_(job.data.bad_lines == "skip"),
         special_(job.data.special_tokens == "parse" ? SpecialTokens::kAsTokens
                                                     : SpecialTokens::kAsText),
-        answers_alone_(job.data.loss_on == "completions" ||
-                       job.data.format == kPreferenceFormat) {}
+        answers_alone_(job.data.loss_on == "completions" || job.data.format == kPreferenceFormat) {}
 
   bool is_instruction() const { return IsInstructionFormat(options_.format); }
 
@@ -172,8 +171,7 @@ class TextInput : public DatasetInput {
 
   Status WriteDocuments(Env& env, const std::string& folder, int threads, DatasetInfo& info) {
     if (!tokenizer_) {
-      Result<Tokenizer> trained =
-          TrainTokenizer(train_, vocab_size_, SpecialTokensToTrain());
+      Result<Tokenizer> trained = TrainTokenizer(train_, vocab_size_, SpecialTokensToTrain());
       if (!trained.ok()) return WithBadLineHint(trained.status());
       tokenizer_ = *std::move(trained);
       WEFT_RETURN_IF_ERROR(PrepareInstruction());
@@ -298,9 +296,9 @@ class TextInput : public DatasetInput {
                                                    tokenizer_->hash()));
     std::optional<TokenShardWriter> answers;
     if (is_instruction() && answers_alone_) {
-      WEFT_ASSIGN_OR_RETURN(TokenShardWriter marks,
-                            TokenShardWriter::Create(env, path + ".answers", /*vocab_size=*/2,
-                                                     tokenizer_->hash()));
+      WEFT_ASSIGN_OR_RETURN(
+          TokenShardWriter marks,
+          TokenShardWriter::Create(env, path + ".answers", /*vocab_size=*/2, tokenizer_->hash()));
       answers.emplace(std::move(marks));
     }
     const EncodeOptions options = {.form = encoded_form_,
@@ -334,7 +332,7 @@ class TextInput : public DatasetInput {
   int64_t vocab_size_;
   bool skip_bad_lines_;
   SpecialTokens special_;
-  bool answers_alone_;         ///< The loss counts these alone.
+  bool answers_alone_;                ///< The loss counts these alone.
   InstructionForm instruction_form_;  ///< For instruction tuning.
   std::string chat_template_;         ///< Of conversations.
   std::vector<std::string> classes_of_model_;
@@ -342,7 +340,7 @@ class TextInput : public DatasetInput {
   std::vector<DocumentFile> validation_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<InstructionEncoder> instruction_;  ///< Of tokenizer_, for instruction tuning.
-  SequenceForm encoded_form_;  ///< Around the text in the shard.
+  SequenceForm encoded_form_;                      ///< Around the text in the shard.
 };
 
 }  // namespace

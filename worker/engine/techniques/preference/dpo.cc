@@ -36,9 +36,12 @@ DpoResult DpoLosses(const PreferenceSpec& spec, std::span<const double> log_prob
     // Of the sum over sequences, where the pair counts twice.
     const double derivative = 2 * spec.beta * slope;
     result.losses.derivatives.insert(result.losses.derivatives.end(), {derivative, -derivative});
-    result.chosen_reward += chosen / pairs;
-    result.rejected_reward += rejected / pairs;
-    result.accuracy += (z > 0 ? 1.0 : 0.0) / pairs;
+    result.chosen_reward += chosen;
+    result.rejected_reward += rejected;
+    result.accuracy += z > 0 ? 1 : 0;
+  }
+  for (double* mean : {&result.chosen_reward, &result.rejected_reward, &result.accuracy}) {
+    *mean /= pairs;
   }
   return result;
 }

@@ -26,9 +26,10 @@ const Feature kPreference = {
     .name = "preference optimisation",
     .setting = "train.preference.method dpo",
     .asked = [](const JobSpec& job) { return job.train.preference.method != "none"; },
-    .shown = [](const JobSpec& job) {
-      return "train.preference.method " + job.train.preference.method;
-    }};
+    .shown =
+        [](const JobSpec& job) {
+          return "train.preference.method " + job.train.preference.method;
+        }};
 
 constexpr std::string_view kOtherNetwork =
     "answers would be judged by another network than the one that is differentiated";
@@ -43,7 +44,8 @@ class PreferenceCost : public TechniqueCost {
         {&kPreference, &kPipelineParallel,
          "a batch is judged as a whole before its gradients are computed", "other kinds of ranks"},
         {&kPreference, &kContextParallel,
-         "each rank would have the probability of a part of an answer", "data or tensor parallelism"},
+         "each rank would have the probability of a part of an answer",
+         "data or tensor parallelism"},
         {&kPreference, &kLocalSteps, "a batch is judged as a whole, by all ranks", kOneOfTwo},
         {&kPreference, &kExperts, "balancing losses and capacities are those of tokens",
          "model.experts 0"},
@@ -66,6 +68,7 @@ class PreferenceCost : public TechniqueCost {
           "does not say what to learn of them; hint: train.preference.method dpo");
     }
     if (!Asked(job)) return OkStatus();
+    if (job.data.train.empty()) return OkStatus();  // a network by itself has no data
     const std::string method = feature().shown(job);
     if (!pairs) {
       return InvalidError(method + " learns from pairs of answers, which data.format " +
@@ -89,12 +92,13 @@ class PreferenceCost : public TechniqueCost {
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
-    return {{kChosenRewardMetric,
-             "Mean over the pairs of a step of the reward of the chosen answer, before the update."},
-            {kRejectedRewardMetric, "The same of the rejected answer."},
-            {kRewardMarginMetric, "Their difference."},
-            {kRewardAccuracyMetric,
-             "Share of the pairs of a step whose chosen answer has the larger reward."}};
+    return {
+        {kChosenRewardMetric,
+         "Mean over the pairs of a step of the reward of the chosen answer, before the update."},
+        {kRejectedRewardMetric, "The same of the rejected answer."},
+        {kRewardMarginMetric, "Their difference."},
+        {kRewardAccuracyMetric,
+         "Share of the pairs of a step whose chosen answer has the larger reward."}};
   }
 };
 

@@ -39,8 +39,7 @@ std::vector<double> LogProbabilities(TinyRun& run, const Batch& batch) {
     const float* of_row = logits.data() + row * vocabulary;
     double sum = 0;
     for (size_t c = 0; c < vocabulary; ++c) sum += std::exp(static_cast<double>(of_row[c]));
-    sums[row / static_cast<size_t>(batch.length)] +=
-        of_row[batch.targets[row]] - std::log(sum);
+    sums[row / static_cast<size_t>(batch.length)] += of_row[batch.targets[row]] - std::log(sum);
   }
   return sums;
 }
