@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/preference/preference_cost.h"
+#include "worker/engine/techniques/preference_optimization/preference_optimization_cost.h"
 
 #include <span>
 #include <string>
@@ -34,18 +34,15 @@ const Feature kPreference = {
 constexpr std::string_view kOtherNetwork =
     "answers would be judged by another network than the one that is differentiated";
 
-class PreferenceCost : public TechniqueCost {
+class PreferenceOptimizationCost : public TechniqueCost {
  public:
-  std::string_view name() const override { return "preference"; }
+  std::string_view name() const override { return "preference_optimization"; }
 
   const Feature& feature() const override { return kPreference; }
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
         {&kPreference, &kPipelineParallel,
          "a batch is judged as a whole before its gradients are computed", "other kinds of ranks"},
-        {&kPreference, &kContextParallel,
-         "each rank would have the probability of a part of an answer",
-         "data or tensor parallelism"},
         {&kPreference, &kLocalSteps, "a batch is judged as a whole, by all ranks", kOneOfTwo},
         {&kPreference, &kExperts, "balancing losses and capacities are those of tokens",
          "model.experts 0"},
@@ -104,8 +101,8 @@ class PreferenceCost : public TechniqueCost {
 
 }  // namespace
 
-const TechniqueCost& PreferenceTechniqueCost() {
-  static const PreferenceCost cost;
+const TechniqueCost& PreferenceOptimizationTechniqueCost() {
+  static const PreferenceOptimizationCost cost;
   return cost;
 }
 

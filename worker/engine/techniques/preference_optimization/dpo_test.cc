@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/preference/dpo.h"
+#include "worker/engine/techniques/preference_optimization/dpo.h"
 
 #include <cmath>
 #include <numeric>
