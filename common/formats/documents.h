@@ -25,14 +25,14 @@ struct DocumentOptions {
 };
 
 /// What one document holds. For instruction tuning `text` is what is asked and `second` the answer;
-/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data they
-/// are either, with the chosen answer, and `rejected` stands for `second` or the messages.
+/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data
+/// they are either, with the chosen answer, and `rejected` stands for `second` or the messages.
 struct DocumentContent {
-  std::string_view text;  ///< In the file or in `storage`.
-  std::string second;     ///< Second text of a pair.
-  std::string rejected;   ///< Of preference data.
+  std::string_view text;       ///< In the file or in `storage`.
+  std::string second;          ///< Second text of a pair.
+  std::string rejected;        ///< Of preference data.
   size_t prompt_messages = 0;  ///< Of preference data the messages before the answer; 0: texts.
-  std::string label;      ///< A name, or a whole number in decimal.
+  std::string label;           ///< A name, or a whole number in decimal.
   bool label_is_number = false;
   std::string storage;
 };

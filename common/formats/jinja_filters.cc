@@ -217,12 +217,13 @@ Result<Value> AsInteger(const Call& call) {
     std::string_view text = Stripped(call.input.text(), std::nullopt, true, true);
     if (text.starts_with('+')) text.remove_prefix(1);
     int64_t integer = 0;
-    const char* end = text.data() + text.size();
-    if (const auto read = std::from_chars(text.data(), end, integer);
+    const char* const begin = text.begin();
+    const char* const end = text.end();
+    if (const auto read = std::from_chars(begin, end, integer);
         read.ec == std::errc() && read.ptr == end) {
       return Value::Integer(integer);
     }
-    if (const auto read = std::from_chars(text.data(), end, number);
+    if (const auto read = std::from_chars(begin, end, number);
         read.ec != std::errc() || read.ptr != end) {
       return otherwise;
     }

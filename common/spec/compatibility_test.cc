@@ -127,7 +127,7 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
-      {FeatureOf("preference"),
+      {FeatureOf("preference_optimization"),
        [](JobSpec& job) {
          job.train.preference.method = "dpo";
          job.data.format = "preference";

@@ -10,9 +10,9 @@ inline constexpr int32_t kIgnoreTarget = -1;
 
 /// Softmax cross-entropy of a chunk of logits and, in place, its gradient: afterwards
 /// logits[r, c] = grad_scale * gradient_weights[r] * (softmax(logits[r])[c] - [c == targets[r]]),
-/// zero for ignored rows and for the padded columns. The probabilities are never stored, fp32 logits never exist.
-/// A target outside the vocabulary is kInvalid on the CPU; on CUDA, where that would mean to wait
-/// for the device, it makes the loss of its row NaN and the gradient zero.
+/// zero for ignored rows and for the padded columns. The probabilities are never stored, fp32
+/// logits never exist. A target outside the vocabulary is kInvalid on the CPU; on CUDA, where that
+/// would mean to wait for the device, it makes the loss of its row NaN and the gradient zero.
 struct CrossEntropyArgs {
   TensorView logits;       ///< [rows, columns] f32, bf16 or f16; overwritten when write_gradient
   TensorView targets;      ///< [rows] i32 in [0, vocabulary) or kIgnoreTarget
@@ -56,7 +56,7 @@ struct CrossEntropyOfPartsArgs {
   TensorView found;  ///< [ranks * kLogitsPartNumbers, rows] f32, rank after rank
   float grad_scale = 1.0f;
   bool write_gradient = true;
-  TensorView losses;  ///< [rows] f32, the same on all ranks
+  TensorView losses;                 ///< [rows] f32, the same on all ranks
   TensorView gradient_weights = {};  ///< As above, the same on all ranks.
 };
 

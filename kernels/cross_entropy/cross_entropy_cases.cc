@@ -15,9 +15,8 @@ std::vector<double> ValuesOf(const TestTensor* tensor) {
 OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType dtype,
                         bool gradient, double spread, CaseUse use, bool weighs = false) {
   std::string name = std::string(gradient ? "cross_entropy/" : "cross_entropy_loss/") +
-                     (weighs ? "weighed/" : "") +
-                     std::to_string(rows) + "x" + std::to_string(columns) + "/" +
-                     std::string(DTypeName(dtype)) + "/spread" +
+                     (weighs ? "weighed/" : "") + std::to_string(rows) + "x" +
+                     std::to_string(columns) + "/" + std::string(DTypeName(dtype)) + "/spread" +
                      std::to_string(static_cast<int>(spread));
   constexpr float kScale = 0.25f;
   return {name, use, [=](OpRun& run) {
@@ -37,14 +36,14 @@ OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType
                                              columns, vocabulary, kScale, ValuesOf(weights));
             });
             run.run = [=, &logits, &targets, &losses](const Stream& stream) {
-              return CrossEntropy(
-                  stream, {.logits = logits.view(),
-                           .targets = targets.view(),
-                           .vocabulary = vocabulary,
-                           .grad_scale = kScale,
-                           .write_gradient = gradient,
-                           .losses = losses.view(),
-                           .gradient_weights = weighs ? weights->view() : TensorView()});
+              return CrossEntropy(stream,
+                                  {.logits = logits.view(),
+                                   .targets = targets.view(),
+                                   .vocabulary = vocabulary,
+                                   .grad_scale = kScale,
+                                   .write_gradient = gradient,
+                                   .losses = losses.view(),
+                                   .gradient_weights = weighs ? weights->view() : TensorView()});
             };
             run.bytes = static_cast<double>(logits.view().Bytes()) * (gradient ? 2 : 1);
           }};
@@ -108,9 +107,9 @@ OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient,
           run.Check("logits" + std::to_string(rank), *logits[rank], vocabulary, [=, &targets] {
             std::vector<double> values = logits[rank]->InitialValues();
             if (!gradient) return values;
-            const std::vector<double> all = CrossEntropyGradientRef(
-                whole(), targets.InitialValues(), vocabulary, vocabulary, kScale,
-                ValuesOf(weights));
+            const std::vector<double> all =
+                CrossEntropyGradientRef(whole(), targets.InitialValues(), vocabulary, vocabulary,
+                                        kScale, ValuesOf(weights));
             const LogitsPart part = parts.Of(rank);
             for (int64_t i = 0; i < rows * parts.columns; ++i) {
               const int64_t r = i / parts.columns, c = i % parts.columns;
@@ -130,16 +129,15 @@ OpCase CrossEntropyOfPartsCase(const Parts& parts, DType dtype, bool gradient,
                                                             .found = own}));
           }
           for (int64_t rank = 0; rank < parts.ranks; ++rank) {
-            WEFT_RETURN_IF_ERROR(CrossEntropyOfParts(stream, {.logits = logits[rank]->view(),
-                                                              .targets = targets.view(),
-                                                              .part = parts.Of(rank),
-                                                              .found = found.view(),
-                                                              .grad_scale = kScale,
-                                                              .write_gradient = gradient,
-                                                              .losses = losses[rank]->view(),
-                                                              .gradient_weights =
-                                                                  weighs ? weights->view()
-                                                                         : TensorView()}));
+            WEFT_RETURN_IF_ERROR(CrossEntropyOfParts(
+                stream, {.logits = logits[rank]->view(),
+                         .targets = targets.view(),
+                         .part = parts.Of(rank),
+                         .found = found.view(),
+                         .grad_scale = kScale,
+                         .write_gradient = gradient,
+                         .losses = losses[rank]->view(),
+                         .gradient_weights = weighs ? weights->view() : TensorView()}));
           }
           return OkStatus();
         };

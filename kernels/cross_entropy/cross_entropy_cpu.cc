@@ -77,9 +77,9 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
         T* at = logits.As<T>() + r * logits.row_stride;
         if (args.predictions) args.predictions.As<int32_t>()[r] = Largest(at, args.vocabulary);
         if (targets[r] != kIgnoreTarget) {
-          losses[r] = row.run(at, columns, args.vocabulary, targets[r],
-                              ScaleOf(args.grad_scale.Get(), args.gradient_weights, r),
-                              exponentials);
+          losses[r] =
+              row.run(at, columns, args.vocabulary, targets[r],
+                      ScaleOf(args.grad_scale.Get(), args.gradient_weights, r), exponentials);
         } else {
           losses[r] = 0;
           if (args.write_gradient) std::fill_n(at, columns, T{});

@@ -1,5 +1,5 @@
-// Direct preference optimisation against PyTorch in float64, as make_preference_fixtures.py recorded
-// it: loss and reward margin of each of 20 steps, and the weights at their end.
+// Direct preference optimisation against PyTorch in float64, as make_preference_fixtures.py
+// recorded it: loss and reward margin of each of 20 steps, and the weights at their end.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -115,9 +115,8 @@ TEST_P(PreferenceParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   job.train.steps = 20;
   job.train.global_batch = kPerStep;
   job.train.gradient_clip_norm = 1.0;
-  job.train.preference = {.method = "dpo",
-                          .beta = recorded["beta"],
-                          .label_smoothing = recorded["label_smoothing"]};
+  job.train.preference = {
+      .method = "dpo", .beta = recorded["beta"], .label_smoothing = recorded["label_smoothing"]};
   job.schedule.kind = "constant";
   job.schedule.warmup_steps = 0;
   job.optimizer.learning_rate = 1e-3;
@@ -129,8 +128,8 @@ TEST_P(PreferenceParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   plan.micro_batch = 1;
   plan.accumulation_steps = kPerStep;
   RecordedPairs pairs(recorded["pairs"]);
-  auto trainer = Trainer::New(
-      job, plan, {.context = &run.context, .model = run.model.get(), .train = &pairs});
+  auto trainer =
+      Trainer::New(job, plan, {.context = &run.context, .model = run.model.get(), .train = &pairs});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
   for (size_t step = 0; step < 20; ++step) {
     auto report = (*trainer)->Step();

@@ -38,8 +38,8 @@ struct Batch {
                                      ///< none: there are no pairs.
   std::vector<int32_t> labels;       ///< [sequences] in [0, classes); none: no classification.
 
-  /// [sequences] of preference data: which of BatchSource::Sequences() each is. The two answers of a
-  /// pair follow each other, the chosen one first with an even index. None: other data.
+  /// [sequences] of preference data: which of BatchSource::Sequences() each is. The two answers of
+  /// a pair follow each other, the chosen one first with an even index. None: other data.
   std::vector<int32_t> sequence_indices;
 
   /// Ascending indices of the positions with targets, for losses that compute only these. Filled
@@ -49,8 +49,8 @@ struct Batch {
   /// [sequences, channels, height, width], (value / 255 - mean) / deviation; none: text.
   std::vector<float> pixels;
 
-  /// Targets that are not ignored, or labels; of preference data sequences, for the loss is of whole
-  /// answers.
+  /// Targets that are not ignored, or labels; of preference data sequences, for the loss is of
+  /// whole answers.
   int64_t target_count = 0;
   int64_t padding_tokens = 0;  ///< Positions that only fill up rows.
 };

@@ -39,10 +39,10 @@ class InstructionEncoder {
 
   /// Appends the tokens of a document and, for each, 1 where it belongs to an answer, else 0; and
   /// to `ends` how many tokens there are then. Of a pair these are two documents, the prompt with
-  /// the chosen answer and the prompt with the rejected one. A prompt begins with what the tokenizer
-  /// puts before a text, and a completion ends with the token that ends a document. kInvalid: those
-  /// of ChatTemplate::Encode and Tokenizer::Encode; two answers of a pair that are the same, or one
-  /// without tokens; messages where the form has texts, or the other way round.
+  /// the chosen answer and the prompt with the rejected one. A prompt begins with what the
+  /// tokenizer puts before a text, and a completion ends with the token that ends a document.
+  /// kInvalid: those of ChatTemplate::Encode and Tokenizer::Encode; two answers of a pair that are
+  /// the same, or one without tokens; messages where the form has texts, or the other way round.
   Status Encode(const DocumentContent& document, std::vector<int32_t>& tokens,
                 std::vector<int32_t>& answers, std::vector<size_t>& ends) const;
 

@@ -106,8 +106,7 @@ class TextInput : public DatasetInput {
         skip_bad_lines_(job.data.bad_lines == "skip"),
         special_(job.data.special_tokens == "parse" ? SpecialTokens::kAsTokens
                                                     : SpecialTokens::kAsText),
-        answers_alone_(job.data.loss_on == "completions" ||
-                       job.data.format == kPreferenceFormat) {}
+        answers_alone_(job.data.loss_on == "completions" || job.data.format == kPreferenceFormat) {}
 
   bool is_instruction() const { return IsInstructionFormat(options_.format); }
 
@@ -333,7 +332,7 @@ class TextInput : public DatasetInput {
   int64_t vocab_size_;
   bool skip_bad_lines_;
   SpecialTokens special_;
-  bool answers_alone_;         ///< The loss counts these alone.
+  bool answers_alone_;                ///< The loss counts these alone.
   InstructionForm instruction_form_;  ///< For instruction tuning.
   std::string chat_template_;         ///< Of conversations.
   std::vector<std::string> classes_of_model_;

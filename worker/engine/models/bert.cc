@@ -183,7 +183,8 @@ Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
   const Tensor& targets = masked_ ? batch.row_targets : batch.labels;
   if (!targets) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, features, {targets, {}, {}}, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(
+      head_.Loss(context, tape, features, {targets, {}, {}}, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 

@@ -49,8 +49,8 @@ Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntrop
 }
 
 Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
-                            const HeadTargets& targets,
-                            kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
+                            const HeadTargets& targets, kernels::StepValue<float> gradient_scale,
+                            BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
   const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
@@ -71,8 +71,7 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                                          {std::min(chunk, rows), columns}));
   Tensor losses = targets.losses;
   if (!losses) {
-    WEFT_ASSIGN_OR_RETURN(losses,
-                          Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
+    WEFT_ASSIGN_OR_RETURN(losses, Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
   }
   Tensor predictions;
   if (counts_) {
@@ -112,15 +111,14 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
     }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
-      WEFT_RETURN_IF_ERROR(
-          CrossEntropy(context,
-                       {logits, targets.classes.Elements(begin, count), vocabulary_,
-                        gradient_scale, differentiate, losses.Elements(begin, count),
-                        counts_ ? predictions.Elements(begin, count).view() : TensorView(),
-                        targets.gradient_weights
-                            ? targets.gradient_weights.Elements(begin, count).view()
-                            : TensorView()},
-                       found));
+      WEFT_RETURN_IF_ERROR(CrossEntropy(
+          context,
+          {logits, targets.classes.Elements(begin, count), vocabulary_, gradient_scale,
+           differentiate, losses.Elements(begin, count),
+           counts_ ? predictions.Elements(begin, count).view() : TensorView(),
+           targets.gradient_weights ? targets.gradient_weights.Elements(begin, count).view()
+                                    : TensorView()},
+          found));
     }
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");

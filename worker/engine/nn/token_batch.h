@@ -42,8 +42,8 @@ struct TokenBatch {
   Tensor gradient_weights;
   /// Likewise: [count] f32 that gets the loss at each position, or none.
   Tensor losses;
-  Tensor first_rows;       ///< [sequences] i32, the first position of each; with labels
-  Tensor other_rows;       ///< [count - sequences] i32, all others; with pixels
+  Tensor first_rows;  ///< [sequences] i32, the first position of each; with labels
+  Tensor other_rows;  ///< [count - sequences] i32, all others; with pixels
   /// What sequence_starts and positions hold, for the host.
   std::shared_ptr<const std::vector<int32_t>> starts_on_host;
   std::shared_ptr<const std::vector<int32_t>> positions_on_host;

@@ -51,9 +51,9 @@ struct TrainingParts {
   Context* context = nullptr;  ///< Of the device.
   ParameterSet* parameters = nullptr;
   std::span<const UpdatedParameters> updated;
-  bool shards_updates = false;  ///< Ranks update different parts (ZeRO).
-  int64_t data_ranks = 1;       ///< Ranks that train on different sequences.
-  int64_t train_sequences = 0;  ///< Of one pass over the training data.
+  bool shards_updates = false;       ///< Ranks update different parts (ZeRO).
+  int64_t data_ranks = 1;            ///< Ranks that train on different sequences.
+  int64_t train_sequences = 0;       ///< Of one pass over the training data.
   int64_t validation_sequences = 0;  ///< That evaluations read; 0: there are none.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;

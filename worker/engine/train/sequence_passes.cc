@@ -38,8 +38,8 @@ Result<std::vector<double>> SequencePasses::ScoreBatch(const TokenBatch& batch) 
   }
   Context& context = *parts_.context;
   TokenBatch scored = batch;
-  WEFT_ASSIGN_OR_RETURN(scored.losses, Tensor::New(context, Component::kWorkspace, DType::kF32,
-                                                   {batch.count}));
+  WEFT_ASSIGN_OR_RETURN(scored.losses,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, {batch.count}));
   WEFT_ASSIGN_OR_RETURN(BatchLoss* const ignored, IgnoredLoss());
   Tape tape(nullptr);
   WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, scored, 1.0f, ignored));
@@ -67,9 +67,9 @@ Status SequencePasses::Exchange(SequenceScores& scores, PhaseSeconds& seconds) c
 Status SequencePasses::Weigh(std::vector<TokenBatch>& batches, BatchLoss* total,
                              PhaseSeconds& seconds) {
   Context& context = *parts_.context;
-  const int64_t own = std::accumulate(
-      batches.begin(), batches.end(), int64_t{0},
-      [](int64_t sum, const TokenBatch& batch) { return sum + batch.sequences; });
+  const int64_t own =
+      std::accumulate(batches.begin(), batches.end(), int64_t{0},
+                      [](int64_t sum, const TokenBatch& batch) { return sum + batch.sequences; });
   SequenceScores scores = NoScores(own * ranks_->data_ranks());
   for (const TokenBatch& batch : batches) {
     WEFT_ASSIGN_OR_RETURN(const std::vector<double> found, ScoreBatch(batch));
@@ -79,12 +79,10 @@ Status SequencePasses::Weigh(std::vector<TokenBatch>& batches, BatchLoss* total,
   WEFT_ASSIGN_OR_RETURN(const SequenceLosses judged,
                         techniques_->JudgeSequences(DataPart::kTraining, scores));
   for (TokenBatch& batch : batches) {
-    WEFT_ASSIGN_OR_RETURN(
-        batch.gradient_weights,
-        Tensor::New(context, Component::kWorkspace, DType::kF32, {batch.count}));
-    WEFT_ASSIGN_OR_RETURN(
-        const Tensor losses,
-        Tensor::New(context, Component::kWorkspace, DType::kF32, {batch.sequences}));
+    WEFT_ASSIGN_OR_RETURN(batch.gradient_weights,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, {batch.count}));
+    WEFT_ASSIGN_OR_RETURN(const Tensor losses, Tensor::New(context, Component::kWorkspace,
+                                                           DType::kF32, {batch.sequences}));
     const auto first = static_cast<size_t>(batch.first_sequence);
     WEFT_RETURN_IF_ERROR(
         FillOnHost(context.stream, batch.gradient_weights, [&](const TensorView& weights) {
@@ -141,8 +139,8 @@ Result<SequenceScores> SequencePasses::ScoreValidation() {
   int64_t passes = 0;
   for (int64_t first = count * parts_.rank / ranks; first < end; ++passes) {
     const int64_t sequences = std::min(options_.micro_batch, end - first);
-    WEFT_RETURN_IF_ERROR(ScoreRange(*parts_.validation, 0, first, sequences,
-                                    static_cast<size_t>(first), scores));
+    WEFT_RETURN_IF_ERROR(
+        ScoreRange(*parts_.validation, 0, first, sequences, static_cast<size_t>(first), scores));
     first += sequences;
   }
   if (parts_.model->parameters().values_sharded()) {
@@ -188,9 +186,8 @@ Result<EvaluationReport> SequencePasses::Evaluate() {
                         techniques_->JudgeSequences(DataPart::kValidation, scores));
   const auto targets = std::ssize(judged.losses);
   const double sum = std::accumulate(judged.losses.begin(), judged.losses.end(), 0.0);
-  return EvaluationReport{.loss = sum / static_cast<double>(targets),
-                          .targets = targets,
-                          .seconds = watch.Lap()};
+  return EvaluationReport{
+      .loss = sum / static_cast<double>(targets), .targets = targets, .seconds = watch.Lap()};
 }
 
 }  // namespace weft::engine

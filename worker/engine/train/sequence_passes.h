@@ -18,8 +18,8 @@
 
 namespace weft::engine {
 
-/// The forward passes of a loss of whole sequences (Technique::JudgeSequences). Its gradient is that
-/// of the cross entropy with a weight for each sequence, and the weights follow from the
+/// The forward passes of a loss of whole sequences (Technique::JudgeSequences). Its gradient is
+/// that of the cross entropy with a weight for each sequence, and the weights follow from the
 /// log-probabilities of all sequences of the batch: so the whole batch is scored without gradients
 /// before its passes with them. All ranks make the same calls. Not thread-safe.
 class SequencePasses {

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/preference/preference_cost.h"
+#include "worker/engine/techniques/preference_optimization/preference_optimization_cost.h"
 
 #include <span>
 #include <string>
@@ -26,24 +26,23 @@ const Feature kPreference = {
     .name = "preference optimisation",
     .setting = "train.preference.method dpo",
     .asked = [](const JobSpec& job) { return job.train.preference.method != "none"; },
-    .shown = [](const JobSpec& job) {
-      return "train.preference.method " + job.train.preference.method;
-    }};
+    .shown =
+        [](const JobSpec& job) {
+          return "train.preference.method " + job.train.preference.method;
+        }};
 
 constexpr std::string_view kOtherNetwork =
     "answers would be judged by another network than the one that is differentiated";
 
-class PreferenceCost : public TechniqueCost {
+class PreferenceOptimizationCost : public TechniqueCost {
  public:
-  std::string_view name() const override { return "preference"; }
+  std::string_view name() const override { return "preference_optimization"; }
 
   const Feature& feature() const override { return kPreference; }
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
         {&kPreference, &kPipelineParallel,
          "a batch is judged as a whole before its gradients are computed", "other kinds of ranks"},
-        {&kPreference, &kContextParallel,
-         "each rank would have the probability of a part of an answer", "data or tensor parallelism"},
         {&kPreference, &kLocalSteps, "a batch is judged as a whole, by all ranks", kOneOfTwo},
         {&kPreference, &kExperts, "balancing losses and capacities are those of tokens",
          "model.experts 0"},
@@ -66,6 +65,7 @@ class PreferenceCost : public TechniqueCost {
           "does not say what to learn of them; hint: train.preference.method dpo");
     }
     if (!Asked(job)) return OkStatus();
+    if (job.data.train.empty()) return OkStatus();  // a network by itself has no data
     const std::string method = feature().shown(job);
     if (!pairs) {
       return InvalidError(method + " learns from pairs of answers, which data.format " +
@@ -89,19 +89,20 @@ class PreferenceCost : public TechniqueCost {
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
-    return {{kChosenRewardMetric,
-             "Mean over the pairs of a step of the reward of the chosen answer, before the update."},
-            {kRejectedRewardMetric, "The same of the rejected answer."},
-            {kRewardMarginMetric, "Their difference."},
-            {kRewardAccuracyMetric,
-             "Share of the pairs of a step whose chosen answer has the larger reward."}};
+    return {
+        {kChosenRewardMetric,
+         "Mean over the pairs of a step of the reward of the chosen answer, before the update."},
+        {kRejectedRewardMetric, "The same of the rejected answer."},
+        {kRewardMarginMetric, "Their difference."},
+        {kRewardAccuracyMetric,
+         "Share of the pairs of a step whose chosen answer has the larger reward."}};
   }
 };
 
 }  // namespace
 
-const TechniqueCost& PreferenceTechniqueCost() {
-  static const PreferenceCost cost;
+const TechniqueCost& PreferenceOptimizationTechniqueCost() {
+  static const PreferenceOptimizationCost cost;
   return cost;
 }
 

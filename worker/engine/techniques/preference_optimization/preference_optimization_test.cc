@@ -39,8 +39,7 @@ std::vector<double> LogProbabilities(TinyRun& run, const Batch& batch) {
     const float* of_row = logits.data() + row * vocabulary;
     double sum = 0;
     for (size_t c = 0; c < vocabulary; ++c) sum += std::exp(static_cast<double>(of_row[c]));
-    sums[row / static_cast<size_t>(batch.length)] +=
-        of_row[batch.targets[row]] - std::log(sum);
+    sums[row / static_cast<size_t>(batch.length)] += of_row[batch.targets[row]] - std::log(sum);
   }
   return sums;
 }
@@ -70,7 +69,7 @@ void Move(TinyRun& run, const std::vector<float>& direction, double factor) {
   WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
 }
 
-TEST(Preference, GradientsAreThoseOfTheLoss) {
+TEST(PreferenceOptimization, GradientsAreThoseOfTheLoss) {
   constexpr int64_t kBatch = 2 * kPairs;
   JobSpec job = DpoJob(kBatch);
   job.optimizer.name = "sgd";
@@ -122,7 +121,7 @@ TEST(Preference, GradientsAreThoseOfTheLoss) {
   EXPECT_NEAR(slope(other, 1e-3), product, 0.02 * std::abs(product));
 }
 
-TEST(Preference, RanksAndMicroBatchesDoNotMatter) {
+TEST(PreferenceOptimization, RanksAndMicroBatchesDoNotMatter) {
   constexpr int64_t kBatch = 6;
   constexpr int kSteps = 5;
   JobSpec job = DpoJob(kBatch);
@@ -169,7 +168,7 @@ TEST(Preference, RanksAndMicroBatchesDoNotMatter) {
   }
 }
 
-TEST(Preference, AResumedTrainingIsTheSameBitForBit) {
+TEST(PreferenceOptimization, AResumedTrainingIsTheSameBitForBit) {
   const JobSpec job = DpoJob(4);
   RandomPairs pairs = Pairs(4);
   TinyTraining whole(job, TinyPlan("fp32", 2, 2), pairs);
@@ -195,7 +194,7 @@ TEST(Preference, AResumedTrainingIsTheSameBitForBit) {
   EXPECT_EQ(resumed.trainer->Evaluate()->loss, whole.trainer->Evaluate()->loss);
 }
 
-TEST(Preference, MarginsGrow) {
+TEST(PreferenceOptimization, MarginsGrow) {
   JobSpec job = DpoJob(2 * kPairs);
   job.train.preference.label_smoothing = 0;
   job.optimizer.learning_rate = 1e-3;
@@ -213,7 +212,7 @@ TEST(Preference, MarginsGrow) {
   EXPECT_LT(training.trainer->Evaluate()->loss, 0.2);
 }
 
-TEST(Preference, DataWithoutPairsAreRefused) {
+TEST(PreferenceOptimization, DataWithoutPairsAreRefused) {
   const JobSpec job = DpoJob(4);
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
   TinyTraining training(job, TinyPlan("fp32"), tokens);

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/preference/dpo.h"
+#include "worker/engine/techniques/preference_optimization/dpo.h"
 
 #include <cmath>
 
@@ -23,7 +23,7 @@ DpoResult DpoLosses(const PreferenceSpec& spec, std::span<const double> log_prob
   WEFT_CHECK(log_probabilities.size() % 2 == 0 && reference.size() == log_probabilities.size(),
              "two answers a pair");
   DpoResult result;
-  const auto pairs = static_cast<double>(log_probabilities.size() / 2);
+  const auto pairs = static_cast<double>(log_probabilities.size()) / 2;
   for (size_t s = 0; s < log_probabilities.size(); s += 2) {
     const double chosen = spec.beta * (log_probabilities[s] - reference[s]);
     const double rejected = spec.beta * (log_probabilities[s + 1] - reference[s + 1]);
@@ -36,9 +36,12 @@ DpoResult DpoLosses(const PreferenceSpec& spec, std::span<const double> log_prob
     // Of the sum over sequences, where the pair counts twice.
     const double derivative = 2 * spec.beta * slope;
     result.losses.derivatives.insert(result.losses.derivatives.end(), {derivative, -derivative});
-    result.chosen_reward += chosen / pairs;
-    result.rejected_reward += rejected / pairs;
-    result.accuracy += (z > 0 ? 1.0 : 0.0) / pairs;
+    result.chosen_reward += chosen;
+    result.rejected_reward += rejected;
+    result.accuracy += z > 0 ? 1 : 0;
+  }
+  for (double* mean : {&result.chosen_reward, &result.rejected_reward, &result.accuracy}) {
+    *mean /= pairs;
   }
   return result;
 }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/engine/techniques/preference/dpo.h"
-#include "worker/engine/techniques/preference/preference_cost.h"
+#include "worker/engine/techniques/preference_optimization/dpo.h"
+#include "worker/engine/techniques/preference_optimization/preference_optimization_cost.h"
 #include "worker/engine/techniques/technique.h"
 
 namespace weft::engine {
@@ -13,9 +13,9 @@ namespace {
 
 /// Direct preference optimisation. The network at the start is the reference: it judges all pairs
 /// once, before anything is updated, and its log-probabilities are state from then on.
-class Preference : public Technique {
+class PreferenceOptimization : public Technique {
  public:
-  explicit Preference(const PreferenceSpec& spec) : spec_(spec) {}
+  explicit PreferenceOptimization(const PreferenceSpec& spec) : spec_(spec) {}
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
@@ -91,9 +91,9 @@ class Preference : public Technique {
 
 }  // namespace
 
-std::unique_ptr<Technique> NewPreference(const TechniqueInputs& inputs) {
+std::unique_ptr<Technique> NewPreferenceOptimization(const TechniqueInputs& inputs) {
   const PreferenceSpec& spec = inputs.train.preference;
-  return spec.method == "dpo" ? std::make_unique<Preference>(spec) : nullptr;
+  return spec.method == "dpo" ? std::make_unique<PreferenceOptimization>(spec) : nullptr;
 }
 
 }  // namespace weft::engine

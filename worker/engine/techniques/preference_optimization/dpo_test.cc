@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/preference/dpo.h"
+#include "worker/engine/techniques/preference_optimization/dpo.h"
 
 #include <cmath>
 #include <numeric>
@@ -13,7 +13,8 @@ using Doubles = std::vector<double>;
 
 TEST(Dpo, NumbersOfTheFormula) {
   // z = 0.5 ((-10 + 12) - (-7 + 6)) = 1.5
-  const DpoResult plain = DpoLosses({.method = "dpo", .beta = 0.5}, Doubles{-10, -7}, Doubles{-12, -6});
+  const DpoResult plain =
+      DpoLosses({.method = "dpo", .beta = 0.5}, Doubles{-10, -7}, Doubles{-12, -6});
   EXPECT_NEAR(plain.losses.losses[0], 0.2014132779827524, 1e-15);  // log(1 + exp(-1.5))
   EXPECT_EQ(plain.losses.losses[1], plain.losses.losses[0]);
   EXPECT_NEAR(plain.chosen_reward, 1, 1e-15);
@@ -25,7 +26,8 @@ TEST(Dpo, NumbersOfTheFormula) {
 }
 
 TEST(Dpo, EqualRewardsCostTheLogOfTwoAndAreNoSuccess) {
-  const DpoResult result = DpoLosses({.method = "dpo"}, Doubles{-3, -9, -4, -4}, Doubles{-3, -9, -5, -3});
+  const DpoResult result =
+      DpoLosses({.method = "dpo"}, Doubles{-3, -9, -4, -4}, Doubles{-3, -9, -5, -3});
   EXPECT_NEAR(result.losses.losses[0], std::log(2.0), 1e-15);
   EXPECT_EQ(result.accuracy, 0.5);
 }
@@ -51,7 +53,8 @@ TEST(Dpo, DerivativesAreThoseOfTheSumOfLosses) {
 
 TEST(Dpo, LargeMarginsStayFinite) {
   for (const double margin : {-1e6, 1e6}) {
-    const DpoResult result = DpoLosses({.method = "dpo", .beta = 1}, Doubles{margin, 0}, Doubles{0, 0});
+    const DpoResult result =
+        DpoLosses({.method = "dpo", .beta = 1}, Doubles{margin, 0}, Doubles{0, 0});
     EXPECT_NEAR(result.losses.losses[0], margin < 0 ? 1e6 : 0, 1e-9);
     EXPECT_NEAR(result.losses.derivatives[0], margin < 0 ? -2 : 0, 1e-9);
   }
