@@ -81,7 +81,9 @@ TEST(AdaLoraTest, RanksAreTakenAwayInTimeAndThenStayAsTheyAre) {
         const bool chooses = step > spec.tinit && step < 9 && step % delta_t == 0;
         if (step >= 9) {
           EXPECT_EQ(count, kept) << step;
-          if (step > 9) EXPECT_EQ(counting, last) << step;
+          if (step > 9) {
+            EXPECT_EQ(counting, last) << step;
+          }
           last = counting;
         } else if (chooses) {
           EXPECT_EQ(count, RankBudget(spec, step, job.train.steps, all, kept)) << step;
