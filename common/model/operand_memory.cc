@@ -17,8 +17,8 @@ constexpr int64_t kFileBlock = 4096;
 
 /// Numbers that fill up the packed copies which products of this kind read.
 int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
-  // Operands in a format have no blocks.
-  if (inputs.format() != nullptr) return 0;
+  // Operands in a format have no blocks; of dense ones those in tiles are whole blocks.
+  const bool in_format = inputs.format() != nullptr;
   switch (inputs.products) {
     case ProductKind::kUnpacked:
     case ProductKind::kWidenedUnpacked:
@@ -29,14 +29,14 @@ int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
     case ProductKind::kTiles:
       return padding.bf16_else;
     case ProductKind::kEmulated:
-      return padding.emulated_bf16;
+      return in_format ? 0 : padding.emulated_bf16;
     case ProductKind::kNative:
-      if (inputs.precision->products == DType::kBF16) return padding.bf16;
-      break;
+      if (inputs.precision->products != DType::kBF16) break;
+      return in_format ? padding.bf16_else : padding.bf16;
     case ProductKind::kWidened:
       break;
   }
-  return padding.f32;
+  return in_format ? padding.f32_else : padding.f32;
 }
 
 /// What of parameters that come unit by unit is on the device, and crosses the link.

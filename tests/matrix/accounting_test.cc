@@ -144,8 +144,6 @@ std::vector<Way> Ways() {
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
       {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
-      {.name = "pfeifferOfTensor", .tensor = 2, .family = "llama", .peft = "pfeiffer"},
-      {.name = "parallelOfSequence", .tensor = 2, .sequence = true, .peft = "parallel"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,

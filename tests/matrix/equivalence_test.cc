@@ -87,7 +87,7 @@ double ToleranceOf(const Combination& combination) {
   const double others_kept = pruning == "snip" || pruning == "rigl" ? 5 : 1;
   const double of_scales = other_scales ? others_kept * 1e-3 : kTolerance;
   if (resources.activation_bits == 0 || !parts) return of_scales;
-  const double of_bits = resources.activation_bits == 8   ? 1e-4
+  const double of_bits = resources.activation_bits == 8   ? 2e-4
                          : resources.activation_bits == 4 ? 1e-3
                                                           : 5e-3;
   return std::max(others_kept * of_bits, of_scales);

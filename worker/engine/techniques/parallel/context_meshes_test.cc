@@ -162,7 +162,7 @@ TEST(ContextMeshes, CodesOfPartsAreThoseOfOneRank) {
       // A value that is rounded elsewhere for its last bit is a step away, in 2 bits a third of
       // all.
       EXPECT_NEAR(own.reports[1].gradient_norm / truth[1].gradient_norm, 1, 3e-4);
-      EXPECT_NEAR(own.reports[1].loss, truth[1].loss, 5e-5);
+      EXPECT_NEAR(own.reports[1].loss, truth[1].loss, 1e-4);
     }
   }
 }
