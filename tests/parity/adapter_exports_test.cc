@@ -60,7 +60,6 @@ std::vector<AdapterCase> Cases() {
     });
     add("dora", [](PeftSpec& spec) { spec.use_dora = true; });
     add("pissa", [](PeftSpec& spec) { spec.init = "pissa"; });
-    add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
     add("adalora", [](PeftSpec& spec) {
       spec.method = "adalora";
       spec.alpha = 64;
@@ -70,8 +69,9 @@ std::vector<AdapterCase> Cases() {
     });
     add("vera", everywhere("vera"));
     add("ia3", method("ia3"));
-    add("miss", everywhere("miss"));
     if (family != "gpt2") {
+      add("miss", everywhere("miss"));
+      add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
       add("loha", everywhere("loha"));
       add("lokr", everywhere("lokr"));
       add("oft", [](PeftSpec& spec) {
