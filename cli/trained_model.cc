@@ -16,7 +16,7 @@
 namespace weft::cli {
 namespace {
 
-Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
+Result<TrainedModel> EmptyModel(const ModelSpec& spec, const TrainSpec& train = {}) {
   TrainedModel trained;
   trained.allocator = std::make_unique<engine::Allocator>();
   trained.context = std::make_unique<engine::Context>();
@@ -24,6 +24,7 @@ Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
   engine::ModelOptions options;
   options.precision = &kFp32Precision;
   options.with_gradients = false;
+  options.train = train;
   WEFT_ASSIGN_OR_RETURN(trained.model, engine::NewModel(*trained.context, spec, options));
   return trained;
 }
@@ -65,12 +66,12 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
 /// The model that a training has come to, which may be smaller than the one that was trained.
 Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
                              const engine::CheckpointManifest& manifest) {
-  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model, manifest.job.train));
   WEFT_RETURN_IF_ERROR(
       trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
   const std::optional<ExportedTicket> ticket = TicketOf(manifest.job.model);
   if (!ticket) return trained;
-  WEFT_ASSIGN_OR_RETURN(TrainedModel smaller, EmptyModel(ticket->model));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel smaller, EmptyModel(ticket->model, manifest.job.train));
   WEFT_RETURN_IF_ERROR(trainer::LoadTicket(
       env, folder, manifest, *ticket, trained.model->parameters(), smaller.model->parameters()));
   return smaller;

@@ -314,12 +314,14 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
                           const KeptRanks& kept) {
   Json config;
   if (model.peft.method == "lora") {
+    if (model.family == "gpt2" && model.peft.init == "olora") return NotOfConv1D("olora");
     AddLora(model.peft, config);
   } else if (model.peft.method == "adalora") {
     AddAdaLora(model.peft, origin.steps, kept, config);
   } else if (model.peft.method == "ia3") {
     AddIa3(model, config);
   } else if (model.peft.method == "miss") {
+    if (model.family == "gpt2") return NotOfConv1D(model.peft.method);
     AddMiss(model.peft, config);
   } else if (IsMergedMethod(model.peft.method)) {
     WEFT_RETURN_IF_ERROR(AddMerged(model, config));

@@ -14,6 +14,11 @@ Status NotComputed(const std::string& key, const Json& value) {
                       "(merge_and_unload) and import that");
 }
 
+Status NotOfConv1D(const std::string& method) {
+  return InvalidError("peft has no " + method +
+                      " for the layers of a gpt2 (Conv1D); hint: --format hf");
+}
+
 bool IsUnset(const Json& value) {
   return value.is_null() || value == false || value == 0 ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());

@@ -16,6 +16,9 @@ std::string HasField(const std::string& key, const Json& value);
 /// kInvalid: this setting is not computed.
 Status NotComputed(const std::string& key, const Json& value);
 
+/// kInvalid: peft has no adapter of this method for the layers of a gpt2.
+Status NotOfConv1D(const std::string& method);
+
 /// Whether it says the same as if its key were not there.
 bool IsUnset(const Json& value);
 

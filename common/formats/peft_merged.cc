@@ -11,6 +11,8 @@ namespace {
 
 /// Terms of the series that peft takes for a rotation, which is what oft computes.
 constexpr int64_t kNeumannTerms = 5;
+/// The first version of peft with this series; it warns of older ones, and of none.
+constexpr char kRotationVersion[] = "0.18.0";
 
 /// Of a whole number from `least` to `most`.
 Result<int64_t> WholeNumber(const Json& config, const char* key, int64_t otherwise, int64_t least,
@@ -90,10 +92,7 @@ Status AddMerged(const ModelSpec& model, Json& config) {
     config["projection_prng_key"] = 0;
     return OkStatus();
   }
-  if (model.family == "gpt2") {
-    return InvalidError("peft has no " + spec.method +
-                        " for the layers of a gpt2 (Conv1D); hint: --format hf");
-  }
+  if (model.family == "gpt2") return NotOfConv1D(spec.method);
   config["module_dropout"] = 0.0;
   if (spec.method == "oft") {
     config["peft_type"] = "OFT";
@@ -103,6 +102,7 @@ Status AddMerged(const ModelSpec& model, Json& config) {
     config["block_share"] = false;
     config["use_cayley_neumann"] = true;
     config["num_cayley_neumann_terms"] = kNeumannTerms;
+    config["peft_version"] = kRotationVersion;
     return OkStatus();
   }
   config["peft_type"] = spec.method == "loha" ? "LOHA" : "LOKR";

@@ -112,6 +112,7 @@ TEST_F(PlannedOffload, WhatIsLeftToThePlannerRunsAsIfTheJobSaidIt) {
   said.resources.offload_parameters = plan.offload_parameters;
   said.resources.offload_activations = plan.offload_activations;
   said.resources.device_updated_units = plan.device_updated_units;
+  said.resources.resident_units = plan.resident_units;
   if (!plan.recompute_schedule.empty()) said.resources.recompute = "optimal";
   const Training explicitly = Run(said, "said", 5);
   EXPECT_EQ(explicitly.losses, open.losses);

@@ -2,16 +2,17 @@
 """Uses exports as people use them, in transformers, and compares with the engine.
 
 exports_test leaves exports of each family with each kind of tokenizer, and what the engine makes of
-texts and pictures. In each of the given Python environments this
+texts and pictures; and adapters of each method of peft with the networks that they are for. In each of the given Python environments this
   - loads them with AutoTokenizer and AutoModelFor...: no weight may be missing or left over,
   - compares the logits of `model(**tokenizer(text))` (or a pair of texts, or a picture),
   - compares what `generate(**tokenizer(prompt))` continues a prompt with, and what
     `generate(**apply_chat_template(messages))` answers,
-  - encodes the texts of common/formats/testdata/tokenizer_files.json, which must give their ids.
+  - encodes the texts of common/formats/testdata/tokenizer_files.json, which must give their ids,
+  - loads the adapters with peft, which may warn of nothing, and compares the logits.
 
     tests/parity/check_exports.py build/release/bin/exports_test PYTHON...
 
-PYTHON: interpreters with torch, transformers and pillow, one with 4.57 and one with the newest 5. By
+PYTHON: interpreters with torch, transformers, peft and pillow, one with 4.57 and one with the newest 5. By
 hand, when what is exported changes: torch takes gigabytes, too much for the gate.
 """
 
@@ -21,11 +22,46 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "common/formats/testdata/tokenizer_files.json"
 # Rounding of float32 sums in another order.
 TOLERANCE = 2e-5
+
+
+def difference_of(logits, expected):
+    """The largest difference; 0 where it is one of rounding."""
+    import torch
+    difference = (logits - torch.tensor(expected)).abs().max().item()
+    return 0 if difference <= TOLERANCE * max(1, logits.abs().max().item()) else difference
+
+
+def check_adapter(folder, auto, facts):
+    """As check, for an adapter of peft and the network it is for."""
+    import torch
+    from peft import PeftModel
+    wrong = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        model = PeftModel.from_pretrained(auto.from_pretrained(folder / "hf"), folder / "adapter").eval()
+    # peft warns so of the AdaLoRAs that it saves itself.
+    usual = "The following rank_pattern keys did not match any targeted module"
+    wrong += [str(each.message) for each in warned
+              if "/peft/" in each.filename and not str(each.message).startswith(usual)]
+    for row in facts["rows"]:
+        if row["pixels"]:
+            side = int(len(row["pixels"]) ** 0.5)
+            inputs = {"pixel_values": torch.tensor(row["pixels"]).reshape(1, 1, side, side)}
+        else:
+            inputs = {"input_ids": torch.tensor([row["ids"]])}
+        with torch.no_grad():
+            logits = model(**inputs).logits.float()
+        if row["ids"]:
+            logits = logits[:, -len(row["ids"]):]  # without those of virtual tokens
+        if difference := difference_of(logits.flatten(), row["logits"]):
+            wrong.append(f"logits differ by {difference}")
+    return wrong
 
 
 def check(folder):
@@ -42,6 +78,8 @@ def check(folder):
              "ForSequenceClassification": AutoModelForSequenceClassification,
              "ForImageClassification": AutoModelForImageClassification}
     auto = next(kind for ending, kind in kinds.items() if architecture.endswith(ending))
+    if "adapter" in facts:
+        return check_adapter(folder, auto, facts)
     model, info = auto.from_pretrained(folder / "hf", output_loading_info=True)
     model = model.eval()
     wrong = [f"{what} {info[what]}" for what in ("missing_keys", "unexpected_keys", "mismatched_keys")
@@ -60,8 +98,7 @@ def check(folder):
                 continue
         with torch.no_grad():
             logits = model(**inputs).logits.float().flatten()
-        difference = (logits - torch.tensor(row["logits"])).abs().max().item()
-        if not difference <= TOLERANCE * max(1, logits.abs().max().item()):
+        if difference := difference_of(logits, row["logits"]):
             wrong.append(f"logits of {row.get('texts', 'a picture')} differ by {difference}")
     if "prompt" in facts:
         inputs = use(facts["prompt"], return_tensors="pt")
