@@ -88,14 +88,15 @@ def write_questions():
 
 
 def write_preferences(random_):
-    """To each of every other question its answer, and as the rejected one that of another question."""
-    lines = (FOLDER / "questions.jsonl").read_text().splitlines()
-    asked = [json.loads(line)["messages"] for line in lines][::2]
+    """To each of every other question its answer, and as the rejected one the same words in disorder."""
     pairs = []
-    for number, (question, answer) in enumerate(asked):
-        other = asked[(number + random_.randrange(1, len(asked))) % len(asked)][1]
-        if other != answer:
-            pairs.append({"prompt": [question], "chosen": [answer], "rejected": [other]})
+    for line in (FOLDER / "questions.jsonl").read_text().splitlines()[::2]:
+        question, answer = json.loads(line)["messages"]
+        words = answer["content"].split()
+        random_.shuffle(words)
+        if words != answer["content"].split():
+            pairs.append({"prompt": [question], "chosen": [answer],
+                          "rejected": [{"role": "assistant", "content": " ".join(words)}]})
     (FOLDER / "preferences.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
 
