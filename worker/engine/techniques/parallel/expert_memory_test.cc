@@ -31,14 +31,14 @@ MemoryBreakdown PredictedFor(MemoryInputs inputs) {
 }
 
 void ExpectNear(const MemoryBreakdown& measured, const MemoryBreakdown& predicted,
-                double activations = 0.01, double workspace = 0.01) {
+                double activations = 0.01, double workspace = 0.01, double parameters = 0.01) {
   const auto expect_near = [&](const char* what, int64_t MemoryBreakdown::*bytes,
                                double tolerance) {
     EXPECT_NEAR(static_cast<double>(measured.*bytes) / static_cast<double>(predicted.*bytes), 1,
                 tolerance)
         << what << ": predicted " << predicted.*bytes << ", measured " << measured.*bytes;
   };
-  expect_near("parameters", &MemoryBreakdown::parameters_bytes, 0.01);
+  expect_near("parameters", &MemoryBreakdown::parameters_bytes, parameters);
   expect_near("gradients", &MemoryBreakdown::gradients_bytes, 0.01);
   expect_near("optimizer", &MemoryBreakdown::optimizer_bytes, 0.01);
   expect_near("activations", &MemoryBreakdown::activations_bytes, activations);
@@ -223,7 +223,9 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
       ExpectNear(peak, predicted, ways.sequence ? 0.02 : 0.01,
                  ways.sequence             ? 0.1
                  : ways.precision == "fp8" ? 0.03
-                                           : 0.01);
+                                           : 0.01,
+                 // Where all are packed in blocks, those that are not in a format count for all.
+                 ways.precision == "fp8" ? 0.02 : 0.01);
       EXPECT_NEAR(static_cast<double>(TotalBytes(predicted) - predicted.runtime_bytes) /
                       static_cast<double>(TotalBytes(peak)),
                   1, 0.01);
