@@ -170,6 +170,8 @@ JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
   job.model = spec;
   job.model.import_path.clear();  // its sizes are known
   job.train = TrainOf(options);
+  // Where no training says how long sequences are, batches do.
+  if (job.train.sequence_length == 0) job.train.sequence_length = 1;
   ResourceSpec& resources = job.resources;
   if (options.tensor != nullptr) {
     resources.tensor_parallel = options.tensor->degree();
