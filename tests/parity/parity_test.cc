@@ -447,7 +447,7 @@ void LoadEncoder(const std::string& adapter, const std::string& name, Model& mod
 /// A base model with virtual tokens of peft.
 struct RecordedVirtualTokens : TinyRun {
   RecordedVirtualTokens(const std::string& adapter, const std::string& name)
-      : TinyRun(SpecOf(adapter), OptionsOf()) {
+      : TinyRun(SpecOf(adapter), {&kFp32Precision, true, {}}) {
     const std::string base = RecordedAdapter::FamilyOf(adapter);
     Status status = ImportWeights(Env::Posix(), Folder(base) + "/start", *model);
     if (status.ok() && model->spec().peft.encoder_hidden_size > 0) {
@@ -457,11 +457,6 @@ struct RecordedVirtualTokens : TinyRun {
     }
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
-  }
-  static ModelOptions OptionsOf() {
-    ModelOptions options{&kFp32Precision, true, {}};
-    options.train.sequence_length = 20;
-    return options;
   }
   static ModelSpec SpecOf(const std::string& adapter) {
     ModelSpec spec = RecordedAdapter::SpecOf(adapter);

@@ -14,6 +14,7 @@
 
 #include "common/spec/job_spec.h"
 #include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -150,6 +151,28 @@ TEST(AdaLoraTest, AResumedTrainingGoesOnBitForBit) {
       }
       EXPECT_EQ(original.Parameters(), copy.Parameters());
     }
+  }
+}
+
+TEST(AdaLoraTest, MeshesChooseAsOneRankDoes) {
+  for (const bool context : {false, true}) {
+    SCOPED_TRACE(context ? "context" : "data");
+    MeshCase c{RankJob("llama"), TinyPlan("fp32", 2, 2)};
+    const MeshOutcome whole = TrainOnMesh(c).front();
+    (context ? c.plan.mesh.context : c.plan.mesh.data) = 2;
+    if (!context) c.plan.accumulation_steps = 1;
+    for (const MeshOutcome& rank : TrainOnMesh(c)) {
+      int64_t left_out = 0;
+      for (const auto& [name, values] : whole.values) {
+        if (!name.ends_with(".lora_E")) continue;
+        for (size_t k = 0; k < values.size(); ++k) {
+          EXPECT_EQ(rank.values.at(name)[k] == 0, values[k] == 0) << name << " " << k;
+          left_out += values[k] == 0 ? 1 : 0;
+        }
+      }
+      EXPECT_GT(left_out, 0);
+    }
+    ExpectFollows(TrainOnMesh(c), whole, 2e-5, 1e-3);
   }
 }
 
