@@ -122,9 +122,9 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
     return value.is_null() || value == wanted
                ? OkStatus()
                : Refused(key, value,
-                        "and the model has " + std::to_string(wanted) +
-                            "; hint: model.import_path must be the adapter's base "
-                            "model");
+                         "and the model has " + std::to_string(wanted) +
+                             "; hint: model.import_path must be the adapter's base "
+                             "model");
   };
   WEFT_RETURN_IF_ERROR(check("num_transformer_submodules", 1));
   WEFT_RETURN_IF_ERROR(check("num_layers", model.layers));
@@ -133,7 +133,7 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
   constexpr int64_t kMost = int64_t{1} << 16;  // as model.peft.num_virtual_tokens
   if (!count.is_number_integer() || count < 1 || count > kMost) {
     return Refused("num_virtual_tokens", count,
-                  "which is no number from 1 to " + std::to_string(kMost));
+                   "which is no number from 1 to " + std::to_string(kMost));
   }
   spec.num_virtual_tokens = count.get<int64_t>();
   return spec;
