@@ -245,6 +245,7 @@ Status CheckTensors(const std::vector<HuggingFaceTensor>& tensors, const Views& 
 }  // namespace
 
 void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> out) {
+  if (out.empty()) return;
   if (view.type == SafetensorsType::kF32) {
     std::memcpy(out.data(), view.bytes.data() + first * sizeof(float), out.size_bytes());
     return;
