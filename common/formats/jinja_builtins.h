@@ -30,8 +30,8 @@ struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> keywords;
 
-  /// Those of a function `name` with these parameters, the first `required` of which must be
-  /// there; nothing where one is left out. kInvalid: one too many, an unknown or missing one.
+  /// Those of a function `name` with these parameters. The first `required` ones must be there;
+  /// nothing where one is left out. kInvalid: one too many, an unknown or missing one.
   Result<std::vector<std::optional<Value>>> Bind(std::string_view name,
                                                  std::initializer_list<std::string_view> parameters,
                                                  size_t required) const;

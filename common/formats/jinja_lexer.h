@@ -29,7 +29,7 @@ struct Token {
   int line = 1;
 };
 
-/// Cuts a template into tokens, the last of which is kEnd. White space goes as transformers has
+/// Cuts a template into tokens; kEnd is the last. White space goes as transformers has
 /// Jinja do it: a line break after a block or comment is left out (trim_blocks), and so is the
 /// white space before one that begins a line (lstrip_blocks); "-" and "+" in a delimiter change
 /// that; one line break at the end of the template is left out. kInvalid, with the line: a

@@ -33,7 +33,7 @@ Result<KeptRanks> KeptRanksOf(const ModelSpec& model, const WeightValues& values
 /// Adds the fields of AdaLoRA, after a training of `steps` steps (0: not known).
 void AddAdaLora(const PeftSpec& spec, int64_t steps, const KeptRanks& kept, Json& config);
 
-/// The shape in files of a tensor of an adapter, of which they have the kept ranks alone.
+/// The shape in files of a tensor of an adapter: files have the kept ranks alone.
 std::vector<uint64_t> KeptShape(const HuggingFaceTensor& tensor, const KeptRanks& kept);
 
 /// What files have of the values of a tensor.

@@ -156,8 +156,7 @@ TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
     auto text = ReadFile(env, kConfig);
     const Json config = *ParseJson(*text);
     EXPECT_EQ(config["base_model_name_or_path"], "base");
-    // All that it says of itself peft says, too, with the same values but for how targets are
-    // named.
+    // All that it says of itself peft says, too, with the same values, except names of targets.
     const Json of_library = *ParseJson(FileOf(adapter, "adapter_config.json"));
     for (const auto& [key, value] : config.items()) {
       ASSERT_TRUE(of_library.contains(key)) << key;

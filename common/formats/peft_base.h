@@ -34,7 +34,7 @@ Result<std::string> HashOfBase(Env& env, const std::string& folder, const ModelS
 Status CheckBaseName(Env& env, const Json& config, const std::string& base_folder);
 
 /// kInvalid where the file of an adapter in `folder` has the hash of another network than that in
-/// `base_folder`, of which `model` is made. Reads that network where there is a hash.
+/// `base_folder`, from which `model` is made. Reads that network where there is a hash.
 Status CheckBaseHash(Env& env, const std::string& folder, const std::string& base_folder,
                      const ModelSpec& model);
 

@@ -4,7 +4,7 @@
 
 namespace weft {
 
-/// Data of pairs of answers of which one is preferred.
+/// Data of pairs of answers: a preferred one and another.
 inline constexpr std::string_view kPreferenceFormat = "preference";
 
 /// Whether data of this DataSpec::format are for instruction tuning: what is asked and what is

@@ -239,7 +239,7 @@ struct SparsitySpec {
   }
 };
 
-/// Training on pairs of answers of which one is preferred.
+/// Training on pairs of answers: a preferred one and another.
 struct PreferenceSpec {
   std::string method = "none";
   double beta = 0.1;
@@ -344,7 +344,7 @@ struct TrainSpec {
     visit(Field("gradient_noise_scale",
                 "Estimate the batch beyond which larger ones gain little, as a metric."),
           self.gradient_noise_scale);
-    visit(Field("preference", "Training on pairs of answers of which one is preferred."),
+    visit(Field("preference", "Training on pairs of answers: a preferred one and another."),
           self.preference);
     visit(Field("averaging", "Averaged weights for evaluation and export."), self.averaging);
     visit(Field("guard", "Against diverging."), self.guard);
