@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +33,38 @@ inline void Perturb(TinyRun& run, double by) {
     for (size_t k = 0; k < change.size(); ++k) view.As<float>()[k] += change[k];
   }
   ASSERT_TRUE(run.model->Pack(run.context).ok());
+}
+
+/// Moves each trained parameter along its gradient, which `run` has of `loss`, and back: the loss
+/// that `loss_now` computes changes as the gradient says. Leaves out those whose slope is less than
+/// losses in f32 resolve; returns how many are checked.
+template <class LossNow>
+int64_t CheckSlopes(TinyRun& run, double loss, const LossNow& loss_now) {
+  ParameterSet& parameters = run.model->parameters();
+  int64_t checked = 0;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].frozen) continue;
+    const Doubles gradient = AsDoubles(parameters.gradient(i));
+    double squares = 0;
+    for (const double each : gradient) squares += each * each;
+    const double rounding = 1e-6 * loss / (2 * squares);
+    const double step = std::min(2e-2 / std::sqrt(squares), rounding / 0.01);
+    const double noise = rounding / step;
+    if (!(noise < 0.05)) continue;
+    ++checked;
+    const TensorView value = parameters.value(i);
+    const auto moved = [&](double by) {
+      for (size_t k = 0; k < gradient.size(); ++k) {
+        value.As<float>()[k] += static_cast<float>(by * gradient[k]);
+      }
+      WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+      return loss_now();
+    };
+    const double up = moved(step), down = moved(-2 * step);
+    moved(step);
+    EXPECT_NEAR((up - down) / (2 * step) / squares, 1, 0.05 + noise) << parameters[i].name;
+  }
+  return checked;
 }
 
 }  // namespace weft::engine
