@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/spec/data_spec.h"
 #include "common/spec/field.h"
 #include "common/spec/model_spec.h"
 #include "common/spec/optimizer_spec.h"
+#include "common/spec/phase_spec.h"
 #include "common/spec/train_spec.h"
 #include "common/status.h"
 
@@ -216,6 +218,7 @@ struct JobSpec {
   CheckpointSpec checkpoint;
   ResourceSpec resources;
   RetrySpec retry;
+  std::vector<PhaseSpec> phases;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -231,6 +234,10 @@ struct JobSpec {
     visit(Field("checkpoint", "When to save and what to keep."), self.checkpoint);
     visit(Field("resources", "Limits and wishes for the plan."), self.resources);
     visit(Field("retry", "What happens after failures."), self.retry);
+    visit(Field("phases",
+                "Parts of the training, one after the other, whose models grow out of each other; "
+                "the last one is model. Their steps replace train.steps. Empty: one part."),
+          self.phases);
   }
 };
 

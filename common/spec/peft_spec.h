@@ -48,6 +48,32 @@ struct AdaLoraSpec {
   }
 };
 
+/// One of several adapters of the same frozen network that a job trains.
+struct AdapterSpec {
+  std::string name;
+  std::vector<std::string> train;
+  std::vector<std::string> validation;
+  double learning_rate = 0;
+
+  bool operator==(const AdapterSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("name", "Name of its folders: lower-case letters, digits and dashes.")
+              .Required()
+              .Range(1, 63),
+          self.name);
+    visit(Field("train", "Files that it is trained on; empty: data.train.").Range(0, 100000),
+          self.train);
+    visit(Field("validation",
+                "Files that it is validated on. Empty: data.validation, or, with train, "
+                "data.validation_fraction of its own documents."),
+          self.validation);
+    visit(Field("learning_rate", "Its peak; 0: optimizer.learning_rate.").Range(0, 100),
+          self.learning_rate);
+  }
+};
+
 /// A pre-trained network that is adapted with few parameters: it stays as it is, and tensors that
 /// its layers get besides, or some of its own, are trained. Fields as in Hugging Face's peft
 /// library.
@@ -79,6 +105,8 @@ struct PeftSpec {
   std::string non_linearity = "relu";
   double scaling = 1;
   AdaLoraSpec adalora;
+  std::vector<int64_t> trainable_token_indices;
+  std::vector<AdapterSpec> adapters;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -200,6 +228,13 @@ struct PeftSpec {
               .Range(0, 1e6),
           self.scaling);
     visit(Field("adalora", "How ranks are spread over the layers (adalora)."), self.adalora);
+    visit(Field("trainable_token_indices",
+                "Tokens whose rows of the token embedding are trained besides (lora, selective)."),
+          self.trainable_token_indices);
+    visit(Field("adapters",
+                "Several adapters of these settings, which one job trains on the same frozen "
+                "network, each on its own data (lora). A batch has as many sequences of each."),
+          self.adapters);
   }
 };
 

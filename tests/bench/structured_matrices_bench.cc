@@ -115,7 +115,7 @@ class Layer {
 
   Status Pack(Context& context) { return products_->Pack(context, Repack::kAll); }
   Status Forward(Context& context, const GeluValue& active = {}) {
-    return products_->Forward(context, x, y, active, /*training=*/true);
+    return products_->Forward(context, x, y, active, {.training = true});
   }
   Result<OutputGradient> Prepare(Context& context, bool for_input, bool for_weight) {
     return products_->Prepare(context, dy, {.for_input = for_input, .for_weight = for_weight});

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/spec/field.h"
+
+namespace weft {
+
+/// The choices of phases[].growth.method.
+std::span<const std::string_view> GrowthMethods();
+
+/// How the model of a phase is made from that of the phase before it.
+struct GrowthSpec {
+  std::string method = "none";
+  double alpha = 0.5;
+  std::string depth_order = "adjacent";
+  std::string new_blocks = "copy";
+  std::string optimizer_state = "auto";
+  int64_t ramp_steps = 1000;
+
+  bool operator==(const GrowthSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "none: the model stays as it is. coalesce: a smaller one whose neurons and blocks "
+                "are means of several; decoalesce: back to the larger one, whose weights of before "
+                "are mixed with copies of the small one's (multi-level training, Zou et al. 2024, "
+                "arXiv 2404.07999). stack: more blocks, copies of those there are (Gong et al. "
+                "2019; Du et al. 2024, arXiv 2405.15319) or new ones. fpi: more columns, copies "
+                "that share their inputs, so that the function stays; aki: the same with rows of "
+                "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143). msg: new rows, "
+                "columns and blocks behind masks that rise from 0 to 1 (masked structural growth, "
+                "Yao et al. 2024, arXiv 2305.02869).")
+              .OneOf(GrowthMethods()),
+          self.method);
+    visit(Field("alpha", "Share of the small model in the mixture (decoalesce).").Range(0, 1),
+          self.alpha);
+    visit(Field("depth_order",
+                "Which blocks belong together. adjacent: neighbours, so that copies stand next to "
+                "each other; stacked: a copy of all blocks after the last one.")
+              .OneOf({"adjacent", "stacked"}),
+          self.depth_order);
+    visit(Field("new_blocks",
+                "What blocks that are added start as: copies of others, random, or copies that end "
+                "in zeros and so change nothing (identity; LLaMA-Pro, Wu et al. 2024, arXiv "
+                "2401.02415).")
+              .OneOf({"copy", "random", "identity"}),
+          self.new_blocks);
+    visit(Field("optimizer_state",
+                "kept: grows with the parameters; new: zero; auto: kept by msg and fpi.")
+              .OneOf({"auto", "kept", "new"}),
+          self.optimizer_state);
+    visit(Field("ramp_steps", "Steps in which the masks rise (msg).").Unit("steps").Range(1, 1e12),
+          self.ramp_steps);
+  }
+};
+
+/// Part of a training, with a model and a schedule of its own. What it leaves out is as in the job.
+struct PhaseSpec {
+  std::string name;
+  int64_t steps = 0;
+  int64_t layers = 0;
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t mlp_width = 0;
+  int64_t sequence_length = 0;
+  int64_t global_batch = 0;
+  double learning_rate = 0;
+  int64_t warmup_steps = -1;
+  std::string schedule;
+  GrowthSpec growth;
+
+  bool operator==(const PhaseSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("name", "Name for people; empty: its number, from 1.").Range(0, 63), self.name);
+    visit(Field("steps", "Optimizer steps.").Required().Unit("steps").Range(1, 1e12), self.steps);
+    visit(Field("layers", "Transformer blocks; 0: model.layers.").Range(0, 1024), self.layers);
+    visit(Field("width", "Hidden size; 0: model.width.").Range(0, 1 << 17), self.width);
+    visit(Field("heads", "Attention heads; 0: as many as leave the columns of a head as they are.")
+              .Range(0, 1024),
+          self.heads);
+    visit(
+        Field("kv_heads", "Heads of keys and values; 0: model.kv_heads in the proportion of heads.")
+            .Range(0, 1024),
+        self.kv_heads);
+    visit(
+        Field("mlp_width", "Inner size of the MLP; 0: model.mlp_width in the proportion of width.")
+            .Range(0, 1 << 20),
+        self.mlp_width);
+    visit(Field("sequence_length", "Tokens per sequence; 0: train.sequence_length.")
+              .Unit("tokens")
+              .Range(0, 1 << 20),
+          self.sequence_length);
+    visit(Field("global_batch", "Sequences per optimizer step; 0: train.global_batch.")
+              .Unit("sequences")
+              .Range(0, 1 << 24),
+          self.global_batch);
+    visit(Field("learning_rate", "Peak; 0: optimizer.learning_rate.").Range(0, 100),
+          self.learning_rate);
+    visit(Field("warmup_steps", "Rise from 0 to the peak; -1: schedule.warmup_steps.")
+              .Unit("steps")
+              .Range(-1, 1e12),
+          self.warmup_steps);
+    visit(Field("schedule", "Shape of the learning rate after it; empty: schedule.kind.")
+              .OneOf({"", "constant", "linear", "cosine", "inverse_sqrt", "warmup_stable_decay"}),
+          self.schedule);
+    visit(Field("growth", "How its model is made from that of the phase before."), self.growth);
+  }
+};
+
+}  // namespace weft
