@@ -10,6 +10,7 @@
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/text_columns.h"
+#include "common/spec/instruction_data.h"
 
 namespace weft::cli {
 namespace {
@@ -116,9 +117,13 @@ std::string PercentText(double share) {
   return FixedText(share * 100, 1) + "%";
 }
 
-std::string ValidationText(const v1::Progress& progress) {
+std::string ValidationText(const v1::Job& job) {
+  const v1::Progress& progress = job.progress();
   const std::string loss = FixedText(progress.validation_loss(), 4);
-  if (!progress.has_validation_accuracy()) return loss + " nats/token";
+  if (!progress.has_validation_accuracy()) {
+    const bool of_pairs = job.spec().data().format() == kPreferenceFormat;
+    return loss + (of_pairs ? " nats/pair" : " nats/token");
+  }
   return "loss " + loss + ", accuracy " + PercentText(progress.validation_accuracy());
 }
 
@@ -206,7 +211,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;
   }
   if (p.has_validation_loss() && p.validation_step() > last_validation_step_) {
-    out_ << "validation after step " << p.validation_step() << ": " << ValidationText(p) << '\n';
+    out_ << "validation after step " << p.validation_step() << ": " << ValidationText(job) << '\n';
     last_validation_step_ = p.validation_step();
   }
   if (p.has_checkpoint_step() && p.checkpoint_step() > last_checkpoint_step_) {

@@ -58,7 +58,7 @@ std::string Sparkline(const std::vector<double>& values, int width);
 std::string PercentText(double share);
 
 /// The newest validation: its loss, and the accuracy where there is one.
-std::string ValidationText(const v1::Progress& progress);
+std::string ValidationText(const v1::Job& job);
 
 /// "[#####.....]" with `width` cells between the brackets.
 std::string ProgressBar(double share, int width);

@@ -183,7 +183,7 @@ ExitCode Describe(const Session& session, const std::string& id) {
     out << '\n';
   }
   if (p.has_validation_loss()) {
-    out << "validation:  " << ValidationText(p) << " after step " << p.validation_step() << '\n';
+    out << "validation:  " << ValidationText(*job) << " after step " << p.validation_step() << '\n';
   }
   if (p.has_checkpoint_step()) out << "checkpoint:  step " << p.checkpoint_step() << '\n';
   if (p.skipped_steps() > 0 || p.rollbacks() > 0) {

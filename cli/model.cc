@@ -62,12 +62,21 @@ ExitCode Exported(const Session& session, const ExportOptions& options, int64_t 
 }
 
 /// The network that the adapter of a trained model belongs to. Without a hash where it is no longer
-/// there.
+/// there; kInvalid where it is another one now.
 Result<AdapterOrigin> OriginOf(const TrainedModel& trained) {
   const ModelSpec& spec = trained.model->spec();
   AdapterOrigin origin{.base = spec.import_path, .steps = trained.steps};
   Env& env = Env::Posix();
   if (origin.base.empty() || !env.FileExists(JoinPath(origin.base, "config.json"))) return origin;
+  if (!trained.base_fingerprint.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const std::string now, FingerprintOfWeights(env, origin.base));
+    if (now != trained.base_fingerprint) {
+      return InvalidError("the weights in " + origin.base +
+                          " are no longer those that the adapter was trained on (fingerprint " +
+                          trained.base_fingerprint + ", now " + now +
+                          "); hint: restore them, or export the merged network with --format hf");
+    }
+  }
   WEFT_ASSIGN_OR_RETURN(origin.base_sha256, HashOfBase(env, origin.base, spec));
   return origin;
 }

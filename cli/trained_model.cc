@@ -87,6 +87,7 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(trained.classes, trainer::ReadClassNames(env, run_dir));
   WEFT_ASSIGN_OR_RETURN(trained.imported, LoadUsageFiles(env, run_dir));
   trained.steps = manifest.job.train.steps;
+  trained.base_fingerprint = manifest.base_fingerprint;
   const std::string& precision = manifest.plan.precision;
   trained.trained_dtype = precision == "fp32"   ? DType::kF32
                           : precision == "fp16" ? DType::kF16

@@ -26,6 +26,7 @@ struct TrainedModel {
   std::string preprocessor_json;         ///< As in weft::ExportOptions.
   UsageFiles imported;                   ///< As in weft::ExportOptions.
   int64_t steps = 0;                     ///< Of the training; 0: not known.
+  std::string base_fingerprint;          ///< As in engine::CheckpointManifest.
   std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 

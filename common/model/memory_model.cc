@@ -48,7 +48,10 @@ int64_t HostStaging(const MemoryInputs& inputs) {
 /// Bytes of values, wherever they are.
 int64_t ValueBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  return ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
+  const int64_t frozen = ElementBytes(FrozenMatrixType(shape.spec, *inputs.precision));
+  return frozen * shape.only_multiplied +
+         ElementBytes(inputs.precision->matrices) *
+             (shape.stored_matrices - shape.only_multiplied) +
          kF32 * (shape.stored - shape.stored_matrices);
 }
 

@@ -157,6 +157,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       }
     }
     if (parameter.matrix() && !is_quantized) stored_matrices += in_memory;
+    if (parameter.only_multiplied) only_multiplied += in_memory;
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;

@@ -102,6 +102,7 @@ struct ModelShape {
   int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
                                 ///< that are not derived.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
+  int64_t only_multiplied = 0;          ///< Those of them whose type FrozenMatrixType says.
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;

@@ -272,7 +272,10 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       if (inputs.precision->products == DType::kF32) return 0;
       const int64_t element = ElementBytes(inputs.precision->products);
       if (inputs.format() != nullptr && !stored) return PackedInFormat(inputs, packed, element);
-      return element * (stored ? shape.derived : packed);
+      if (stored) return element * shape.derived;
+      const bool frozen_stored =
+          FrozenMatrixType(shape.spec, *inputs.precision) == inputs.precision->products;
+      return element * (packed - (frozen_stored ? shape.only_multiplied : 0));
     }
     case ProductKind::kWidenedUnpacked:
       if (inputs.format() == nullptr) return 0;

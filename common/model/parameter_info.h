@@ -117,6 +117,8 @@ struct ParameterInfo : ParameterAttributes {
                                ///< of several products those of one.
   int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
+  bool only_multiplied = false;   ///< Of a frozen matrix: nothing reads it but the packed copies of
+                                  ///< products; neither is what it is one with trained.
   bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
                                   ///< that a layer has besides, that of the layer.
   bool of_virtual_tokens = false;  ///< Of a graft: what is in the place of tokens, or layers that

@@ -380,12 +380,17 @@ std::vector<ParameterInfo> WithTechniques(const ModelSpec& model, std::vector<Pa
   return list;
 }
 
-void CountProductRows(std::vector<ParameterInfo>& parameters) {
+/// Says of matrices what goes by all of those that a product reads as one.
+void DescribeProducts(std::vector<ParameterInfo>& parameters) {
   std::vector<ParameterInfo*> product;
   for (ParameterInfo& parameter : parameters) {
     if (!parameter.matrix()) continue;
     if (!parameter.stacked) product.clear();
     product.push_back(&parameter);
+    const bool frozen = std::all_of(product.begin(), product.end(), [](const ParameterInfo* part) {
+      return part->frozen && part->packed() && part->quantized_words == 0;
+    });
+    for (ParameterInfo* part : product) part->only_multiplied = frozen;
     const int64_t above = product.front() == &parameter ? 0 : product.front()->product_rows;
     const int64_t rows =
         above + parameter.StoredElements() / parameter.shape[1] / parameter.products;
@@ -454,7 +459,7 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
     unit = parameter.block >= 0 ? parameter.block + 1 : unit > 0 ? DistinctBlocks(model) + 1 : 0;
     parameter.unit = unit;
   }
-  CountProductRows(parameters);
+  DescribeProducts(parameters);
   return parameters;
 }
 
@@ -509,7 +514,7 @@ std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tens
   std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (tensor == 1) return parameters;
   for (ParameterInfo& parameter : parameters) TakePart(rows, tensor / rows, parameter);
-  CountProductRows(parameters);
+  DescribeProducts(parameters);
   return parameters;
 }
 

@@ -52,6 +52,7 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.stored_trained_experts,
           &shape.stored_matrices,
           &shape.stored_trained_matrices,
+          &shape.only_multiplied,
           &shape.partial_gradients,
           &shape.packed,
           &shape.packed_in_tiles,

@@ -8,6 +8,7 @@
 #include "common/dtype.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -29,7 +30,8 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
                                    int64_t tensor, int64_t rows, int64_t expert_ranks)
     : precision_(precision), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
-  std::map<std::tuple<int64_t, int64_t, bool, bool, bool, bool>, size_t> found;
+  const DType frozen_type = FrozenMatrixType(model, precision);
+  std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     const int64_t unit = parameter.unit;
@@ -37,14 +39,18 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     const bool looked_up = parameter.looked_up();
     const bool trained = !parameter.frozen;
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
-    const auto [it, is_new] = found.try_emplace(
-        std::tuple(unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, of_experts),
-        regions_.size());
+    const DType type = parameter.only_multiplied ? frozen_type
+                       : parameter.matrix()      ? precision.matrices
+                                                 : DType::kF32;
+    const auto [it, is_new] =
+        found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
+                                     trained, of_experts),
+                          regions_.size());
     if (is_new) {
       of_unit_[static_cast<size_t>(unit)].push_back(regions_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(regions_.size());
       regions_.push_back(
-          {unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, of_experts, 0});
+          {unit, tied ? last_ : unit, parameter.matrix(), type, looked_up, trained, of_experts, 0});
     }
     const int64_t elements = parameter.StoredElements();
     regions_[it->second].elements += RoundUp(elements, 16);
@@ -84,7 +90,7 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
 }
 
 int64_t ParameterRegions::Held(const Region& region) const {
-  return region.matrices ? ElementBytes(precision_.matrices) : kF32;
+  return ElementBytes(region.type);
 }
 
 // Bytes of a number as it is gathered for `unit`.

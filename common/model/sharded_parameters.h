@@ -66,6 +66,7 @@ class ParameterRegions {
     int64_t first_unit = 0;
     int64_t last_unit = 0;
     bool matrices = false;
+    DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;
     bool of_experts = false;  ///< That ranks share.

@@ -40,6 +40,16 @@ int64_t MergedNumbers(const ModelSpec& model) {
   return numbers;
 }
 
+DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision) {
+  bool freezes = false, reads = false;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    freezes = freezes || technique->FreezesAny(model);
+    reads = reads || technique->ReadsFrozenWeights(model);
+  }
+  const bool rounded = precision.products == DType::kBF16 && precision.classifier == DType::kBF16;
+  return freezes && !reads && rounded ? DType::kBF16 : precision.matrices;
+}
+
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output) {
   std::vector<ParameterInfo> tensors;
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -198,6 +208,12 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   for (const TechniqueCost* technique : TechniqueCosts())
     technique->AddStepWork(shape, train, work);
   return work;
+}
+
+int64_t ScoringPasses(const TrainSpec& train) {
+  int64_t passes = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) passes += technique->ScoringPasses(train);
+  return passes;
 }
 
 int64_t LeastMicroBatches(const JobSpec& job) {

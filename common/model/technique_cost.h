@@ -220,6 +220,9 @@ class TechniqueCost {
   /// None: exports are of the model that is trained. Masks are in each checkpoint.
   virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
+  /// Forward passes of each micro-batch besides the one that is differentiated.
+  virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
+
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
 
@@ -237,6 +240,10 @@ std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const Paramete
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t MergedNumbers(const ModelSpec& model);
+/// In what frozen matrices are stored that products alone read (ParameterInfo::only_multiplied):
+/// in the type of bf16 products where a technique freezes the network and none reads its values
+/// otherwise, and else in that of all matrices.
+DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
@@ -250,6 +257,7 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
+int64_t ScoringPasses(const TrainSpec& train);
 int64_t LeastMicroBatches(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);

@@ -73,7 +73,10 @@ OperandCopies DeviceRates::CopiesOf(const PrecisionRecipe& precision, double for
   const double stored = D(ElementBytes(precision.matrices));
   const bool copied = precision.matrices != precision.products && !(on_host && gathers);
   const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
-  if (precision.block_products == nullptr) return {.update = copies};
+  if (precision.block_products == nullptr) {
+    return {.update = copies,
+            .dequantized = OperandCopies::kCodeBytes + D(ElementBytes(precision.products))};
+  }
   if (!on_host) return {.update = copies + format_share * stored};
   const double uploaded =
       D(2 * ElementBytes(precision.products) + 2 * precision.block_products->element_bytes);

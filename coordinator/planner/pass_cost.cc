@@ -18,11 +18,12 @@ bool IsInMlp(const Gemm& gemm) {
   return gemm.name == "mlp up" || gemm.name == "mlp down";
 }
 
-/// Adds the products with weights. `computed`: of the work of sub-layers; likewise below.
+/// Adds the products with weights. `computed`: of the work of sub-layers; likewise below. Of
+/// `tokens`, in sequences of `sequence_length`, the share `classified` reaches the classifier.
 void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
-                       const PrecisionRecipe& precision, const ComputedShares& computed,
-                       const StepRates& rates, int64_t threads, const TechniqueProducts& techniques,
-                       PassCost& cost) {
+                       double classified, const PrecisionRecipe& precision,
+                       const ComputedShares& computed, const StepRates& rates, int64_t threads,
+                       const TechniqueProducts& techniques, PassCost& cost) {
   const int64_t element = ElementBytes(precision.activations);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
@@ -43,6 +44,7 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
     const bool whole = gemm.name == "classifier" || gemm.name == "router";
     seconds /= D(whole ? shape.tensor_rows : shape.tensor);
     seconds *= ComputedShare(computed, gemm.name);
+    if (gemm.name == "classifier") seconds *= classified;
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -74,13 +76,14 @@ double BackwardLayers(const ModelShape& shape) {
 }
 
 /// Adds attention: 2 products forward, 5 backward (flash attention computes the scores again). Its
-/// dropout is drawn again in the backward pass.
+/// dropout is drawn again in the backward pass. Each query has `more_keys` besides those of its
+/// sequence.
 void AddAttention(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
-                  const ComputedShares& computed, const StepRates& rates, int64_t threads,
-                  PassCost& cost) {
+                  int64_t more_keys, const ComputedShares& computed, const StepRates& rates,
+                  int64_t threads, PassCost& cost) {
   const ModelSpec& model = shape.spec;
-  const double product_flops = TwiceTheKeys(model, sequence_length) * D(QueryWidth(model)) *
-                               D(tokens) / D(shape.TensorColumns());
+  const double product_flops = (TwiceTheKeys(model, sequence_length) + 2 * D(more_keys)) *
+                               D(QueryWidth(model)) * D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
   const double forward_layer = computed.attention * (2 * product + draw);
@@ -136,10 +139,11 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
                                             : D(HeadRows(shape, tokens, sequence_length)) *
                                                   (3 * D(shape.PaddedClasses()) * D(element));
   cost.block_forward_memory_bytes = D(tokens) * block_forward;
+  const double forward = D(tokens) * (D(model.layers) * block_forward + embedding + 4 * stream);
+  const double backward =
+      D(tokens) * (BackwardLayers(shape) * block_backward + embedding + 4 * stream);
   cost.memory_bytes =
-      D(tokens) * (D(model.layers) * block_forward + BackwardLayers(shape) * block_backward +
-                   2 * embedding + 8 * stream) +
-      classifier;
+      forward + backward + classifier + cost.scoring_passes * (forward + classifier / 3);
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
@@ -178,21 +182,25 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,
                     const TechniqueProducts& techniques, const TrainSpec& train) {
-  const int64_t tokens = micro_batch * sequence_length / context_ranks;
+  const VirtualTokenCounts virtual_tokens = VirtualTokensOf(shape.spec);
+  const int64_t length = sequence_length + virtual_tokens.in_blocks;
+  const int64_t tokens = micro_batch * length / context_ranks;
   const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
   PassCost cost;
+  cost.scoring_passes = D(ScoringPasses(train));
   cost.computed_share = computed.Mean();
   const ProductFormat* const format = precision.block_products;
   cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
-  AddWeightProducts(shape, tokens, sequence_length, precision, computed, rates, threads, techniques,
-                    cost);
-  AddAttention(shape, tokens, sequence_length, computed, rates, threads, cost);
+  AddWeightProducts(shape, tokens, length, D(sequence_length) / D(length), precision, computed,
+                    rates, threads, techniques, cost);
+  AddAttention(shape, tokens, length, virtual_tokens.in_attention, computed, rates, threads, cost);
+  cost.gemm_seconds += cost.scoring_passes * (cost.gemm_seconds - cost.backward_gemm_seconds);
   if (rates.has_near_shapes()) {
     const MeasuredShape block =
         BlockOfPass(shape, micro_batch, sequence_length, precision.products, context_ranks);
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
-  SetMemoryBytes(shape, tokens, sequence_length, precision, computed, dropout, cost);
+  SetMemoryBytes(shape, tokens, length, precision, computed, dropout, cost);
   AddStepWork(shape, train, rates, threads, cost);
   return cost;
 }

@@ -30,6 +30,7 @@ struct PassCost {
   double step_parameter_numbers = 0;  ///< and as parameters.
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
+  double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.
 };
 
 /// Share of a network's blocks whose products are in the format of the recipe.

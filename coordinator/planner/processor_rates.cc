@@ -161,15 +161,19 @@ double ProcessorRates::LeastMemorySeconds(double /*bytes*/) const {
 
 OperandCopies ProcessorRates::CopiesOf(const PrecisionRecipe& precision, double /*format_share*/,
                                        bool gathers, bool /*on_host*/) const {
-  if (MultipliesStored(ProductsOf(worker_, products_))) return {};
-  const double stored = D(ElementBytes(precision.matrices));
   const double packed = D(ElementBytes(precision.products));
+  // What is dequantised is written, and packed as other matrices are.
+  if (MultipliesStored(ProductsOf(worker_, products_))) {
+    return {.dequantized = OperandCopies::kCodeBytes + packed};
+  }
+  const double stored = D(ElementBytes(precision.matrices));
   // Packing reads each matrix and writes its copy. Gathered parameters are packed in every pass,
   // and not after the update. Where the stored matrix is not of the products' type, the backward
   // pass packs it once more.
   return {.update = gathers ? 0 : stored + packed,
           .gathered = gathers ? stored + packed : 0,
-          .backward = precision.matrices == precision.products ? 0 : 2 * packed};
+          .backward = precision.matrices == precision.products ? 0 : 2 * packed,
+          .dequantized = OperandCopies::kCodeBytes + 3 * packed};
 }
 
 double ProcessorRates::HostLinkBytesPerSecond(const RankPlace& place, int64_t wanted) const {

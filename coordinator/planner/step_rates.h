@@ -64,10 +64,13 @@ struct OperationCosts {
 /// Bytes that are read and written to copy a number of a stored matrix into the form that products
 /// read: packed, or in their type.
 struct OperandCopies {
+  static constexpr double kCodeBytes = 0.5;  ///< Of a quantised number.
+
   double update = 0;    ///< Once a step, after the update, where it is made.
   double uploaded = 0;  ///< On the device, each time that a number has come up from the host.
   double gathered = 0;  ///< In each forward and each backward pass, where ranks gather parameters.
   double backward = 0;  ///< In each backward pass.
+  double dequantized = 0;  ///< Of a quantised weight, in each forward and each backward pass.
 };
 
 /// How fast a worker does what a training step consists of. The step-time formula (step_time.h)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/model/technique_cost.h"
 #include "common/number.h"
 #include "coordinator/planner/gradient_exchange.h"
 #include "coordinator/planner/host_transfer_time.h"
@@ -39,10 +40,12 @@ StepOperations OperationsOf(const StepInputs& inputs, const PassCost& pass,
       counts.forward + OperationsOfExperts(shape, counts.forward_routing, counts.forward_expert);
   const double backward =
       counts.backward + OperationsOfExperts(shape, counts.backward_routing, counts.backward_expert);
-  const double of_block = forward + backward + casts * (kForwardCasts + kBackwardCasts);
+  const double of_forward = forward + casts * kForwardCasts;
+  const double of_block =
+      (1 + pass.scoring_passes) * of_forward + backward + casts * kBackwardCasts;
   return {.passes = passes * (layers * pass.computed_share * of_block + counts.pass),
-          .recomputed = recomputed * (forward + casts * kForwardCasts),
-          .forwards = passes * layers + recomputed};
+          .recomputed = recomputed * of_forward,
+          .forwards = passes * (1 + pass.scoring_passes) * layers + recomputed};
 }
 
 /// Seconds of what is recomputed.
@@ -105,9 +108,11 @@ UploadedOperandSeconds SecondsOfUploadedOperands(const StepInputs& inputs,
 double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const OperandCopies& copies,
                      const StepRates& rates) {
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) +
-                       D(inputs.shape.packed) * copies.update + 4 * pass.step_f32_numbers +
-                       stored * pass.step_parameter_numbers;
+  // Of frozen matrices those are packed anew that are merged with what is trained.
+  const double renewed =
+      D(inputs.shape.packed - inputs.shape.only_multiplied + MergedNumbers(inputs.shape.spec));
+  const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
+                       4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
   return UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
 }
@@ -128,7 +133,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
       (passes * (pass.memory_bytes + 2 * D(inputs.coded_bytes) + matrices * copies.backward) +
        (2 * passes - 1) * pass.weight_gradient_bytes) /
           bandwidth +
-      2 * passes * (matrices * copies.gathered) / bandwidth;
+      (2 * passes * (matrices * copies.gathered) +
+       (2 + pass.scoring_passes) * passes * D(inputs.shape.quantized) * copies.dequantized) /
+          bandwidth;
   const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);
   time.memory_bound_seconds += uploaded.passes;
   time.recompute_seconds = RecomputeSeconds(inputs, pass, rates);

@@ -134,6 +134,65 @@ TEST(CostOfPass, SequenceParallelRanksHaveTheirTokensOfTheResidualStreamAlone) {
   EXPECT_NEAR(bytes(false) - bytes(true), 256 * (12 * 16 + 8 + 2) * (768 * 2) * 3 / 4, 1);
 }
 
+TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const ModelShape shape = Shape();
+  const auto cost = [&](const char* method) {
+    TrainSpec train;
+    train.preference.method = method;
+    return CostOfPass(shape, 1, 256, kBf16Precision, 0, 0, *rates, 1, 1, {}, train);
+  };
+  const PassCost plain = cost("none"), scored = cost("dpo");
+  EXPECT_NEAR(scored.gemm_seconds, 2 * plain.gemm_seconds - plain.backward_gemm_seconds, 1e-12);
+  EXPECT_EQ(scored.backward_gemm_seconds, plain.backward_gemm_seconds);
+  // Of 12 blocks 8 elements of the stream and 5 of the MLP's width, the last norm and the loss 4 of
+  // the stream, the embedding one and 3 in f32, the classifier one pass over the logits.
+  const double forward = 256 * (12 * (8 * 768 + 2 * 3072) * 2 + 5 * 768 * 2 + 3 * 4 * 768) +
+                         256 * static_cast<double>(shape.PaddedClasses()) * 2;
+  EXPECT_NEAR(scored.memory_bytes - plain.memory_bytes, forward, 1);
+}
+
+TEST(CostOfPass, HasRowsAndKeysOfVirtualTokens) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const auto cost = [&](const char* method, int64_t length) {
+    JobSpec job = Gpt2Job();
+    job.model.peft.method = method;
+    job.model.peft.num_virtual_tokens = 64;
+    const ModelShape shape(ShapeOf(job).spec);
+    return CostOfPass(shape, 1, length, kBf16Precision, 0, 0, *rates, 1, 1);
+  };
+  const PassCost prompt = cost("prompt", 192), whole = cost("prompt", 256);
+  const PassCost prefix = cost("prefix", 192), longer = cost("prefix", 256);
+  EXPECT_GT(prompt.block_forward_gemm_seconds, prefix.block_forward_gemm_seconds);
+  // Both queries and keys are 256 there: those of the tokens alone are 192.
+  EXPECT_DOUBLE_EQ(prompt.attention_product_seconds * (192 + 2 * 64) * 192,
+                   prefix.attention_product_seconds * 256 * 256);
+  EXPECT_GT(whole.gemm_seconds, prompt.gemm_seconds);
+  EXPECT_GT(longer.gemm_seconds, prefix.gemm_seconds);
+}
+
+TEST(PredictStep, DequantizesWeightsInBothPassesAndPacksNoFrozenMatrixAnew) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  const PassCost pass = PassOf(inputs, *rates);
+  const TimeBreakdown plain = PredictStep(inputs, pass, *rates);
+  const double bandwidth = rates->MemoryBytesPerSecond(inputs.place());
+  inputs.shape.quantized = 1000;
+  // Half a byte is read and two are written, which are read and written as a packed copy.
+  EXPECT_NEAR(PredictStep(inputs, pass, *rates).memory_bound_seconds - plain.memory_bound_seconds,
+              2 * 3 * 1000 * 6.5 / bandwidth, 1e-12);
+  inputs.shape.only_multiplied = 1000;
+  // f32 is read and bf16 written.
+  EXPECT_NEAR(plain.optimizer_seconds - PredictStep(inputs, pass, *rates).optimizer_seconds,
+              1000 * 6 / rates->UpdateBytesPerSecond(inputs.place(), false), 1e-12);
+}
+
 TEST(PredictStep, CountsTheCastOfUploadedWeightsToAFormat) {
   const WorkerProfile worker = GpuMachine(1);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);

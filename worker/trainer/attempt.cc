@@ -96,6 +96,7 @@ Status Attempt::Prepare() {
   for (const std::string& note : start.notes) Event("info", note);
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
+  base_fingerprint_ = start.base_fingerprint;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   WEFT_RETURN_IF_ERROR(CountParameters());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();

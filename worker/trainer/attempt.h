@@ -154,7 +154,8 @@ class Attempt {
   int64_t trained_parameters_ = 0;  ///< Of them.
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
-  int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.
+  std::string base_fingerprint_;  ///< As in CheckpointManifest.
+  int64_t saved_step_ = -1;       ///< Newest step given to the checkpoint writer.
   int64_t skipped_in_a_row_ = 0;
   bool rolled_back_ = false;     ///< Since the last progress message.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.

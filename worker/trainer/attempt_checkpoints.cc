@@ -25,6 +25,7 @@ engine::CheckpointManifest Attempt::Manifest() const {
   manifest.rollbacks = counters.rollbacks;
   manifest.recent_losses = counters.recent_losses;
   manifest.data_fingerprint = data_.fingerprint;
+  manifest.base_fingerprint = base_fingerprint_;
   manifest.seed = spec_.job.train.seed;
   manifest.world_size = spec_.world_size;
   manifest.created_at = Clock::System().UnixSeconds();

@@ -4,7 +4,9 @@
 
 #include "common/check.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_base.h"
 #include "common/json.h"
+#include "common/model/parameter_list.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -53,6 +55,9 @@ Status ImportNetwork(Env& env, const std::string& folder, engine::Model& model, 
 Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint& start) {
   if (!from.import_path.empty()) {
     WEFT_RETURN_IF_ERROR(ImportNetwork(env, from.import_path, model, start));
+    if (FreezesAny(from)) {
+      WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, FingerprintOfWeights(env, from.import_path));
+    }
   }
   const std::string& adapter = from.peft.import_path;
   if (adapter.empty()) return OkStatus();
@@ -97,6 +102,7 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                     manifest.data_offset,  manifest.loss_spikes, manifest.rollbacks,
                     manifest.recent_losses};
   start.checkpoint_path = search.latest->path;
+  start.base_fingerprint = manifest.base_fingerprint;
   return start;
 }
 
@@ -150,6 +156,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
+    WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, BroadcastText(group, start.base_fingerprint));
     const engine::ParameterSet& parameters = model.parameters();
     const bool has_own = parameters.sharded() || parameters.values_sharded() ||
                          parameters.of_stage() || parameters.file() != nullptr;

@@ -18,6 +18,7 @@ namespace weft::trainer {
 struct StartPoint {
   engine::TrainCounters counters;
   std::string checkpoint_path;        ///< Empty for a fresh start.
+  std::string base_fingerprint;       ///< As in CheckpointManifest.
   std::vector<std::string> warnings;  ///< Damaged checkpoints that were passed over. Rank 0 only.
   std::vector<std::string> notes;     ///< What people should know of the start. Rank 0 only.
 };

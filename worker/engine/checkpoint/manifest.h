@@ -54,6 +54,7 @@ struct CheckpointManifest {
   int64_t rollbacks = 0;
   std::vector<double> recent_losses;
   std::string data_fingerprint;
+  std::string base_fingerprint;
   int64_t seed = 0;
   int64_t world_size = 1;
   double created_at = 0;
@@ -96,6 +97,10 @@ struct CheckpointManifest {
           self.recent_losses);
     visit(Field("data_fingerprint", "Hash over the training tokens and how they are cut."),
           self.data_fingerprint);
+    visit(Field("base_fingerprint",
+                "Hash over the weight files of model.import_path, where parts of that network are "
+                "frozen; empty: none are, or it is not known."),
+          self.base_fingerprint);
     visit(Field("seed", "Seed of all random numbers: they depend on it and the step alone."),
           self.seed);
     visit(Field("world_size", "Ranks of the attempt.").Range(1, 1 << 20), self.world_size);

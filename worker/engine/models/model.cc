@@ -2,6 +2,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/mixture_of_experts.h"
@@ -122,8 +123,9 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   WEFT_RETURN_IF_ERROR(KeepOnDevice(options, parameters));
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();
-  WEFT_RETURN_IF_ERROR(
-      parameters.Allocate(context, options.with_gradients, options.precision->matrices));
+  WEFT_RETURN_IF_ERROR(parameters.Allocate(context, options.with_gradients,
+                                           options.precision->matrices,
+                                           FrozenMatrixType(model->spec(), *options.precision)));
   if (ProductsFactory* products = model->block_products()) {
     WEFT_RETURN_IF_ERROR(products->Allocate(context));
   }

@@ -126,7 +126,7 @@ Tensor ParameterSet::HeldGradients(const Range& range) const {
 // A stack is one matrix of values, also where only some of it is trained.
 bool ParameterSet::ValuesCanFollowGradients() const {
   for (int64_t i = 0; i < size(); ++i) {
-    if ((*this)[i].dtype != DType::kF32 && (*this)[i].quantized_words == 0) return false;
+    if ((*this)[i].trainable() && (*this)[i].dtype != DType::kF32) return false;
     if ((*this)[i].stacked && (*this)[i].trainable() != (*this)[i - 1].trainable()) {
       return false;
     }
@@ -155,7 +155,7 @@ void ParameterSet::LayOutGradients() {
 
 // Stacks are in one region, trained as far as a part of them is.
 void ParameterSet::LayOutRegions() {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool, bool>;
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
@@ -167,9 +167,9 @@ void ParameterSet::LayOutRegions() {
     const bool is_matrix = parameter.shape.rank >= 2;
     const bool looked_up = parameter.looked_up();
     const bool of_experts = parameter.of_shared_expert;
-    const auto [it, is_new] = found.try_emplace(
-        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up, of_experts),
-        regions_.size());
+    const auto [it, is_new] = found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix,
+                                                     parameter.dtype, looked_up, of_experts),
+                                                regions_.size());
     if (is_new) {
       const int64_t copies = of_experts ? expert_ranks() : 1;
       regions_.push_back({.trained = trained,

@@ -172,7 +172,7 @@ int64_t ParameterList::TrainedCount() const {
   return CountElements([](const Parameter& parameter) { return parameter.trainable(); });
 }
 
-void ParameterList::SetTypes(DType matrices) {
+void ParameterList::SetTypes(DType matrices, DType frozen) {
   complete_ = true;
   // A stack is read as one matrix, so it is f32 when a part of it is derived.
   std::vector<bool> made(parameters_.size());
@@ -183,9 +183,19 @@ void ParameterList::SetTypes(DType matrices) {
   for (size_t i = made.size(); i-- > 1;) {
     if (parameters_[i].stacked && made[i]) made[i - 1] = true;
   }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
+  const auto only_multiplied = [](const Parameter& each) {
+    return each.frozen && each.shape.rank >= 2 && !each.read_directly && !each.looked_up() &&
+           each.quantized_words == 0;
+  };
+  for (auto first = parameters_.begin(); first != parameters_.end();) {
+    const auto end = std::find_if(first + 1, parameters_.end(),
+                                  [](const Parameter& each) { return !each.stacked; });
+    const bool all_frozen = std::all_of(first, end, only_multiplied);
+    for (; first != end; ++first) {
+      const bool is_made = made[static_cast<size_t>(first - parameters_.begin())];
+      const bool is_matrix = first->shape.rank >= 2 && !is_made;
+      first->dtype = !is_matrix ? DType::kF32 : all_frozen ? frozen : matrices;
+    }
   }
 }
 

@@ -243,9 +243,9 @@ class ParameterList {
   /// Says that operations read this matrix unpacked, like vectors; they read others packed.
   void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
 
-  /// Gives each its type: values are f32, those of matrices `matrices`, unless they are derived.
-  /// The list is complete.
-  void SetTypes(DType matrices);
+  /// Gives each its type: values are f32, those of matrices `matrices`, unless they are derived,
+  /// and of frozen ones that products alone read `frozen`. The list is complete.
+  void SetTypes(DType matrices, DType frozen);
 
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
   const Parameter& operator[](int64_t index) const { return parameters_[index]; }

@@ -137,9 +137,10 @@ void ParameterSet::PlaceGradients(const Range& range, float* data) {
   }
 }
 
-Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
+Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices,
+                              std::optional<DType> frozen) {
   stream_ = context.stream;
-  SetTypes(matrices);
+  SetTypes(matrices, frozen.value_or(matrices));
   places_.assign(static_cast<size_t>(size()), {});
   gradient_data_.assign(places_.size(), nullptr);
   placed_.assign(places_.size(), {});

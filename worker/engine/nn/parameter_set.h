@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -46,7 +47,7 @@ class ParameterSet : public ParameterList {
 
   /// Shards the updates of these parameters over `ranks` ranks; those of experts over the ranks
   /// that hold the same ones. Ranges of gradients are then multiples of 64 bytes for each rank and,
-  /// where all values are f32, trained values have the layout of their gradients. With
+  /// where all trained values are f32, they have the layout of their gradients. With
   /// `place_gradients` Allocate makes no memory for gradients: PlaceGradients says where they are.
   /// Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
@@ -102,8 +103,10 @@ class ParameterSet : public ParameterList {
   /// Frees it.
   void DropOperands(int64_t unit) { unit_operands_[static_cast<size_t>(unit)] = {}; }
 
-  /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
-  Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
+  /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16; `frozen`
+  /// the type of frozen ones that products alone read, where that is another one.
+  Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32,
+                  std::optional<DType> frozen = {});
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
   /// the rank, the number of threads and the other parameters; a shard starts as that part of the

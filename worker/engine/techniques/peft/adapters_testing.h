@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/dtype.h"
 #include "common/spec/model_spec.h"
 #include "worker/engine/techniques/peft/matrices_testing.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -16,6 +17,20 @@ namespace weft::engine {
 inline ModelSpec WithoutPeft(ModelSpec model) {
   model.peft = {};
   return model;
+}
+
+/// Rounds the matrices of a network to bf16, as those are that are frozen: products without bf16
+/// instructions do not round what is stored in f32.
+inline void RoundMatrices(TinyRun& plain) {
+  const ParameterSet& parameters = plain.model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].shape.rank < 2 || parameters[i].looked_up()) continue;
+    const TensorView view = parameters.value(i);
+    for (int64_t k = 0; k < view.shape.Elements(); ++k) {
+      view.As<float>()[k] = ToFloat(ToBFloat16(view.As<float>()[k]));
+    }
+  }
+  ASSERT_TRUE(plain.model->Pack(plain.context).ok());
 }
 
 inline Doubles Wide(const std::vector<float>& values) {

@@ -53,6 +53,7 @@ TEST(PeftTest, StartsAsTheNetworkBitForBit) {
       const JobSpec job = fuses ? Job({"c_attn", "c_proj"}, family) : Job({"all-linear"}, family);
       TinyRun run(job.model, ModelOptionsOf(TinyPlan(precision)));
       TinyRun plain(WithoutPeft(job.model), ModelOptionsOf(TinyPlan(precision)));
+      if (precision == std::string("bf16")) RoundMatrices(plain);
       EXPECT_EQ(run.Logits(*batch), plain.Logits(*batch));
     }
   }

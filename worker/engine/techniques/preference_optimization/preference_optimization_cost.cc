@@ -88,6 +88,11 @@ class PreferenceOptimizationCost : public TechniqueCost {
     return OkStatus();
   }
 
+  // The answers of a batch are judged before any gradient is computed.
+  int64_t ScoringPasses(const TrainSpec& train) const override {
+    return train.preference.method == "none" ? 0 : 1;
+  }
+
   std::vector<TechniqueMetric> Metrics() const override {
     return {
         {kChosenRewardMetric,
