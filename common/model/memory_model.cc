@@ -74,8 +74,11 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
 
 /// Of offloaded values those that are kept on the device.
 int64_t KeptValueBytes(const MemoryInputs& inputs) {
-  const StreamedUnit& kept = inputs.kept;
-  return kF32 * kept.vectors + ElementBytes(inputs.precision->matrices) * kept.held_matrices();
+  const StreamedUnit kept = KeptOnDevice(inputs);
+  const int64_t frozen = kept.trained == 0 ? inputs.shape.only_multiplied : 0;
+  return kF32 * kept.vectors +
+         ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * frozen +
+         ElementBytes(inputs.precision->matrices) * (kept.held_matrices() - frozen);
 }
 
 /// Values on the host, of ranks that share them their parts.

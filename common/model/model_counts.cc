@@ -23,7 +23,8 @@ double AttentionPerLayer(const ModelShape& shape, int64_t sequence_length) {
 /// Layers whose attention has a backward pass: not that of the first trained one where only what
 /// comes after it is trained.
 int64_t DifferentiatedAttentions(const ModelShape& shape) {
-  return shape.spec.layers - shape.first_trained_layer - (shape.first_saved.empty() ? 0 : 1);
+  const bool all = shape.first_saved.empty() || shape.first_saved == "norm_1";
+  return shape.spec.layers - shape.first_trained_layer - (all ? 0 : 1);
 }
 
 /// Rows of the head for each token.

@@ -66,9 +66,25 @@ std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& paramet
   if (parameter.role == ParameterRole::kAttentionOutput) {
     return grafted ? "attention_grafts" : "attention";
   }
+  if (IsAttention(parameter.role)) return grafted ? std::string_view() : "norm_1";
   if (!IsMlp(parameter.role)) return {};
   if (grafted) return "mlp_grafts";
   return parameter.role == ParameterRole::kMlpUp ? "norm_2" : "mlp_before_activation";
+}
+
+/// Adds a parameter that is not trained, of so many numbers or words in memory; whether it is a
+/// table that is looked up here, and whether it classifies.
+void AddFrozen(const ParameterInfo& parameter, int64_t in_memory, bool looked_up, bool classifies,
+               FrozenNumbers& frozen) {
+  if (!parameter.matrix() || parameter.quantized_words > 0) {
+    frozen.vectors += in_memory;
+    return;
+  }
+  if (looked_up) frozen.looked_up += in_memory;
+  if (looked_up && !classifies) return;
+  frozen.matrices += in_memory;
+  if (looked_up) frozen.of_first += in_memory;
+  if (parameter.in_tiles()) frozen.in_tiles += in_memory;
 }
 
 }  // namespace
@@ -158,6 +174,9 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     }
     if (parameter.matrix() && !is_quantized) stored_matrices += in_memory;
     if (parameter.only_multiplied) only_multiplied += in_memory;
+    if (!is_trained) {
+      AddFrozen(parameter, in_memory, embeds && parameter.looked_up(), classifies, frozen);
+    }
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;

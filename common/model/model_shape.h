@@ -69,6 +69,15 @@ struct QuantizedBlock {
   PackedPadding padding;         ///< Of their packed copies.
 };
 
+/// Numbers of what is not trained, as StreamedUnit has them.
+struct FrozenNumbers {
+  int64_t vectors = 0;  ///< With the words of weights that are quantised.
+  int64_t looked_up = 0;
+  int64_t matrices = 0;
+  int64_t in_tiles = 0;
+  int64_t of_first = 0;
+};
+
 /// A network with its vocabulary resolved, and what counts and bytes need of its parameters
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
@@ -109,8 +118,9 @@ struct ModelShape {
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
   PackedPadding packed_padding;  ///< Of their packed copies.
-  int64_t quantized = 0;         ///< Numbers of weights that are quantised: stored has their
-                                 ///< words (ParameterInfo::quantized_words), as if of f32.
+  FrozenNumbers frozen;
+  int64_t quantized = 0;  ///< Numbers of weights that are quantised: stored has their
+                          ///< words (ParameterInfo::quantized_words), as if of f32.
   QuantizedBlock quantized_block;
   int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/model/model_counts.h"
-#include "common/model/streamed_units.h"
 #include "common/model/technique_cost.h"
 
 namespace weft {
@@ -162,6 +161,12 @@ class Streaming {
   const bool in_tiles_moves_;
 };
 
+/// Whether what is frozen stays on the device, where the optimizer is offloaded.
+bool KeepsFrozen(const MemoryInputs& inputs) {
+  return inputs.offload_optimizer && !inputs.offload_parameters && !inputs.SharesParameters() &&
+         FrozenStayOnDevice(inputs.shape.spec);
+}
+
 /// Bytes of `packed` numbers of matrices: those in a format are there by rows and by columns, dense
 /// ones take `dense_bytes` each.
 int64_t PackedInFormat(const MemoryInputs& inputs, int64_t packed, int64_t dense_bytes) {
@@ -262,8 +267,12 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
+      const bool frozen_stored =
+          FrozenMatrixType(shape.spec, *inputs.precision) == inputs.precision->products;
       if (inputs.offload_optimizer && !shares) {
-        return ElementBytes(inputs.precision->products) * packed;
+        const bool there = frozen_stored && KeepsFrozen(inputs);
+        return ElementBytes(inputs.precision->products) *
+               (packed - (there ? shape.only_multiplied : 0));
       }
       // Weights that are made of factors are f32, whatever is stored. What is gathered for products
       // in bf16 comes in that type.
@@ -273,8 +282,6 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       const int64_t element = ElementBytes(inputs.precision->products);
       if (inputs.format() != nullptr && !stored) return PackedInFormat(inputs, packed, element);
       if (stored) return element * shape.derived;
-      const bool frozen_stored =
-          FrozenMatrixType(shape.spec, *inputs.precision) == inputs.precision->products;
       return element * (packed - (frozen_stored ? shape.only_multiplied : 0));
     }
     case ProductKind::kWidenedUnpacked:
@@ -288,9 +295,19 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   return PackedInFormat(inputs, packed, MultipliesStored(inputs.products) ? 0 : kF32);
 }
 
+StreamedUnit KeptOnDevice(const MemoryInputs& inputs) {
+  if (!KeepsFrozen(inputs)) return inputs.kept;
+  const FrozenNumbers& frozen = inputs.shape.frozen;
+  return {.vectors = frozen.vectors,
+          .looked_up = frozen.looked_up,
+          .matrices = frozen.matrices,
+          .in_tiles = frozen.in_tiles,
+          .of_first = frozen.of_first};
+}
+
 int64_t OperandBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  const StreamedUnit& kept = inputs.kept;
+  const StreamedUnit kept = KeptOnDevice(inputs);
   // The last stage of a pipeline multiplies with a table that the first one looks up.
   const bool tied =
       shape.embeds && HeadOf(shape.spec) != "classification" && !shape.spec.untied_classifier;
@@ -311,7 +328,7 @@ int64_t UploadedBytes(const MemoryInputs& inputs) {
   if (inputs.OnCuda()) return operands + PackedBytes(inputs);
   if (inputs.products != ProductKind::kTiles) return operands;
   return operands + ElementBytes(inputs.precision->products) *
-                        (inputs.shape.packed_in_tiles - inputs.kept.in_tiles);
+                        (inputs.shape.packed_in_tiles - KeptOnDevice(inputs).in_tiles);
 }
 
 int64_t StreamedPeakBytes(const MemoryInputs& inputs) {

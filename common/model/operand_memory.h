@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/model/memory_model.h"
+#include "common/model/streamed_units.h"
 
 namespace weft {
 
@@ -28,6 +29,9 @@ int64_t MergedBytes(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs);
+
+/// Numbers of offloaded weights that stay on the device: MemoryInputs::kept, or what is frozen.
+StreamedUnit KeptOnDevice(const MemoryInputs& inputs);
 
 /// Bytes of offloaded weights on the device in addition to packed copies: the ones that operations
 /// read as stored, and matrices that products read in addition to the packed copy, as those for AMX

@@ -159,7 +159,8 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
   if (step == plan.end() || step->kind == RematStep::Kind::kSegment || step->travels()) return 0;
   int64_t bytes = 0;
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
-    if (slot.name == first) return bytes;
+    // Products that are frozen do not save their input.
+    if (slot.name == first || (first == "norm_1" && slot.name == "qkv")) return bytes;
     if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
     // A graft beside the MLP reads what the MLP does.
     if (slot.name == "norm_2" && first == "mlp_grafts") continue;

@@ -40,14 +40,17 @@ int64_t MergedNumbers(const ModelSpec& model) {
   return numbers;
 }
 
+bool FrozenStayOnDevice(const ModelSpec& model) {
+  return std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                     [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
+}
+
 DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision) {
-  bool freezes = false, reads = false;
-  for (const TechniqueCost* technique : TechniqueCosts()) {
-    freezes = freezes || technique->FreezesAny(model);
-    reads = reads || technique->ReadsFrozenWeights(model);
-  }
+  const bool reads =
+      std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                  [&](const TechniqueCost* each) { return each->ReadsFrozenWeights(model); });
   const bool rounded = precision.products == DType::kBF16 && precision.classifier == DType::kBF16;
-  return freezes && !reads && rounded ? DType::kBF16 : precision.matrices;
+  return FrozenStayOnDevice(model) && !reads && rounded ? DType::kBF16 : precision.matrices;
 }
 
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output) {
@@ -89,9 +92,7 @@ VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) {
 }
 
 bool FreezesAny(const ModelSpec& model) {
-  return !model.freeze.empty() ||
-         std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
-                     [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
+  return !model.freeze.empty() || FrozenStayOnDevice(model);
 }
 
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) {

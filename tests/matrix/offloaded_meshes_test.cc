@@ -45,6 +45,7 @@ struct Case {
   int64_t rows = 1;
   std::vector<int64_t> kept = {};   ///< Units on the device.
   std::vector<int64_t> stays = {};  ///< Units that come once a step.
+  std::string peft = "none";        ///< Its method, or qlora.
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -224,6 +225,17 @@ std::vector<Case> Cases() {
        .family = "llama",
        .expert = 2,
        .stays = {1, 2}},
+      {.name = "zero1AndLora",
+       .data = 2,
+       .zero_stage = 1,
+       .family = "llama",
+       .precision = "bf16",
+       .peft = "lora"},
+      {.name = "pipelineAndQlora", .pipeline = 2, .precision = "bf16", .peft = "qlora"},
+      {.name = "loraInFiles", .optimizer = "nvme", .precision = "bf16", .peft = "lora"},
+      {.name = "ia3", .data = 2, .peft = "ia3"},
+      {.name = "miss", .peft = "miss"},
+      {.name = "houlsby", .family = "llama", .peft = "houlsby"},
   };
 }
 
@@ -235,6 +247,8 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   job.model.width = 128;
   job.model.vocab_size = 2500;
   job.train.precision = c.precision;
+  job.model.peft.method = c.peft == "qlora" ? "lora" : c.peft;
+  if (c.peft == "qlora") job.model.weight_quantization.type = "nf4";
   job.train.log_every_steps = 1;  // norms of groups
   job.train.steps = kSteps;
   ResourceSpec& resources = job.resources;

@@ -120,6 +120,9 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
     parameters.ShardValues(options.update_rank, PartOfExperts(options));
   }
   if (options.offload) parameters.Offload();
+  const bool comes_later =
+      options.stream_parameters || options.shard_values || options.parameters_in_file;
+  if (!comes_later && FrozenStayOnDevice(model->spec())) parameters.KeepFrozenOnDevice();
   WEFT_RETURN_IF_ERROR(KeepOnDevice(options, parameters));
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();

@@ -37,7 +37,7 @@ ParameterSet::ValueSizes ParameterSet::LayOutValues() {
       places_[i].value = static_cast<size_t>(places_[i].gradient) * sizeof(float);
       continue;
     }
-    size_t& bytes = IsKept(parameter.unit) ? sizes.kept : sizes.bytes;
+    size_t& bytes = IsKept(i) ? sizes.kept : sizes.bytes;
     if (!parameter.stacked) bytes = AlignedBytes(bytes);
     while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
     places_[i].value = bytes;
@@ -102,7 +102,7 @@ ParameterSet::GradientCounts ParameterSet::LayOutGradientRuns() {
   for (int64_t i = 0; i < size(); ++i) {
     if (!(*this)[i].trainable()) continue;
     const Range range = GradientRange(i);
-    const bool kept = IsKept((*this)[i].unit);
+    const bool kept = IsKept(i);
     int64_t& held = kept ? counts.kept : counts.elements;
     if (gradient_runs_.empty() || gradient_runs_.back().kept != kept) {
       gradient_runs_.push_back({{range.begin, range.begin}, held, kept});

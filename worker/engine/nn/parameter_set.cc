@@ -129,6 +129,20 @@ void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
   for (const int64_t unit : units) kept_units_.at(static_cast<size_t>(unit)) = true;
 }
 
+void ParameterSet::ChooseKept() {
+  if (kept_units_.empty() && !(offloaded_ && keeps_frozen_)) return;
+  kept_.assign(static_cast<size_t>(size()), false);
+  for (int64_t first = 0, end = 0; first < size(); first = end) {
+    end = first + 1;
+    while (end < size() && (*this)[end].stacked) ++end;
+    const auto unit = static_cast<size_t>((*this)[first].unit);
+    const bool frozen = std::none_of(begin() + first, begin() + end,
+                                     [](const Parameter& each) { return each.trainable(); });
+    const bool kept = (!kept_units_.empty() && kept_units_[unit]) || (keeps_frozen_ && frozen);
+    std::fill(kept_.begin() + first, kept_.begin() + end, kept);
+  }
+}
+
 void ParameterSet::PlaceGradients(const Range& range, float* data) {
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t offset = places_[i].gradient;
@@ -154,6 +168,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
     LayOutRegions();
     return AllocateShards(below);
   }
+  ChooseKept();
   WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
              "units are kept on the device where the others have copies there");
   LayOutGradients();
@@ -228,7 +243,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
   size_t bytes = 0;
   for (int64_t i = 0; i < size(); ++i) {
     const Parameter& parameter = (*this)[i];
-    if (!parameter.read_unpacked() || IsKept(parameter.unit)) continue;
+    if (!parameter.read_unpacked() || IsKept(i)) continue;
     if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     places_[i].operand = static_cast<int64_t>(bytes);
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
@@ -327,11 +342,12 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   if (const int64_t words = (*this)[index].quantized_words; words > 0) {
+    const Tensor& values = IsKept(index) ? kept_values_ : values_;
     return {0,
-            {values_.As<uint8_t>() + places_[index].value,
+            {values.As<uint8_t>() + places_[index].value,
              DType::kI32,
              {words},
-             values_.view().device}};
+             values.view().device}};
   }
   if (!values_sharded()) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
@@ -393,7 +409,7 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
     return {unit == nullptr ? nullptr : unit + OffsetInUnit(index), parameter.dtype,
             ShapeOf(index, count, padded)};
   }
-  const Tensor& values = IsKept(parameter.unit) ? kept_values_ : values_;
+  const Tensor& values = IsKept(index) ? kept_values_ : values_;
   return {values.As<uint8_t>() + places_[index].value, parameter.dtype,
           ShapeOf(index, count, padded), values.view().device};
 }

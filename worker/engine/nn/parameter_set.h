@@ -73,8 +73,11 @@ class ParameterSet : public ParameterList {
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !kept_units_.empty(); }
+  /// With Offload: keeps on the device what is frozen, but for what is stacked with something that
+  /// is trained. Before Allocate.
+  void KeepFrozenOnDevice() { keeps_frozen_ = true; }
   /// Whether `index` resides in the host memory pool.
-  bool on_host(int64_t index) const { return offloaded_ && !IsKept((*this)[index].unit); }
+  bool on_host(int64_t index) const { return offloaded_ && !IsKept(index); }
 
   /// Offloaded values have copies on the device only while a prefetcher (parameter_prefetcher.h)
   /// brings them, unit by unit. Before Allocate.
@@ -288,10 +291,9 @@ class ParameterSet : public ParameterList {
   GradientCounts LayOutGradientRuns();
   Status AllocateGradients(Context& context, Context& below);
   void LayOutUnitOperands();
-  bool IsKept(int64_t unit) const {
-    const auto index = static_cast<size_t>(unit);
-    return index < kept_units_.size() && kept_units_[index];
-  }
+  bool IsKept(int64_t index) const { return !kept_.empty() && kept_[static_cast<size_t>(index)]; }
+  /// Says which are kept on the device.
+  void ChooseKept();
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
@@ -304,6 +306,8 @@ class ParameterSet : public ParameterList {
   bool place_gradients_ = false;
   bool offloaded_ = false;
   std::vector<bool> kept_units_;  ///< On the device, of offloaded ones, by unit; empty: none.
+  bool keeps_frozen_ = false;
+  std::vector<bool> kept_;  ///< On the device, by parameter; empty: none or, not offloaded, all.
   bool streamed_ = false;
   bool in_file_ = false;
   bool values_follow_gradients_ = false;
@@ -318,7 +322,7 @@ class ParameterSet : public ParameterList {
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of sources.
   Tensor values_;                     ///< Bytes: parameters differ in type.
-  Tensor kept_values_;                ///< The same of kept_units_.
+  Tensor kept_values_;                ///< The same of kept_.
   Tensor operands_;                   ///< Bytes; none where values are not offloaded.
   struct UnitOperands {
     Tensor memory;  ///< Bytes; none: not on the device.

@@ -9,6 +9,7 @@ namespace weft::engine {
 ParameterUploader::ParameterUploader(Context& context, ParameterSet* parameters)
     : host_(context.host),
       parameters_(parameters),
+      of_others_(parameters->prefetcher()),
       copies_(static_cast<size_t>(parameters->units())),
       jobs_(static_cast<size_t>(parameters->units())) {
   for (const ParameterSet::CopiesOf& of : parameters->copies()) {
@@ -20,7 +21,7 @@ ParameterUploader::ParameterUploader(Context& context, ParameterSet* parameters)
 
 ParameterUploader::~ParameterUploader() {
   (void)Finish();
-  if (parameters_->prefetcher() == this) parameters_->SetPrefetcher(nullptr);
+  if (parameters_->prefetcher() == this) parameters_->SetPrefetcher(of_others_);
 }
 
 void ParameterUploader::Start(const Context& context) {
@@ -46,6 +47,7 @@ Status ParameterUploader::FinishBeside() {
 }
 
 Status ParameterUploader::Fetch(Context& context, int64_t unit, Pass pass) {
+  if (of_others_) WEFT_RETURN_IF_ERROR(of_others_->Fetch(context, unit, pass));
   if (pass == Pass::kBackward) return OkStatus();
   ProfileScope scope(context.profiler, "wait for weights");
   return host_->up().Await(context.stream, jobs_[static_cast<size_t>(unit)]);

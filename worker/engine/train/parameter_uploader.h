@@ -11,7 +11,8 @@ namespace weft::engine {
 
 /// Brings weights that stand in the host memory pool, and stay on the device as well, there after
 /// an update: unit by unit, each as soon as the update is done with it, while the next forward pass
-/// computes with those that have come. Units that are kept on the device are not its affair.
+/// computes with those that have come. Units that are kept on the device are not its affair: those
+/// are the affair of the prefetcher that there was before it, if any.
 class ParameterUploader : public ParameterPrefetcher {
  public:
   /// `parameters`, offloaded ones that are not streamed, outlive this, which is their prefetcher
@@ -28,12 +29,16 @@ class ParameterUploader : public ParameterPrefetcher {
   Status FinishBeside();
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
-  Status Release(int64_t /*unit*/) override { return OkStatus(); }
-  bool drops() const override { return false; }
+  Status Release(int64_t unit) override {
+    return of_others_ ? of_others_->Release(unit) : OkStatus();
+  }
+  Status Forget() override { return of_others_ ? of_others_->Forget() : OkStatus(); }
+  bool drops() const override { return of_others_ && of_others_->drops(); }
 
  private:
   HostMemoryPool* host_;
   ParameterSet* parameters_;
+  ParameterPrefetcher* of_others_;                   ///< None where null.
   std::vector<std::vector<DerivedCopies*>> copies_;  ///< By unit, of what is trained.
   std::vector<int64_t> jobs_;                        ///< Of the lane up, by unit.
 };

@@ -75,18 +75,44 @@ const Feature kSettings[] = {
     {.name = "ranks that move between layers",
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }},
+    {.name = "parameter-efficient tuning with an offloaded optimizer",
+     .setting = "model.peft with resources.offload_optimizer",
+     .asked =
+         [](const JobSpec& job) { return AsksForPeft(job.model) && Asks(job, kOffloadOptimizer); },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft " + job.model.peft.method + " with " + kOffloadOptimizer.shown(job);
+         }},
+    {.name = "adapters whose values make weights",
+     .setting = "model.peft.method adalora, loha, lokr, oft or vera, or use_dora",
+     .asked =
+         [](const JobSpec& job) {
+           const PeftSpec& spec = job.model.peft;
+           return IsAdaLora(spec) || MergesWeights(spec) || spec.use_dora;
+         },
+     .shown =
+         [](const JobSpec& job) {
+           const PeftSpec& spec = job.model.peft;
+           return spec.use_dora ? std::string("model.peft.use_dora")
+                                : "model.peft.method " + spec.method;
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
+const Feature& kOffloads = kSettings[5];
+const Feature& kMakesWeights = kSettings[6];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
       {&kPeft, &kExperts, kNotYet, kOneOfTwo},
-      {&kPeft, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+      {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
+      {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
+       "resources.offload_optimizer host without device_updated_units"},
+      {&kOffloads, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kPeft, &OverParameterizationTechniqueCost().feature(),
        "one trains more numbers than a weight has, the other fewer", kOneOfTwo},
       {&kPeft, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
@@ -99,6 +125,7 @@ std::vector<Refusal> Rows() {
     if (technique->precision() == nullptr) continue;
     rows.push_back({&kPeft, &technique->feature(), kNotYet, "train.precision bf16"});
   }
+  rows.push_back({&kMakesWeights, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});

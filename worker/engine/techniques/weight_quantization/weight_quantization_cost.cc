@@ -34,7 +34,7 @@ std::vector<Refusal> Rows() {
       {&kWeightQuantization, &kTensorParallel, "a part of a weight would have other blocks",
        "data or pipeline parallelism"},
       {&kWeightQuantization, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
-      {&kWeightQuantization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+      {&kWeightQuantization, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
        "resources.recompute block or auto, recompute_segment 1"},
