@@ -20,13 +20,6 @@ double AttentionPerLayer(const ModelShape& shape, int64_t sequence_length) {
   return static_cast<double>(QueryWidth(shape.spec)) * TwiceTheKeys(shape.spec, sequence_length);
 }
 
-/// Layers whose attention has a backward pass: not that of the first trained one where only what
-/// comes after it is trained.
-int64_t DifferentiatedAttentions(const ModelShape& shape) {
-  const bool all = shape.first_saved.empty() || shape.first_saved == "norm_1";
-  return shape.spec.layers - shape.first_trained_layer - (all ? 0 : 1);
-}
-
 /// Rows of the head for each token.
 double HeadShare(const ModelShape& shape, int64_t sequence_length) {
   const std::string head = HeadOf(shape.spec);
@@ -188,6 +181,11 @@ double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
 }
 
 }  // namespace
+
+int64_t DifferentiatedAttentions(const ModelShape& shape) {
+  const bool all = shape.first_saved.empty() || shape.first_saved == "norm_1";
+  return shape.spec.layers - shape.first_trained_layer - (all ? 0 : 1);
+}
 
 double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length) {
   const auto length = static_cast<double>(sequence_length);

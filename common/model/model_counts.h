@@ -19,6 +19,10 @@ namespace weft {
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 
+/// Layers whose attention has a backward pass: not that of the first trained one where only what
+/// comes after it is trained.
+int64_t DifferentiatedAttentions(const ModelShape& shape);
+
 /// Keys that a token attends to, on average over the sequence, times two.
 double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length);
 

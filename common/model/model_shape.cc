@@ -62,6 +62,13 @@ struct QuantizedBlocks {
 /// ModelShape::first_saved, where `parameter` is the first that is trained.
 std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& parameter) {
   if (NormPositionOf(model) != "pre") return {};
+  // Some families have their norms behind their products in the list.
+  const std::vector<ParameterInfo> block = BlockParameters(model, parameter.block);
+  if (std::any_of(block.begin(), block.end(), [](const ParameterInfo& each) {
+        return each.role == ParameterRole::kNorm && !each.frozen;
+      })) {
+    return {};
+  }
   const bool grafted = parameter.adapter == AdapterSide::kNeither;
   if (parameter.role == ParameterRole::kAttentionOutput) {
     return grafted ? "attention_grafts" : "attention";

@@ -386,9 +386,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
 
       // A pass forward has two products over all pairs of query and key, a pass backward five. The
       // engine counts each causal pair, the model half of the square without its diagonal.
-      const int64_t differentiated =
-          model.layers - shape.first_trained_layer - (shape.first_saved.empty() ? 0 : 1);
-      const auto layers = static_cast<double>(2 * model.layers + 5 * differentiated);
+      const auto layers =
+          static_cast<double>(2 * model.layers + 5 * DifferentiatedAttentions(shape));
       const double predicted =
           layers * 4 * static_cast<double>(length * model.width) * TwiceTheKeys(model, length);
       EXPECT_NEAR(predicted / attention, 1, HeadOf(model) == "causal_lm" ? 0.02 : 1e-9);
