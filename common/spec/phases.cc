@@ -258,6 +258,13 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
   return std::nullopt;
 }
 
+Status CheckOnePhase(const JobSpec& job) {
+  if (job.phases.empty()) return OkStatus();
+  return InvalidError(
+      "phases: workers run and plan jobs without phases so far; hint: `weft train` runs them on "
+      "this machine, `weft plan --phase 1` plans one");
+}
+
 Status CheckPhases(const JobSpec& job) {
   if (!job.model.import_path.empty()) {
     return InvalidError(

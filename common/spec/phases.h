@@ -25,6 +25,10 @@ std::string PhaseTitle(const JobSpec& job, size_t phase);
 /// same sizes. None for other methods, and where growth.alpha 1 leaves nothing of them.
 std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase);
 
+/// kInvalid for a job with phases, where only a job without them, or one of its phases, can be
+/// planned or run.
+Status CheckOnePhase(const JobSpec& job);
+
 /// Whether the phases fit each other and each is a valid job. kInvalid names the field, as
 /// "phases[2].width": sizes that no growth method makes of those before, or a last phase whose
 /// sizes are not those of model.
