@@ -224,7 +224,7 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   if (!moments && wanted) {
     return InvalidError(
         "growth.optimizer_state kept is for optimizers that keep moments of each parameter (adam, "
-        "adamw, lamb, lion, sgd), without other state of the training; hint: new");
+        "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
   }
   if (!moments) return start;
   WEFT_RETURN_IF_ERROR(GrowMoments(env, *before, grow, *moments, parameters.stream()));
