@@ -73,7 +73,6 @@ class PhasesTest : public testing::Test {
     job.train.eval_sequences = 8;
     job.checkpoint.every_steps = 4;
     job.phases = std::move(phases);
-    EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
     return job;
   }
 
@@ -81,12 +80,12 @@ class PhasesTest : public testing::Test {
     JobSpec job = Job({Phase(6), Phase(10, "coalesce"), Phase(8, "decoalesce")});
     job.phases[1].layers = 1;
     job.phases[1].width = 16;
-    EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
     return job;
   }
 
   /// Runs `job` for at most `steps` steps, or goes on.
   Result<AttemptOutcome> Run(const std::string& name, const JobSpec& job, int64_t steps = 1000) {
+    EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
     AttemptSpec whole;
     whole.job_id = name;
     whole.epoch = 1;
@@ -121,9 +120,7 @@ class PhasesTest : public testing::Test {
     return search->latest->manifest;
   }
   std::string FinalState(const std::string& run) const {
-    return Read(run + "/checkpoints/" +
-                engine::CheckpointPath("", Manifest(run).step)
-                    .substr(std::string("/checkpoints/").size() - 1) +
+    return Read(engine::CheckpointPath(run, Manifest(run).step) +
                 "/state-00000-of-00001.safetensors");
   }
 
