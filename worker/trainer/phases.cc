@@ -7,6 +7,8 @@
 #include "common/json.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/manifest.h"
 #include "worker/trainer/grown_state.h"
 
 namespace weft::trainer {
@@ -28,6 +30,31 @@ Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_d
   Result<RunSummary> summary = parse();
   if (!summary.ok()) return summary.status().WithContext(path);
   return std::optional(*std::move(summary));
+}
+
+/// A model without what the data say.
+Json WithoutData(ModelSpec model) {
+  model.vocab_size = model.classes = 0;
+  return ToJson(model);
+}
+
+/// Whether a phase that is complete is the one that the job has now.
+Status CheckSamePhase(Env& env, const AttemptSpec& attempt, const RunSummary& summary) {
+  const Result<engine::CheckpointManifest> manifest =
+      engine::ReadManifest(env, engine::CheckpointPath(attempt.run_dir, summary.steps));
+  if (!manifest.ok()) {
+    return InvalidError(
+        "the phase in " + attempt.run_dir +
+        " is complete, and its last checkpoint cannot be read: " + manifest.status().message() +
+        "; hint: delete the folder, and the job trains this phase again");
+  }
+  const JobSpec &then = manifest->job, &now = attempt.job;
+  if (WithoutData(then.model) == WithoutData(now.model) && then.train.steps == now.train.steps) {
+    return OkStatus();
+  }
+  return InvalidError("the phase in " + attempt.run_dir +
+                      " was trained with another model or number of steps than the job has now; "
+                      "hint: another --run-dir, or delete the folder and those of later phases");
 }
 
 PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
@@ -75,6 +102,8 @@ Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole,
       WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempts[i], reporter, store));
       if (!outcome.summary) return outcome;
       summary = std::move(outcome.summary);
+    } else {
+      WEFT_RETURN_IF_ERROR(CheckSamePhase(env, attempts[i], *summary));
     }
     done.push_back(SummaryOf(title, *summary));
   }

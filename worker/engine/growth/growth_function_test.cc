@@ -76,17 +76,21 @@ ModelSpec Sized(const Variant& variant, int64_t layers, int64_t width) {
   return model;
 }
 
-std::vector<float> LogitsOf(const ModelSpec& spec, const TensorsByName& tensors) {
-  ModelOptions options;
-  options.precision = &kFp32Precision;
-  options.with_gradients = false;
-  TinyRun run(spec, options);
+void SetValues(TinyRun& run, const TensorsByName& tensors) {
   ParameterSet& parameters = run.model->parameters();
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const std::vector<double>& values = tensors.at(parameters[i].name);
     std::copy(values.begin(), values.end(), parameters.value(i).As<float>());
   }
   WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+}
+
+std::vector<float> LogitsOf(const ModelSpec& spec, const TensorsByName& tensors) {
+  ModelOptions options;
+  options.precision = &kFp32Precision;
+  options.with_gradients = false;
+  TinyRun run(spec, options);
+  SetValues(run, tensors);
   if (spec.family == "vit") return run.Logits(*BrightPictures(spec).Get(0, 0, 3));
   if (spec.classes > 0) {
     return run.Logits(*RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3));
@@ -162,6 +166,38 @@ TEST(GrowthFunction, CopiedBlocksAndAkiChangeTheLogits) {
         << variant.name;
     EXPECT_GT(DistanceAfter(variant, 2, 16, 2, 32, Method("aki")), 100 * kRounding) << variant.name;
   }
+}
+
+/// How far apart rows that were repeated are after some steps: the largest difference between the
+/// halves of the first weight of an MLP.
+double SpreadAfterTraining(double alpha) {
+  const Variant& plain = kVariants[0];
+  const ModelSpec small = Sized(plain, 2, 16), large = Sized(plain, 2, 32);
+  GrowthSpec growth = Method("decoalesce");
+  growth.alpha = alpha;
+  const TensorsByName tensors =
+      Grown(small, large, growth, RandomTensors(small, 13), RandomTensors(large, 14));
+  JobSpec job = TinyJob(4);
+  job.model = large;
+  job.optimizer.learning_rate = 1e-2;
+  job.schedule.kind = "constant";
+  CountingTokens data(7, 16);
+  TinyTraining training(job, TinyPlan("fp32"), data);
+  SetValues(training, tensors);
+  for (int step = 0; step < 20; ++step) training.Step();
+  const ParameterSet& parameters = training.model->parameters();
+  const std::vector<float> rows =
+      ValuesOf(parameters.value(*parameters.Find("transformer.h.0.mlp.c_fc.weight")));
+  double spread = 0;
+  for (size_t i = 0; i < rows.size() / 2; ++i) {
+    spread = std::max(spread, std::abs(static_cast<double>(rows[i]) - rows[i + rows.size() / 2]));
+  }
+  return spread;
+}
+
+TEST(GrowthFunction, RepeatedRowsStayEqualUnlessTheLargerModelIsMixedIn) {
+  EXPECT_LT(SpreadAfterTraining(1), 1e-4);
+  EXPECT_GT(SpreadAfterTraining(0.5), 0.1);
 }
 
 }  // namespace

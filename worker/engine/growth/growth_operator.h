@@ -22,7 +22,7 @@ enum class GrownFrom : uint8_t {
   kLargerModel,  ///< As it was before it was coalesced.
 };
 
-/// A summand of a new tensor: factor x rows x old tensor x transposed columns.
+/// A term of the sum that a new tensor is: factor x rows x old tensor x transposed columns.
 struct GrownTerm {
   GrownFrom from = GrownFrom::kPhaseBefore;
   std::string parameter;  ///< Name of the old tensor.
