@@ -148,7 +148,10 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
   const int64_t warmup = job.schedule.warmup_steps;
   if (!IsWritten(document.value, "schedule", "warmup_steps") && FitDefaultWarmup(job)) {
     notes << "note: schedule.warmup_steps is " << job.schedule.warmup_steps << " rather than "
-          << warmup << ", for train.steps is " << job.train.steps << '\n';
+          << warmup << ", for "
+          << (job.phases.empty() ? "train.steps is " + std::to_string(job.train.steps)
+                                 : "a phase is as short as that")
+          << '\n';
   }
   const auto finish = [&]() -> Status {
     WEFT_RETURN_IF_ERROR(ValidateJob(job));

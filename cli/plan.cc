@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/job_file.h"
 #include "common/env.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 #include "coordinator/planner/report/explain.h"
@@ -22,13 +23,21 @@ struct PlanOptions {
   std::string file;
   std::string cluster;
   std::string costs;
-  std::string jobs;  ///< Folder for what is to be measured.
+  std::string jobs;   ///< Folder for what is to be measured.
+  int64_t phase = 0;  ///< Of the job, from 1; 0: the job has none.
   PlanQuery query;
 };
 
 /// With --cluster this needs no coordinator at all; otherwise the attached workers count.
 Result<planner::PlanExplanation> Explain(const Session& session, const PlanOptions& options) {
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
+  if (options.phase > 0) {
+    if (options.phase > std::ssize(job.phases)) {
+      return InvalidError("--phase " + std::to_string(options.phase) + ": the job has " +
+                          std::to_string(job.phases.size()) + " phases");
+    }
+    job = JobOfPhase(job, static_cast<size_t>(options.phase - 1));
+  }
   PlanQuery query = options.query;
   ClusterFile given;
   if (!options.cluster.empty()) {
@@ -94,6 +103,8 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
   command.add_flag("--any-mesh", query.any_mesh,
                    "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
                    "sequence parallelism too, where the job leaves them at their defaults");
+  command.add_option("--phase", options.phase, "Of a job with phases the one to plan, from 1")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/follow.h"
@@ -16,12 +17,13 @@
 #include "cli/profile_table.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/cluster_spec.h"
+#include "common/spec/phases.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/wait_policy.h"
 #include "worker/daemon/progress.h"
 #include "worker/engine/comm/hash_store.h"
-#include "worker/trainer/run_attempt.h"
+#include "worker/trainer/phases.h"
 
 namespace weft::cli {
 namespace {
@@ -100,7 +102,13 @@ struct TrainOptions {
   int64_t profile_steps = 0;
 };
 
-Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
+/// What is run: the attempt at the whole job, and those at its phases.
+struct PlannedRun {
+  AttemptSpec whole;
+  std::vector<AttemptSpec> phases;
+};
+
+Result<PlannedRun> PlanRun(const TrainOptions& options) {
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file, DataCheck::kAll));
   if (job.resources.ranks > 1) {
     return InvalidError("resources.ranks is " + std::to_string(job.resources.ranks) +
@@ -108,32 +116,36 @@ Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
                         "`weft submit` run several");
   }
   job.resources.ranks = 1;
-  WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(job, ThisMachine()));
-  AttemptSpec attempt;
-  attempt.job_id = job.name;
-  attempt.epoch = 1;
-  attempt.host = "127.0.0.1";
+  PlannedRun run;
+  AttemptSpec& whole = run.whole;
+  whole.job_id = job.name;
+  whole.epoch = 1;
+  whole.host = "127.0.0.1";
   std::string folder = options.run_dir.empty() ? "runs/" + job.name : options.run_dir;
   std::error_code error;
-  attempt.run_dir = std::filesystem::absolute(folder, error).lexically_normal();
-  attempt.cache_dir = JoinPath(HomeDir(), "cache");
-  attempt.job = std::move(job);
-  attempt.plan = report.candidates.front().plan;
-  return attempt;
+  whole.run_dir = std::filesystem::absolute(folder, error).lexically_normal();
+  whole.cache_dir = JoinPath(HomeDir(), "cache");
+  whole.job = std::move(job);
+  for (size_t i = 0; i < PhaseCount(whole.job); ++i) {
+    AttemptSpec& phase = run.phases.emplace_back(trainer::AttemptOfPhase(whole, i));
+    WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(phase.job, ThisMachine()));
+    phase.plan = report.candidates.front().plan;
+  }
+  return run;
 }
 
 ExitCode Train(const Session& session, const TrainOptions& options) {
   kernels::cpu::BoundSpinning();
-  auto attempt = MakeAttempt(options);
-  if (!attempt.ok()) return Fail(session, attempt.status());
+  const auto run = PlanRun(options);
+  if (!run.ok()) return Fail(session, run.status());
   // The first Ctrl-C saves a checkpoint and stops; the second one kills.
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
-  ViewReporter reporter(attempt->job_id, options.profile_steps);
+  ViewReporter reporter(run->whole.job_id, options.profile_steps);
   engine::HashStore store;
-  auto outcome = trainer::RunAttempt(Env::Posix(), *attempt, reporter, store);
+  auto outcome = trainer::RunPhases(Env::Posix(), run->whole, run->phases, reporter, store);
   if (!outcome.ok()) {
     reporter.Finish(v1::FAILED, "");
     return Fail(session, outcome.status());
@@ -152,7 +164,7 @@ ExitCode Train(const Session& session, const TrainOptions& options) {
                                                           : outcome->checkpoint_path));
     return ExitCode::kInterrupted;
   }
-  reporter.Finish(v1::SUCCEEDED, "results in " + attempt->run_dir);
+  reporter.Finish(v1::SUCCEEDED, "results in " + run->whole.run_dir);
   return ExitCode::kOk;
 }
 

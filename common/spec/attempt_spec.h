@@ -8,6 +8,23 @@
 
 namespace weft {
 
+/// What the weights of a phase are made of, before its first step.
+struct GrowthStart {
+  std::string run_dir;
+  std::string larger_run_dir;
+  GrowthSpec growth;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("run_dir", "Folder of the phase before this one; empty: there is none."),
+          self.run_dir);
+    visit(Field("larger_run_dir",
+                "Folder of the phase whose weights decoalesce mixes in; empty: none are."),
+          self.larger_run_dir);
+    visit(Field("growth", "How they are made."), self.growth);
+  }
+};
+
 /// What one rank process (weft-trainer) receives: its part of one attempt at a job.
 struct AttemptSpec {
   std::string job_id;
@@ -20,6 +37,7 @@ struct AttemptSpec {
   JobSpec job;
   Plan plan;
   int64_t device_index = 0;
+  GrowthStart start;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -42,6 +60,10 @@ struct AttemptSpec {
                 "A worker lets each process see one.")
               .Range(0, 1023),
           self.device_index);
+    visit(Field("start",
+                "What the weights of a phase are made of; without a phase before it they "
+                "are random or imported."),
+          self.start);
   }
 };
 

@@ -12,6 +12,7 @@
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
 #include "common/spec/open_choices.h"
+#include "common/spec/phases.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/technique_checks.h"
 #include "common/spec/tensor_parallel.h"
@@ -206,16 +207,22 @@ Status ValidateHead(const JobSpec& job) {
 }
 
 bool FitDefaultWarmup(JobSpec& job) {
-  const int64_t decay =
-      job.schedule.kind == "warmup_stable_decay" ? job.schedule.decay_steps : int64_t{0};
-  const int64_t room = std::max<int64_t>(job.train.steps - decay, 0);
-  const int64_t most = std::min(std::max<int64_t>(job.train.steps / 10, 1), room);
+  int64_t most = job.schedule.warmup_steps;
+  for (size_t i = 0; i < PhaseCount(job); ++i) {
+    if (!job.phases.empty() && job.phases[i].warmup_steps >= 0) continue;
+    const JobSpec phase = JobOfPhase(job, i);
+    const int64_t decay =
+        phase.schedule.kind == "warmup_stable_decay" ? phase.schedule.decay_steps : int64_t{0};
+    const int64_t room = std::max<int64_t>(phase.train.steps - decay, 0);
+    most = std::min({most, std::max<int64_t>(phase.train.steps / 10, 1), room});
+  }
   if (job.schedule.warmup_steps <= most) return false;
   job.schedule.warmup_steps = most;
   return true;
 }
 
 Status ValidateJob(const JobSpec& job) {
+  if (!job.phases.empty()) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);
   for (size_t i = 0; i < job.name.size(); ++i) {
     char c = job.name[i];

@@ -16,6 +16,7 @@
 #include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
 #include "common/spec/compatibility.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
@@ -341,6 +342,7 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
 }
 
 Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
+  WEFT_RETURN_IF_ERROR(CheckOnePhase(job));
   WEFT_RETURN_IF_ERROR(ValidateJob(job));
   if (cluster.workers.empty()) {
     return UnavailableError("there are no workers to plan for; hint: start weft-worker");

@@ -6,6 +6,7 @@
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
 
@@ -82,6 +83,7 @@ Status ResolveImport(JobSpec& spec) {
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::function<void(Result<SubmitResult>)>& done) {
   Status status = ValidateJob(spec);
+  if (status.ok()) status = CheckOnePhase(spec);
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
   JobRecord job;
   job.spec = spec;

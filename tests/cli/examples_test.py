@@ -71,12 +71,30 @@ class Examples(unittest.TestCase):
         ends = json.loads((hf / "generation_config.json").read_text())["eos_token_id"]
         self.assertEqual(ends, [tokens["<|endoftext|>"], tokens["<|im_end|>"]])
 
+    def check_phases(self, job, text):
+        """Each phase trains, grows out of the one before and does not lose what that has learnt."""
+        text, phases = re.subn(r"\bsteps: \d+", f"steps: {STEPS}", text)
+        job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
+        run = self.folder / job.stem
+        self.weft("train", job, "--run-dir", run)
+        summary = json.loads((run / "summary.json").read_text())["phases"]
+        self.assertEqual([phase["steps"] for phase in summary], [STEPS] * phases)
+        first = self.losses(run / "phase-1")[0]
+        for phase in summary[1:]:
+            self.assertLess(phase["start_validation_loss_nats"], first - 0.1, phase["phase"])
+            self.assertGreater(phase["training_flops"], 0)
+        self.assertLess(self.losses(run)[-1], first - 0.5)
+        self.weft("generate", run, "--prompt", "The", "--tokens", 4)
+
     def test_each_trains_is_of_use_and_its_loss_falls(self):
         jobs = sorted((self.folder / "examples").glob("*.yaml"))
         self.assertGreaterEqual(len(jobs), 6)
         for job in jobs:
             with self.subTest(job.name):
                 text = job.read_text()
+                if "phases:" in text:
+                    self.check_phases(job, text)
+                    continue
                 if classifies := re.search(r"family: vit|head: classification", text):
                     steps = int(re.search(r"\bsteps: (\d+)", text)[1])  # tiny, and done in seconds
                 else:

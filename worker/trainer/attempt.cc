@@ -16,6 +16,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/trainer/class_names.h"
+#include "worker/trainer/grown_state.h"
 #include "worker/trainer/run_folder.h"
 
 namespace weft::trainer {
@@ -94,6 +95,12 @@ Status Attempt::Prepare() {
     Event("warning", warning);
   }
   for (const std::string& note : start.notes) Event("info", note);
+  grown_ = start.grown;
+  loss_before_ = start.loss_before;
+  if (!grown_ && !spec_.start.run_dir.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const GrowthLosses losses, ReadGrowthLosses(env_, spec_.run_dir));
+    start_validation_loss_ = losses.after_nats;
+  }
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
   base_fingerprint_ = start.base_fingerprint;

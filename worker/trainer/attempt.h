@@ -106,6 +106,8 @@ class Attempt {
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
   Status EvaluateNow();
+  /// Tells, after weights were grown and before the first step, what this did to the loss.
+  Status EvaluateGrown();
   /// The error of a diverged training when a weight is not finite, or the last updates, more than
   /// `dropped_allowed` of them, were dropped. Such a state is not saved: it would replace the good
   /// checkpoints, and every later attempt would start from it.
@@ -161,6 +163,9 @@ class Attempt {
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
   double training_seconds_ = 0;
+  bool grown_ = false;  ///< As StartPoint has it, as is loss_before_.
+  std::optional<double> loss_before_;
+  std::optional<double> start_validation_loss_;
   std::optional<double> validation_loss_;
   std::optional<double> validation_accuracy_;
   MemoryBreakdown peak_memory_;

@@ -11,9 +11,11 @@
 
 #include "common/log.h"
 #include "common/model/memory_text.h"
+#include "common/model/model_counts.h"
 #include "kernels/cuda/transfer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/attempt.h"
+#include "worker/trainer/grown_state.h"
 
 namespace weft::trainer {
 namespace {
@@ -138,6 +140,17 @@ Status Attempt::EvaluateNow() {
   return OkStatus();
 }
 
+Status Attempt::EvaluateGrown() {
+  WEFT_RETURN_IF_ERROR(EvaluateNow());
+  start_validation_loss_ = validation_loss_;
+  if (!first_rank() || !start_validation_loss_) return OkStatus();
+  std::ostringstream text;
+  text << "the grown weights have validation loss " << *start_validation_loss_;
+  if (loss_before_) text << ", after " << *loss_before_ << " at the end of the phase before";
+  Event("info", text.str());
+  return SaveGrowthLosses(env_, spec_.run_dir, {loss_before_, start_validation_loss_});
+}
+
 void Attempt::TellMemory() {
   std::string text =
       "memory of this rank: the plan expected " + MemoryText(spec_.plan.prediction.memory_per_rank);
@@ -168,7 +181,11 @@ RunSummary Attempt::Summarize() const {
   summary.parameters = parameters_;
   summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
+  summary.training_flops =
+      static_cast<double>(counters.tokens) *
+      TrainingFlopsPerToken(ModelShape(spec_.job.model), SequenceLength(spec_.job));
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
+  summary.start_validation_loss_nats = start_validation_loss_;
   summary.validation_loss_nats = validation_loss_;
   if (curve_) summary.train_accuracy = curve_->RecentAccuracy();
   summary.validation_accuracy = validation_accuracy_;

@@ -36,6 +36,7 @@ Result<AttemptOutcome> Attempt::Train() {
 Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   speed_.emplace(steady_clock::now());
   const JobSpec& job = spec_.job;
+  if (grown_) WEFT_RETURN_IF_ERROR(EvaluateGrown());
   while (!trainer_->finished()) {
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
     WEFT_RETURN_IF_ERROR(Step());

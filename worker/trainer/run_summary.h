@@ -3,11 +3,45 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/spec/field.h"
 #include "common/spec/plan.h"
 
 namespace weft::trainer {
+
+/// What one phase of a job came to.
+struct PhaseSummary {
+  std::string phase;
+  int64_t steps = 0;
+  int64_t parameters = 0;
+  int64_t tokens = 0;
+  double training_flops = 0;
+  double seconds = 0;
+  double train_loss_nats = 0;
+  std::optional<double> start_validation_loss_nats;
+  std::optional<double> validation_loss_nats;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("phase", "Its number and name."), self.phase);
+    visit(Field("steps", "Optimizer steps.").Unit("steps"), self.steps);
+    visit(Field("parameters", "Numbers of its model."), self.parameters);
+    visit(Field("tokens", "Tokens trained on.").Unit("tokens"), self.tokens);
+    visit(Field("training_flops", "Floating-point operations of the training.").Unit("FLOP"),
+          self.training_flops);
+    visit(Field("seconds", "Duration of its last attempt.").Unit("seconds"), self.seconds);
+    visit(Field("train_loss_nats", "Mean training loss of its last steps (at most 100).")
+              .Unit("nats per token"),
+          self.train_loss_nats);
+    visit(Field("start_validation_loss_nats",
+                "Of its grown weights, before the first step; absent in the first phase.")
+              .Unit("nats per token"),
+          self.start_validation_loss_nats);
+    visit(Field("validation_loss_nats", "At its end.").Unit("nats per token"),
+          self.validation_loss_nats);
+  }
+};
 
 /// What came out of a job: `<run_dir>/summary.json`.
 struct RunSummary {
@@ -18,7 +52,9 @@ struct RunSummary {
   int64_t parameters = 0;
   int64_t trained_parameters = 0;
   int64_t tokens = 0;
+  double training_flops = 0;
   double train_loss_nats = 0;
+  std::optional<double> start_validation_loss_nats;
   std::optional<double> validation_loss_nats;
   std::optional<double> train_accuracy;
   std::optional<double> validation_accuracy;
@@ -30,6 +66,7 @@ struct RunSummary {
   int64_t timed_steps = 0;
   MemoryBreakdown memory_peak;
   std::string checkpoint_path;
+  std::vector<PhaseSummary> phases;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -43,9 +80,18 @@ struct RunSummary {
           self.trained_parameters);
     visit(Field("tokens", "Tokens trained on, over all attempts and ranks.").Unit("tokens"),
           self.tokens);
+    visit(Field("training_flops",
+                "Floating-point operations of the training on these tokens, by the count of "
+                "`weft plan`: recomputation and evaluations aside.")
+              .Unit("FLOP"),
+          self.training_flops);
     visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")
               .Unit("nats per token"),
           self.train_loss_nats);
+    visit(Field("start_validation_loss_nats",
+                "Of weights that are grown from a phase before, before the first step.")
+              .Unit("nats per token"),
+          self.start_validation_loss_nats);
     visit(Field("validation_loss_nats", "At the end; absent without validation data.")
               .Unit("nats per token"),
           self.validation_loss_nats);
@@ -74,6 +120,8 @@ struct RunSummary {
           self.timed_steps);
     visit(Field("memory_peak", "Of rank 0 in the last attempt."), self.memory_peak);
     visit(Field("checkpoint_path", "Final checkpoint."), self.checkpoint_path);
+    visit(Field("phases", "Of a job with phases each of them; all else is of the last one."),
+          self.phases);
   }
 };
 

@@ -11,6 +11,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
+#include "worker/trainer/grown_state.h"
 
 namespace weft::trainer {
 namespace {
@@ -69,6 +70,19 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
   return InvalidError(imported.message() + "; hint: copy or export the folder again");
 }
 
+/// What the model, or this rank's part of it, begins with that is not random.
+Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Trainer& trainer,
+             StartPoint& start) {
+  if (spec.start.run_dir.empty()) return Import(env, spec.job.model, model, start);
+  WEFT_ASSIGN_OR_RETURN(GrownStart grown, GrowState(env, spec, model, trainer));
+  start.grown = true;
+  start.loss_before = grown.loss_before;
+  start.counters.data_offset = grown.data_offset;
+  start.counters.updates = grown.updates;
+  start.notes.push_back(std::move(grown.note));
+  return OkStatus();
+}
+
 /// Rank 0's part.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::Model& model, engine::Trainer& trainer) {
@@ -82,7 +96,7 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           " is sound: " + search.rejected.front().message() +
                           "; hint: delete them all to start from the beginning");
     }
-    WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, start));
+    WEFT_RETURN_IF_ERROR(Begin(env, spec, model, trainer, start));
     return start;
   }
   const CheckpointManifest& manifest = search.latest->manifest;
@@ -158,11 +172,12 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
     WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, BroadcastText(group, start.base_fingerprint));
     const engine::ParameterSet& parameters = model.parameters();
+    start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
     const bool has_own = parameters.sharded() || parameters.values_sharded() ||
                          parameters.of_stage() || parameters.file() != nullptr;
     if (group.rank() > 0 && has_own && start.checkpoint_path.empty()) {
       StartPoint told_by_the_first;
-      WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, told_by_the_first));
+      WEFT_RETURN_IF_ERROR(Begin(env, spec, model, trainer, told_by_the_first));
     }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;

@@ -19,13 +19,16 @@ struct StartPoint {
   engine::TrainCounters counters;
   std::string checkpoint_path;        ///< Empty for a fresh start.
   std::string base_fingerprint;       ///< As in CheckpointManifest.
+  bool grown = false;                 ///< A fresh start from the weights of a phase before.
+  std::optional<double> loss_before;  ///< Of that phase, its validation loss. Rank 0 only.
   std::vector<std::string> warnings;  ///< Damaged checkpoints that were passed over. Rank 0 only.
   std::vector<std::string> notes;     ///< What people should know of the start. Rank 0 only.
 };
 
 /// Gives all ranks the state to start from: rank 0 loads the newest sound checkpoint of the run, or
-/// else the imported weights, or else leaves the fresh ones, and broadcasts. `data_fingerprint` is
-/// what this attempt trains on: kInvalid when the checkpoint is of other data or another model.
+/// else weights grown from a phase before, or the imported ones, or else leaves the fresh ones, and
+/// broadcasts. `data_fingerprint` is what this attempt trains on: kInvalid when the checkpoint is of
+/// other data or another model.
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                                 const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group);

@@ -9,6 +9,7 @@
 
 #include "common/duration_text.h"
 #include "common/hint.h"
+#include "common/spec/phases.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/report/alternatives.h"
 #include "coordinator/planner/report/costs.h"
@@ -224,6 +225,7 @@ class Explainer {
 
 Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
                                     const PlanQuery& query, const std::stop_token& stop) {
+  WEFT_RETURN_IF_ERROR(CheckOnePhase(job));
   WEFT_RETURN_IF_ERROR(ValidateJob(job));
   Result<PlanExplanation> explanation = Explainer(job, cluster, query, stop).Run();
   if (stop.stop_requested()) return AbortedError("planning was stopped");

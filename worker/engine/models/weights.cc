@@ -78,25 +78,6 @@ Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& 
   return stored->Write(0, std::as_bytes(std::span(rounded)));
 }
 
-/// Replaces the value of a parameter, or this rank's part of it, by that of the whole tensor.
-Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
-  const Parameter& parameter = parameters[index];
-  if (parameter.quantized_words > 0) return parameters.Quantize(index, floats);
-  if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
-  const ParameterSet::HeldValue held = parameters.held_value(index);
-  if (parameters.values_sharded()) {
-    const auto begin = floats.begin() + held.first;
-    floats = {begin, begin + held.view.shape.Elements()};
-  }
-  if (parameters.file() != nullptr) return WriteToFile(parameters, index, floats);
-  Status rounded;
-  WEFT_RETURN_IF_ERROR(
-      FillOnHost(parameters.stream(), Flat(held.view), [&](const TensorView& host) {
-        rounded = kernels::Cast({}, {ViewOf(floats), host});
-      }));
-  return rounded;
-}
-
 /// The first of the tensors that a layer has in place of `weight`; -1: none.
 int64_t FirstInPlaceOf(const ParameterSet& parameters, const std::string& weight) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
@@ -122,21 +103,6 @@ ParameterInfo WeightOf(const ParameterSet& parameters, int64_t first) {
   weight.name = tensor.in_place_of;
   for (int i = 0; i < tensor.weight_shape.rank; ++i) weight.shape.push_back(tensor.weight_shape[i]);
   return weight;
-}
-
-Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index) {
-  const TensorView view = parameters.held_value(index).view;
-  if (parameters[index].quantized_words > 0) {
-    std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
-    WEFT_ASSIGN_OR_RETURN(const HostCopy words, HostCopy::Of(parameters.stream(), view));
-    WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
-        {}, {.words = words.view(), .format = parameters.four_bit_format(), .y = ViewOf(floats)}));
-    return floats;
-  }
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
-  std::vector<float> floats(Count(view));
-  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
-  return floats;
 }
 
 /// What the tensors from `first` on make.
@@ -197,6 +163,39 @@ Status CheckWhole(const ParameterSet& parameters) {
 }
 
 }  // namespace
+
+Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
+  const Parameter& parameter = parameters[index];
+  if (parameter.quantized_words > 0) return parameters.Quantize(index, floats);
+  if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
+  const ParameterSet::HeldValue held = parameters.held_value(index);
+  if (parameters.values_sharded()) {
+    const auto begin = floats.begin() + held.first;
+    floats = {begin, begin + held.view.shape.Elements()};
+  }
+  if (parameters.file() != nullptr) return WriteToFile(parameters, index, floats);
+  Status rounded;
+  WEFT_RETURN_IF_ERROR(
+      FillOnHost(parameters.stream(), Flat(held.view), [&](const TensorView& host) {
+        rounded = kernels::Cast({}, {ViewOf(floats), host});
+      }));
+  return rounded;
+}
+
+Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index) {
+  const TensorView view = parameters.held_value(index).view;
+  if (parameters[index].quantized_words > 0) {
+    std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
+    WEFT_ASSIGN_OR_RETURN(const HostCopy words, HostCopy::Of(parameters.stream(), view));
+    WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
+        {}, {.words = words.view(), .format = parameters.four_bit_format(), .y = ViewOf(floats)}));
+    return floats;
+  }
+  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
+  std::vector<float> floats(Count(view));
+  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+  return floats;
+}
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
   ParameterSet& parameters = model.parameters();

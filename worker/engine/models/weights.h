@@ -1,12 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_base.h"
 #include "worker/engine/models/model.h"
 
 namespace weft::engine {
+
+/// Replaces the value of a parameter, or this rank's part of it, by that of the whole tensor. Then
+/// ParameterSet::OnValues has to be called.
+Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats);
+
+/// What this rank holds of the value of a parameter.
+Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index);
 
 /// Loads the weights of a Hugging Face folder into `model`, which was made from its config.json; of
 /// weights that ranks share its part.

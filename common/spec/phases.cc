@@ -1,0 +1,294 @@
+#include "common/spec/phases.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
+#include "common/model/technique_cost.h"
+#include "common/spec/model_family.h"
+
+namespace weft {
+namespace {
+
+/// A size of a model that growth changes, and its field.
+struct Size {
+  const char* field;
+  int64_t value;
+};
+
+/// Field by field, in the order in which errors name them.
+std::array<Size, 5> SizesOf(const ModelSpec& model) {
+  return {{{"layers", model.layers},
+           {"width", model.width},
+           {"heads", model.heads},
+           {"kv_heads", KvHeads(model)},
+           {"mlp_width", MlpWidth(model)}}};
+}
+
+bool SameSizes(const ModelSpec& a, const ModelSpec& b) {
+  const auto of_a = SizesOf(a), of_b = SizesOf(b);
+  return std::equal(of_a.begin(), of_a.end(), of_b.begin(),
+                    [](const Size& x, const Size& y) { return x.value == y.value; });
+}
+
+/// "phases[2].width".
+std::string FieldOf(size_t phase, const std::string& field) {
+  return "phases[" + std::to_string(phase) + "]." + field;
+}
+
+std::string With(size_t phase, const Size& size) {
+  return FieldOf(phase, size.field) + " " + std::to_string(size.value);
+}
+
+/// Whether the sizes that a phase leaves out follow from those it has.
+Status CheckProportions(const JobSpec& job, size_t index) {
+  const PhaseSpec& phase = job.phases[index];
+  const ModelSpec& model = job.model;
+  const int64_t width = phase.width > 0 ? phase.width : model.width;
+  if (phase.heads == 0 && model.heads * width % model.width != 0) {
+    return InvalidError(FieldOf(index, "width") + " " + std::to_string(width) +
+                        " has no whole number of the heads of model, " +
+                        std::to_string(model.width) + " / " + std::to_string(model.heads) +
+                        " columns each; hint: a multiple of that");
+  }
+  if (phase.mlp_width == 0 && MlpWidth(model) * width % model.width != 0) {
+    return InvalidError(FieldOf(index, "mlp_width") + " must be given: model.mlp_width " +
+                        std::to_string(MlpWidth(model)) + " has no whole share for width " +
+                        std::to_string(width));
+  }
+  const int64_t heads = phase.heads > 0 ? phase.heads : model.heads * width / model.width;
+  if (phase.kv_heads == 0 && model.kv_heads * heads % model.heads != 0) {
+    return InvalidError(FieldOf(index, "kv_heads") + " must be given: model.kv_heads " +
+                        std::to_string(model.kv_heads) + " has no whole share for heads " +
+                        std::to_string(heads));
+  }
+  return OkStatus();
+}
+
+/// Growth repeats heads in turns, those of queries and those of keys and values: each head has to
+/// find its own keys where its source does.
+Status CheckHeads(const ModelSpec& larger, const ModelSpec& smaller, size_t phase) {
+  const int64_t group = larger.heads / KvHeads(larger);
+  const int64_t small_group = smaller.heads / KvHeads(smaller);
+  for (int64_t head = 0; head < larger.heads; ++head) {
+    if (head / group % KvHeads(smaller) == head % smaller.heads / small_group) continue;
+    return InvalidError(FieldOf(phase, "kv_heads") +
+                        " does not suit growth: heads of both models must share keys and values in "
+                        "groups of the same size; hint: kv_heads in the proportion of heads");
+  }
+  return OkStatus();
+}
+
+/// Which relation a size of a phase must have to that of the phase before.
+enum class Relation { kSame, kDivides, kIsMultiple, kAtLeast };
+
+bool Holds(Relation relation, int64_t before, int64_t now) {
+  switch (relation) {
+    case Relation::kSame:
+      return now == before;
+    case Relation::kDivides:
+      return before % now == 0;
+    case Relation::kIsMultiple:
+      return now % before == 0;
+    case Relation::kAtLeast:
+      return now >= before;
+  }
+  return false;
+}
+
+/// What each method asks of the number of blocks and of the other sizes.
+struct MethodRule {
+  const char* method;
+  Relation layers;
+  Relation others;
+  const char* text;
+};
+
+constexpr MethodRule kRules[] = {
+    {"none", Relation::kSame, Relation::kSame,
+     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi or aki"},
+    {"coalesce", Relation::kDivides, Relation::kDivides, "divides all sizes by whole factors"},
+    {"decoalesce", Relation::kIsMultiple, Relation::kIsMultiple,
+     "multiplies all sizes by whole factors"},
+    {"stack", Relation::kAtLeast, Relation::kSame, "adds blocks and changes nothing else"},
+    {"fpi", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+    {"aki", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+};
+
+const MethodRule& RuleOf(const std::string& method) {
+  return *std::find_if(std::begin(kRules), std::end(kRules),
+                       [&](const MethodRule& rule) { return method == rule.method; });
+}
+
+/// What the network needs so that its function, or a mean of functions, survives another width.
+Status CheckWidthGrowth(const ModelSpec& model, size_t phase) {
+  const std::string field = FieldOf(phase, "width");
+  if (InitializationOf(model) == "mup") {
+    return InvalidError(field +
+                        " does not go with model.initialization.method mup, because muP divides "
+                        "logits by the width; hint: phases that differ in layers alone");
+  }
+  const bool tied =
+      !model.untied_classifier && !FactorisedEmbedding(model) && HeadOf(model) != "classification";
+  if (tied && model.family != "bert" && NormPositionOf(model) != "pre") {
+    return InvalidError(field + " does not go with model.norm_position " + NormPositionOf(model) +
+                        " and a classifier that is the token table: no norm before the classifier "
+                        "takes up the factor of the logits; hint: model.untied_classifier true");
+  }
+  return OkStatus();
+}
+
+Status CheckGrowth(const JobSpec& job, size_t phase) {
+  const GrowthSpec& growth = job.phases[phase].growth;
+  const std::string method = FieldOf(phase, "growth.method") + " " + growth.method;
+  if (phase == 0) {
+    if (growth.method == "none") return OkStatus();
+    return InvalidError(method + ": there is no phase before the first one to grow from");
+  }
+  const ModelSpec before = JobOfPhase(job, phase - 1).model;
+  const ModelSpec now = JobOfPhase(job, phase).model;
+  const MethodRule& rule = RuleOf(growth.method);
+  const auto sizes_before = SizesOf(before), sizes_now = SizesOf(now);
+  for (size_t i = 0; i < sizes_now.size(); ++i) {
+    const Relation relation = i == 0 ? rule.layers : rule.others;
+    if (Holds(relation, sizes_before[i].value, sizes_now[i].value)) continue;
+    return InvalidError(With(phase, sizes_now[i]) + " after " +
+                        std::to_string(sizes_before[i].value) + ": growth.method " + growth.method +
+                        " " + rule.text);
+  }
+  const bool same = SameSizes(before, now);
+  if (growth.method == "none") return OkStatus();
+  if (same) {
+    return InvalidError(method +
+                        " changes no size of the phase before it; hint: growth.method none");
+  }
+  if (HeadWidth(before) != HeadWidth(now)) {
+    return InvalidError(FieldOf(phase, "heads") + " " + std::to_string(now.heads) +
+                        " makes heads of " + std::to_string(HeadWidth(now)) + " columns from " +
+                        std::to_string(HeadWidth(before)) +
+                        "; hint: leave it out, and heads stay as wide as they are");
+  }
+  const bool shrinks = growth.method == "coalesce";
+  WEFT_RETURN_IF_ERROR(CheckHeads(shrinks ? before : now, shrinks ? now : before, phase));
+  if (before.width != now.width) WEFT_RETURN_IF_ERROR(CheckWidthGrowth(now, phase));
+  if (before.layers != now.layers && now.distinct_blocks > 0) {
+    return InvalidError(FieldOf(phase, "layers") +
+                        " does not go with model.distinct_blocks: layers that share blocks are not "
+                        "grown; hint: model.distinct_blocks 0");
+  }
+  if (growth.method == "decoalesce" && growth.alpha < 1 && !MixedPhase(job, phase)) {
+    return InvalidError(method +
+                        ": no phase before it had these sizes, whose weights would be mixed in; "
+                        "hint: growth.alpha 1, or a phase with these sizes before coalesce");
+  }
+  if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") +
+                        " identity does not go with norms after the residual sums, which change "
+                        "what passes through a block; hint: new_blocks copy or random");
+  }
+  return OkStatus();
+}
+
+/// Whether weights of the network are all that is grown.
+Status CheckTensors(const ModelSpec& model) {
+  ModelSpec known = model;
+  if (known.vocab_size == 0) known.vocab_size = kVocabularyTile;
+  const std::vector<ParameterInfo> plain = PlainParametersOf(known), all = ParametersOf(known);
+  const bool same = std::equal(plain.begin(), plain.end(), all.begin(), all.end(),
+                               [](const ParameterInfo& a, const ParameterInfo& b) {
+                                 return a.name == b.name && b.quantized_words == 0;
+                               });
+  const bool own = std::all_of(plain.begin(), plain.end(), [&](const ParameterInfo& parameter) {
+    return SourcesOf(known, parameter).empty();
+  });
+  if (same && own && !TicketOf(known)) return OkStatus();
+  return InvalidError(
+      "phases grow the weights of networks alone, and model asks for tensors in place of weights "
+      "or besides them; hint: such a job of its own, from the export of this one");
+}
+
+}  // namespace
+
+size_t PhaseCount(const JobSpec& job) {
+  return std::max<size_t>(job.phases.size(), 1);
+}
+
+JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
+  if (job.phases.empty()) return job;
+  const PhaseSpec& own = job.phases[phase];
+  JobSpec part = job;
+  part.phases.clear();
+  ModelSpec& model = part.model;
+  if (own.layers > 0) model.layers = own.layers;
+  if (own.width > 0) {
+    model.width = own.width;
+    model.heads = job.model.heads * own.width / job.model.width;
+    model.mlp_width = job.model.mlp_width * own.width / job.model.width;
+  }
+  if (own.heads > 0) model.heads = own.heads;
+  model.kv_heads =
+      own.kv_heads > 0 ? own.kv_heads : job.model.kv_heads * model.heads / job.model.heads;
+  if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
+  part.train.steps = own.steps;
+  if (own.sequence_length > 0) part.train.sequence_length = own.sequence_length;
+  if (own.global_batch > 0) part.train.global_batch = own.global_batch;
+  if (own.learning_rate > 0) part.optimizer.learning_rate = own.learning_rate;
+  if (own.warmup_steps >= 0) part.schedule.warmup_steps = own.warmup_steps;
+  if (!own.schedule.empty()) part.schedule.kind = own.schedule;
+  return part;
+}
+
+std::string PhaseTitle(const JobSpec& job, size_t phase) {
+  const std::string& name = job.phases[phase].name;
+  return "phase " + std::to_string(phase + 1) + " of " + std::to_string(job.phases.size()) +
+         (name.empty() ? "" : " (" + name + ")");
+}
+
+std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
+  const GrowthSpec& growth = job.phases[phase].growth;
+  if (growth.method != "decoalesce" || growth.alpha == 1) return std::nullopt;
+  const ModelSpec now = JobOfPhase(job, phase).model;
+  for (size_t i = phase; i-- > 0;) {
+    if (SameSizes(JobOfPhase(job, i).model, now)) return i;
+  }
+  return std::nullopt;
+}
+
+Status CheckOnePhase(const JobSpec& job) {
+  if (job.phases.empty()) return OkStatus();
+  return InvalidError(
+      "phases: workers run and plan jobs without phases so far; hint: `weft train` runs them on "
+      "this machine, `weft plan --phase 1` plans one");
+}
+
+Status CheckPhases(const JobSpec& job) {
+  if (!job.model.import_path.empty()) {
+    return InvalidError(
+        "phases do not go with model.import_path: the first phase starts from random weights");
+  }
+  if (job.train.batch_warmup_steps > 0) {
+    return InvalidError(
+        "phases do not go with train.batch_warmup_steps; hint: phases with a global_batch each");
+  }
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
+    WEFT_RETURN_IF_ERROR(
+        ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
+  }
+  const size_t last = job.phases.size() - 1;
+  const auto end = SizesOf(JobOfPhase(job, last).model), whole = SizesOf(job.model);
+  for (size_t i = 0; i < end.size(); ++i) {
+    if (end[i].value == whole[i].value) continue;
+    return InvalidError(With(last, end[i]) + " is not model." + whole[i].field + " " +
+                        std::to_string(whole[i].value) +
+                        ", and the last phase trains model; hint: leave it out");
+  }
+  for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+  return CheckTensors(job.model);
+}
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace weft::engine {
+
+/// How the positions along one side of a tensor are made of those of a tensor of another model: a
+/// sparse matrix [new, old]. A plain value.
+class AxisMap {
+ public:
+  struct Term {
+    int64_t old = 0;  ///< Position in the other model.
+    double factor = 0;
+  };
+
+  /// Each position from the same one.
+  static AxisMap Identity(int64_t extent);
+
+  /// Of what a layer writes. A larger side repeats the smaller one in turns: position i is that of
+  /// i modulo the smaller extent, so that equal heads stay whole. A smaller side has the means of
+  /// what the larger one would repeat.
+  static AxisMap Written(int64_t old_extent, int64_t new_extent);
+
+  /// Of what a layer reads from positions that Written has made: products keep their sums. A larger
+  /// side divides each factor among the repetitions, a smaller one adds them up.
+  static AxisMap Read(int64_t old_extent, int64_t new_extent);
+
+  /// Positions of the new tensor, and of the old one.
+  int64_t size() const { return static_cast<int64_t>(ends_.size()); }
+  int64_t old_size() const { return old_size_; }
+
+  /// What position `i` is the sum of.
+  std::span<const Term> operator[](int64_t i) const;
+
+  /// Adds the positions of `below` after these, in both tensors.
+  void Append(const AxisMap& below);
+
+  /// With nothing at positions outside of [first, last) of the new tensor.
+  AxisMap Within(int64_t first, int64_t last) const;
+
+  /// With the squares of all factors.
+  AxisMap Squared() const;
+
+ private:
+  void Add(std::span<const Term> terms);
+
+  std::vector<Term> terms_;
+  std::vector<size_t> ends_;  ///< In terms_, of each position.
+  int64_t old_size_ = 0;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,83 @@
+#include "worker/engine/growth/axis_map.h"
+
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::engine {
+namespace {
+
+using Matrix = std::vector<std::vector<double>>;
+
+Matrix Dense(const AxisMap& map) {
+  Matrix dense;
+  for (int64_t i = 0; i < map.size(); ++i) {
+    std::vector<double>& row = dense.emplace_back(static_cast<size_t>(map.old_size()), 0.0);
+    for (const AxisMap::Term& term : map[i]) row[static_cast<size_t>(term.old)] += term.factor;
+  }
+  return dense;
+}
+
+/// a b^T, or a b.
+Matrix Product(const Matrix& a, const Matrix& b, bool transposed) {
+  const size_t columns = transposed ? b.size() : b[0].size();
+  Matrix product(a.size(), std::vector<double>(columns, 0.0));
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < columns; ++j) {
+      for (size_t k = 0; k < a[i].size(); ++k) {
+        product[i][j] += a[i][k] * (transposed ? b[j][k] : b[k][j]);
+      }
+    }
+  }
+  return product;
+}
+
+Matrix Unit(size_t size) {
+  Matrix unit(size, std::vector<double>(size, 0.0));
+  for (size_t i = 0; i < size; ++i) unit[i][i] = 1;
+  return unit;
+}
+
+TEST(AxisMap, WrittenRepeatsOrTakesMeansAndReadDividesOrAdds) {
+  EXPECT_EQ(Dense(AxisMap::Written(2, 4)), (Matrix{{1, 0}, {0, 1}, {1, 0}, {0, 1}}));
+  EXPECT_EQ(Dense(AxisMap::Written(4, 2)), (Matrix{{0.5, 0, 0.5, 0}, {0, 0.5, 0, 0.5}}));
+  EXPECT_EQ(Dense(AxisMap::Read(2, 4)), (Matrix{{0.5, 0}, {0, 0.5}, {0.5, 0}, {0, 0.5}}));
+  EXPECT_EQ(Dense(AxisMap::Read(4, 2)), (Matrix{{1, 0, 1, 0}, {0, 1, 0, 1}}));
+  EXPECT_EQ(Dense(AxisMap::Identity(3)), Unit(3));
+}
+
+TEST(AxisMap, APositionThatIsRepeatedMoreOftenIsDividedMore) {
+  EXPECT_EQ(Dense(AxisMap::Read(2, 3)), (Matrix{{0.5, 0}, {0, 1}, {0.5, 0}}));
+  EXPECT_EQ(Dense(AxisMap::Written(3, 2)), (Matrix{{0.5, 0, 0.5}, {0, 1, 0}}));
+}
+
+TEST(AxisMap, WhatIsWrittenRepeatedlyIsReadAsBefore) {
+  for (const auto& [small, large] : {std::pair{2, 4}, {3, 12}, {5, 8}, {4, 4}}) {
+    const Matrix written = Dense(AxisMap::Written(small, large));
+    const Matrix read = Dense(AxisMap::Read(small, large));
+    // Sum over the repetitions: read^T written.
+    Matrix transposed(static_cast<size_t>(small), std::vector<double>(static_cast<size_t>(large)));
+    for (size_t i = 0; i < read.size(); ++i) {
+      for (size_t j = 0; j < read[i].size(); ++j) transposed[j][i] = read[i][j];
+    }
+    EXPECT_EQ(Product(transposed, written, false), Unit(static_cast<size_t>(small)));
+    // Shrinking undoes growing.
+    EXPECT_EQ(Product(Dense(AxisMap::Written(large, small)), written, false),
+              Unit(static_cast<size_t>(small)));
+    EXPECT_EQ(Product(Dense(AxisMap::Read(large, small)), read, false),
+              Unit(static_cast<size_t>(small)));
+  }
+}
+
+TEST(AxisMap, PartsLieOneUnderTheOther) {
+  AxisMap map = AxisMap::Written(1, 2);
+  map.Append(AxisMap::Read(1, 2));
+  EXPECT_EQ(Dense(map), (Matrix{{1, 0}, {1, 0}, {0, 0.5}, {0, 0.5}}));
+  EXPECT_EQ(Dense(map.Within(1, 3)), (Matrix{{0, 0}, {1, 0}, {0, 0.5}, {0, 0}}));
+  EXPECT_EQ(Dense(map.Squared()), (Matrix{{1, 0}, {1, 0}, {0, 0.25}, {0, 0.25}}));
+}
+
+}  // namespace
+}  // namespace weft::engine

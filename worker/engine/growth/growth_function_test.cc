@@ -1,0 +1,204 @@
+// Growth that must not change what a network computes, with the engine's networks.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/growth/testing.h"
+#include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using Change = std::function<void(ModelSpec&)>;
+
+struct Variant {
+  const char* name;
+  Change change;
+};
+
+/// Networks of all families.
+const Variant kVariants[] = {
+    {"gpt2", [](ModelSpec&) {}},
+    {"gpt2, own classifier", [](ModelSpec& m) { m.untied_classifier = true; }},
+    {"gpt2, factorised embedding", [](ModelSpec& m) { m.embedding_width = 8; }},
+    {"gpt2, norms after sums, own classifier",
+     [](ModelSpec& m) {
+       m.norm_position = "post";
+       m.untied_classifier = true;
+     }},
+    {"gpt2, layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
+    {"llama, shared keys and values",
+     [](ModelSpec& m) {
+       m.family = "llama";
+       m.kv_heads = m.heads / 2;
+       m.mlp_width = 3 * m.width;
+       m.qkv_bias = true;
+     }},
+    {"llama, one head of keys and values",
+     [](ModelSpec& m) {
+       m.family = "llama";
+       m.kv_heads = 1;
+       m.untied_classifier = true;
+     }},
+    {"llama, experts",
+     [](ModelSpec& m) {
+       m.family = "llama";
+       m.experts = 4;
+     }},
+    {"bert", [](ModelSpec& m) { m.family = "bert"; }},
+    {"bert, classes",
+     [](ModelSpec& m) {
+       m.family = "bert";
+       m.head = "classification";
+       m.classes = 5;
+     }},
+    {"vit",
+     [](ModelSpec& m) {
+       m.family = "vit";
+       m.classes = 4;
+       m.image_size = 16;
+       m.patch_size = 8;
+     }},
+};
+
+ModelSpec Sized(const Variant& variant, int64_t layers, int64_t width) {
+  ModelSpec model = TinyModel();
+  model.layers = layers;
+  model.width = width;
+  model.heads = width / 8;
+  variant.change(model);
+  return model;
+}
+
+void SetValues(TinyRun& run, const TensorsByName& tensors) {
+  ParameterSet& parameters = run.model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const std::vector<double>& values = tensors.at(parameters[i].name);
+    std::copy(values.begin(), values.end(), parameters.value(i).As<float>());
+  }
+  WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+}
+
+std::vector<float> LogitsOf(const ModelSpec& spec, const TensorsByName& tensors) {
+  ModelOptions options;
+  options.precision = &kFp32Precision;
+  options.with_gradients = false;
+  TinyRun run(spec, options);
+  SetValues(run, tensors);
+  if (spec.family == "vit") return run.Logits(*BrightPictures(spec).Get(0, 0, 3));
+  if (spec.classes > 0) {
+    return run.Logits(*RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3));
+  }
+  if (spec.family == "bert") {
+    return run.Logits(*RandomMasked(spec.vocab_size, 16, 0.5).Get(0, 0, 2));
+  }
+  return run.Logits(*RandomTokens(spec.vocab_size, 16).Get(0, 0, 2));
+}
+
+/// The largest difference, as a share of the largest logit.
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+  }
+  return difference / largest;
+}
+
+double DistanceAfter(const Variant& variant, int64_t layers, int64_t width, int64_t new_layers,
+                     int64_t new_width, const GrowthSpec& growth) {
+  const ModelSpec from = Sized(variant, layers, width), to = Sized(variant, new_layers, new_width);
+  const TensorsByName before = RandomTensors(from, 11);
+  const std::vector<float> logits = LogitsOf(from, before);
+  const std::vector<float> grown = LogitsOf(to, Grown(from, to, growth, before));
+  EXPECT_EQ(logits.size(), grown.size());
+  return Distance(logits, grown);
+}
+
+// Sums of a few hundred f32 products, which growth reorders.
+constexpr double kRounding = 1e-5;
+
+TEST(GrowthFunction, DecoalescingWidthKeepsTheLogits) {
+  GrowthSpec growth = Method("decoalesce");
+  growth.alpha = 1;
+  for (const Variant& variant : kVariants) {
+    EXPECT_LT(DistanceAfter(variant, 2, 32, 2, 64, growth), kRounding) << variant.name;
+  }
+}
+
+TEST(GrowthFunction, FpiKeepsTheLogitsWhenAllColumnsAreRepeatedEquallyOften) {
+  for (const Variant& variant : kVariants) {
+    EXPECT_LT(DistanceAfter(variant, 2, 16, 2, 48, Method("fpi")), kRounding) << variant.name;
+  }
+}
+
+TEST(GrowthFunction, FpiOfWiderMlpsKeepsTheLogitsForAnyWidth) {
+  const Variant plain = kVariants[0];
+  const Variant wide = {"wide", [](ModelSpec& m) { m.mlp_width = 100; }};
+  const ModelSpec from = Sized(plain, 2, 16), to = Sized(wide, 2, 16);
+  const TensorsByName before = RandomTensors(from, 12);
+  EXPECT_LT(Distance(LogitsOf(from, before), LogitsOf(to, Grown(from, to, Method("fpi"), before))),
+            kRounding);
+}
+
+TEST(GrowthFunction, IdentityBlocksKeepTheLogits) {
+  for (const Variant& variant : kVariants) {
+    if (NormPositionOf(Sized(variant, 1, 16)) == "post") continue;
+    for (const char* order : {"adjacent", "stacked"}) {
+      GrowthSpec growth = Method("stack");
+      growth.new_blocks = "identity";
+      growth.depth_order = order;
+      EXPECT_LT(DistanceAfter(variant, 1, 16, 3, 16, growth), kRounding) << variant.name;
+      EXPECT_LT(DistanceAfter(variant, 2, 16, 3, 16, growth), kRounding) << variant.name;
+    }
+  }
+}
+
+TEST(GrowthFunction, CopiedBlocksAndAkiChangeTheLogits) {
+  for (const Variant& variant : kVariants) {
+    EXPECT_GT(DistanceAfter(variant, 2, 16, 4, 16, Method("stack")), 100 * kRounding)
+        << variant.name;
+    EXPECT_GT(DistanceAfter(variant, 2, 16, 2, 32, Method("aki")), 100 * kRounding) << variant.name;
+  }
+}
+
+/// How far apart rows that were repeated are after some steps: the largest difference between the
+/// halves of the first weight of an MLP.
+double SpreadAfterTraining(double alpha) {
+  const Variant& plain = kVariants[0];
+  const ModelSpec small = Sized(plain, 2, 16), large = Sized(plain, 2, 32);
+  GrowthSpec growth = Method("decoalesce");
+  growth.alpha = alpha;
+  const TensorsByName tensors =
+      Grown(small, large, growth, RandomTensors(small, 13), RandomTensors(large, 14));
+  JobSpec job = TinyJob(4);
+  job.model = large;
+  job.optimizer.learning_rate = 1e-2;
+  job.schedule.kind = "constant";
+  CountingTokens data(7, 16);
+  TinyTraining training(job, TinyPlan("fp32"), data);
+  SetValues(training, tensors);
+  for (int step = 0; step < 20; ++step) training.Step();
+  const ParameterSet& parameters = training.model->parameters();
+  const std::vector<float> rows =
+      ValuesOf(parameters.value(*parameters.Find("transformer.h.0.mlp.c_fc.weight")));
+  double spread = 0;
+  for (size_t i = 0; i < rows.size() / 2; ++i) {
+    spread = std::max(spread, std::abs(static_cast<double>(rows[i]) - rows[i + rows.size() / 2]));
+  }
+  return spread;
+}
+
+TEST(GrowthFunction, RepeatedRowsStayEqualUnlessTheLargerModelIsMixedIn) {
+  EXPECT_LT(SpreadAfterTraining(1), 1e-4);
+  EXPECT_GT(SpreadAfterTraining(0.5), 0.1);
+}
+
+}  // namespace
+}  // namespace weft::engine

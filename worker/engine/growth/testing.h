@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/check.h"
+#include "common/model/parameter_list.h"
+#include "common/rng.h"
+#include "worker/engine/growth/growth_operator.h"
+
+namespace weft::engine {
+
+/// Tensors of a model by name.
+using TensorsByName = std::map<std::string, std::vector<double>>;
+
+/// Normal numbers for all parameters, in f32 precision.
+inline TensorsByName RandomTensors(const ModelSpec& model, uint32_t seed) {
+  TensorsByName tensors;
+  PhiloxStream random(PhiloxKey{seed, 0, 0});
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    std::vector<double>& values = tensors[parameter.name];
+    for (int64_t i = 0; i < parameter.Elements(); ++i) {
+      values.push_back(static_cast<float>(0.3 * random.Normal()));
+    }
+  }
+  return tensors;
+}
+
+inline TensorsByName Grown(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth,
+                           const TensorsByName& before, const TensorsByName& larger = {},
+                           GrownNumbers numbers = GrownNumbers::kValues) {
+  const GrowthOperator grow(from, to, growth);
+  TensorsByName tensors;
+  for (const ParameterInfo& parameter : ParametersOf(to)) {
+    const auto tensor = grow.Of(parameter.name, numbers);
+    WEFT_CHECK(tensor.ok(), tensor.status().message());
+    if (tensor->random) continue;
+    auto values = Evaluate(*tensor, [&](GrownFrom source, const std::string& name) {
+      const TensorsByName& old = source == GrownFrom::kPhaseBefore ? before : larger;
+      return Result<std::vector<double>>(old.at(name));
+    });
+    WEFT_CHECK(values.ok(), values.status().message());
+    values->resize(static_cast<size_t>(parameter.Elements()));
+    tensors[parameter.name] = *std::move(values);
+  }
+  return tensors;
+}
+
+inline GrowthSpec Method(const std::string& method) {
+  GrowthSpec growth;
+  growth.method = method;
+  return growth;
+}
+
+}  // namespace weft::engine

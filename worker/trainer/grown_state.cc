@@ -1,0 +1,236 @@
+#include "worker/trainer/grown_state.h"
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/json.h"
+#include "common/spec/batch_schedule.h"
+#include "common/spec/spec_json.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/growth/growth_operator.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/tensor/transfer.h"
+#include "worker/trainer/run_summary.h"
+#include "worker/trainer/trained_weights.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::CheckpointManifest;
+using engine::GrownNumbers;
+using engine::GrownTensor;
+using engine::NamedTensor;
+using engine::ParameterSet;
+
+std::string LossesPath(const std::string& run_dir) {
+  return JoinPath(run_dir, "growth.json");
+}
+
+/// The end of an earlier phase.
+struct EndedPhase {
+  std::string folder;  ///< Of its newest checkpoint.
+  CheckpointManifest manifest;
+  engine::Allocator allocator;
+  engine::Context context;
+  std::unique_ptr<engine::Model> model;  ///< With the weights that it came to.
+};
+
+Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir) {
+  WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, run_dir));
+  if (!search.latest) {
+    return InvalidError("the phase in " + run_dir +
+                        " has no sound checkpoint to grow from; hint: delete the folder, and the "
+                        "job trains this phase again");
+  }
+  auto phase = std::make_unique<EndedPhase>();
+  phase->folder = search.latest->path;
+  phase->manifest = std::move(search.latest->manifest);
+  phase->context.allocator = &phase->allocator;
+  engine::ModelOptions options;
+  options.precision = &kFp32Precision;
+  options.with_gradients = false;
+  options.train = phase->manifest.job.train;
+  WEFT_ASSIGN_OR_RETURN(phase->model,
+                        engine::NewModel(phase->context, phase->manifest.job.model, options));
+  WEFT_RETURN_IF_ERROR(
+      LoadTrainedWeights(env, phase->folder, phase->manifest, phase->model->parameters()));
+  return phase;
+}
+
+/// Whether a network of the same kind was trained, which may have other sizes.
+Status CheckNetwork(const EndedPhase& phase, const ModelSpec& now) {
+  const ModelSpec& before = phase.manifest.job.model;
+  if (before.family == now.family && before.vocab_size == now.vocab_size &&
+      before.classes == now.classes && before.context == now.context) {
+    return OkStatus();
+  }
+  return InvalidError(
+      "the checkpoint in " + phase.folder + " is of a " + before.family + " with " +
+      std::to_string(before.vocab_size) + " tokens, " + std::to_string(before.classes) +
+      " classes and context " + std::to_string(before.context) + ", this phase trains a " +
+      now.family + " with " + std::to_string(now.vocab_size) + ", " + std::to_string(now.classes) +
+      " and " + std::to_string(now.context) + "; hint: another --run-dir for another job");
+}
+
+Result<std::vector<double>> ValueOf(const ParameterSet& parameters, const std::string& name) {
+  WEFT_ASSIGN_OR_RETURN(const int64_t index, parameters.Find(name));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats, engine::FloatsOf(parameters, index));
+  return std::vector<double>(floats.begin(), floats.end());
+}
+
+/// Numbers of the new tensor, zero where nothing is said of them.
+Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTensors& old,
+                                int64_t count) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, engine::Evaluate(tensor, old));
+  std::vector<float> floats(values.begin(), values.end());
+  floats.resize(static_cast<size_t>(count));
+  return floats;
+}
+
+Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old,
+                   ParameterSet& parameters) {
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
+                          grow.Of(parameters[i].name, GrownNumbers::kValues));
+    if (tensor.random) continue;
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
+                          Make(tensor, old, parameters[i].logical_shape().Elements()));
+    WEFT_RETURN_IF_ERROR(engine::SetValue(parameters, i, std::move(values)));
+  }
+  engine::Context context;
+  context.stream = parameters.stream();
+  return parameters.OnValues(context, engine::ValuesFrom::kImported);
+}
+
+/// A moment of a parameter in the optimizer's state: what is before its name there, and after it.
+struct Moment {
+  NamedTensor tensor;
+  std::string parameter;
+  std::string prefix, suffix;
+  GrownNumbers numbers = GrownNumbers::kGradients;
+};
+
+/// The state of the training besides the weights, when it consists of whole moments; none when
+/// there is something else.
+std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
+                                             const ParameterSet& parameters) {
+  std::vector<Moment> moments;
+  for (NamedTensor& tensor : trainer.StateTensors()) {
+    if (tensor.parameter < 0) return std::nullopt;
+    const engine::Parameter& parameter = parameters[tensor.parameter];
+    if (tensor.name == parameter.name) continue;
+    const size_t at = tensor.name.find(parameter.name);
+    const bool whole = !tensor.part && tensor.stored == nullptr &&
+                       tensor.view.dtype == DType::kF32 && tensor.view.shape == parameter.shape;
+    if (at == std::string::npos || !whole) return std::nullopt;
+    Moment moment{std::move(tensor), parameter.name, {}, {}};
+    moment.prefix = moment.tensor.name.substr(0, at);
+    moment.suffix = moment.tensor.name.substr(at + parameter.name.size());
+    if (moment.suffix == "/second_moment") {
+      moment.numbers = GrownNumbers::kSquaredGradients;
+    } else if (moment.suffix != "/first_moment" && moment.suffix != "/momentum") {
+      return std::nullopt;
+    }
+    moments.push_back(std::move(moment));
+  }
+  return moments;
+}
+
+Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOperator& grow,
+                   const std::vector<Moment>& moments, const Stream& stream) {
+  const ParameterSet& old_parameters = before.model->parameters();
+  for (const Moment& moment : moments) {
+    const auto old = [&](engine::GrownFrom,
+                         const std::string& name) -> Result<std::vector<double>> {
+      WEFT_ASSIGN_OR_RETURN(const int64_t index, old_parameters.Find(name));
+      std::vector<float> values(static_cast<size_t>(old_parameters[index].shape.Elements()));
+      WEFT_RETURN_IF_ERROR(
+          engine::LoadTensors(env, before.folder, before.manifest,
+                              {{moment.prefix + name + moment.suffix,
+                                {values.data(), DType::kF32, old_parameters[index].shape}}},
+                              engine::ExtraTensors::kIgnore));
+      return std::vector<double>(values.begin(), values.end());
+    };
+    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.numbers));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<float> values,
+                          Make(tensor, old, moment.tensor.view.shape.Elements()));
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), moment.tensor.view));
+  }
+  return OkStatus();
+}
+
+/// See GrownStart::data_offset. Where documents are padded to sequences, the length does not count.
+int64_t DataOffset(const CheckpointManifest& before, const JobSpec& now) {
+  const int64_t read = BatchSchedule(before.job.train).Before(before.step + before.data_offset);
+  const bool documents = now.data.batching.starts_with("pad_");
+  const int64_t of_before = documents ? 1 : SequenceLength(before.job);
+  const int64_t of_now = documents ? 1 : SequenceLength(now);
+  const int64_t step = now.train.global_batch * of_now;
+  return (read * of_before + step - 1) / step;
+}
+
+/// The validation loss that a phase ended with.
+std::optional<double> LossOf(Env& env, const std::string& run_dir) {
+  const Result<std::string> text = ReadFile(env, JoinPath(run_dir, "summary.json"));
+  if (!text.ok()) return std::nullopt;
+  const Result<Json> json = ParseJson(*text);
+  if (!json.ok()) return std::nullopt;
+  const Result<RunSummary> summary = FromJson<RunSummary>(*json);
+  return summary.ok() ? summary->validation_loss_nats : std::nullopt;
+}
+
+}  // namespace
+
+Status SaveGrowthLosses(Env& env, const std::string& run_dir, const GrowthLosses& losses) {
+  return WriteFileAtomic(env, LossesPath(run_dir), ToJson(losses).dump(2) + "\n");
+}
+
+Result<GrowthLosses> ReadGrowthLosses(Env& env, const std::string& run_dir) {
+  if (!env.FileExists(LossesPath(run_dir))) return GrowthLosses();
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, LossesPath(run_dir)));
+  WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  return FromJson<GrowthLosses>(json);
+}
+
+Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
+                             engine::Trainer& trainer) {
+  const GrowthSpec& growth = spec.start.growth;
+  WEFT_ASSIGN_OR_RETURN(const auto before, LoadPhase(env, spec.start.run_dir));
+  WEFT_RETURN_IF_ERROR(CheckNetwork(*before, model.spec()));
+  std::unique_ptr<EndedPhase> larger;
+  if (!spec.start.larger_run_dir.empty()) {
+    WEFT_ASSIGN_OR_RETURN(larger, LoadPhase(env, spec.start.larger_run_dir));
+    WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
+  }
+  const engine::GrowthOperator grow(before->manifest.job.model, model.spec(), growth);
+  const auto old = [&](engine::GrownFrom from, const std::string& name) {
+    const EndedPhase& phase = from == engine::GrownFrom::kPhaseBefore ? *before : *larger;
+    return ValueOf(phase.model->parameters(), name);
+  };
+  ParameterSet& parameters = model.parameters();
+  WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
+
+  GrownStart start;
+  start.data_offset = DataOffset(before->manifest, spec.job);
+  start.loss_before = LossOf(env, spec.start.run_dir);
+  start.note = "the weights are those of " + before->folder;
+  if (growth.method != "none") start.note += ", grown by " + growth.method;
+  const bool wanted = growth.optimizer_state == "kept";
+  if (!wanted && (growth.optimizer_state != "auto" || growth.method != "fpi")) return start;
+  const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);
+  if (!moments && wanted) {
+    return InvalidError(
+        "growth.optimizer_state kept is for optimizers that keep moments of each parameter (adam, "
+        "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
+  }
+  if (!moments) return start;
+  WEFT_RETURN_IF_ERROR(GrowMoments(env, *before, grow, *moments, parameters.stream()));
+  start.updates = before->manifest.updates;
+  start.note += ", with the optimizer's state";
+  return start;
+}
+
+}  // namespace weft::trainer

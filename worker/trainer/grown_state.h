@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/env.h"
+#include "common/spec/attempt_spec.h"
+#include "common/spec/field.h"
+#include "common/status.h"
+#include "worker/engine/models/model.h"
+#include "worker/engine/train/trainer.h"
+
+namespace weft::trainer {
+
+/// The loss on both sides of a growth: `<run_dir>/growth.json`.
+struct GrowthLosses {
+  std::optional<double> before_nats;
+  std::optional<double> after_nats;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("before_nats", "Validation loss at the end of the phase before.")
+              .Unit("nats per token"),
+          self.before_nats);
+    visit(Field("after_nats", "Validation loss of the grown weights.").Unit("nats per token"),
+          self.after_nats);
+  }
+};
+
+Status SaveGrowthLosses(Env& env, const std::string& run_dir, const GrowthLosses& losses);
+/// Without a file: empty.
+Result<GrowthLosses> ReadGrowthLosses(Env& env, const std::string& run_dir);
+
+/// What a phase starts with, besides its weights.
+struct GrownStart {
+  /// Steps of this phase whose data the phases before have read. Where batch and sequence length
+  /// stay, no sequence is read again before the others; another length cuts the text anew, and as
+  /// many tokens are left out.
+  int64_t data_offset = 0;
+  int64_t updates = 0;                ///< That the optimizer's state is of; 0 for a new state.
+  std::optional<double> loss_before;  ///< Validation loss of the phase before.
+  std::string note;                   ///< For people.
+};
+
+/// Fills `model`, or this rank's part of it, with what spec.start makes of the trained weights of
+/// earlier phases (engine::GrowthOperator), and the optimizer's state of `trainer` where it is
+/// kept. kInvalid when a phase has no sound checkpoint or is of another network, or when
+/// growth.optimizer_state kept asks for more than moments.
+Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
+                             engine::Trainer& trainer);
+
+}  // namespace weft::trainer
