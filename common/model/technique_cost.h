@@ -40,6 +40,9 @@ struct StepWork {
 struct TechniqueMetric {
   std::string_view name;  ///< With its unit, as in "flip_rate_ratio".
   std::string_view help;  ///< One sentence.
+  /// The label that tells several of them apart; none: there is one. Its value follows the name
+  /// where they are reported, as in "adapter_loss_nats/french".
+  std::string_view label = {};
 };
 
 /// The tensors of a checkpoint that hold something of every trained parameter: prefix, the name of
@@ -220,6 +223,11 @@ class TechniqueCost {
   /// None: exports are of the model that is trained. Masks are in each checkpoint.
   virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
+  /// The jobs that this one trains together: each micro-batch has equally many sequences of each,
+  /// part after part in this order, and each trains the parameters of its own part of the rows
+  /// (ParameterAttributes::row_part) as it would by itself. None: it is one job.
+  virtual std::vector<JobSpec> JointJobs(const JobSpec&) const { return {}; }
+
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
 
@@ -251,6 +259,9 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
+std::vector<JobSpec> JointJobs(const JobSpec& job);
+/// How many parts a micro-batch has: 1 where it is one job.
+int64_t JointParts(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 

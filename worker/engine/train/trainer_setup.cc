@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
@@ -102,6 +103,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         std::to_string(ranks) + " ranks is not train.global_batch " +
                         std::to_string(job.train.global_batch));
   }
+  if (const int64_t joint = JointParts(job); plan.micro_batch % joint != 0) {
+    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
+                        " has not as many sequences of each of " + std::to_string(joint) +
+                        " jobs that are trained together; hint: a multiple of " +
+                        std::to_string(joint));
+  }
   const int64_t unit = BatchSchedule(job.train).unit();
   if (unit % (plan.micro_batch * ranks) != 0) {
     return InvalidError("train.batch_warmup_start " + std::to_string(unit) +
@@ -158,7 +165,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
                  {.schedule = BatchSchedule(job_.train),
                   .micro_batch = plan_.micro_batch,
                   .eval_sequences = job_.train.eval_sequences}),
-      passes_(parts, &techniques_, &clock_, &sequences_),
+      passes_(parts, &techniques_, &clock_, &sequences_, &part_losses_),
       launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
@@ -181,6 +188,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));
+  WEFT_ASSIGN_OR_RETURN(trainer->part_losses_, PartLosses::New(context, JointParts(job)));
   ParameterSet& parameters = parts.model->parameters();
   if (parameters.offloaded()) {
     WEFT_ASSIGN_OR_RETURN(
@@ -202,7 +210,8 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                          {.schedule = BatchSchedule(job.train),
                                           .micro_batch = plan.micro_batch,
                                           .rank = parts.rank,
-                                          .ranks = trainer->ranks_.data_ranks()}));
+                                          .ranks = trainer->ranks_.data_ranks(),
+                                          .parts = JointParts(job)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
