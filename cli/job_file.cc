@@ -57,6 +57,12 @@ Status ResolveField(const std::filesystem::path& base, const std::string& field,
 Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& document) {
   WEFT_RETURN_IF_ERROR(ExpandList(base, "data.train", job.data.train, document));
   WEFT_RETURN_IF_ERROR(ExpandList(base, "data.validation", job.data.validation, document));
+  for (size_t i = 0; i < job.model.peft.adapters.size(); ++i) {
+    AdapterSpec& adapter = job.model.peft.adapters[i];
+    const std::string field = "model.peft.adapters[" + std::to_string(i) + "].";
+    WEFT_RETURN_IF_ERROR(ExpandList(base, field + "train", adapter.train, document));
+    WEFT_RETURN_IF_ERROR(ExpandList(base, field + "validation", adapter.validation, document));
+  }
   WEFT_RETURN_IF_ERROR(ResolveField(base, "data.tokenizer.path", job.data.tokenizer.path));
   if (std::string& given = job.data.chat_template; given.find('{') == std::string::npos) {
     WEFT_RETURN_IF_ERROR(ResolveField(base, "data.chat_template", given));

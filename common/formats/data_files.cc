@@ -94,6 +94,20 @@ Status CheckChatTemplate(Env& env, const JobSpec& job, bool missing_is_error) {
   return jinja::Template::Parse(*source).status().WithContext("data.chat_template");
 }
 
+/// The files of data that a job names, by field.
+using FileLists = std::vector<std::pair<std::string, const std::vector<std::string>*>>;
+
+FileLists FileListsOf(const JobSpec& job) {
+  FileLists lists = {{"data.train", &job.data.train}, {"data.validation", &job.data.validation}};
+  const std::vector<AdapterSpec>& adapters = job.model.peft.adapters;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    const std::string field = "model.peft.adapters[" + std::to_string(i) + "].";
+    lists.emplace_back(field + "train", &adapters[i].train);
+    lists.emplace_back(field + "validation", &adapters[i].validation);
+  }
+  return lists;
+}
+
 }  // namespace
 
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
@@ -157,12 +171,12 @@ Status CheckFormatServes(const std::string& format, const std::string& family) {
 }
 
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits) {
-  for (const auto& [field, paths] : {std::pair{"data.train", &job.data.train},
-                                     std::pair{"data.validation", &job.data.validation}}) {
+  const FileLists lists = FileListsOf(job);
+  for (const auto& [field, paths] : lists) {
     for (size_t i = 0; i < paths->size(); ++i) {
       const std::string& path = (*paths)[i];
       if (env.FileExists(path)) continue;
-      const std::string place = std::string(field) + "[" + std::to_string(i) + "]";
+      const std::string place = field + "[" + std::to_string(i) + "]";
       if (IsUnexpanded(path)) {
         return InvalidError(place + ": there is no file " + path +
                             "; ~, $NAME and patterns are expanded by the command line alone. "
@@ -181,8 +195,8 @@ Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limit
     WEFT_RETURN_IF_ERROR(CheckFormatServes(*format, job.model.family));
   }
   DataChecker checker(env, job, *std::move(format), limits);
-  WEFT_RETURN_IF_ERROR(checker.Check(job.data.train, "data.train"));
-  return checker.Check(job.data.validation, "data.validation");
+  for (const auto& [field, paths] : lists) WEFT_RETURN_IF_ERROR(checker.Check(*paths, field));
+  return OkStatus();
 }
 
 }  // namespace weft

@@ -24,6 +24,10 @@ std::string ShapeOf(const JobSpec& spec) {
   shape.name.clear();
   shape.data.train.clear();
   shape.data.validation.clear();
+  for (AdapterSpec& adapter : shape.model.peft.adapters) {
+    adapter.train.clear();
+    adapter.validation.clear();
+  }
   return ToJson(shape).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

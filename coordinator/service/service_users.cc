@@ -45,6 +45,10 @@ Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots
   std::vector<std::pair<std::string, std::string>> paths;
   for (const auto& path : spec.data.train) paths.emplace_back("data.train", path);
   for (const auto& path : spec.data.validation) paths.emplace_back("data.validation", path);
+  for (const AdapterSpec& adapter : spec.model.peft.adapters) {
+    for (const auto& path : adapter.train) paths.emplace_back("model.peft.adapters", path);
+    for (const auto& path : adapter.validation) paths.emplace_back("model.peft.adapters", path);
+  }
   paths.emplace_back("data.tokenizer.path", spec.data.tokenizer.path);
   paths.emplace_back("model.import_path", spec.model.import_path);
   for (const auto& [field, path] : paths) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/log.h"
 #include "common/model/technique_cost.h"
@@ -12,6 +13,7 @@
 #include "common/spec/shard_ranks.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/optim/schedule.h"
 #include "worker/engine/techniques/registry.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 
@@ -132,6 +134,15 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   return OkStatus();
 }
 
+/// Each of several jobs that are trained together has its own.
+void SetPeakRates(const JobSpec& job, ParameterSet& parameters) {
+  const std::vector<JobSpec> jobs = JointJobs(job);
+  for (int64_t i = 0; i < parameters.size() && !jobs.empty(); ++i) {
+    const JobSpec& own = jobs[static_cast<size_t>(parameters[i].row_part)];
+    parameters.SetPeakRate(i, PeakLearningRate(own) / PeakLearningRate(job));
+  }
+}
+
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
@@ -178,6 +189,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  SetPeakRates(job, parts.model->parameters());
   WEFT_ASSIGN_OR_RETURN(trainer->updaters_, Updaters::New(*parts.context, *parts.model, job,
                                                           trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
