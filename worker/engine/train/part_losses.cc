@@ -8,7 +8,7 @@ Result<PartLosses> PartLosses::New(Context& context, int64_t parts) {
   PartLosses losses;
   if (parts == 1) return losses;
   losses.parts_ = static_cast<size_t>(parts);
-  WEFT_ASSIGN_OR_RETURN(losses.sums_, ReadbackOf<double>::New(context, losses.parts_));
+  WEFT_ASSIGN_OR_RETURN(losses.sums_, ReadbackOf<BatchLoss>::New(context, losses.parts_));
   WEFT_RETURN_IF_ERROR(losses.sums_.Clear(context));
   return losses;
 }
@@ -29,7 +29,7 @@ Status PartLosses::Add(Context& context, const TokenBatch& batch) const {
   for (size_t part = 0; part < parts_; ++part) {
     WEFT_RETURN_IF_ERROR(kernels::AddLosses(
         context.stream, {.losses = batch.losses.Elements(static_cast<int64_t>(part) * rows, rows),
-                         .sum = sums_.device() + part}));
+                         .sum = &sums_.device()[part].sum}));
   }
   return OkStatus();
 }
@@ -37,8 +37,9 @@ Status PartLosses::Add(Context& context, const TokenBatch& batch) const {
 Result<std::vector<double>> PartLosses::Sum(Context& context, const TrainingRanks& ranks) {
   if (parts_ == 0) return std::vector<double>();
   WEFT_RETURN_IF_ERROR(sums_.Fetch(context));
-  WEFT_ASSIGN_OR_RETURN(const double* own, sums_.Wait());
-  std::vector<double> sums(own, own + parts_);
+  WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, sums_.Wait());
+  std::vector<double> sums;
+  for (size_t part = 0; part < parts_; ++part) sums.push_back(own[part].sum);
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   return sums;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/transfer.h"
@@ -37,7 +38,7 @@ class PartLosses {
 
  private:
   size_t parts_ = 0;
-  ReadbackOf<double> sums_;
+  ReadbackOf<BatchLoss> sums_;
 };
 
 }  // namespace weft::engine
