@@ -195,6 +195,22 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   EXPECT_LE(lines, 25);
 }
 
+TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false);
+  v1::Job job = JobAt(10, v1::RUNNING);
+  auto& metrics = *job.mutable_progress()->mutable_technique_metrics();
+  metrics["adapter_loss_nats/law"] = 2.245;
+  metrics["adapter_loss_nats/french"] = 2.31;
+  metrics["adapter_eval_loss_nats/law"] = 3;
+  metrics["density_ratio"] = 0.5;
+  view.Show(job);
+  EXPECT_NE(out.str().find("\n  adapter_eval_loss_nats: law 3.0000\n"
+                           "  adapter_loss_nats: french 2.3100, law 2.2450\n"),
+            std::string::npos)
+      << out.str();
+}
+
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/false);

@@ -151,7 +151,7 @@ TEST_F(JointJobsTest, AKilledRunResumesToTheSameBits) {
 TEST_F(JointJobsTest, DataOfDifferentTokenizersAreRefused) {
   WriteLetters("letters.jsonl", 1);
   AttemptSpec spec = Spec("tokenizers");
-  spec.job.data.tokenizer.vocab_size = 300;
+  spec.job.data.format = "text";
   spec.job.model.peft.method = "lora";
   spec.job.model.peft.adapters.resize(2);
   spec.job.model.peft.adapters[0].name = "words";

@@ -164,7 +164,8 @@ Result<JobData> OpenJobData(Env& env, const AttemptSpec& spec, TrainingData& dat
   WEFT_ASSIGN_OR_RETURN(engine::Dataset dataset,
                         engine::PrepareDataset(env, spec.job, spec.cache_dir,
                                                static_cast<int>(spec.plan.threads_per_rank)));
-  JobData opened{.info = dataset.info};
+  JobData opened;
+  opened.info = dataset.info;
   data.vocab_size = dataset.info.image_size > 0 ? 0 : dataset.info.vocab_size;
   data.fingerprint = dataset.fingerprint;
   data.tokenizer_path = dataset.TokenizerPath();
