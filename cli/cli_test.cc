@@ -204,7 +204,7 @@ TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
   metrics["adapter_loss_nats/french"] = 2.31;
   metrics["adapter_eval_loss_nats/law"] = 3;
   metrics["density_ratio"] = 0.5;
-  view.Show(job);
+  view.Update(job);
   EXPECT_NE(out.str().find("\n  adapter_eval_loss_nats: law 3.0000\n"
                            "  adapter_loss_nats: french 2.3100, law 2.2450\n"),
             std::string::npos)

@@ -10,6 +10,7 @@
 #include "common/env.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 
@@ -55,13 +56,8 @@ Status ResolveField(const std::filesystem::path& base, const std::string& field,
 }
 
 Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& document) {
-  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.train", job.data.train, document));
-  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.validation", job.data.validation, document));
-  for (size_t i = 0; i < job.model.peft.adapters.size(); ++i) {
-    AdapterSpec& adapter = job.model.peft.adapters[i];
-    const std::string field = "model.peft.adapters[" + std::to_string(i) + "].";
-    WEFT_RETURN_IF_ERROR(ExpandList(base, field + "train", adapter.train, document));
-    WEFT_RETURN_IF_ERROR(ExpandList(base, field + "validation", adapter.validation, document));
+  for (const DataList& data : DataLists(job)) {
+    WEFT_RETURN_IF_ERROR(ExpandList(base, data.field, *data.paths, document));
   }
   WEFT_RETURN_IF_ERROR(ResolveField(base, "data.tokenizer.path", job.data.tokenizer.path));
   if (std::string& given = job.data.chat_template; given.find('{') == std::string::npos) {

@@ -5,6 +5,7 @@
 #include "common/formats/chat_template.h"
 #include "common/formats/documents.h"
 #include "common/formats/token_file.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/model_family.h"
 
@@ -94,20 +95,6 @@ Status CheckChatTemplate(Env& env, const JobSpec& job, bool missing_is_error) {
   return jinja::Template::Parse(*source).status().WithContext("data.chat_template");
 }
 
-/// The files of data that a job names, by field.
-using FileLists = std::vector<std::pair<std::string, const std::vector<std::string>*>>;
-
-FileLists FileListsOf(const JobSpec& job) {
-  FileLists lists = {{"data.train", &job.data.train}, {"data.validation", &job.data.validation}};
-  const std::vector<AdapterSpec>& adapters = job.model.peft.adapters;
-  for (size_t i = 0; i < adapters.size(); ++i) {
-    const std::string field = "model.peft.adapters[" + std::to_string(i) + "].";
-    lists.emplace_back(field + "train", &adapters[i].train);
-    lists.emplace_back(field + "validation", &adapters[i].validation);
-  }
-  return lists;
-}
-
 }  // namespace
 
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
@@ -171,7 +158,8 @@ Status CheckFormatServes(const std::string& format, const std::string& family) {
 }
 
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits) {
-  const FileLists lists = FileListsOf(job);
+  JobSpec named = job;
+  const std::vector<DataList> lists = DataLists(named);
   for (const auto& [field, paths] : lists) {
     for (size_t i = 0; i < paths->size(); ++i) {
       const std::string& path = (*paths)[i];

@@ -216,6 +216,16 @@ std::vector<JobSpec> JointJobs(const JobSpec& job) {
   return {};
 }
 
+std::vector<DataList> DataLists(JobSpec& job) {
+  std::vector<DataList> lists = {{"data.train", &job.data.train},
+                                 {"data.validation", &job.data.validation}};
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::vector<DataList> more = technique->DataLists(job);
+    lists.insert(lists.end(), more.begin(), more.end());
+  }
+  return lists;
+}
+
 int64_t JointParts(const JobSpec& job) {
   return std::max<int64_t>(std::ssize(JointJobs(job)), 1);
 }

@@ -69,6 +69,12 @@ struct VirtualTokenCounts {
   int64_t Total() const { return in_blocks + in_attention; }
 };
 
+/// Files of data that a field of a job names.
+struct DataList {
+  std::string field;  ///< "data.train"
+  std::vector<std::string>* paths = nullptr;
+};
+
 /// How a checkpoint says which elements of a matrix count.
 struct ExportedMask {
   StateName bits;  ///< Its 2:4 mask (kernels/sparse24_mask).
@@ -228,6 +234,9 @@ class TechniqueCost {
   /// (ParameterAttributes::row_part) as it would by itself. None: it is one job.
   virtual std::vector<JobSpec> JointJobs(const JobSpec&) const { return {}; }
 
+  /// Data that its fields name, besides those of `data`.
+  virtual std::vector<DataList> DataLists(JobSpec&) const { return {}; }
+
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
 
@@ -260,6 +269,8 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<JobSpec> JointJobs(const JobSpec& job);
+/// All data that a job names, with data.train and data.validation first.
+std::vector<DataList> DataLists(JobSpec& job);
 /// How many parts a micro-batch has: 1 where it is one job.
 int64_t JointParts(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.

@@ -124,6 +124,17 @@ std::vector<JobSpec> JointAdapterJobs(const JobSpec& job) {
   return jobs;
 }
 
+std::vector<DataList> JointAdapterData(JobSpec& job) {
+  std::vector<DataList> lists;
+  std::vector<AdapterSpec>& adapters = job.model.peft.adapters;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    const std::string field = "model.peft.adapters[" + std::to_string(i) + "].";
+    lists.push_back({field + "train", &adapters[i].train});
+    lists.push_back({field + "validation", &adapters[i].validation});
+  }
+  return lists;
+}
+
 std::string JointTensorName(const std::string& name, const std::string& adapter) {
   return name.substr(0, name.size() - kWeight.size()) + "." + adapter + std::string(kWeight);
 }

@@ -28,6 +28,9 @@ std::vector<TechniqueMetric> JointAdapterMetrics();
 /// of the batch and of the sequences of an evaluation, which is rounded up.
 std::vector<JobSpec> JointAdapterJobs(const JobSpec& job);
 
+/// Their own files.
+std::vector<DataList> JointAdapterData(JobSpec& job);
+
 /// The name of a tensor of adapter `adapter` where there are several: "<layer>.lora_A.<adapter>
 /// .weight", as peft has it in memory.
 std::string JointTensorName(const std::string& name, const std::string& adapter);

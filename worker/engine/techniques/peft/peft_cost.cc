@@ -311,6 +311,7 @@ class PeftCost : public TechniqueCost {
   std::vector<JobSpec> JointJobs(const JobSpec& job) const override {
     return JointAdapterJobs(job);
   }
+  std::vector<DataList> DataLists(JobSpec& job) const override { return JointAdapterData(job); }
   std::vector<TechniqueMetric> Metrics() const override { return JointAdapterMetrics(); }
 
   // Sensitivity and uncertainty of each number, in f32.
