@@ -37,13 +37,18 @@ std::string LoadError(const std::string& text) {
 TEST(JobFile, MakesPathsAbsoluteFromTheFilesFolder) {
   std::string path = WriteTemp("paths.yaml",
                                "name: a\ndata:\n  train: [text/a.txt, /abs/b.txt]\n"
-                               "  tokenizer: {path: ../tok}\n");
+                               "  tokenizer: {path: ../tok}\n"
+                               "model: {peft: {method: lora, adapters: [{name: b}, {name: c, "
+                               "train: [c.txt], validation: [text/d.txt]}]}}\n");
   Result<JobSpec> job = LoadJobFile(path);
   ASSERT_TRUE(job.ok()) << job.status().message();
   std::filesystem::path base = std::filesystem::absolute(testing::TempDir());
   EXPECT_EQ(job->data.train[0], (base / "text/a.txt").lexically_normal());
   EXPECT_EQ(job->data.train[1], "/abs/b.txt");
   EXPECT_EQ(job->data.tokenizer.path, (base / "../tok").lexically_normal());
+  const AdapterSpec& adapter = job->model.peft.adapters[1];
+  EXPECT_EQ(adapter.train[0], (base / "c.txt").lexically_normal());
+  EXPECT_EQ(adapter.validation[0], (base / "text/d.txt").lexically_normal());
 }
 
 TEST(JobFile, NamesFileLineAndNearestField) {
