@@ -87,8 +87,7 @@ Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
   WEFT_ASSIGN_OR_RETURN(const std::optional<size_t> part, PartNamed(jobs, adapter));
   if (part) {
     WEFT_ASSIGN_OR_RETURN(TrainedModel own, EmptyModel(jobs[*part].model, manifest.job.train));
-    WEFT_RETURN_IF_ERROR(trainer::LoadTrainedWeights(env, folder, manifest,
-                                                     own.model->parameters(),
+    WEFT_RETURN_IF_ERROR(trainer::LoadTrainedWeights(env, folder, manifest, own.model->parameters(),
                                                      trainer::NamesOfPart(manifest.job, *part)));
     return own;
   }

@@ -49,10 +49,9 @@ TEST(Metrics, TellWhatTechniquesMeasured) {
                                   {"another", 1}});
   metrics.ObserveTechniques("another", {{"gradient_noise_scale_sequences", 1}});
   const std::string text = metrics.Text();
-  for (const char* line :
-       {"weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
-        "weft_train_adapter_loss_nats{adapter=\"french\",run=\"r\"} 2.5",
-        "weft_train_adapter_loss_nats{adapter=\"c-3\",run=\"r\"} 3"}) {
+  for (const char* line : {"weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
+                           "weft_train_adapter_loss_nats{adapter=\"french\",run=\"r\"} 2.5",
+                           "weft_train_adapter_loss_nats{adapter=\"c-3\",run=\"r\"} 3"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

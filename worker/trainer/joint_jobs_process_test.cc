@@ -39,8 +39,7 @@ class JointJobsTest : public TrainerProcessTest {
     second.validation = {root_ + "/more.jsonl"};
     job.data.train = {parity + "chats/chats.jsonl"};
     job.data.format = "chat";
-    job.data.chat_template =
-        (*ParseJson(*ReadFile(env_, parity + "chats/loss.json")))["template"];
+    job.data.chat_template = (*ParseJson(*ReadFile(env_, parity + "chats/loss.json")))["template"];
     job.data.loss_on = "completions";
     job.data.batching = "pad_dynamic";
     job.data.validation_fraction = 0.2;

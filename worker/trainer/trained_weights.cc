@@ -96,8 +96,7 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
     WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
                                              {{masks.prefix + one.name + masks.suffix, view}},
                                              engine::ExtraTensors::kIgnore));
-    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
-                          engine::HostCopy::Of(stream, one.view));
+    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy, engine::HostCopy::Of(stream, one.view));
     const size_t element = DTypeSize(one.view.dtype);
     const auto* from = static_cast<const std::byte*>(copy.view().data);
     std::vector<std::byte> values(from, from + copy.view().Bytes());
@@ -135,13 +134,12 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const std::map<std::string, std::string>& names) {
   const Stream& stream = parameters.stream();
   const std::vector<NamedTensor> tensors = Named(parameters, names);
-  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, tensors,
-                                           engine::ExtraTensors::kIgnore, stream));
-  WEFT_RETURN_IF_ERROR(LoadAverages(env, folder, manifest,
-                                    ExportedAverages(manifest.job, manifest.updates), stream,
-                                    tensors));
-  WEFT_RETURN_IF_ERROR(ApplyMasks(env, folder, manifest,
-                                  ExportedMasks(manifest.job, manifest.step), stream, tensors));
+  WEFT_RETURN_IF_ERROR(
+      engine::LoadTensors(env, folder, manifest, tensors, engine::ExtraTensors::kIgnore, stream));
+  WEFT_RETURN_IF_ERROR(LoadAverages(
+      env, folder, manifest, ExportedAverages(manifest.job, manifest.updates), stream, tensors));
+  WEFT_RETURN_IF_ERROR(ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step),
+                                  stream, tensors));
   engine::Allocator allocator;
   engine::Context context;
   context.allocator = &allocator;

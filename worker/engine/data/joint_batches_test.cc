@@ -60,8 +60,7 @@ TEST(JointBatchesTest, EachPartIsWhatTheSourceGivesByItself) {
   ASSERT_TRUE(batch.ok()) << batch.status().message();
   EXPECT_EQ(batch->sequences, 4);
   EXPECT_EQ(batch->length, 3);
-  EXPECT_THAT(batch->tokens,
-              ElementsAre(112, 112, 0, 113, 113, 0, 212, 212, 212, 213, 213, 213));
+  EXPECT_THAT(batch->tokens, ElementsAre(112, 112, 0, 113, 113, 0, 212, 212, 212, 213, 213, 213));
   EXPECT_THAT(batch->targets, ElementsAre(kIgnored, 112, kIgnored, kIgnored, 113, kIgnored,
                                           kIgnored, 212, 212, kIgnored, 213, 213));
   EXPECT_THAT(batch->positions, ElementsAre(0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 1, 2));

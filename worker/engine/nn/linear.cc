@@ -226,7 +226,8 @@ int64_t Linear::ProductsOf(const OutputWeight& weight, const ParameterGradients*
       const Parameter& parameter = (*parameters_)[i];
       // An adapter that has no packed copy is a part of what the weight's products read.
       // Those of all parts of the rows together do as much as one does on all rows.
-      const bool own = (parameter.is_weight() || !parameter.read_directly) && parameter.row_part == 0;
+      const bool own =
+          (parameter.is_weight() || !parameter.read_directly) && parameter.row_part == 0;
       const bool counts = gradients == nullptr || gradients->trainable(i);
       if (parameter.shape.rank >= 2 && own && counts) products += parameter.shape.Elements();
     }

@@ -194,8 +194,8 @@ class Technique {
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
-  /// Whether BeforeUpdate multiplies gradients by what train.gradient_clip_norm asks for, and nobody
-  /// else does.
+  /// Whether BeforeUpdate multiplies gradients by what train.gradient_clip_norm asks for, and
+  /// nobody else does.
   virtual bool ClipsGradients() const { return false; }
 
   /// Whether the second moments of Adam stay as they are in the update of `step`.

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "worker/engine/tensor/context.h"
 #include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/tensor/context.h"
 #include "worker/engine/train/local_rounds.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/trainer_parts.h"

@@ -367,9 +367,9 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   SetTwoAdapters(two_of_llama);
   loha.peft.method = "loha";
   oft.peft.method = "oft";
-  for (ModelSpec model :
-       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, two, two_of_llama, loha, oft, houlsby,
-        pfeiffer, parallel, Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, two, two_of_llama,
+                          loha, oft, houlsby, pfeiffer, parallel, Mixtral(2, 64),
+                          Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +

@@ -9,10 +9,10 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_report.h"
-#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/trainer_parts.h"
 
 namespace weft::engine {
@@ -27,7 +27,8 @@ class StepPasses {
              SequencePasses* sequences, PartLosses* part_losses);
 
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and that
-  /// of the parts of batches of several jobs to `part_losses`; leaves the gradients of gradient_scale times the sum of the losses.
+  /// of the parts of batches of several jobs to `part_losses`; leaves the gradients of
+  /// gradient_scale times the sum of the losses.
   Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 

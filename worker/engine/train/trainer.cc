@@ -155,12 +155,11 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
   WEFT_RETURN_IF_ERROR(totals_.Measure(MeasuresGroups(), report.seconds));
-  WEFT_RETURN_IF_ERROR(
-      totals_.Decide({.targets = report.targets,
-                      .loss_scale = report.loss_scale,
-                      .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                      .clip_norm =
-                          techniques_.ClipsGradients() ? 0 : job_.train.gradient_clip_norm}));
+  WEFT_RETURN_IF_ERROR(totals_.Decide(
+      {.targets = report.targets,
+       .loss_scale = report.loss_scale,
+       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+       .clip_norm = techniques_.ClipsGradients() ? 0 : job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   const StepArgs update = {.learning_rate = report.learning_rate,
                            .update = counters_.updates + 1,
@@ -171,9 +170,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
                                               &StepNumbers::learning_rate),
               .gate = update.gate,
-       .loss_scale = report.loss_scale,
-       .targets = report.targets,
-       .part_targets = part_targets_}));
+              .loss_scale = report.loss_scale,
+              .targets = report.targets,
+              .part_targets = part_targets_}));
   if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
   if (ReplacesUpdate()) return OkStatus();

@@ -217,13 +217,12 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .steps = job.train.steps}));
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  WEFT_ASSIGN_OR_RETURN(trainer->loader_,
-                        BatchLoader::New(context, parts.train,
-                                         {.schedule = BatchSchedule(job.train),
-                                          .micro_batch = plan.micro_batch,
-                                          .rank = parts.rank,
-                                          .ranks = trainer->ranks_.data_ranks(),
-                                          .parts = JointParts(job)}));
+  WEFT_ASSIGN_OR_RETURN(trainer->loader_, BatchLoader::New(context, parts.train,
+                                                           {.schedule = BatchSchedule(job.train),
+                                                            .micro_batch = plan.micro_batch,
+                                                            .rank = parts.rank,
+                                                            .ranks = trainer->ranks_.data_ranks(),
+                                                            .parts = JointParts(job)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {

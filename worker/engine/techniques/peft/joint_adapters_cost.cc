@@ -80,27 +80,25 @@ Status CheckBatch(const JobSpec& job) {
   }
   const int64_t each = std::max<int64_t>(resources.ranks, 1) * adapters;
   if (job.train.global_batch % each == 0) return OkStatus();
-  return InvalidError("train.global_batch " + std::to_string(job.train.global_batch) +
-                      " has not as many sequences of each" + of +
-                      (resources.ranks > 1
-                           ? " on each of " + std::to_string(resources.ranks) + " ranks"
-                           : "") +
-                      "; hint: " + std::to_string((job.train.global_batch / each + 1) * each));
+  return InvalidError(
+      "train.global_batch " + std::to_string(job.train.global_batch) +
+      " has not as many sequences of each" + of +
+      (resources.ranks > 1 ? " on each of " + std::to_string(resources.ranks) + " ranks" : "") +
+      "; hint: " + std::to_string((job.train.global_batch / each + 1) * each));
 }
 
 }  // namespace
 
 std::vector<TechniqueMetric> JointAdapterMetrics() {
-  return {{kAdapterLossMetric,
-           "Mean cross-entropy of each of model.peft.adapters over its own targets, in nats per "
-           "token.",
-           kAdapterLabel},
-          {kAdapterGradientNormMetric,
-           "Norm of the gradient of each of model.peft.adapters, before its clipping.",
-           kAdapterLabel},
-          {kAdapterValidationLossMetric,
-           "Newest validation loss of each of model.peft.adapters, in nats per token.",
-           kAdapterLabel}};
+  return {
+      {kAdapterLossMetric,
+       "Mean cross-entropy of each of model.peft.adapters over its own targets, in nats per "
+       "token.",
+       kAdapterLabel},
+      {kAdapterGradientNormMetric,
+       "Norm of the gradient of each of model.peft.adapters, before its clipping.", kAdapterLabel},
+      {kAdapterValidationLossMetric,
+       "Newest validation loss of each of model.peft.adapters, in nats per token.", kAdapterLabel}};
 }
 
 std::vector<JobSpec> JointAdapterJobs(const JobSpec& job) {

@@ -138,8 +138,9 @@ int64_t ExpectThoseOfJobsOfTheirOwn(const JobSpec& job, const std::string& preci
       EXPECT_TRUE(index.ok()) << all[i].name;
       if (!index.ok()) continue;
       ++compared;
-      EXPECT_LT(Distance(ValuesOf(all.value(i)), ValuesOf(single.model->parameters().value(*index))),
-                200 * tolerance)
+      EXPECT_LT(
+          Distance(ValuesOf(all.value(i)), ValuesOf(single.model->parameters().value(*index))),
+          200 * tolerance)
           << all[i].name;
     }
     EXPECT_GT(compared, 0);
@@ -201,7 +202,10 @@ TEST(JointAdaptersTest, RanksFollowOne) {
          plan.zero_stage = 1;
          plan.zero_shard_ranks = 2;
        }},
-      {"recomputation", [](Plan& plan) { plan.block_memory_policy = {"recompute", "recompute"}; }},
+      {"recomputation",
+       [](Plan& plan) {
+         plan.block_memory_policy = {"recompute", "recompute"};
+       }},
   };
   for (const char* family : {"gpt2", "llama"}) {
     MeshCase c{Job(family), TinyPlan("fp32", kAdapters, 4)};
@@ -284,7 +288,8 @@ TEST(JointAdaptersTest, AStepWithoutTargetsOfAnAdapterTeachesItNothing) {
   const std::vector<std::vector<float>> after = ValuesOf(parameters);
   for (int64_t i = 0; i < parameters.size(); ++i) {
     // A has no gradient yet, B being zero.
-    const bool learns = parameters[i].adapter == AdapterSide::kOutput && parameters[i].row_part != 1;
+    const bool learns =
+        parameters[i].adapter == AdapterSide::kOutput && parameters[i].row_part != 1;
     const auto at = static_cast<size_t>(i);
     EXPECT_EQ(after[at] != before[at], learns) << parameters[i].name;
   }
@@ -318,7 +323,7 @@ TEST(JointAdaptersTest, ParametersAreThoseThatAreCounted) {
 }
 
 TEST(JointAdaptersTest, NamesWhatDoesNotFit) {
-  const auto refusal = [](void (*change)(JobSpec& job)) {
+  const auto refusal = [](void (*change)(JobSpec & job)) {
     return ErrorAfter([&](JobSpec& job) {
       job.train.global_batch = 12;
       job.model.peft.method = "lora";

@@ -43,17 +43,17 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
       const int64_t first = weight.first_adapter + first_tensor;
       const Parameter& tensor = (*layer.parameters)[first];
       const bool fixed = spec.method == "miss";
-      Adapter adapter{.column = column,
-                      .columns = weight.rows,
-                      .rank = fixed ? tensor.shape[1] : tensor.shape[0],
-                      .ranks_before = ranks_,
-                      .first_tensor = first_tensor,
-                      .row_part = part,
-                      .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
-                      .site = SiteHash(tensor.name.c_str()),
-                      .b = PackedParameter(layer.parameters, first + (fixed ? 0 : 1),
-                                           layer.compute),
-                      .diagonal = spec.method == "adalora" ? first + 2 : -1};
+      Adapter adapter{
+          .column = column,
+          .columns = weight.rows,
+          .rank = fixed ? tensor.shape[1] : tensor.shape[0],
+          .ranks_before = ranks_,
+          .first_tensor = first_tensor,
+          .row_part = part,
+          .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
+          .site = SiteHash(tensor.name.c_str()),
+          .b = PackedParameter(layer.parameters, first + (fixed ? 0 : 1), layer.compute),
+          .diagonal = spec.method == "adalora" ? first + 2 : -1};
       if (fixed) {
         adapter.ones = ones(adapter.rank, in_features_);
       } else {
@@ -157,12 +157,11 @@ Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
     }
     WEFT_ASSIGN_OR_RETURN(const Tensor middle, FirstProduct(context, adapter, left));
     WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
-    WEFT_RETURN_IF_ERROR(
-        kernels::LinearForward(context.stream, {.x = middle,
-                                                .weight = adapter.b.packed(),
-                                                .y = RowsOf(adapter, y).Columns(adapter.column,
-                                                                                adapter.columns),
-                                                .accumulate = true}));
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(
+        context.stream, {.x = middle,
+                         .weight = adapter.b.packed(),
+                         .y = RowsOf(adapter, y).Columns(adapter.column, adapter.columns),
+                         .accumulate = true}));
   }
   if (!active.value) return OkStatus();
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
@@ -216,8 +215,7 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
         context.stream,
         {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = dropout_ == 0}));
     if (dropout_ == 0) continue;
-    WEFT_RETURN_IF_ERROR(
-        Drop(context, adapter, own, own, dy.first_row + FirstRow(adapter, rows)));
+    WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row + FirstRow(adapter, rows)));
     WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {all, own, all}));
   }
   if (!before) return OkStatus();
@@ -256,11 +254,11 @@ Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, c
   }
   if (!db) return OkStatus();
   WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
-  return kernels::LinearBackwardWeight(context.stream, {.x = middle,
-                                                        .dy = RowsOf(adapter, dy.dy)
-                                                                  .Columns(to.column, to.columns),
-                                                        .dweight = db,
-                                                        .accumulate = to.accumulate});
+  return kernels::LinearBackwardWeight(context.stream,
+                                       {.x = middle,
+                                        .dy = RowsOf(adapter, dy.dy).Columns(to.column, to.columns),
+                                        .dweight = db,
+                                        .accumulate = to.accumulate});
 }
 
 Status LoraProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,

@@ -152,7 +152,7 @@ class Peft : public Technique {
   PeftProductsFactory factory_;
   std::optional<AdaLora> ranks_;        ///< That move between layers.
   std::optional<JointAdapters> joint_;  ///< Where there are several.
-  std::vector<int64_t> drawn_;    ///< Weights of bottlenecks.
+  std::vector<int64_t> drawn_;          ///< Weights of bottlenecks.
   VirtualTokenSites virtual_tokens_;
 };
 

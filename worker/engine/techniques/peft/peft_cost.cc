@@ -29,6 +29,7 @@ const TechniqueCost& PruningTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StochasticDepthTechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
 
 namespace {
 
@@ -150,6 +151,7 @@ std::vector<Refusal> Rows() {
       {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
        "sequences of a batch are left out, and an adapter has its part of all",
        "model.stochastic_depth.mode batch"},
+      {&kJointAdapters, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kJointAdapters, &GradientNoiseScaleTechniqueCost().feature(),
        "each adapter has a gradient of its own", kOneOfTwo},
   };
