@@ -37,13 +37,18 @@ std::string LoadError(const std::string& text) {
 TEST(JobFile, MakesPathsAbsoluteFromTheFilesFolder) {
   std::string path = WriteTemp("paths.yaml",
                                "name: a\ndata:\n  train: [text/a.txt, /abs/b.txt]\n"
-                               "  tokenizer: {path: ../tok}\n");
+                               "  tokenizer: {path: ../tok}\n"
+                               "model: {peft: {method: lora, adapters: [{name: b}, {name: c, "
+                               "train: [c.txt], validation: [text/d.txt]}]}}\n");
   Result<JobSpec> job = LoadJobFile(path);
   ASSERT_TRUE(job.ok()) << job.status().message();
   std::filesystem::path base = std::filesystem::absolute(testing::TempDir());
   EXPECT_EQ(job->data.train[0], (base / "text/a.txt").lexically_normal());
   EXPECT_EQ(job->data.train[1], "/abs/b.txt");
   EXPECT_EQ(job->data.tokenizer.path, (base / "../tok").lexically_normal());
+  const AdapterSpec& adapter = job->model.peft.adapters[1];
+  EXPECT_EQ(adapter.train[0], (base / "c.txt").lexically_normal());
+  EXPECT_EQ(adapter.validation[0], (base / "text/d.txt").lexically_normal());
 }
 
 TEST(JobFile, NamesFileLineAndNearestField) {
@@ -193,6 +198,22 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_GE(lines, 20);
   EXPECT_LE(lines, 25);
+}
+
+TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false);
+  v1::Job job = JobAt(10, v1::RUNNING);
+  auto& metrics = *job.mutable_progress()->mutable_technique_metrics();
+  metrics["adapter_loss_nats/law"] = 2.245;
+  metrics["adapter_loss_nats/french"] = 2.31;
+  metrics["adapter_eval_loss_nats/law"] = 3;
+  metrics["density_ratio"] = 0.5;
+  view.Update(job);
+  EXPECT_NE(out.str().find("\n  adapter_eval_loss_nats: law 3.0000\n"
+                           "  adapter_loss_nats: french 2.3100, law 2.2450\n"),
+            std::string::npos)
+      << out.str();
 }
 
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "cli/exit_code.h"
@@ -30,6 +31,22 @@ std::vector<std::string> LossParts(const v1::Progress& progress) {
     parts.push_back(std::move(validation));
   }
   return parts;
+}
+
+/// "adapter_loss_nats: french 2.3100, law 2.2450" of each number that techniques measure of several
+/// parts of the training.
+std::vector<std::string> PartLines(const v1::Progress& progress) {
+  const auto& metrics = progress.technique_metrics();
+  std::map<std::string, std::string> lines;
+  for (const auto& [name, value] : std::map<std::string, double>(metrics.begin(), metrics.end())) {
+    const size_t end = name.find('/');
+    if (end == std::string::npos) continue;
+    std::string& line = lines[name.substr(0, end)];
+    line += (line.empty() ? " " : ", ") + name.substr(end + 1) + " " + FixedText(value, 4);
+  }
+  std::vector<std::string> list;
+  for (const auto& [metric, parts] : lines) list.push_back(metric + ":" + parts);
+  return list;
 }
 
 std::string RateText(const v1::Progress& progress) {
@@ -206,6 +223,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     out_ << kGap << RateText(p);
     if (p.eta_seconds() > 0) out_ << "  " << HumanDuration(p.eta_seconds()) << " left";
     out_ << '\n';
+    for (const std::string& line : PartLines(p)) out_ << kGap << line << '\n';
     next_step_ =
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;

@@ -10,6 +10,7 @@
 #include "common/env.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 
@@ -55,8 +56,9 @@ Status ResolveField(const std::filesystem::path& base, const std::string& field,
 }
 
 Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& document) {
-  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.train", job.data.train, document));
-  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.validation", job.data.validation, document));
+  for (const DataList& data : DataLists(job)) {
+    WEFT_RETURN_IF_ERROR(ExpandList(base, data.field, *data.paths, document));
+  }
   WEFT_RETURN_IF_ERROR(ResolveField(base, "data.tokenizer.path", job.data.tokenizer.path));
   if (std::string& given = job.data.chat_template; given.find('{') == std::string::npos) {
     WEFT_RETURN_IF_ERROR(ResolveField(base, "data.chat_template", given));

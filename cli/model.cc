@@ -24,6 +24,7 @@ namespace {
 struct ExportOptions {
   std::string source;
   int64_t step = -1;
+  std::string adapter;
   std::string format = "hf";
   std::string output;
   std::string dtype = "float32";
@@ -96,7 +97,7 @@ ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
 }
 
 ExitCode Export(const Session& session, const ExportOptions& options) {
-  auto trained = LoadTrainedModel(session, options.source, options.step);
+  auto trained = LoadTrainedModel(session, options.source, options.step, options.adapter);
   if (!trained.ok()) return Fail(session, trained.status());
   if (options.format == "peft") return ExportOfAdapter(session, options, *trained);
   weft::ExportOptions extras;
@@ -119,6 +120,7 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
 struct PromptOptions {
   std::string source;
   int64_t step = -1;
+  std::string adapter;
   std::string prompt;
   bool chat = false;   ///< The prompt is what a user says, and an answer is generated.
   std::string system;  ///< What comes before it in a chat; "": nothing.
@@ -189,7 +191,7 @@ std::string TakeWholeCharacters(std::string& pending, bool last) {
 
 ExitCode Generate(const Session& session, const PromptOptions& options) {
   kernels::cpu::BoundSpinning();
-  auto trained = LoadTrainedModel(session, options.source, options.step);
+  auto trained = LoadTrainedModel(session, options.source, options.step, options.adapter);
   if (!trained.ok()) return Fail(session, trained.status());
   if (const ModelSpec& spec = trained->model->spec(); HeadOf(spec) != "causal_lm") {
     return Fail(session,
@@ -236,6 +238,7 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
 }
 
 constexpr char kSourceHelp[] = "Job, run folder, checkpoint folder or Hugging Face folder";
+constexpr char kAdapterHelp[] = "Of several that were trained together, the one of this name";
 
 }  // namespace
 
@@ -245,6 +248,7 @@ void AddModelCommands(CLI::App& app, Session& session) {
                                  [&session, exporting] { return Export(session, *exporting); });
   command->add_option("source", exporting->source, kSourceHelp)->required();
   command->add_option("--step", exporting->step, "Its checkpoint of this step (default: newest)");
+  command->add_option("--adapter", exporting->adapter, kAdapterHelp);
   command
       ->add_option("--format", exporting->format,
                    "hf: a folder that transformers loads; compressed-tensors: the same with 2:4 "
@@ -264,6 +268,7 @@ void AddModelCommands(CLI::App& app, Session& session) {
                        [&session, prompting] { return Generate(session, *prompting); });
   command->add_option("source", prompting->source, kSourceHelp)->required();
   command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
+  command->add_option("--adapter", prompting->adapter, kAdapterHelp);
   command->add_option("--prompt", prompting->prompt,
                       "Text to continue, or with --chat what the user says");
   CLI::Option* chat = command->add_flag(

@@ -63,9 +63,34 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   return trained;
 }
 
+/// Which of the jobs that a training trains together is called `name`; none where it is one job.
+Result<std::optional<size_t>> PartNamed(const std::vector<JobSpec>& jobs, const std::string& name) {
+  std::string known;
+  for (size_t part = 0; part < jobs.size(); ++part) {
+    if (jobs[part].name == name) return std::optional(part);
+    known += (part > 0 ? ", " : "") + jobs[part].name;
+  }
+  if (jobs.empty() && name.empty()) return std::optional<size_t>();
+  if (jobs.empty()) {
+    return InvalidError("the training does not have several adapters; hint: leave --adapter out");
+  }
+  return InvalidError((name.empty() ? std::string("the training has several adapters")
+                                    : "the training has no adapter '" + name + "'") +
+                      "; hint: --adapter with one of " + known);
+}
+
 /// The model that a training has come to, which may be smaller than the one that was trained.
 Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
-                             const engine::CheckpointManifest& manifest) {
+                             const engine::CheckpointManifest& manifest,
+                             const std::string& adapter) {
+  const std::vector<JobSpec> jobs = JointJobs(manifest.job);
+  WEFT_ASSIGN_OR_RETURN(const std::optional<size_t> part, PartNamed(jobs, adapter));
+  if (part) {
+    WEFT_ASSIGN_OR_RETURN(TrainedModel own, EmptyModel(jobs[*part].model, manifest.job.train));
+    WEFT_RETURN_IF_ERROR(trainer::LoadTrainedWeights(env, folder, manifest, own.model->parameters(),
+                                                     trainer::NamesOfPart(manifest.job, *part)));
+    return own;
+  }
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model, manifest.job.train));
   WEFT_RETURN_IF_ERROR(
       trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
@@ -77,10 +102,10 @@ Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
   return smaller;
 }
 
-Result<TrainedModel> FromCheckpoint(const std::string& folder) {
+Result<TrainedModel> FromCheckpoint(const std::string& folder, const std::string& adapter) {
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
-  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest, adapter));
   // <run>/checkpoints/<step>: tokenizer and names of classes stand in the run folder.
   const std::string run_dir = DirName(DirName(folder));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));
@@ -100,12 +125,15 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder) {
 
 }  // namespace
 
-Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what,
-                                      int64_t step) {
+Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what, int64_t step,
+                                      const std::string& adapter) {
   auto load = [&]() -> Result<TrainedModel> {
-    if (Env::Posix().FileExists(JoinPath(what, "config.json"))) return FromHuggingFace(what);
+    if (Env::Posix().FileExists(JoinPath(what, "config.json"))) {
+      if (adapter.empty()) return FromHuggingFace(what);
+      return InvalidError(what + " is one model; hint: leave --adapter out");
+    }
     WEFT_ASSIGN_OR_RETURN(std::string folder, FindCheckpoint(session, what, step));
-    return FromCheckpoint(folder);
+    return FromCheckpoint(folder, adapter);
   };
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, load());
   WEFT_RETURN_IF_ERROR(trained.model->Pack(*trained.context));

@@ -31,8 +31,10 @@ struct TrainedModel {
 };
 
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator
-/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first.
-Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what,
-                                      int64_t step);
+/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first. Where
+/// a training has several adapters, the network with that called `adapter`, which is "" for all
+/// others.
+Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what, int64_t step,
+                                      const std::string& adapter);
 
 }  // namespace weft::cli

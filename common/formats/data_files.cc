@@ -5,6 +5,7 @@
 #include "common/formats/chat_template.h"
 #include "common/formats/documents.h"
 #include "common/formats/token_file.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/model_family.h"
 
@@ -157,12 +158,13 @@ Status CheckFormatServes(const std::string& format, const std::string& family) {
 }
 
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits) {
-  for (const auto& [field, paths] : {std::pair{"data.train", &job.data.train},
-                                     std::pair{"data.validation", &job.data.validation}}) {
+  JobSpec named = job;
+  const std::vector<DataList> lists = DataLists(named);
+  for (const auto& [field, paths] : lists) {
     for (size_t i = 0; i < paths->size(); ++i) {
       const std::string& path = (*paths)[i];
       if (env.FileExists(path)) continue;
-      const std::string place = std::string(field) + "[" + std::to_string(i) + "]";
+      const std::string place = field + "[" + std::to_string(i) + "]";
       if (IsUnexpanded(path)) {
         return InvalidError(place + ": there is no file " + path +
                             "; ~, $NAME and patterns are expanded by the command line alone. "
@@ -181,8 +183,8 @@ Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limit
     WEFT_RETURN_IF_ERROR(CheckFormatServes(*format, job.model.family));
   }
   DataChecker checker(env, job, *std::move(format), limits);
-  WEFT_RETURN_IF_ERROR(checker.Check(job.data.train, "data.train"));
-  return checker.Check(job.data.validation, "data.validation");
+  for (const auto& [field, paths] : lists) WEFT_RETURN_IF_ERROR(checker.Check(*paths, field));
+  return OkStatus();
 }
 
 }  // namespace weft

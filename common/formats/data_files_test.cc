@@ -97,6 +97,10 @@ TEST_F(DataFiles, MissingFilesAreMistakesOfTheJob) {
   const JobSpec job = Job(folder_ + "/none.txt");
   EXPECT_THAT(Refusal(job), HasSubstr("data.train[0]: there is no file " + folder_));
   EXPECT_EQ(Refusal(job, {.missing_is_error = false}), "");
+  JobSpec other = Job(Write("there.txt", "one"));
+  other.model.peft.adapters.resize(2);
+  other.model.peft.adapters[1].train = {folder_ + "/none.txt"};
+  EXPECT_THAT(Refusal(other), HasSubstr("model.peft.adapters[1].train[0]: there is no file"));
   for (const char* name : {"~/a.txt", "$DATA/a.txt", "/data/*.txt"}) {
     EXPECT_THAT(Refusal(Job(name), {.missing_is_error = false}),
                 HasSubstr("expanded by the command line"));

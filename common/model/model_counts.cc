@@ -131,6 +131,8 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       before = &parameter;
       trains_layer = trains_layer || !parameter.frozen;
       if (!which(parameter.role) || parameter.of_virtual_tokens) continue;
+      // Together those of all parts of the rows do as much as the first on all rows.
+      if (parameter.row_part > 0) continue;
       if (parameter.merged) {
         // Its gradient follows from that of its weight, which is computed for all of an adapter.
         if (parameter.frozen || parameter.adapter_of == differentiated) continue;

@@ -154,7 +154,8 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
                                  : std::clamp<int64_t>(end - parameter.expert, 0, group.experts));
     };
     int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
-    if (parameter.of_virtual_tokens) times = 0;
+    // Together those of all parts of the rows do as much as the first on all rows.
+    if (parameter.of_virtual_tokens || parameter.row_part > 0) times = 0;
     const int64_t read = parameter.merged ? 0 : parameter.Elements();
     const int64_t met = times * members(spec.experts_per_token) * read;
     ParameterUses& uses = classifies || IsHead(parameter.role) ? head : body;

@@ -72,6 +72,10 @@ struct ParameterAttributes {
   /// Its role is that of its weight; of a graft that of a product of its sub-layer, or of the
   /// positions.
   AdapterSide adapter = AdapterSide::kNone;
+  /// Of an adapter: the batch has `row_parts` equal parts of successive rows, and its layer
+  /// multiplies those of part `row_part` alone by it (TechniqueCost::JointJobs).
+  int64_t row_part = 0;
+  int64_t row_parts = 1;
   /// i32 words in memory, of a frozen weight that is quantised (TechniqueCost::QuantizedWordsOf);
   /// 0: numbers.
   int64_t quantized_words = 0;

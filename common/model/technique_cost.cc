@@ -225,6 +225,28 @@ int64_t LeastMicroBatches(const JobSpec& job) {
   return least;
 }
 
+std::vector<JobSpec> JointJobs(const JobSpec& job) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::vector<JobSpec> jobs = technique->JointJobs(job);
+    if (!jobs.empty()) return jobs;
+  }
+  return {};
+}
+
+std::vector<DataList> DataLists(JobSpec& job) {
+  std::vector<DataList> lists = {{"data.train", &job.data.train},
+                                 {"data.validation", &job.data.validation}};
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::vector<DataList> more = technique->DataLists(job);
+    lists.insert(lists.end(), more.begin(), more.end());
+  }
+  return lists;
+}
+
+int64_t JointParts(const JobSpec& job) {
+  return std::max<int64_t>(std::ssize(JointJobs(job)), 1);
+}
+
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates) {
   if (job.optimizer.name == "schedule_free_adamw" && updates > 0) {
     return {{job.optimizer.name + "/", "/average"}};

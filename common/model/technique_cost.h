@@ -40,6 +40,9 @@ struct StepWork {
 struct TechniqueMetric {
   std::string_view name;  ///< With its unit, as in "flip_rate_ratio".
   std::string_view help;  ///< One sentence.
+  /// The label that tells several of them apart; none: there is one. Its value follows the name
+  /// where they are reported, as in "adapter_loss_nats/french".
+  std::string_view label = {};
 };
 
 /// The tensors of a checkpoint that hold something of every trained parameter: prefix, the name of
@@ -64,6 +67,12 @@ struct VirtualTokenCounts {
   int64_t in_attention = 0;  ///< or in their keys and values alone.
 
   int64_t Total() const { return in_blocks + in_attention; }
+};
+
+/// Files of data that a field of a job names.
+struct DataList {
+  std::string field;  ///< "data.train"
+  std::vector<std::string>* paths = nullptr;
 };
 
 /// How a checkpoint says which elements of a matrix count.
@@ -223,6 +232,14 @@ class TechniqueCost {
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
+  /// The jobs that this one trains together: each micro-batch has equally many sequences of each,
+  /// part after part in this order, and each trains the parameters of its own part of the rows
+  /// (ParameterAttributes::row_part) as it would by itself. None: it is one job.
+  virtual std::vector<JobSpec> JointJobs(const JobSpec&) const { return {}; }
+
+  /// Data that its fields name, besides those of `data`.
+  virtual std::vector<DataList> DataLists(JobSpec&) const { return {}; }
+
   /// Micro-batches that a whole batch must have, those of all ranks together.
   virtual int64_t LeastMicroBatches(const JobSpec&) const { return 1; }
 
@@ -262,6 +279,11 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 int64_t ScoringPasses(const TrainSpec& train);
 int64_t LeastMicroBatches(const JobSpec& job);
+std::vector<JobSpec> JointJobs(const JobSpec& job);
+/// All data that a job names, with data.train and data.validation first.
+std::vector<DataList> DataLists(JobSpec& job);
+/// How many parts a micro-batch has: 1 where it is one job.
+int64_t JointParts(const JobSpec& job);
 /// With the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 

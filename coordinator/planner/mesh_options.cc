@@ -94,10 +94,12 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
   if (resources.ranks > 0) return {resources.ranks};
   const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
   const int64_t replica = ReplicaRanks(resources);
+  const int64_t parts = JointParts(mesh);
   std::vector<int64_t> choices;
   for (const int64_t data : data_ranks_) {
     if (data * replica > slots) break;
-    if (Divides(resources, data)) choices.push_back(data * replica);
+    const bool whole = mesh.train.global_batch % (data * parts) == 0;
+    if (whole && Divides(resources, data)) choices.push_back(data * replica);
   }
   return choices;
 }
@@ -111,6 +113,9 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
     return {asked};
   }
   std::vector<int64_t> choices = Divisors(sequences);
+  // Those that have as many sequences of each job, of several that are trained together.
+  std::erase_if(choices, [parts = JointParts(job)](int64_t choice) { return choice % parts != 0; });
+  if (choices.empty()) return {};
   const int64_t largest = job.train.global_batch / LeastMicroBatches(job);
   while (choices.size() > 1 && choices.back() > largest) choices.pop_back();
   // Past a million tokens a pass nothing gets faster, and the arithmetic of

@@ -38,6 +38,22 @@ void CheckFits(const JobSpec& job, const ClusterProfile& cluster, const Plan& pl
   EXPECT_EQ(plan.prediction.step_seconds, StepSeconds(plan.prediction.time));
 }
 
+TEST(PlanJob, MicroBatchesHaveAsManySequencesOfEachAdapter) {
+  JobSpec job = SmallJob();
+  job.model.peft.method = "lora";
+  job.model.peft.adapters.resize(3);
+  for (size_t k = 0; k < 3; ++k) job.model.peft.adapters[k].name = std::string(1, "abc"[k]);
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  const Result<PlanReport> report = PlanJob(job, Cluster(3, 6, 8 * kGiB));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  int64_t several = 0;
+  for (const PlanCandidate& candidate : report->candidates) {
+    EXPECT_EQ(candidate.plan.micro_batch % 3, 0);
+    if (candidate.plan.mesh.data > 1) ++several;
+  }
+  EXPECT_GT(several, 0) << "of two, four or eight ranks each has a multiple of three";
+}
+
 TEST(PlanJob, EveryCandidateThatFitsKeepsAllLimits) {
   for (int workers : {1, 3}) {
     for (int64_t cores : {1, 2, 6}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/json.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
 
 namespace weft::coordinator {
@@ -22,8 +23,7 @@ constexpr size_t kMostOverruns = 4096;
 std::string ShapeOf(const JobSpec& spec) {
   JobSpec shape = spec;
   shape.name.clear();
-  shape.data.train.clear();
-  shape.data.validation.clear();
+  for (const DataList& data : DataLists(shape)) data.paths->clear();
   return ToJson(shape).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

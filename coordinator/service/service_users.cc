@@ -6,6 +6,7 @@
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
@@ -44,8 +45,10 @@ std::string FirstDifference(const Json& before, const Json& now, const std::stri
 Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots) {
   if (roots.empty()) return OkStatus();
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const auto& path : spec.data.train) paths.emplace_back("data.train", path);
-  for (const auto& path : spec.data.validation) paths.emplace_back("data.validation", path);
+  JobSpec named = spec;
+  for (const DataList& data : DataLists(named)) {
+    for (const auto& path : *data.paths) paths.emplace_back(data.field, path);
+  }
   paths.emplace_back("data.tokenizer.path", spec.data.tokenizer.path);
   paths.emplace_back("model.import_path", spec.model.import_path);
   for (const auto& [field, path] : paths) {

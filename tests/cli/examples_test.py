@@ -56,6 +56,36 @@ class Examples(unittest.TestCase):
             said = json.loads(self.weft("export", run, "--output", hf, "-o", "json"))
             self.assertEqual(said["parameters"], self.numbers_in(hf))
 
+    def test_each_of_several_adapters_is_written_by_itself(self):
+        job = self.folder / "examples/many_adapters.yaml"
+        job.write_text(re.sub(r"\bsteps: \d+", "steps: 4", job.read_text()).replace(
+            "warmup_steps: 20", "warmup_steps: 0"))
+        run = self.folder / "several"
+        said = subprocess.run([WEFT, "train", job, "--run-dir", run], capture_output=True, text=True,
+                              timeout=120, env={**os.environ, "WEFT_HOME": str(self.folder / "home")})
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        weights = {}
+        for name in ("quick", "slow"):
+            self.assertRegex(said.stdout + said.stderr, f"adapter_loss_nats:.*{name} [0-9.]+")
+            folder = self.folder / f"peft_{name}"
+            self.weft("export", run, "--adapter", name, "--format", "peft", "--output", folder)
+            content = (folder / "adapter_model.safetensors").read_bytes()
+            end = 8 + int.from_bytes(content[:8], "little")
+            tensors = json.loads(content[8:end])
+            # As a training of one adapter has them, whatever this one is called.
+            self.assertEqual({tensor.split(".lora_")[1] for tensor in tensors if tensor != "__metadata__"},
+                             {"A.weight", "B.weight"})
+            self.assertEqual(len(tensors.keys() - {"__metadata__"}), 4 * 4 * 2)
+            weights[name] = content[end:]
+            self.weft("export", run, "--adapter", name, "--output", self.folder / f"hf_{name}")
+            self.weft("generate", self.folder / f"hf_{name}", "--prompt", "The", "--tokens", 2)
+        self.assertNotEqual(weights["quick"], weights["slow"])
+        for command in (["export", run, "--output", self.folder / "none"],
+                        ["generate", run, "--prompt", "The", "--adapter", "fast"]):
+            refused = subprocess.run([WEFT, *map(str, command)], capture_output=True, text=True)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn("--adapter with one of quick, slow", refused.stderr)
+
     def check_chat(self, run):
         """It answers, and its export says how."""
         answer = json.loads(self.weft("generate", run, "--chat", "--system", "Be brief.", "--prompt",
@@ -118,7 +148,8 @@ class Examples(unittest.TestCase):
                 if "format: chat" in text:
                     self.check_chat(run)
                 if re.search(r"family: (gpt2|llama)", text):
-                    self.weft("generate", run, "--prompt", "The", "--tokens", 4)
+                    several = ["--adapter", "quick"] if "adapters: [" in text else []
+                    self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)
                 else:
                     self.weft("export", run, "--output", self.folder / "hf")
 

@@ -40,7 +40,7 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  std::string peft = {};            ///< Method on all linear layers, or dora.
+  std::string peft = {};            ///< Method on all linear layers, or dora, or two adapters.
   std::string quantized = "none";   ///< Type of the frozen weights of blocks.
 
   int64_t replicas() const { return data * expert; }
@@ -137,6 +137,8 @@ std::vector<Way> Ways() {
       {.name = "loraOfSequence", .tensor = 2, .sequence = true, .family = "llama", .peft = "lora"},
       {.name = "doraAndBiases", .data = 2, .peft = "dora"},
       {.name = "adalora", .data = 2, .peft = "adalora"},
+      {.name = "twoAdaptersAndZero1", .data = 2, .zero_stage = 1, .peft = "adapters"},
+      {.name = "twoAdaptersOfLlama", .data = 2, .family = "llama", .peft = "adapters"},
       {.name = "ia3", .data = 2, .family = "llama", .peft = "ia3"},
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
@@ -182,8 +184,15 @@ JobSpec JobOfWay(const Way& way) {
   }
   if (!way.peft.empty()) {
     PeftSpec& peft = job.model.peft;
-    peft.method = way.peft == "dora" ? "lora" : way.peft;
+    const bool joint = way.peft == "adapters";
+    peft.method = way.peft == "dora" || joint ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
+    if (joint) {
+      peft.adapters.resize(2);
+      peft.adapters[0].name = "one";
+      peft.adapters[1].name = "two";
+      resources.micro_batch = 2;
+    }
     const bool targets = way.peft != "ia3" && way.peft != "houlsby" && way.peft != "pfeiffer" &&
                          way.peft != "parallel";
     if (targets) peft.target_modules = {"all-linear"};
@@ -215,9 +224,10 @@ class Accounting : public ::testing::TestWithParam<Way> {
     ASSERT_TRUE(training.ok()) << training.status().message();
     training_ = *training;
     // As many tokens in a pass of one replica, and as many passes.
-    const int64_t passes = job_.train.global_batch / GetParam().replicas();
+    const int64_t micro_batch = job_.resources.micro_batch;
+    const int64_t passes = job_.train.global_batch / GetParam().replicas() / micro_batch;
     passes_ = static_cast<double>(passes);
-    tokens_ = SequenceLength(job_) / GetParam().context;
+    tokens_ = micro_batch * SequenceLength(job_) / GetParam().context;
     stream_ = static_cast<double>(tokens_ * job_.model.width) * sizeof(float);
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }

@@ -214,6 +214,20 @@ Choice Qlora(const std::string& type) {
           }};
 }
 
+/// Two adapters, each of its half of the sequences and with a rate of its own.
+Choice JointAdapters() {
+  return {"two adapters", Effect::kOwnTraining, [](JobSpec& job) {
+            PeftSpec& peft = job.model.peft;
+            peft.method = "lora";
+            peft.rank = 4;
+            peft.target_modules = {"all-linear"};
+            peft.adapters.resize(2);
+            peft.adapters[0].name = "one";
+            peft.adapters[1].name = "two";
+            peft.adapters[1].learning_rate = job.optimizer.learning_rate / 2;
+          }};
+}
+
 Choice OtherPeft(const std::string& method) {
   return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
@@ -372,6 +386,7 @@ std::vector<Axis> MakeAxes() {
        Dora(),
        Qlora("nf4"),
        Qlora("fp4"),
+       JointAdapters(),
        OtherPeft("adalora"),
        OtherPeft("loha"),
        OtherPeft("lokr"),

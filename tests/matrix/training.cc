@@ -6,12 +6,15 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/env.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
 #include "worker/engine/comm/hash_store.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/trainer/run_attempt.h"
 
@@ -58,18 +61,29 @@ class Listener : public trainer::Reporter {
   trainer::ProgressMessage last_;
 };
 
+std::unique_ptr<engine::BatchSource> MadeUpSource(const JobSpec& job) {
+  constexpr int64_t kPairs = 10;
+  if (job.data.format == kPreferenceFormat) {
+    return std::make_unique<engine::RandomPairs>(job.model.vocab_size, SequenceLength(job), kPairs,
+                                                 job.train.global_batch);
+  }
+  const std::vector<JobSpec> joint = JointJobs(job);
+  if (joint.empty()) {
+    return std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job));
+  }
+  std::vector<std::unique_ptr<engine::BatchSource>> sources;
+  for (size_t part = 0; part < joint.size(); ++part) {
+    sources.push_back(std::make_unique<engine::RandomTokens>(job.model.vocab_size,
+                                                             SequenceLength(job), 7 + part));
+  }
+  return std::make_unique<engine::JointBatches>(std::move(sources),
+                                                engine::JointBatches::AtEnd::kNone);
+}
+
 trainer::TrainingData MadeUpData(const AttemptSpec& spec) {
   const JobSpec& job = spec.job;
   trainer::TrainingData data;
-  constexpr int64_t kPairs = 10;
-  std::unique_ptr<engine::BatchSource> source;
-  if (job.data.format == kPreferenceFormat) {
-    source = std::make_unique<engine::RandomPairs>(job.model.vocab_size, SequenceLength(job),
-                                                   kPairs, job.train.global_batch);
-  } else {
-    source = std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job));
-  }
-  data.train = trainer::OwnChunks(std::move(source), spec);
+  data.train = trainer::OwnChunks(MadeUpSource(job), spec);
   data.vocab_size = job.model.vocab_size;
   data.fingerprint = "made up";
   return data;

@@ -288,12 +288,14 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveNumerics(job_id(), progress);
+  metrics_.ObserveTechniques(job_id(), progress.technique_metrics);
   if (!std::exchange(training_, true)) listener_.OnReport(NewReport(v1::ATTEMPT_TRAINING));
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
   progress_.Take(evaluation);
   metrics_.SetProgress(job_id(), progress_.message());
+  metrics_.ObserveTechniques(job_id(), evaluation.technique_metrics);
 }
 
 void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {

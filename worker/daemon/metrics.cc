@@ -45,12 +45,15 @@ struct Metrics::Families {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
   }
 
-  std::map<std::string, Family<Gauge>*> NewTechniqueGauges() {
-    std::map<std::string, Family<Gauge>*> gauges;
+  /// With the name of their label, where they have one.
+  using TechniqueGauges = std::map<std::string, std::pair<Family<Gauge>*, std::string>>;
+  TechniqueGauges NewTechniqueGauges() {
+    TechniqueGauges gauges;
     for (const TechniqueCost* technique : TechniqueCosts()) {
       for (const TechniqueMetric& metric : technique->Metrics()) {
         const std::string name(metric.name);
-        gauges[name] = &NewGauge("weft_train_" + name, std::string(metric.help));
+        gauges[name] = {&NewGauge("weft_train_" + name, std::string(metric.help)),
+                        std::string(metric.label)};
       }
     }
     return gauges;
@@ -134,7 +137,7 @@ struct Metrics::Families {
                                               "Time that a rank waited for other tiers.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
                                     "Share of the last step's tokens that only fill up rows.");
-  std::map<std::string, Family<Gauge>*> techniques = NewTechniqueGauges();
+  TechniqueGauges techniques = NewTechniqueGauges();
   Family<Gauge>& loss_scale =
       NewGauge("weft_train_loss_scale", "Factor on the loss of an fp16 run; 1 otherwise.");
   Family<Counter>& skipped = NewCounter("weft_train_skipped_steps_total", "Updates dropped.");
@@ -385,17 +388,27 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
   run->Get(f.padding, {}).Set(step.padding_ratio);
-  for (const auto& [metric, value] : step.technique_metrics) {
-    if (const auto found = f.techniques.find(metric); found != f.techniques.end()) {
-      run->Get(*found->second, {}).Set(value);
-    }
-  }
   if (step.skipped) {
     run->Get(f.skipped, step.spike ? kSpike : step.overflow ? kOverflow : kNonFinite).Increment();
   }
   if (step.rolled_back) run->Get(f.rollbacks, {}).Increment();
   if (!step.loss) run->Get(f.non_finite, kInLoss).Increment();
   if (step.non_finite_gradients > 0) run->Get(f.non_finite, kInGradient).Increment();
+}
+
+void Metrics::ObserveTechniques(const std::string& name,
+                                const std::map<std::string, double>& metrics) {
+  Run* run = Find(name);
+  if (run == nullptr || !run->has_rank_zero) return;
+  for (const auto& [metric, value] : metrics) {
+    const size_t end = metric.find('/');
+    const auto found = families_->techniques.find(metric.substr(0, end));
+    if (found == families_->techniques.end()) continue;
+    const auto& [gauge, label] = found->second;
+    Labels labels;
+    if (!label.empty() && end != std::string::npos) labels[label] = metric.substr(end + 1);
+    run->Get(*gauge, labels).Set(value);
+  }
 }
 
 void Metrics::ObserveCheckpoint(const std::string& name, const v1::Checkpoint& checkpoint,

@@ -69,6 +69,8 @@ class Metrics {
 
   /// What a step told about numbers that were not finite, dropped updates and the loss scale.
   void ObserveNumerics(const std::string& run, const trainer::ProgressMessage& step);
+  /// What techniques have measured, by name.
+  void ObserveTechniques(const std::string& run, const std::map<std::string, double>& metrics);
 
   /// A checkpoint was written and verified; the time of each stage.
   void ObserveCheckpoint(const std::string& run, const v1::Checkpoint& checkpoint,

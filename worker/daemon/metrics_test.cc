@@ -24,7 +24,6 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   step.non_finite_gradients = 7;
   step.loss_scale = 16384;
   step.padding_ratio = 0.25;
-  step.technique_metrics = {{"gradient_noise_scale_sequences", 37.5}};
   metrics.ObserveNumerics("r", step);
   step.overflow = false;
   step.loss.reset();
@@ -33,11 +32,26 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   const std::string text = metrics.Text();
   for (const char* line :
        {"weft_train_loss_scale{run=\"r\"} 16384", "weft_train_padding_ratio{run=\"r\"} 0.25",
-        "weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
         "weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 1",
         "weft_train_skipped_steps_total{reason=\"nonfinite\",run=\"r\"} 1",
         "weft_train_nonfinite_steps_total{run=\"r\",where=\"gradient\"} 2",
         "weft_train_nonfinite_steps_total{run=\"r\",where=\"loss\"} 1"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(Metrics, TellWhatTechniquesMeasured) {
+  Metrics metrics(Clock::System());
+  metrics.BeginRun("r", 1, {}, true);
+  metrics.ObserveTechniques("r", {{"gradient_noise_scale_sequences", 37.5},
+                                  {"adapter_loss_nats/french", 2.5},
+                                  {"adapter_loss_nats/c-3", 3},
+                                  {"another", 1}});
+  metrics.ObserveTechniques("another", {{"gradient_noise_scale_sequences", 1}});
+  const std::string text = metrics.Text();
+  for (const char* line : {"weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
+                           "weft_train_adapter_loss_nats{adapter=\"french\",run=\"r\"} 2.5",
+                           "weft_train_adapter_loss_nats{adapter=\"c-3\",run=\"r\"} 3"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

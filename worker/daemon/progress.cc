@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 
 namespace weft::daemon {
 namespace {
@@ -10,6 +12,10 @@ namespace {
 /// A loss beyond 709 nats has no perplexity in a double, and JSON knows no infinity.
 double Perplexity(double loss) {
   return std::min(std::exp(loss), std::numeric_limits<double>::max());
+}
+
+void TakeMetrics(const std::map<std::string, double>& metrics, v1::Progress& progress) {
+  for (const auto& [name, value] : metrics) (*progress.mutable_technique_metrics())[name] = value;
 }
 
 }  // namespace
@@ -40,9 +46,7 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
     group.set_parameter(norm.parameter);
   }
   if (message.accuracy) progress_.set_accuracy(*message.accuracy);
-  for (const auto& [name, value] : message.technique_metrics) {
-    (*progress_.mutable_technique_metrics())[name] = value;
-  }
+  TakeMetrics(message.technique_metrics, progress_);
   if (!message.loss) return;
   progress_.set_loss(*message.loss);
   progress_.set_perplexity(Perplexity(*message.loss));
@@ -57,6 +61,7 @@ void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
   progress_.set_validation_perplexity(Perplexity(message.loss));
   progress_.set_validation_step(message.step);
   if (message.accuracy) progress_.set_validation_accuracy(*message.accuracy);
+  TakeMetrics(message.technique_metrics, progress_);
 }
 
 void ProgressRecord::Take(const trainer::CheckpointMessage& message) {

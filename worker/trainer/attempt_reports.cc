@@ -134,8 +134,9 @@ Status Attempt::EvaluateNow() {
   if (first_rank() && validation_loss_) {
     const int64_t step = trainer_->counters().step;
     WEFT_LOG_INFO << "step " << step << " validation loss " << report.loss
-                  << AccuracyText(validation_accuracy_);
-    reporter_.Report(EvaluationMessage{step, report.loss, validation_accuracy_});
+                  << AccuracyText(validation_accuracy_) << MetricsText(report.technique_metrics);
+    reporter_.Report(
+        EvaluationMessage{step, report.loss, validation_accuracy_, report.technique_metrics});
   }
   return OkStatus();
 }

@@ -174,6 +174,7 @@ struct EvaluationMessage {
   int64_t step = 0;
   double loss = 0;
   std::optional<double> accuracy = {};
+  std::map<std::string, double> technique_metrics = {};
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -181,6 +182,8 @@ struct EvaluationMessage {
     visit(Field("loss", "Validation loss.").Unit("nats per token"), self.loss);
     visit(Field("accuracy", "Of the validation examples; absent but for classification."),
           self.accuracy);
+    visit(Field("technique_metrics", "What techniques measured, by name; absent without a value."),
+          self.technique_metrics);
   }
 };
 

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/check.h"
 #include "common/formats/safetensors.h"
+#include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
@@ -20,11 +22,22 @@ namespace {
 
 using engine::NamedTensor;
 
+/// All parameters, by their names in the checkpoint.
+std::vector<NamedTensor> Named(const engine::ParameterSet& parameters,
+                               const std::map<std::string, std::string>& names) {
+  std::vector<NamedTensor> tensors = parameters.NamedValues();
+  for (NamedTensor& tensor : tensors) {
+    const auto other = names.find(tensor.name);
+    if (other != names.end()) tensor.name = other->second;
+  }
+  return tensors;
+}
+
 /// Those parameters that the checkpoint has such a tensor of: frozen ones have no average.
 Result<std::vector<NamedTensor>> ParametersWith(const StateName& state, Env& env,
                                                 const std::string& folder,
                                                 const engine::CheckpointManifest& manifest,
-                                                const engine::ParameterSet& parameters) {
+                                                const std::vector<NamedTensor>& parameters) {
   // Each file may hold a part of it.
   std::set<std::string> names;
   for (const engine::CheckpointFile& file : manifest.files) {
@@ -33,16 +46,16 @@ Result<std::vector<NamedTensor>> ParametersWith(const StateName& state, Env& env
     for (const SafetensorsView& tensor : tensors.tensors()) names.insert(tensor.name);
   }
   std::vector<NamedTensor> found;
-  for (NamedTensor& parameter : parameters.NamedValues()) {
-    if (!names.contains(state.prefix + parameter.name + state.suffix)) continue;
-    found.push_back(std::move(parameter));
+  for (const NamedTensor& parameter : parameters) {
+    if (names.contains(state.prefix + parameter.name + state.suffix)) found.push_back(parameter);
   }
   return found;
 }
 
 /// Replaces parameters by the means of what the checkpoint has of each.
 Status LoadAverages(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
-                    const std::vector<StateName>& averages, engine::ParameterSet& parameters) {
+                    const std::vector<StateName>& averages, const Stream& stream,
+                    const std::vector<NamedTensor>& parameters) {
   if (averages.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const std::vector<NamedTensor> averaged,
                         ParametersWith(averages[0], env, folder, manifest, parameters));
@@ -63,14 +76,15 @@ Status LoadAverages(Env& env, const std::string& folder, const engine::Checkpoin
     for (size_t i = 0; i < count; ++i) {
       snapshot[i] = static_cast<float>(sum[i] / static_cast<double>(averages.size()));
     }
-    WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), snapshot.data(), one.view));
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, snapshot.data(), one.view));
   }
   return OkStatus();
 }
 
 /// Of a matrix what counts in training, by the mask or the scale that the checkpoint has of it.
 Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
-                  const std::optional<ExportedMask>& mask, engine::ParameterSet& parameters) {
+                  const std::optional<ExportedMask>& mask, const Stream& stream,
+                  const std::vector<NamedTensor>& parameters) {
   if (!mask) return OkStatus();
   const StateName& masks = mask->bits;
   WEFT_ASSIGN_OR_RETURN(const std::vector<NamedTensor> masked,
@@ -82,8 +96,7 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
     WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
                                              {{masks.prefix + one.name + masks.suffix, view}},
                                              engine::ExtraTensors::kIgnore));
-    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
-                          engine::HostCopy::Of(parameters.stream(), one.view));
+    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy, engine::HostCopy::Of(stream, one.view));
     const size_t element = DTypeSize(one.view.dtype);
     const auto* from = static_cast<const std::byte*>(copy.view().data);
     std::vector<std::byte> values(from, from + copy.view().Bytes());
@@ -99,7 +112,7 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
           kernels::SoftThreshold({}, {.weight = copy.view(), .y = y, .scale = scale}));
       const TensorView to(values.data(), one.view.dtype, one.view.shape);
       WEFT_RETURN_IF_ERROR(kernels::Cast({}, {y, to}));
-      WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), values.data(), one.view));
+      WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), one.view));
       continue;
     }
     for (int64_t i = 0; i < rows * columns; ++i) {
@@ -108,7 +121,7 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
       if ((block >> (4 * (row % 4) + column % 4) & 1) != 0) continue;
       std::fill_n(values.begin() + i * static_cast<int64_t>(element), element, std::byte{0});
     }
-    WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), values.data(), one.view));
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), one.view));
   }
   return OkStatus();
 }
@@ -117,18 +130,36 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
 
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
-                          engine::ParameterSet& parameters) {
-  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
-                                           engine::ExtraTensors::kIgnore, parameters.stream()));
-  WEFT_RETURN_IF_ERROR(LoadAverages(env, folder, manifest,
-                                    ExportedAverages(manifest.job, manifest.updates), parameters));
+                          engine::ParameterSet& parameters,
+                          const std::map<std::string, std::string>& names) {
+  const Stream& stream = parameters.stream();
+  const std::vector<NamedTensor> tensors = Named(parameters, names);
   WEFT_RETURN_IF_ERROR(
-      ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step), parameters));
+      engine::LoadTensors(env, folder, manifest, tensors, engine::ExtraTensors::kIgnore, stream));
+  WEFT_RETURN_IF_ERROR(LoadAverages(
+      env, folder, manifest, ExportedAverages(manifest.job, manifest.updates), stream, tensors));
+  WEFT_RETURN_IF_ERROR(ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step),
+                                  stream, tensors));
   engine::Allocator allocator;
   engine::Context context;
   context.allocator = &allocator;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
+}
+
+std::map<std::string, std::string> NamesOfPart(const JobSpec& job, size_t part) {
+  // Both have them in the same order.
+  const std::vector<ParameterInfo> own = ParametersOf(JointJobs(job)[part].model);
+  std::map<std::string, std::string> names;
+  auto next = own.begin();
+  for (const ParameterInfo& parameter : ParametersOf(job.model)) {
+    const bool other = parameter.row_parts > 1 && parameter.row_part != static_cast<int64_t>(part);
+    if (other) continue;
+    WEFT_CHECK(next != own.end(), "a parameter for each");
+    if (next->name != parameter.name) names[next->name] = parameter.name;
+    ++next;
+  }
+  return names;
 }
 
 }  // namespace weft::trainer

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <string>
 
 #include "common/env.h"
+#include "common/spec/job_spec.h"
 #include "common/status.h"
 #include "worker/engine/checkpoint/manifest.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -11,10 +14,16 @@ namespace weft::trainer {
 
 /// Fills `parameters` with what the training of a checkpoint has come to: the averaged weights
 /// where its job averages them and there were updates enough, the initial weights where it searches
-/// for a ticket (LoadTicket), otherwise the weights themselves.
+/// for a ticket (LoadTicket), otherwise the weights themselves. `names`: of some of them the names
+/// in the checkpoint, where they are others there.
 /// Errors as engine::LoadTensors.
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
-                          engine::ParameterSet& parameters);
+                          engine::ParameterSet& parameters,
+                          const std::map<std::string, std::string>& names = {});
+
+/// Of a training of several jobs together (TechniqueCost::JointJobs) what the checkpoint calls the
+/// parameters that job `part` would have by itself, where it has others.
+std::map<std::string, std::string> NamesOfPart(const JobSpec& job, size_t part);
 
 }  // namespace weft::trainer

@@ -1,12 +1,17 @@
 #include "worker/trainer/trained_weights.h"
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/model/technique_cost.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -70,6 +75,55 @@ TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
   job.train.sparsity = {};
   job.optimizer.name = "schedule_free_adamw";
   ExpectEvaluatedWeights(job, 5);
+}
+
+TEST(TrainedWeightsTest, OfJobsThatWereTrainedTogetherEachIsReadByItself) {
+  JobSpec job = TinyJob(4);
+  job.model.peft.method = "lora";
+  job.model.peft.adapters.resize(2);
+  job.model.peft.adapters[0].name = "one";
+  job.model.peft.adapters[1].name = "two";
+  job.schedule.kind = "constant";
+  job.optimizer.learning_rate = 0.05;
+  job.train.averaging = {.kind = "ema", .decay = 0.5, .every_steps = 1};
+  std::vector<std::unique_ptr<BatchSource>> sources;
+  for (uint64_t seed : {7, 8}) {
+    sources.push_back(
+        std::make_unique<RandomTokens>(TinyModel().vocab_size, TinyModel().context, seed));
+  }
+  JointBatches tokens(std::move(sources), JointBatches::AtEnd::kNone);
+  TinyTraining run(job, TinyPlan("fp32"), tokens);
+  for (int i = 0; i < 3; ++i) run.Step();
+  const std::string folder = ::testing::TempDir() + "/joint_weights";
+  std::filesystem::create_directories(folder);
+  CheckpointManifest manifest;
+  manifest.job = job;
+  manifest.updates = manifest.step = 3;
+  auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  manifest.files = {*file};
+
+  TinyRun all(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, all.model->parameters()).ok());
+  for (size_t part = 0; part < 2; ++part) {
+    const std::map<std::string, std::string> names = NamesOfPart(job, part);
+    EXPECT_EQ(names.at("transformer.h.1.attn.c_attn.lora_B.weight"),
+              std::string("transformer.h.1.attn.c_attn.lora_B.") + (part == 0 ? "one" : "two") +
+                  ".weight");
+    EXPECT_EQ(names.size(), 4) << "A and B of two layers";
+    TinyRun own(JointJobs(job)[part].model, ModelOptionsOf(TinyPlan("fp32")));
+    const Status status =
+        LoadTrainedWeights(Env::Posix(), folder, manifest, own.model->parameters(), names);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const ParameterSet &parameters = own.model->parameters(), &joint = all.model->parameters();
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const auto other = names.find(parameters[i].name);
+      const auto from = joint.Find(other == names.end() ? parameters[i].name : other->second);
+      ASSERT_TRUE(from.ok()) << parameters[i].name;
+      EXPECT_EQ(ValuesOf(parameters.value(i)), ValuesOf(joint.value(*from))) << parameters[i].name;
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

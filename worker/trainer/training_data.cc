@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "common/formats/huggingface.h"
+#include "common/hash.h"
 #include "common/log.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/model_family.h"
 #include "worker/engine/data/batch_warmup.h"
 #include "worker/engine/data/context_chunks.h"
 #include "worker/engine/data/image_loader.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prefetcher.h"
 #include "worker/engine/data/prepare.h"
@@ -135,6 +139,89 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
                       "); hint: labels that are names of the model's, or numbers in its order");
 }
 
+/// The data of a job that validates, or null where nothing is held out.
+Result<std::unique_ptr<BatchSource>> ValidationOf(const engine::Dataset& dataset,
+                                                  const AttemptSpec& spec, TrainingData& data) {
+  if (dataset.validation.count == 0) return std::unique_ptr<BatchSource>();
+  Result<std::unique_ptr<BatchSource>> validation =
+      NewSource(dataset, spec, /*training=*/false, data);
+  if (validation.ok()) return validation;
+  if (!spec.job.data.validation.empty()) return validation.status().WithContext("validation data");
+  // Nobody asked for exactly these tokens; a small corpus should still train.
+  WEFT_LOG_WARNING << "no validation: " << validation.status().message();
+  return std::unique_ptr<BatchSource>();
+}
+
+/// What the data of one job are.
+struct JobData {
+  engine::DatasetInfo info;
+  std::unique_ptr<BatchSource> train;
+  std::unique_ptr<BatchSource> validation;  ///< Null: nothing is held out.
+};
+
+/// Opens the data of spec.job, and says in `data` all but its sources and unigram_entropy.
+Result<JobData> OpenJobData(Env& env, const AttemptSpec& spec, TrainingData& data) {
+  WEFT_ASSIGN_OR_RETURN(engine::Dataset dataset,
+                        engine::PrepareDataset(env, spec.job, spec.cache_dir,
+                                               static_cast<int>(spec.plan.threads_per_rank)));
+  JobData opened;
+  opened.info = dataset.info;
+  data.vocab_size = dataset.info.image_size > 0 ? 0 : dataset.info.vocab_size;
+  data.fingerprint = dataset.fingerprint;
+  data.tokenizer_path = dataset.TokenizerPath();
+  data.warnings = WarningsOf(dataset.info, spec.job.data);
+  WEFT_ASSIGN_OR_RETURN(data.classes, NamesOfClasses(env, spec.job, dataset.info.classes));
+  WEFT_ASSIGN_OR_RETURN(opened.train, NewSource(dataset, spec, /*training=*/true, data));
+  WEFT_ASSIGN_OR_RETURN(opened.validation, ValidationOf(dataset, spec, data));
+  return opened;
+}
+
+/// The data of several jobs that are trained together.
+Result<JobData> OpenJointData(Env& env, const AttemptSpec& spec, const std::vector<JobSpec>& jobs,
+                              TrainingData& data) {
+  std::vector<std::unique_ptr<BatchSource>> train, validation;
+  JobData all;
+  std::string fingerprints;
+  bool validates = false;
+  for (const JobSpec& job : jobs) {
+    AttemptSpec own = spec;
+    own.job = job;
+    own.plan.micro_batch /= std::ssize(jobs);
+    TrainingData of_job;
+    Result<JobData> opened = OpenJobData(env, own, of_job);
+    if (!opened.ok()) return opened.status().WithContext(job.name);
+    if (!train.empty() && opened->info.tokenizer_hash != all.info.tokenizer_hash) {
+      return InvalidError("the data of " + job.name + " have another tokenizer than those of " +
+                          jobs.front().name +
+                          ", and one network reads both; hint: model.import_path of a folder with "
+                          "a tokenizer, or data.tokenizer.path");
+    }
+    const double entropy = all.info.unigram_entropy_nats +
+                           opened->info.unigram_entropy_nats / static_cast<double>(jobs.size());
+    all.info = std::move(opened->info);
+    all.info.unigram_entropy_nats = entropy;
+    validates = validates || opened->validation != nullptr;
+    train.push_back(std::move(opened->train));
+    validation.push_back(std::move(opened->validation));
+    fingerprints += of_job.fingerprint;
+    const auto named = [&job](const std::string& text) { return job.name + ": " + text; };
+    for (const std::string& warning : of_job.warnings) data.warnings.push_back(named(warning));
+    if (!of_job.padding.empty()) {
+      data.padding += (data.padding.empty() ? "" : "; ") + named(of_job.padding);
+    }
+    data.vocab_size = of_job.vocab_size;
+    data.tokenizer_path = of_job.tokenizer_path;
+  }
+  data.fingerprint = HashHex(std::as_bytes(std::span(fingerprints)));
+  using AtEnd = engine::JointBatches::AtEnd;
+  all.train = std::make_unique<engine::JointBatches>(std::move(train), AtEnd::kNone);
+  if (validates) {
+    all.validation =
+        std::make_unique<engine::JointBatches>(std::move(validation), AtEnd::kBlankRows);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
@@ -148,34 +235,18 @@ std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
 
 Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   const JobSpec& job = spec.job;
-  WEFT_ASSIGN_OR_RETURN(engine::Dataset dataset,
-                        engine::PrepareDataset(env, job, spec.cache_dir,
-                                               static_cast<int>(spec.plan.threads_per_rank)));
   TrainingData data;
-  const bool pictures = dataset.info.image_size > 0;
-  data.vocab_size = pictures ? 0 : dataset.info.vocab_size;
-  data.fingerprint = dataset.fingerprint;
-  data.unigram_entropy = dataset.info.unigram_entropy_nats;
-  data.tokenizer_path = dataset.TokenizerPath();
-  data.warnings = WarningsOf(dataset.info, job.data);
-  WEFT_ASSIGN_OR_RETURN(data.classes, NamesOfClasses(env, job, dataset.info.classes));
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
-                        NewSource(dataset, spec, /*training=*/true, data));
+  const std::vector<JobSpec> jobs = JointJobs(job);
+  WEFT_ASSIGN_OR_RETURN(JobData opened, jobs.empty() ? OpenJobData(env, spec, data)
+                                                     : OpenJointData(env, spec, jobs, data));
+  data.unigram_entropy = opened.info.unigram_entropy_nats;
   if (job.train.batch_warmup_steps > 0) {
-    train = std::make_unique<engine::BatchWarmup>(std::move(train), job.train);
+    opened.train = std::make_unique<engine::BatchWarmup>(std::move(opened.train), job.train);
   }
-  data.train =
-      std::make_unique<engine::Prefetcher>(OwnChunks(std::move(train), spec), RangesOfRank(spec));
-  if (dataset.validation.count == 0) return data;
-  Result<std::unique_ptr<BatchSource>> validation =
-      NewSource(dataset, spec, /*training=*/false, data);
-  if (validation.ok()) {
-    data.validation = OwnChunks(*std::move(validation), spec);
-  } else if (!job.data.validation.empty()) {
-    return validation.status().WithContext("validation data");
-  } else {
-    // Nobody asked for exactly these tokens; a small corpus should still train.
-    WEFT_LOG_WARNING << "no validation: " << validation.status().message();
+  data.train = std::make_unique<engine::Prefetcher>(OwnChunks(std::move(opened.train), spec),
+                                                    RangesOfRank(spec));
+  if (opened.validation != nullptr) {
+    data.validation = OwnChunks(std::move(opened.validation), spec);
   }
   return data;
 }

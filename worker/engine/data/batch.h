@@ -53,6 +53,10 @@ struct Batch {
   /// whole answers.
   int64_t target_count = 0;
   int64_t padding_tokens = 0;  ///< Positions that only fill up rows.
+
+  /// Of each of equal parts of its sequences, one part after the other, the targets of
+  /// target_count: the sequences are of several jobs (JointBatches). None: of one.
+  std::vector<int64_t> part_targets;
 };
 
 }  // namespace weft::engine

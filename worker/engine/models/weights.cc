@@ -302,6 +302,10 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
                         "', and there are no weights of the network that do the same; hint: "
                         "--format peft, for the adapter alone");
   }
+  for (const Parameter& parameter : parameters) {
+    if (parameter.row_parts == 1) continue;
+    return InvalidError("the network has several adapters; hint: the model with one of them");
+  }
   std::vector<float> floats;
   HostCopy copy;
   return ExportModel(

@@ -115,7 +115,9 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
                                                   .parts = tensor.parts,
                                                   .read_directly = tensor.read_directly,
                                                   .adapter_of = weight.name,
-                                                  .adapter = tensor.adapter});
+                                                  .adapter = tensor.adapter,
+                                                  .row_part = tensor.row_part,
+                                                  .row_parts = tensor.row_parts});
       if (!other.whole()) parameters->SetPartialGradient(index);
       ++weights[i].adapters;
     }
@@ -223,7 +225,9 @@ int64_t Linear::ProductsOf(const OutputWeight& weight, const ParameterGradients*
     for (int64_t i = first; i < end; ++i) {
       const Parameter& parameter = (*parameters_)[i];
       // An adapter that has no packed copy is a part of what the weight's products read.
-      const bool own = parameter.is_weight() || !parameter.read_directly;
+      // Those of all parts of the rows together do as much as one does on all rows.
+      const bool own =
+          (parameter.is_weight() || !parameter.read_directly) && parameter.row_part == 0;
       const bool counts = gradients == nullptr || gradients->trainable(i);
       if (parameter.shape.rank >= 2 && own && counts) products += parameter.shape.Elements();
     }

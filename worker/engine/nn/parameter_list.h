@@ -30,6 +30,8 @@ struct Initializer {
   /// The last `tail_rows` rows are drawn with tail_factor times the deviation.
   int64_t tail_rows = 0;
   double tail_factor = 1;
+  /// The parameter whose random numbers it is drawn with; "": its own.
+  std::string drawn_as = {};
 };
 
 /// One tensor of a model.
@@ -45,6 +47,7 @@ struct Parameter : ParameterAttributes {
   int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
+  double peak_rate_scale = 1;      ///< See ParameterList::SetPeakRate.
   bool stacked = false;            ///< Lies right under the parameter before it.
   int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
   int64_t sources = 0;
@@ -100,6 +103,8 @@ struct ParameterOptions {
   /// The weight that its layer has this tensor besides, and which side of it this shares.
   std::string adapter_of = {};
   AdapterSide adapter = AdapterSide::kNone;
+  int64_t row_part = 0;  ///< ParameterAttributes::row_part, of
+  int64_t row_parts = 1;
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides
@@ -187,6 +192,10 @@ class ParameterList {
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
+
+  /// Says that the peak of the learning rate of `index` is `scale` times that of the job. Weight
+  /// decay that is decoupled from the gradient follows the rate.
+  void SetPeakRate(int64_t index, double scale) { parameters_[index].peak_rate_scale = scale; }
 
   /// Says that `index` is of a graft, with a role of its sub-layer: a tensor that files of the
   /// network do not have.

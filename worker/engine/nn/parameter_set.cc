@@ -274,8 +274,9 @@ Status ParameterSet::Initialize(uint64_t seed) {
   }
   for (int64_t i = 0; i < size(); ++i) {
     if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo((*this)[i].unit));
-    const PhiloxKey key{seed, 0, SiteHash((*this)[i].name.c_str())};
     const Initializer& initializer = (*this)[i].initializer;
+    const std::string& name = initializer.drawn_as.empty() ? (*this)[i].name : initializer.drawn_as;
+    const PhiloxKey key{seed, 0, SiteHash(name.c_str())};
     const HeldValue held = held_value(i);
     const TensorView& view = held.view;
     if (view.shape.Elements() == 0) continue;

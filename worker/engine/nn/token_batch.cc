@@ -166,6 +166,7 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.target_count = batch.target_count;
+  out.parts = std::max<int64_t>(std::ssize(batch.part_targets), 1);
   out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);
   return out;

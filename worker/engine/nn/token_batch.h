@@ -53,6 +53,7 @@ struct TokenBatch {
   int64_t count = 0;           ///< sequences * length
   int64_t real_tokens = 0;     ///< Of count those that are not padding.
   int64_t target_count = 0;    ///< As Batch has it.
+  int64_t parts = 1;           ///< Those of Batch::part_targets.
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
 

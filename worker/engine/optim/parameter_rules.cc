@@ -50,7 +50,8 @@ Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& sp
     const double own = parameters[i].learning_rate_scale;
     const double decay = decoupled ? spec.weight_decay / own : spec.weight_decay;
     const auto above = static_cast<double>(top - layers[static_cast<size_t>(i)]);
-    rules.push_back({own * std::pow(spec.layer_decay, above), parameters[i].decay() ? decay : 0.0});
+    const double rate = own * parameters[i].peak_rate_scale * std::pow(spec.layer_decay, above);
+    rules.push_back({rate, parameters[i].decay() ? decay : 0.0});
   }
   std::vector<bool> grouped(rules.size(), false);
   for (const ParameterGroupSpec& group : spec.groups) {

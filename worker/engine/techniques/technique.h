@@ -95,6 +95,18 @@ struct ScheduledStep {
 struct PendingUpdate {
   kernels::StepValue<float> learning_rate;
   kernels::UpdateGate gate;  ///< What the gradients are multiplied by, and whether it is made.
+  double loss_scale = 1;
+  int64_t targets = 1;                         ///< Of all ranks.
+  std::span<const int64_t> part_targets = {};  ///< See JointLosses.
+};
+
+/// Losses of a batch, by its parts that are of different jobs (TechniqueCost::JointJobs); of all
+/// ranks.
+struct JointLosses {
+  std::span<const double> sums = {};      ///< Of the losses at their targets,
+  std::span<const int64_t> targets = {};  ///< and how many these are.
+
+  size_t parts() const { return sums.size(); }
 };
 
 /// A step whose gradients are known, once the host knows whether they were applied.
@@ -106,6 +118,7 @@ struct FinishedStep {
   int64_t targets = 0;          ///< Of all ranks.
   int64_t first_targets = 0;    ///< Of the first micro-batch of this rank.
   double gradient_squares = 0;  ///< Sum over all trained numbers, with the loss scale.
+  JointLosses joint;            ///< Where the job trains several jobs together.
   /// For numbers that the technique measures, by TechniqueMetric::name.
   std::map<std::string, double>* metrics = nullptr;
 };
@@ -181,6 +194,10 @@ class Technique {
   /// are made at once, not late or beside the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
+  /// Whether BeforeUpdate multiplies gradients by what train.gradient_clip_norm asks for, and
+  /// nobody else does.
+  virtual bool ClipsGradients() const { return false; }
+
   /// Whether the second moments of Adam stay as they are in the update of `step`.
   virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
@@ -210,6 +227,10 @@ class Technique {
   virtual Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t /*updates*/) {
     return std::vector<AveragedParameter>();
   }
+
+  /// An evaluation of several jobs that are trained together has ended: for numbers that the
+  /// technique measures, by TechniqueMetric::name.
+  virtual void OnEvaluated(const JointLosses&, std::map<std::string, double>& /*metrics*/) {}
 
   /// All that it remembers between steps, for checkpoints: writing into the views restores it.
   virtual std::vector<NamedTensor> StateTensors() { return {}; }

@@ -86,6 +86,11 @@ Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) 
   return OkStatus();
 }
 
+bool TechniqueList::ClipsGradients() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->ClipsGradients(); });
+}
+
 bool TechniqueList::KeepsSecondMoments(int64_t step) const {
   return std::any_of(all_.begin(), all_.end(),
                      [step](const Technique* t) { return t->KeepsSecondMoments(step); });
@@ -131,6 +136,10 @@ Result<std::vector<AveragedParameter>> TechniqueList::EvaluatedAverages(int64_t 
     averages.insert(averages.end(), some.begin(), some.end());
   }
   return averages;
+}
+
+void TechniqueList::OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics) {
+  for (Technique* technique : all_) technique->OnEvaluated(losses, metrics);
 }
 
 std::vector<NamedTensor> TechniqueList::StateTensors() {

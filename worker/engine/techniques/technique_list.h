@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +39,7 @@ class TechniqueList {
   Result<SequenceLosses> JudgeSequences(DataPart part, const SequenceScores& scores);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
+  bool ClipsGradients() const;
   bool KeepsSecondMoments(int64_t step) const;
   bool ReplacesUpdate(int64_t step) const;
   /// Of those that replace the update of `step`.
@@ -48,6 +51,7 @@ class TechniqueList {
 
   /// Of all of them.
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);
+  void OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics);
   std::vector<NamedTensor> StateTensors();
   void OnRestored(int64_t steps);
 

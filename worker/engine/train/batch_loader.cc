@@ -1,5 +1,7 @@
 #include "worker/engine/train/batch_loader.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 namespace weft::engine {
@@ -25,6 +27,15 @@ Result<StepBatches> BatchLoader::Load(int64_t data_step) {
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
                           stage_ == nullptr ? TokenBatch::New(*context_, batch, first)
                                             : TokenBatch::New(*stage_, *context_, batch, first));
+    if (std::max<int64_t>(std::ssize(batch.part_targets), 1) != options_.parts) {
+      return InvalidError("a batch has sequences of " +
+                          std::to_string(std::ssize(batch.part_targets)) + " jobs, and " +
+                          std::to_string(options_.parts) + " are trained together");
+    }
+    loaded.part_targets.resize(batch.part_targets.size());
+    for (size_t part = 0; part < batch.part_targets.size(); ++part) {
+      loaded.part_targets[part] += batch.part_targets[part];
+    }
     loaded.targets += batch.target_count;
     loaded.tokens += tokens.count;
     loaded.padding_tokens += batch.padding_tokens;

@@ -22,6 +22,7 @@ struct StepBatches {
   int64_t targets = 0;
   int64_t tokens = 0;
   int64_t padding_tokens = 0;
+  std::vector<int64_t> part_targets;  ///< Of `targets`, by part of the batches; none: of one job.
 };
 
 /// Loads the batches of each step; to a CUDA device it brings those of the next one while a step
@@ -33,6 +34,7 @@ class BatchLoader {
     int64_t micro_batch = 1;  ///< Sequences.
     int64_t rank = 0;         ///< Of those that see different sequences.
     int64_t ranks = 1;
+    int64_t parts = 1;  ///< Equal ones, of different jobs, that each micro-batch has.
   };
 
   /// `context` and `source` outlive this.

@@ -8,6 +8,7 @@
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/pipeline_run.h"
 #include "worker/engine/train/state_context.h"
 
@@ -20,7 +21,11 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   const int64_t data_ranks = ranks.data_ranks();
   int64_t count = parts.validation->Sequences();
   if (options.sequences > 0) count = std::min(count, options.sequences);
-  const int64_t end = count * (parts.rank + 1) / data_ranks;
+  // Each pass has as many sequences of each part.
+  const int64_t groups = (count + options.parts - 1) / options.parts;
+  const int64_t end = groups * (parts.rank + 1) / data_ranks * options.parts;
+  WEFT_ASSIGN_OR_RETURN(PartLosses part_losses, PartLosses::New(context, options.parts));
+  std::vector<int64_t> part_targets(part_losses.parts());
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
   PhaseSeconds ignored;
   StepClock not_of_a_step;
@@ -36,12 +41,17 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
       WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
       return batch.target_count;
     }
+    for (size_t part = 0; part < part_targets.size(); ++part) {
+      part_targets[part] += batch.part_targets.at(part);
+    }
     Tape tape(nullptr);
+    WEFT_RETURN_IF_ERROR(part_losses.Prepare(context, tokens));
     WEFT_RETURN_IF_ERROR(parts.model->Loss(context, tape, tokens, 1.0f, sum));
+    WEFT_RETURN_IF_ERROR(part_losses.Add(context, tokens));
     return batch.target_count;
   };
   int64_t targets = 0, passes = 0;
-  for (int64_t first = count * parts.rank / data_ranks; first < end; ++passes) {
+  for (int64_t first = groups * parts.rank / data_ranks * options.parts; first < end; ++passes) {
     const int64_t sequences = std::min(options.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
     targets += found;
@@ -69,8 +79,18 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   if (rounds != nullptr) WEFT_RETURN_IF_ERROR(rounds->SumScalars(sums));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
-  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
-                          static_cast<int64_t>(sums[2]), watch.Lap()};
+  EvaluationReport report{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
+                          static_cast<int64_t>(sums[2])};
+  if (options.parts > 1) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<double> losses, part_losses.Sum(context, ranks));
+    std::vector<double> counts(part_targets.begin(), part_targets.end());
+    WEFT_RETURN_IF_ERROR(ranks.SumScalars(counts, ignored));
+    part_targets.assign(counts.begin(), counts.end());
+    options.techniques->OnEvaluated({.sums = losses, .targets = part_targets},
+                                    report.technique_metrics);
+  }
+  report.seconds = watch.Lap();
+  return report;
 }
 
 Result<int64_t> CountNonFiniteWeights(const Context& context, const ParameterSet& parameters) {

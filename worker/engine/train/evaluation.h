@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/train/local_rounds.h"
 #include "worker/engine/train/step_report.h"
@@ -12,7 +13,9 @@ namespace weft::engine {
 
 struct EvaluationOptions {
   int64_t sequences = 0;    ///< Of the validation data, from the first one; 0: all.
-  int64_t micro_batch = 1;  ///< Sequences.
+  int64_t micro_batch = 1;  ///< Sequences, which `parts` divides.
+  int64_t parts = 1;        ///< Equal ones, of different jobs, that each pass has.
+  TechniqueList* techniques = nullptr;
 };
 
 /// Mean loss over the validation data, which is there, of the weights as they are packed; each rank

@@ -11,6 +11,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -47,8 +48,21 @@ std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
     return std::make_unique<RandomMasked>(model.vocab_size, model.context,
                                           MaskingSpec().probability);
   }
-  return std::make_unique<RandomTokens>(model.vocab_size,
-                                        model.context - VirtualTokensOf(model).Total());
+  std::vector<std::unique_ptr<BatchSource>> sources;
+  for (size_t part = 0; part < std::max<size_t>(model.peft.adapters.size(), 1); ++part) {
+    sources.push_back(std::make_unique<RandomTokens>(
+        model.vocab_size, model.context - VirtualTokensOf(model).Total()));
+  }
+  if (sources.size() == 1) return std::move(sources.front());
+  return std::make_unique<JointBatches>(std::move(sources), JointBatches::AtEnd::kNone);
+}
+
+void SetTwoAdapters(ModelSpec& model) {
+  model.peft.method = "lora";
+  model.peft.target_modules = {"all-linear"};
+  model.peft.adapters.resize(2);
+  model.peft.adapters[0].name = "one";
+  model.peft.adapters[1].name = "two";
 }
 
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
@@ -348,12 +362,14 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora.peft.method = lora_of_llama.peft.method = "lora";
   lora.peft.target_modules = {"all-linear"};
   lora_of_llama.family = "llama";
-  ModelSpec loha = lora, oft = lora_of_llama;
+  ModelSpec loha = lora, oft = lora_of_llama, two = gpt2, two_of_llama = lora_of_llama;
+  SetTwoAdapters(two);
+  SetTwoAdapters(two_of_llama);
   loha.peft.method = "loha";
   oft.peft.method = "oft";
-  for (ModelSpec model :
-       {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, loha, oft, houlsby, pfeiffer, parallel,
-        Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, two, two_of_llama,
+                          loha, oft, houlsby, pfeiffer, parallel, Mixtral(2, 64),
+                          Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +
@@ -442,6 +458,14 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.family = "llama";
          m.peft.method = "lora";
          m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
+       }},
+      {"two adapters", SetTwoAdapters},
+      {"two adapters with dropout in a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         SetTwoAdapters(m);
+         m.peft.rank = 32;
+         m.peft.dropout = 0.1;
        }},
       {"qlora",
        [](ModelSpec& m) {

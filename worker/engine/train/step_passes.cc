@@ -26,11 +26,12 @@ ParameterGradients GradientsOf(const TrainerParts& parts) {
 }  // namespace
 
 StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
-                       SequencePasses* sequences)
+                       SequencePasses* sequences, PartLosses* part_losses)
     : parts_(parts),
       techniques_(techniques),
       clock_(clock),
       sequences_(sequences),
+      part_losses_(part_losses),
       gradients_(GradientsOf(parts)) {}
 
 Status StepPasses::Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
@@ -72,7 +73,9 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
     tape.SetFirstRow(batches[k].first_token);
+    WEFT_RETURN_IF_ERROR(part_losses_->Prepare(context, batches[k]));
     WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
+    WEFT_RETURN_IF_ERROR(part_losses_->Add(context, batches[k]));
     batches[k] = {};
     WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
     stalls.Charge(&PhaseSeconds::forward);

@@ -9,6 +9,7 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_report.h"
@@ -23,10 +24,11 @@ class StepPasses {
  public:
   /// All outlive this.
   StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
-             SequencePasses* sequences);
+             SequencePasses* sequences, PartLosses* part_losses);
 
-  /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and
-  /// leaves the gradients of gradient_scale times the sum of the losses.
+  /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and that
+  /// of the parts of batches of several jobs to `part_losses`; leaves the gradients of
+  /// gradient_scale times the sum of the losses.
   Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 
@@ -43,6 +45,7 @@ class StepPasses {
   TechniqueList* techniques_;
   StepClock* clock_;
   SequencePasses* sequences_;
+  PartLosses* part_losses_;
   ParameterGradients gradients_;
   int64_t peak_in_flight_ = 0;
 };

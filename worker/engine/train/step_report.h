@@ -58,6 +58,7 @@ struct EvaluationReport {
   int64_t targets = 0;
   int64_t right = 0;  ///< Of the targets, for classification.
   double seconds = 0;
+  std::map<std::string, double> technique_metrics = {};  ///< By TechniqueMetric::name.
 
   double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
   double perplexity() const { return std::exp(loss); }

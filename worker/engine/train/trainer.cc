@@ -3,8 +3,10 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/failpoint.h"
+#include "common/model/technique_cost.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/evaluation.h"
 #include "worker/engine/train/guard.h"
@@ -82,9 +84,10 @@ Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep(counters_.step)));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
-  std::array<double, 3> counts = {static_cast<double>(batches.targets),
-                                  static_cast<double>(batches.tokens),
-                                  static_cast<double>(batches.padding_tokens)};
+  std::vector<double> counts = {static_cast<double>(batches.targets),
+                                static_cast<double>(batches.tokens),
+                                static_cast<double>(batches.padding_tokens)};
+  counts.insert(counts.end(), batches.part_targets.begin(), batches.part_targets.end());
   WEFT_RETURN_IF_ERROR(launcher_.Agree({.batches = batches.micro_batches,
                                         .measures_groups = MeasuresGroups(),
                                         .alone = alone,
@@ -93,6 +96,7 @@ Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   report.targets = static_cast<int64_t>(counts[0]);
   report.tokens = static_cast<int64_t>(counts[1]);
   report.padding_tokens = static_cast<int64_t>(counts[2]);
+  part_targets_.assign(counts.begin() + 3, counts.end());
   if (report.targets == 0) {
     return InvalidError("step " + std::to_string(counters_.step) +
                         " has no targets; hint: look at the data, every token is ignored");
@@ -137,6 +141,7 @@ Status Trainer::EnqueueGradients(std::vector<TokenBatch> batches, StepReport& re
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(totals_.Clear());
+  WEFT_RETURN_IF_ERROR(part_losses_.Clear(context));
   WEFT_RETURN_IF_ERROR(passes_.Run(
       std::move(batches), context.Number(GradientScale(report), &StepNumbers::gradient_scale),
       totals_.loss(), report.seconds));
@@ -150,11 +155,11 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
   WEFT_RETURN_IF_ERROR(totals_.Measure(MeasuresGroups(), report.seconds));
-  WEFT_RETURN_IF_ERROR(
-      totals_.Decide({.targets = report.targets,
-                      .loss_scale = report.loss_scale,
-                      .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                      .clip_norm = job_.train.gradient_clip_norm}));
+  WEFT_RETURN_IF_ERROR(totals_.Decide(
+      {.targets = report.targets,
+       .loss_scale = report.loss_scale,
+       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+       .clip_norm = techniques_.ClipsGradients() ? 0 : job_.train.gradient_clip_norm}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   const StepArgs update = {.learning_rate = report.learning_rate,
                            .update = counters_.updates + 1,
@@ -164,7 +169,10 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
                                               &StepNumbers::learning_rate),
-              .gate = update.gate}));
+              .gate = update.gate,
+              .loss_scale = report.loss_scale,
+              .targets = report.targets,
+              .part_targets = part_targets_}));
   if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
   if (ReplacesUpdate()) return OkStatus();
@@ -220,6 +228,8 @@ void Trainer::UpdateLossScale(StepReport& report) {
 }
 
 Status Trainer::EndStepOfTechniques(const StepBatches& batches, StepReport& report) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<double> part_losses,
+                        part_losses_.Sum(*parts_.context, ranks_));
   WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd({.step = report.step,
                                               .applied = !report.skipped,
                                               .loss_scale = report.loss_scale,
@@ -227,6 +237,7 @@ Status Trainer::EndStepOfTechniques(const StepBatches& batches, StepReport& repo
                                               .targets = report.targets,
                                               .first_targets = batches.first_targets,
                                               .gradient_squares = totals_.host().gradients.squares,
+                                              .joint = {part_losses, part_targets_},
                                               .metrics = &report.technique_metrics}));
   report.seconds.communication_exposed += std::exchange(waited_for_techniques_, 0);
   return OkStatus();
@@ -283,7 +294,10 @@ Result<EvaluationReport> Trainer::Evaluate() {
     WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
     if (techniques_.JudgesSequences()) return sequences_.Evaluate();
     return EvaluateLoss(parts_, ranks_, rounds_.get(),
-                        {.sequences = job_.train.eval_sequences, .micro_batch = plan_.micro_batch});
+                        {.sequences = job_.train.eval_sequences,
+                         .micro_batch = plan_.micro_batch,
+                         .parts = JointParts(job_),
+                         .techniques = &techniques_});
   };
   Result<EvaluationReport> report = evaluate();
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));

@@ -15,6 +15,7 @@
 #include "worker/engine/train/device_weights.h"
 #include "worker/engine/train/local_rounds.h"
 #include "worker/engine/train/offloaded_updates.h"
+#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
@@ -152,10 +153,13 @@ class Trainer {
   DeviceWeights weights_;
   std::unique_ptr<LocalRounds> rounds_;  ///< With local steps.
   double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
+  /// Of the batches of the step, over all ranks: StepBatches::part_targets.
+  std::vector<int64_t> part_targets_;
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   StepClock clock_;
   SequencePasses sequences_;
+  PartLosses part_losses_;
   StepPasses passes_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;

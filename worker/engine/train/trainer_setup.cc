@@ -3,14 +3,17 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/log.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/optim/schedule.h"
 #include "worker/engine/techniques/registry.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 
@@ -102,6 +105,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         std::to_string(ranks) + " ranks is not train.global_batch " +
                         std::to_string(job.train.global_batch));
   }
+  if (const int64_t joint = JointParts(job); plan.micro_batch % joint != 0) {
+    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
+                        " has not as many sequences of each of " + std::to_string(joint) +
+                        " jobs that are trained together; hint: a multiple of " +
+                        std::to_string(joint));
+  }
   const int64_t unit = BatchSchedule(job.train).unit();
   if (unit % (plan.micro_batch * ranks) != 0) {
     return InvalidError("train.batch_warmup_start " + std::to_string(unit) +
@@ -123,6 +132,15 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         ", the plan's precision is " + plan.precision);
   }
   return OkStatus();
+}
+
+/// Each of several jobs that are trained together has its own.
+void SetPeakRates(const JobSpec& job, ParameterSet& parameters) {
+  const std::vector<JobSpec> jobs = JointJobs(job);
+  for (int64_t i = 0; i < parameters.size() && !jobs.empty(); ++i) {
+    const JobSpec& own = jobs[static_cast<size_t>(parameters[i].row_part)];
+    parameters.SetPeakRate(i, PeakLearningRate(own) / PeakLearningRate(job));
+  }
 }
 
 }  // namespace
@@ -158,7 +176,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
                  {.schedule = BatchSchedule(job_.train),
                   .micro_batch = plan_.micro_batch,
                   .eval_sequences = job_.train.eval_sequences}),
-      passes_(parts, &techniques_, &clock_, &sequences_),
+      passes_(parts, &techniques_, &clock_, &sequences_, &part_losses_),
       launcher_(parts.context, &clock_, &ranks_, parts.reducer) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
@@ -171,6 +189,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  SetPeakRates(job, parts.model->parameters());
   WEFT_ASSIGN_OR_RETURN(trainer->updaters_, Updaters::New(*parts.context, *parts.model, job,
                                                           trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
@@ -181,6 +200,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));
+  WEFT_ASSIGN_OR_RETURN(trainer->part_losses_, PartLosses::New(context, JointParts(job)));
   ParameterSet& parameters = parts.model->parameters();
   if (parameters.offloaded()) {
     WEFT_ASSIGN_OR_RETURN(
@@ -197,12 +217,12 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .steps = job.train.steps}));
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  WEFT_ASSIGN_OR_RETURN(trainer->loader_,
-                        BatchLoader::New(context, parts.train,
-                                         {.schedule = BatchSchedule(job.train),
-                                          .micro_batch = plan.micro_batch,
-                                          .rank = parts.rank,
-                                          .ranks = trainer->ranks_.data_ranks()}));
+  WEFT_ASSIGN_OR_RETURN(trainer->loader_, BatchLoader::New(context, parts.train,
+                                                           {.schedule = BatchSchedule(job.train),
+                                                            .micro_batch = plan.micro_batch,
+                                                            .rank = parts.rank,
+                                                            .ranks = trainer->ranks_.data_ranks(),
+                                                            .parts = JointParts(job)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {

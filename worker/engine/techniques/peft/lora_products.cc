@@ -1,6 +1,7 @@
 #include "worker/engine/techniques/peft/lora_products.h"
 
-#include <algorithm>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "common/rng.h"
@@ -35,25 +36,34 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
       dense_(layer) {
   int64_t column = 0;
   for (const OutputWeight& weight : layer.weights) {
-    if (weight.adapters > 0) {
-      const Parameter& tensor = (*layer.parameters)[weight.first_adapter];
+    const int64_t parts =
+        weight.adapters > 0 ? (*layer.parameters)[weight.first_adapter].row_parts : 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t first_tensor = part * (weight.adapters / parts);
+      const int64_t first = weight.first_adapter + first_tensor;
+      const Parameter& tensor = (*layer.parameters)[first];
       const bool fixed = spec.method == "miss";
-      Adapter adapter{.column = column,
-                      .columns = weight.rows,
-                      .rank = fixed ? tensor.shape[1] : tensor.shape[0],
-                      .ranks_before = ranks_,
-                      .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
-                      .site = SiteHash(tensor.name.c_str()),
-                      .b = PackedParameter(layer.parameters, weight.first_adapter + (fixed ? 0 : 1),
-                                           layer.compute),
-                      .diagonal = spec.method == "adalora" ? weight.first_adapter + 2 : -1};
+      Adapter adapter{
+          .column = column,
+          .columns = weight.rows,
+          .rank = fixed ? tensor.shape[1] : tensor.shape[0],
+          .ranks_before = ranks_,
+          .first_tensor = first_tensor,
+          .row_part = part,
+          .scale = fixed ? 1 : static_cast<float>(LoraScale(spec, tensor.adapter_of)),
+          .site = SiteHash(tensor.name.c_str()),
+          .b = PackedParameter(layer.parameters, first + (fixed ? 0 : 1), layer.compute),
+          .diagonal = spec.method == "adalora" ? first + 2 : -1};
       if (fixed) {
         adapter.ones = ones(adapter.rank, in_features_);
       } else {
-        adapter.a.emplace(layer.parameters, weight.first_adapter, layer.compute);
+        adapter.a.emplace(layer.parameters, first, layer.compute);
       }
-      ranks_ += adapter.rank;
       adapters_.push_back(std::move(adapter));
+    }
+    if (parts > 0) {
+      ranks_ += adapters_.back().rank;
+      row_parts_ = parts;
     }
     column += weight.rows;
   }
@@ -72,6 +82,19 @@ Status LoraProducts::Pack(Context& context, Repack what) {
 
 Status LoraProducts::Scaled(Context& context, const Adapter& adapter, const Tensor& x) {
   return adapter.scale == 1 ? OkStatus() : kernels::Scale(context.stream, {x, adapter.scale});
+}
+
+Status LoraProducts::CheckRows(int64_t rows) const {
+  if (rows % row_parts_ == 0) return OkStatus();
+  return InvalidError("a batch of " + std::to_string(rows) + " tokens has no equal parts for " +
+                      std::to_string(row_parts_) +
+                      " adapters (model.peft.adapters); hint: choose one of them");
+}
+
+Tensor LoraProducts::RowsOf(const Adapter& adapter, const Tensor& x) const {
+  if (row_parts_ == 1) return x;
+  const int64_t rows = x.shape().Rows();
+  return x.Rows(FirstRow(adapter, rows), rows / row_parts_);
 }
 
 Status LoraProducts::Drop(Context& context, const Adapter& adapter, const Tensor& x,
@@ -123,19 +146,22 @@ Result<Tensor> LoraProducts::ThroughDiagonal(Context& context, const Adapter& ad
 
 Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
                              const GeluValue& active, const ForwardUse& use) const {
+  const int64_t rows = x.shape().Rows();
+  WEFT_RETURN_IF_ERROR(CheckRows(rows));
   WEFT_RETURN_IF_ERROR(dense_.Forward(context, x, y, {}, use));
   for (const Adapter& adapter : adapters_) {
-    Tensor left = x;
+    Tensor left = RowsOf(adapter, x);
     if (use.training) {
-      WEFT_ASSIGN_OR_RETURN(left, Dropped(context, adapter, x, use.first_row));
+      WEFT_ASSIGN_OR_RETURN(
+          left, Dropped(context, adapter, left, use.first_row + FirstRow(adapter, rows)));
     }
     WEFT_ASSIGN_OR_RETURN(const Tensor middle, FirstProduct(context, adapter, left));
     WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
-    WEFT_RETURN_IF_ERROR(
-        kernels::LinearForward(context.stream, {.x = middle,
-                                                .weight = adapter.b.packed(),
-                                                .y = y.Columns(adapter.column, adapter.columns),
-                                                .accumulate = true}));
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(
+        context.stream, {.x = middle,
+                         .weight = adapter.b.packed(),
+                         .y = RowsOf(adapter, y).Columns(adapter.column, adapter.columns),
+                         .accumulate = true}));
   }
   if (!active.value) return OkStatus();
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
@@ -143,9 +169,9 @@ Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
 
 Tensor LoraProducts::MiddleGradientOf(const Adapter& adapter, const Tensor& gradients,
                                       int64_t rows) const {
-  const int64_t before = adapter.ranks_before * rows;
+  const int64_t before = adapter.ranks_before * rows + adapter.rank * FirstRow(adapter, rows);
   return gradients.Part(static_cast<size_t>(before) * DTypeSize(compute_), compute_,
-                        {rows, adapter.rank});
+                        {rows / row_parts_, adapter.rank});
 }
 
 Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
@@ -156,12 +182,13 @@ Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
   for (const Adapter& adapter : adapters_) {
     const Tensor own = MiddleGradientOf(adapter, gradients, rows);
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-        context.stream, {.dy = dy.Columns(adapter.column, adapter.columns),
+        context.stream, {.dy = RowsOf(adapter, dy).Columns(adapter.column, adapter.columns),
                          .weight = adapter.b.packed(),
                          .dx = own}));
     WEFT_RETURN_IF_ERROR(Scaled(context, adapter, own));
     if (use.for_input) continue;  // counted with the products of the input's gradient
-    CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.columns * adapter.rank));
+    CountWork(context.profiler,
+              2.0 * static_cast<double>(own.shape().Elements() * adapter.columns));
   }
   OutputGradient prepared{std::move(dy)};
   if (use.for_input) prepared.for_input.values = gradients;
@@ -175,9 +202,11 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
   WEFT_RETURN_IF_ERROR(dense_.InputGradient(context, dy, dx, {}, {}));
   const int64_t rows = dx.shape().Rows();
   for (const Adapter& adapter : adapters_) {
-    Tensor own = dx;
+    const Tensor all = RowsOf(adapter, dx);
+    Tensor own = all;
     if (dropout_ > 0) {
-      WEFT_ASSIGN_OR_RETURN(own, Tensor::New(context, Component::kWorkspace, compute_, dx.shape()));
+      WEFT_ASSIGN_OR_RETURN(own,
+                            Tensor::New(context, Component::kWorkspace, compute_, all.shape()));
     }
     WEFT_ASSIGN_OR_RETURN(
         const Tensor gradient,
@@ -186,8 +215,8 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
         context.stream,
         {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = dropout_ == 0}));
     if (dropout_ == 0) continue;
-    WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row));
-    WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {dx, own, dx}));
+    WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row + FirstRow(adapter, rows)));
+    WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {all, own, all}));
   }
   if (!before) return OkStatus();
   return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
@@ -196,12 +225,14 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
 Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, const Tensor& x,
                                      const OutputGradient& dy,
                                      const WeightGradientTarget& to) const {
-  const TensorView da = adapter.a ? to.dtensors[0] : TensorView();
-  const TensorView db = to.dtensors[adapter.a ? 1 : 0];
-  const TensorView de = adapter.diagonal < 0 ? TensorView() : to.dtensors[2];
+  const auto dtensors = std::span(to.dtensors).subspan(static_cast<size_t>(adapter.first_tensor));
+  const TensorView da = adapter.a ? dtensors[0] : TensorView();
+  const TensorView db = dtensors[adapter.a ? 1 : 0];
+  const TensorView de = adapter.diagonal < 0 ? TensorView() : dtensors[2];
   if (!da && !db && !de) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const Tensor left, Dropped(context, adapter, x, dy.first_row));
   const int64_t rows = x.shape().Rows();
+  WEFT_ASSIGN_OR_RETURN(const Tensor left, Dropped(context, adapter, RowsOf(adapter, x),
+                                                   dy.first_row + FirstRow(adapter, rows)));
   const Tensor gradient = MiddleGradientOf(adapter, dy.for_weight.values, rows);
   if (da) {
     WEFT_ASSIGN_OR_RETURN(const Tensor through, ThroughDiagonal(context, adapter, gradient));
@@ -210,7 +241,7 @@ Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, c
   }
   if (!db && !de) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const Tensor middle, FirstProduct(context, adapter, left));
-  CountWork(context.profiler, 2.0 * static_cast<double>(rows * adapter.rank * in_features_));
+  CountWork(context.profiler, 2.0 * static_cast<double>(middle.shape().Elements() * in_features_));
   if (de) {
     if (!to.accumulate) WEFT_RETURN_IF_ERROR(Clear(context.stream, de));
     WEFT_RETURN_IF_ERROR(
@@ -223,20 +254,19 @@ Status LoraProducts::FactorGradients(Context& context, const Adapter& adapter, c
   }
   if (!db) return OkStatus();
   WEFT_RETURN_IF_ERROR(ApplyScale(context, adapter, middle));
-  return kernels::LinearBackwardWeight(context.stream, {.x = middle,
-                                                        .dy = dy.dy.Columns(to.column, to.columns),
-                                                        .dweight = db,
-                                                        .accumulate = to.accumulate});
+  return kernels::LinearBackwardWeight(context.stream,
+                                       {.x = middle,
+                                        .dy = RowsOf(adapter, dy.dy).Columns(to.column, to.columns),
+                                        .dweight = db,
+                                        .accumulate = to.accumulate});
 }
 
 Status LoraProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                                     std::span<const WeightGradientTarget> targets) const {
   for (const WeightGradientTarget& to : targets) {
-    const auto adapter = std::find_if(adapters_.begin(), adapters_.end(), [&](const Adapter& each) {
-      return each.column == to.column;
-    });
-    if (!to.dtensors.empty() && adapter != adapters_.end()) {
-      WEFT_RETURN_IF_ERROR(FactorGradients(context, *adapter, x, dy, to));
+    for (const Adapter& adapter : adapters_) {
+      if (to.dtensors.empty() || adapter.column != to.column) continue;
+      WEFT_RETURN_IF_ERROR(FactorGradients(context, adapter, x, dy, to));
     }
     if (!to.dweight && !to.dbias) continue;
     WEFT_RETURN_IF_ERROR(dense_.WeightGradient(context, x, dy, {&to, 1}));

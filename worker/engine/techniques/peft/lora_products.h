@@ -28,8 +28,9 @@ struct RepeatedOnes {
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
 /// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
 /// 2409.15371) A is RepeatedOnes. AdaLoRA (Zhang et al. 2023, arXiv 2303.10512) has a diagonal E
-/// between the factors: scale ((drop(x) Aᵀ) E) Bᵀ. What is between the factors is computed again in
-/// the backward pass.
+/// between the factors: scale ((drop(x) Aᵀ) E) Bᵀ. Of several adapters (model.peft.adapters) each
+/// has its part of the rows of x. What is between the factors is computed again in the backward
+/// pass.
 class LoraProducts : public WeightProducts {
  public:
   /// `ones`, of MiSS, gives those of a rank for layers of this size.
@@ -47,12 +48,14 @@ class LoraProducts : public WeightProducts {
                         std::span<const WeightGradientTarget> targets) const override;
 
  private:
-  /// The factors of one output.
+  /// The factors of one output, or of it those for a part of the rows.
   struct Adapter {
     int64_t column = 0;  ///< The first of its columns of y.
     int64_t columns = 0;
     int64_t rank = 0;
-    int64_t ranks_before = 0;  ///< Of the adapters before it.
+    int64_t ranks_before = 0;  ///< Of the outputs before it.
+    int64_t first_tensor = 0;  ///< Of those that the layer has besides the weight, its first.
+    int64_t row_part = 0;      ///< ParameterAttributes::row_part
     float scale = 1;
     uint32_t site = 0;                        ///< Of its dropout.
     std::optional<PackedParameter> a = {};    ///< Or else
@@ -62,6 +65,14 @@ class LoraProducts : public WeightProducts {
 
     const kernels::PackedWeight* first() const { return a ? a->packed() : ones->packed.get(); }
   };
+  /// kInvalid where batches of so many rows have no equal parts.
+  Status CheckRows(int64_t rows) const;
+  /// The first of `rows` rows that the adapter multiplies,
+  int64_t FirstRow(const Adapter& adapter, int64_t rows) const {
+    return adapter.row_part * (rows / row_parts_);
+  }
+  /// and all of those of x.
+  Tensor RowsOf(const Adapter& adapter, const Tensor& x) const;
   /// x or, with dropout, what is left of it in a pass of training.
   Result<Tensor> Dropped(Context& context, const Adapter& adapter, const Tensor& x,
                          int64_t first_row) const;
@@ -72,7 +83,8 @@ class LoraProducts : public WeightProducts {
   Result<Tensor> FirstProduct(Context& context, const Adapter& adapter, const Tensor& x) const;
   /// Makes it scale x Aᵀ E.
   Status ApplyScale(Context& context, const Adapter& adapter, const Tensor& middle) const;
-  /// The gradient scale dy B of x Aᵀ E for the adapter, in what Prepare made for all.
+  /// The gradient scale dy B of x Aᵀ E for the adapter, in what Prepare made for all of `rows`
+  /// rows.
   Tensor MiddleGradientOf(const Adapter& adapter, const Tensor& gradients, int64_t rows) const;
   /// The same of x Aᵀ: itself without E.
   Result<Tensor> ThroughDiagonal(Context& context, const Adapter& adapter,
@@ -88,8 +100,9 @@ class LoraProducts : public WeightProducts {
   int64_t in_features_;
   float dropout_;
   DenseProducts dense_;
-  std::vector<Adapter> adapters_;  ///< By column.
-  int64_t ranks_ = 0;              ///< Of all of them.
+  std::vector<Adapter> adapters_;  ///< By column, then by part of the rows.
+  int64_t ranks_ = 0;              ///< Of all outputs.
+  int64_t row_parts_ = 1;          ///< ParameterAttributes::row_parts
 };
 
 }  // namespace weft::engine

@@ -1,7 +1,9 @@
 // Parameter-efficient tuning: what is frozen, and how adapters start.
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -9,6 +11,8 @@
 #include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/adapter_starts.h"
 #include "worker/engine/techniques/peft/bottleneck.h"
+#include "worker/engine/techniques/peft/joint_adapters.h"
+#include "worker/engine/techniques/peft/joint_adapters_cost.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/peft/peft_settings_cost.h"
@@ -31,6 +35,7 @@ class Peft : public Technique {
  public:
   explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {
     if (IsAdaLora(model.peft)) ranks_.emplace(model.peft.adalora);
+    if (HasJointAdapters(model.peft)) joint_.emplace(model.peft);
   }
 
   ProductsFactory* BlockProducts() override {
@@ -45,6 +50,7 @@ class Peft : public Technique {
 
   std::string_view WhyNoGraphs() const override {
     if (ranks_) return "the ranks of adapters are chosen on the host";
+    if (joint_) return "the gradients of several adapters are clipped on the host";
     return HasVirtualTokens(model_.peft) ? "rows of virtual tokens are laid out on the host" : "";
   }
 
@@ -77,17 +83,27 @@ class Peft : public Technique {
   }
 
   Status OnTraining(const TrainingParts& parts) override {
+    if (joint_) return joint_->OnTraining(parts);
     return ranks_ ? ranks_->OnTraining(parts) : OkStatus();
   }
   Status OnGradients(Context& state, int64_t step) override {
     return ranks_ ? ranks_->OnGradients(state, step) : OkStatus();
   }
-  Status BeforeUpdate(Context&, const PendingUpdate& update) override {
+  bool ClipsGradients() const override { return joint_.has_value(); }
+  Status BeforeUpdate(Context& state, const PendingUpdate& update) override {
+    if (joint_) return joint_->BeforeUpdate(state, update);
     if (ranks_) ranks_->BeforeUpdate(update);
     return OkStatus();
   }
   bool ReadsUpdatedParameters() const override { return ranks_.has_value(); }
   Status OnUpdated(int64_t) override { return ranks_ ? ranks_->OnUpdated() : OkStatus(); }
+  Status OnStepEnd(const FinishedStep& step) override {
+    if (joint_) joint_->OnStepEnd(step);
+    return OkStatus();
+  }
+  void OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics) override {
+    if (joint_) joint_->OnEvaluated(losses, metrics);
+  }
   std::vector<NamedTensor> StateTensors() override {
     return ranks_ ? ranks_->StateTensors() : std::vector<NamedTensor>();
   }
@@ -108,11 +124,11 @@ class Peft : public Technique {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
       return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
     }
-    if (spec.init == "gaussian") {
-      const auto rank = static_cast<double>(parameter.shape[0]);
-      return parameters.SetStart(index, {.deviation = 1 / rank});
-    }
-    parameters.SetStart(index, KaimingUniform(parameter, 1 / std::sqrt(3.0)));
+    const auto rank = static_cast<double>(parameter.shape[0]);
+    const Initializer start = spec.init == "gaussian"
+                                  ? Initializer{.deviation = 1 / rank}
+                                  : KaimingUniform(parameter, 1 / std::sqrt(3.0));
+    parameters.SetStart(index, joint_ ? joint_->StartOf(parameter, start) : start);
   }
 
   /// Deviation gain / sqrt(columns). With the slope sqrt(5) that peft mostly takes, the gain is
@@ -134,8 +150,9 @@ class Peft : public Technique {
 
   ModelSpec model_;
   PeftProductsFactory factory_;
-  std::optional<AdaLora> ranks_;  ///< That move between layers.
-  std::vector<int64_t> drawn_;    ///< Weights of bottlenecks.
+  std::optional<AdaLora> ranks_;        ///< That move between layers.
+  std::optional<JointAdapters> joint_;  ///< Where there are several.
+  std::vector<int64_t> drawn_;          ///< Weights of bottlenecks.
   VirtualTokenSites virtual_tokens_;
 };
 

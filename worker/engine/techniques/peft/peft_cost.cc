@@ -15,6 +15,7 @@
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
+#include "worker/engine/techniques/peft/joint_adapters_cost.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_settings_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
@@ -22,11 +23,13 @@
 
 namespace weft {
 
+const TechniqueCost& GradientNoiseScaleTechniqueCost();
 const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& PruningTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StochasticDepthTechniqueCost();
 const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
 
 namespace {
 
@@ -96,7 +99,11 @@ const Feature kSettings[] = {
            const PeftSpec& spec = job.model.peft;
            return spec.use_dora ? std::string("model.peft.use_dora")
                                 : "model.peft.method " + spec.method;
-         }}};
+         }},
+    {.name = "several adapters in one job",
+     .setting = "model.peft.adapters",
+     .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
@@ -104,6 +111,7 @@ const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
 const Feature& kOffloads = kSettings[5];
 const Feature& kMakesWeights = kSettings[6];
+const Feature& kJointAdapters = kSettings[7];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -160,6 +168,21 @@ std::vector<Refusal> Rows() {
       {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
+  const Refusal of_joint_adapters[] = {
+      {&kJointAdapters, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kJointAdapters, &kContextParallel, kNotYet, "resources.context_parallel 1"},
+      {&kJointAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kJointAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
+      {&kJointAdapters, &kEncoder, kNotYet, "model.family gpt2 or llama"},
+      {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
+       "sequences of a batch are left out, and an adapter has its part of all",
+       "model.stochastic_depth.mode batch"},
+      {&kJointAdapters, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kJointAdapters, &GradientNoiseScaleTechniqueCost().feature(),
+       "each adapter has a gradient of its own", kOneOfTwo},
+  };
+  rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
   return rows;
 }
 
@@ -176,9 +199,13 @@ struct LayerNumbers {
       return;
     }
     const int64_t rank = RankOf(spec, weight.name);
+    // One adapter after the other, each of its part of the rows.
+    const auto part = [parts = std::max<int64_t>(std::ssize(spec.adapters), 1)](int64_t numbers) {
+      return (numbers + parts - 1) / parts;
+    };
     ranks += rank;
-    largest = std::max(largest, rank);
-    if (spec.dropout > 0) in = weight.shape[1];
+    largest = std::max(largest, part(rank));
+    if (spec.dropout > 0) in = part(weight.shape[1]);
   }
 };
 
@@ -208,6 +235,7 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
+    WEFT_RETURN_IF_ERROR(CheckJointAdapters(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
@@ -309,6 +337,12 @@ class PeftCost : public TechniqueCost {
     return MergesWeights(model.peft) ? 3 * kF32 * LargestMerged(model) : 0;
   }
 
+  std::vector<JobSpec> JointJobs(const JobSpec& job) const override {
+    return JointAdapterJobs(job);
+  }
+  std::vector<DataList> DataLists(JobSpec& job) const override { return JointAdapterData(job); }
+  std::vector<TechniqueMetric> Metrics() const override { return JointAdapterMetrics(); }
+
   // Sensitivity and uncertainty of each number, in f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
     const bool scored = IsAdaLora(job.model.peft) && parameter.adapter != AdapterSide::kNone;
@@ -353,6 +387,16 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
     add("lora_E", {rank}, AdapterSide::kInput, false);
     return tensors;
   }
+  for (int64_t part = 0; part < std::ssize(spec.adapters); ++part) {
+    const std::string& adapter = spec.adapters[static_cast<size_t>(part)].name;
+    add(JointTensorName("lora_A.weight", adapter), {rank, in}, AdapterSide::kInput, true);
+    add(JointTensorName("lora_B.weight", adapter), {out, rank}, AdapterSide::kOutput, false);
+    for (size_t i = tensors.size() - 2; i < tensors.size(); ++i) {
+      tensors[i].row_part = part;
+      tensors[i].row_parts = std::ssize(spec.adapters);
+    }
+  }
+  if (HasJointAdapters(spec)) return tensors;
   add("lora_A.weight", {rank, in}, AdapterSide::kInput, true);
   add("lora_B.weight", {out, rank}, AdapterSide::kOutput, spec.use_dora);
   if (spec.use_dora) add("lora_magnitude_vector", {out}, AdapterSide::kOutput, true);

@@ -16,7 +16,8 @@ inline bool AsksForPeft(const ModelSpec& model) {
 
 /// The tensors of an adapter besides a weight "<layer>.weight" [out, in], a target:
 ///   lora  "<layer>.lora_A.weight" [rank, in], "<layer>.lora_B.weight" [out, rank] and with
-///         use_dora "<layer>.lora_magnitude_vector" [out]
+///         use_dora "<layer>.lora_magnitude_vector" [out]; both factors for each of several
+///         adapters (model.peft.adapters), "<layer>.lora_A.<name>.weight"
 ///   adalora "<layer>.lora_A" [rank, in], "<layer>.lora_B" [out, rank], "<layer>.lora_E" [rank]
 ///   ia3   "<layer>.ia3_l" [out], or [in] where it scales inputs
 ///   miss  "<layer>.miss_block" [out, rank]

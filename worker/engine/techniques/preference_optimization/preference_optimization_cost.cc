@@ -15,6 +15,7 @@ namespace weft {
 // Techniques before this one in the registry.
 const TechniqueCost& Fp8TechniqueCost();
 const TechniqueCost& GradientNoiseScaleTechniqueCost();
+const TechniqueCost& PeftTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StochasticDepthTechniqueCost();
 
@@ -51,6 +52,8 @@ class PreferenceOptimizationCost : public TechniqueCost {
         {&kPreference, &StochasticDepthTechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
         {&kPreference, &Fp8TechniqueCost().feature(), kOtherNetwork, "train.precision bf16"},
         {&kPreference, &Sparse24TechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
+        // Several adapters in one job.
+        {&kPreference, &PeftTechniqueCost().settings().back(), kNotYet, kOneOfTwo},
         {&kPreference, &GradientNoiseScaleTechniqueCost().feature(),
          "a micro-batch may hold half a pair", kOneOfTwo},
     };
