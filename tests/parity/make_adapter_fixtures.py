@@ -5,7 +5,8 @@ make_fixtures.py wrote, trained in float64 on their batches.
   start/              an adapter that changes its network
   trained/            the same after 20 steps of AdamW
   merged.safetensors  what the trained adapter has made of the weights and biases that it changes;
-                      not of virtual tokens, which change none
+                      not of virtual tokens, which change none, and not of an adapter of an
+                      embedding whose classifier has the same weight
   {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network, of which
                       the adapter has the results alone
 
@@ -19,7 +20,7 @@ import sys
 import torch
 from peft import (
     AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
-    PromptEncoderConfig, PromptTuningConfig, VeraConfig, get_peft_model,
+    PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig, get_peft_model,
 )
 from safetensors.torch import load_file, save_file
 
@@ -27,6 +28,9 @@ from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNIN
 from make_fixtures import objective_of
 
 VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 4}
+
+# Some in a row and some not, most of them in the batches.
+TOKENS = [40, 3, 4, 5, 66, 12]
 
 CASES = {
     "gpt2/lora": LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
@@ -76,6 +80,16 @@ CASES = {
     "vit/lora": LoraConfig(r=4, lora_alpha=4,
                            target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
     "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
+    "gpt2/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["wte", "c_attn"],
+                                 fan_in_fan_out=True),
+    "llama/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["embed_tokens", "v_proj"],
+                                  rank_pattern={"embed_tokens": 2}),
+    "gpt2/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"],
+                              trainable_token_indices=TOKENS, fan_in_fan_out=True),
+    "llama/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"],
+                               trainable_token_indices=TOKENS),
+    "gpt2/tokens_alone": TrainableTokensConfig(token_indices=TOKENS),
+    "llama/tokens_alone": TrainableTokensConfig(token_indices=TOKENS),
     "gpt2/prompt": PromptTuningConfig(**VIRTUAL),
     "llama/prompt": PromptTuningConfig(**VIRTUAL),
     "gpt2/p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
@@ -141,7 +155,7 @@ def train(model, tokens, targets):
 
 
 def save_adapter(model, folder):
-    model.float().save_pretrained(folder)
+    model.float().save_pretrained(folder, save_embedding_layers=False)
     model.double()
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
@@ -168,17 +182,18 @@ def write_case(case):
         for key, parameter in model.named_parameters():
             # Those that start without effect.
             if any(part in key for part in ("lora_B", "ia3_l", "miss_block", "hada_w2_b", "lokr_w1",
-                                            "oft_R", "vera_lambda_b", "lora_E")):
+                                            "oft_R", "vera_lambda_b", "lora_E", "lora_embedding_A")):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")
     train(model, *read_batch(folder))
     save_adapter(model, folder / name / "trained")
-    if config.is_prompt_learning:
+    if config.is_prompt_learning or case == "gpt2/embedding":
         return
     merged = model.double().merge_and_unload().float().state_dict()
+    tied = "lm_head.weight" if base.config.tie_word_embeddings else None
     changed = {key: value.contiguous() for key, value in merged.items()
-               if not torch.equal(value, before[key])}
+               if key != tied and not torch.equal(value, before[key])}
     save_file(changed, folder / name / "merged.safetensors")
 
 

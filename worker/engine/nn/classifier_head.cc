@@ -21,8 +21,30 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
     args.accumulate = target.accumulate;
     args.dbias = parameters_->padded_gradient(bias_);
   }
+  if (rows_ != nullptr) WEFT_RETURN_IF_ERROR(AddRowsGradient(context, tape, input, dlogits));
   return args.dweight || args.dbias ? kernels::LinearBackwardWeight(context.stream, args)
                                     : OkStatus();
+}
+
+Status ClassifierHead::AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
+                                       const Tensor& dlogits) const {
+  if (!tape.Trains(rows_->parameter)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(rows_->parameter));
+  for (const TrainedTableRows::Run& run : rows_->runs) {
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+        context.stream, {.x = input,
+                         .dy = dlogits.Columns(run.first, run.count),
+                         .dweight = RowsOf(target.gradient, run.row, run.count),
+                         .accumulate = target.accumulate}));
+  }
+  return OkStatus();
+}
+
+std::vector<int64_t> ClassifierHead::Parameters() const {
+  std::vector<int64_t> indices = {weight_->index()};
+  if (bias_ >= 0) indices.push_back(bias_);
+  if (rows_ != nullptr) indices.push_back(rows_->parameter);
+  return indices;
 }
 
 Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
@@ -53,7 +75,9 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                             BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
-  const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
+  const std::vector<int64_t> parameters = Parameters();
+  const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                  [&](int64_t index) { return tape.Trains(index); });
   const bool differentiate = tape.recording() && (trains || hidden.needs_gradient());
   const int64_t rows = hidden.tensor.shape().Rows();
   if (rows == 0) return OkStatus();
@@ -86,8 +110,7 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   Tensor dhidden;
   if (differentiate) {
-    tape.UseParameter(weight_->index());
-    if (bias_ >= 0) tape.UseParameter(bias_);
+    for (const int64_t index : parameters) tape.UseParameter(index);
   }
   if (differentiate && hidden.needs_gradient()) {
     WEFT_ASSIGN_OR_RETURN(dhidden,
@@ -133,10 +156,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   if (differentiate) {
     tape.Record("head backward",
-                [index = weight_->index(), bias = bias_, node = hidden.node,
-                 dhidden = std::move(dhidden)](Context& ctx, Tape& t) -> Status {
-                  WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
-                  if (bias >= 0) WEFT_RETURN_IF_ERROR(t.parameters().Done(bias));
+                [parameters, node = hidden.node, dhidden = std::move(dhidden)](
+                    Context& ctx, Tape& t) -> Status {
+                  for (const int64_t index : parameters) {
+                    WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
+                  }
                   return t.AddGradient(ctx, node, dhidden);
                 });
   }
