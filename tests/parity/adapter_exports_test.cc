@@ -67,6 +67,17 @@ std::vector<AdapterCase> Cases() {
       spec.adalora.target_r = 3;
       spec.adalora.tfinal = 2;
     });
+    if (family != "vit") {
+      const char* table = family == "gpt2"    ? "wte"
+                          : family == "llama" ? "embed_tokens"
+                                              : "word_embeddings";
+      add("embedding", [table](PeftSpec& spec) { spec.target_modules = {table}; });
+      add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
+      add("tokens-alone", [](PeftSpec& spec) {
+        spec.method = "selective";
+        spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
+      });
+    }
     add("vera", everywhere("vera"));
     add("ia3", method("ia3"));
     if (family != "gpt2") {

@@ -84,6 +84,12 @@ CASES = {
                                  fan_in_fan_out=True),
     "llama/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["embed_tokens", "v_proj"],
                                   rank_pattern={"embed_tokens": 2}),
+    "bert_mlm/embedding": LoraConfig(r=2, lora_alpha=4, target_modules=["word_embeddings", "query"]),
+    "mistral/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj"]),
+    "qwen2/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj"],
+                             bias="all"),
+    "qwen2/dora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_dora=True),
+    "mixtral/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]),
     "gpt2/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"],
                               trainable_token_indices=TOKENS, fan_in_fan_out=True),
     "llama/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"],
@@ -188,7 +194,7 @@ def write_case(case):
     save_adapter(model, folder / name / "start")
     train(model, *read_batch(folder))
     save_adapter(model, folder / name / "trained")
-    if config.is_prompt_learning or case == "gpt2/embedding":
+    if config.is_prompt_learning or name == "embedding" and base.config.tie_word_embeddings:
         return
     merged = model.double().merge_and_unload().float().state_dict()
     tied = "lm_head.weight" if base.config.tie_word_embeddings else None

@@ -40,6 +40,10 @@ const Feature kPeft = {
     .asked = [](const JobSpec& job) { return AsksForPeft(job.model); },
     .shown = [](const JobSpec& job) { return "model.peft " + job.model.peft.method; }};
 
+bool IsLora(const ModelSpec& model) {
+  return model.peft.method == "lora";
+}
+
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
   if (spec.method == "ia3" || spec.method == "miss" || IsAdaLora(spec) || MergesWeights(spec)) {
@@ -86,18 +90,23 @@ const Feature kSettings[] = {
            return job.model.peft.trainable_token_indices.empty()
                       ? "model.peft.target_modules with " + LayerOf(TokenTable(job.model))
                       : std::string("model.peft.trainable_token_indices");
-         }}};
+         }},
+    {.name = "parameter-efficient tuning by another method than lora",
+     .setting = "model.peft.method other than lora",
+     .asked = [](const JobSpec& job) { return AsksForPeft(job.model) && !IsLora(job.model); },
+     .shown = [](const JobSpec& job) { return "model.peft.method " + job.model.peft.method; }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
 const Feature& kTokenAdapters = kSettings[5];
+const Feature& kNotLora = kSettings[6];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
-      {&kPeft, &kExperts, kNotYet, kOneOfTwo},
+      {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
       {&kPeft, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kPeft, &OverParameterizationTechniqueCost().feature(),
        "one trains more numbers than a weight has, the other fewer", kOneOfTwo},
@@ -115,6 +124,7 @@ std::vector<Refusal> Rows() {
                   "adapters in all blocks"});
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
+  rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
   rows.push_back({&kVera, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},

@@ -17,12 +17,12 @@
 namespace weft {
 namespace {
 
-/// The weights of the layers of blocks.
+/// The weights of the layers of blocks, but for experts.
 std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   std::vector<ParameterInfo> weights;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
-      if (parameter.block_matrix()) weights.push_back(std::move(parameter));
+      if (parameter.block_matrix() && parameter.expert < 0) weights.push_back(std::move(parameter));
     }
   }
   return weights;
