@@ -121,7 +121,8 @@ TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
         "vit/lora",     "vit/miss",      "llama/loha",     "llama/lokr",    "llama/oft",
         "llama/vera",   "gpt2/vera",     "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft",
         "gpt2/embedding", "llama/embedding", "gpt2/tokens", "llama/tokens", "gpt2/tokens_alone",
-        "llama/tokens_alone"}) {
+        "llama/tokens_alone", "bert_mlm/embedding", "mistral/lora", "qwen2/lora", "qwen2/dora",
+        "mixtral/lora"}) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;

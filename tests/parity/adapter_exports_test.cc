@@ -103,14 +103,21 @@ std::vector<AdapterCase> Cases() {
       spec.num_virtual_tokens = 4;
     });
   }
+  for (const char* family : {"mistral", "qwen2", "mixtral"}) {
+    cases.push_back({family, "lora", [](PeftSpec& spec) { spec.target_modules = {"all-linear"}; }});
+  }
   return cases;
 }
 
 ModelSpec BaseOf(const std::string& family) {
   ModelSpec model = TinyModel();
-  model.family = family;
+  const bool of_llama = family == "mistral" || family == "qwen2" || family == "mixtral";
+  model.family = of_llama ? "llama" : family;
   model.context = 24;
-  if (family == "llama") model.mlp_width = 48;
+  if (model.family == "llama") model.mlp_width = 48;
+  if (family == "mistral") model.sliding_window = 5;
+  model.qkv_bias = family == "qwen2";
+  if (family == "mixtral") model.experts = 4;
   if (family == "vit") {
     model.vocab_size = 0;
     model.image_size = 12;

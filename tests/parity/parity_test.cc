@@ -425,7 +425,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "vit/lora", "vit/miss", "llama/loha", "llama/lokr", "llama/oft", "llama/vera",
                       "gpt2/vera", "bert_mlm/loha", "bert_mlm/lokr", "bert_mlm/oft",
                       "gpt2/embedding", "llama/embedding", "gpt2/tokens", "llama/tokens",
-                      "gpt2/tokens_alone", "llama/tokens_alone"));
+                      "gpt2/tokens_alone", "llama/tokens_alone", "bert_mlm/embedding",
+                      "mistral/lora", "qwen2/lora", "qwen2/dora", "mixtral/lora"));
 
 /// The network that makes the virtual tokens of a fixture, whose layers of peft have these names.
 void LoadEncoder(const std::string& adapter, const std::string& name, Model& model) {

@@ -1,6 +1,7 @@
 // Adapters of the table of tokens: LoRA besides it, and trained rows of it.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ std::vector<Case> Cases() {
       cases.push_back({name + "lora", model});
       model.peft.target_regex = {};
       model.peft.trainable_token_indices = {9, 3, 4, 5, 49};
+      for (int64_t token = 10; token < 45; ++token) {
+        model.peft.trainable_token_indices.push_back(token);
+      }
       cases.push_back({name + "tokens", model});
       model.peft.method = "selective";
       model.peft.rank = PeftSpec().rank;
