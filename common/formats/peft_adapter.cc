@@ -94,8 +94,7 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
   for (const SafetensorsView& tensor : file.tensors()) {
     if (IsShared(tensor.name)) continue;
     const std::string layer = LayerOfTensor(tensor.name);
-    if (tensor.name.ends_with(kTokenRows) &&
-        (known.contains(layer) || layer == TiedLayer(model))) {
+    if (tensor.name.ends_with(kTokenRows) && (known.contains(layer) || layer == TiedLayer(model))) {
       has_rows = true;
       continue;
     }
@@ -110,7 +109,8 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
     if (layer.empty() && own.contains(name)) continue;
     return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
                         "', which is neither of an adapter of a linear layer of the model's blocks "
-                        "or of its token embedding, nor of the model; hint: model.import_path must be the adapter's base "
+                        "or of its token embedding, nor of the model; hint: model.import_path must "
+                        "be the adapter's base "
                         "model");
   }
   if (layers.empty() && !has_rows) {

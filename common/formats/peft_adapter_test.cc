@@ -115,14 +115,15 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
 
 TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
   for (const std::string adapter :
-       {"gpt2/adalora", "llama/adalora", "gpt2/lora",      "gpt2/dora",     "gpt2/ia3",
-        "gpt2/bias",    "llama/lora",    "llama/patterns", "llama/dora",    "llama/pissa",
-        "llama/olora",  "llama/ia3",     "llama/miss",     "bert_mlm/lora", "bert_mlm/ia3",
-        "vit/lora",     "vit/miss",      "llama/loha",     "llama/lokr",    "llama/oft",
-        "llama/vera",   "gpt2/vera",     "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft",
-        "gpt2/embedding", "llama/embedding", "gpt2/tokens", "llama/tokens", "gpt2/tokens_alone",
-        "llama/tokens_alone", "bert_mlm/embedding", "mistral/lora", "qwen2/lora", "qwen2/dora",
-        "mixtral/lora"}) {
+       {"gpt2/adalora", "llama/adalora",     "gpt2/lora",          "gpt2/dora",
+        "gpt2/ia3",     "gpt2/bias",         "llama/lora",         "llama/patterns",
+        "llama/dora",   "llama/pissa",       "llama/olora",        "llama/ia3",
+        "llama/miss",   "bert_mlm/lora",     "bert_mlm/ia3",       "vit/lora",
+        "vit/miss",     "llama/loha",        "llama/lokr",         "llama/oft",
+        "llama/vera",   "gpt2/vera",         "bert_mlm/loha",      "bert_mlm/lokr",
+        "bert_mlm/oft", "gpt2/embedding",    "llama/embedding",    "gpt2/tokens",
+        "llama/tokens", "gpt2/tokens_alone", "llama/tokens_alone", "bert_mlm/embedding",
+        "mistral/lora", "qwen2/lora",        "qwen2/dora",         "mixtral/lora"}) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;

@@ -81,9 +81,9 @@ const std::set<std::string_view>& KnownKeys() {
 
 const std::map<std::string, std::string>& Methods() {
   static const std::map<std::string, std::string> methods = {
-      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"}, {"LOKR", "lokr"},
-      {"OFT", "oft"},   {"VERA", "vera"},       {"IA3", "ia3"},   {"MISS", "miss"},
-      {"TRAINABLE_TOKENS", "selective"}};
+      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"},
+      {"LOKR", "lokr"}, {"OFT", "oft"},         {"VERA", "vera"},
+      {"IA3", "ia3"},   {"MISS", "miss"},       {"TRAINABLE_TOKENS", "selective"}};
   return methods;
 }
 

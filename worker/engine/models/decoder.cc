@@ -140,11 +140,10 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
-      embedding_grafts_(part_.first
-                            ? EmbeddingGrafts(&parameters_, spec.width, tokens_,
-                                              family.embedding_dropout, DropoutOf(spec), grafter(),
-                                              precision_.products)
-                            : Grafts()),
+      embedding_grafts_(part_.first ? EmbeddingGrafts(&parameters_, spec.width, tokens_,
+                                                      family.embedding_dropout, DropoutOf(spec),
+                                                      grafter(), precision_.products)
+                                    : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(),
                      {precision_.products, block_products(), tensor_})),
@@ -222,8 +221,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens,
                                                     extended != nullptr ? extended->token_positions
                                                                         : batch.positions));
-  WEFT_ASSIGN_OR_RETURN(
-      x, embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
+  WEFT_ASSIGN_OR_RETURN(x,
+                        embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));

@@ -5,6 +5,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/model_sizes.h"
 #include "kernels/step_totals/step_totals.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
@@ -29,15 +30,18 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
 Status ClassifierHead::AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
                                        const Tensor& dlogits) const {
   if (!tape.Trains(rows_->parameter)) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(rows_->parameter));
+  const int64_t rows = dlogits.shape().Rows(), count = (*parameters_)[rows_->parameter].shape[0];
+  WEFT_ASSIGN_OR_RETURN(const Tensor own, Tensor::New(context, Component::kWorkspace,
+                                                      dlogits.dtype(), {rows, count}));
   for (const TrainedTableRows::Run& run : rows_->runs) {
-    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {.x = input,
-                         .dy = dlogits.Columns(run.first, run.count),
-                         .dweight = RowsOf(target.gradient, run.row, run.count),
-                         .accumulate = target.accumulate}));
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dlogits.Columns(run.first, run.count),
+                                  own.Columns(run.row, run.count)));
   }
-  return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(rows_->parameter));
+  CountWork(context.profiler, 2.0 * static_cast<double>(rows * target.gradient.shape.Elements()));
+  return kernels::LinearBackwardWeight(
+      context.stream,
+      {.x = input, .dy = own, .dweight = target.gradient, .accumulate = target.accumulate});
 }
 
 std::vector<int64_t> ClassifierHead::Parameters() const {
@@ -156,8 +160,8 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   if (differentiate) {
     tape.Record("head backward",
-                [parameters, node = hidden.node, dhidden = std::move(dhidden)](
-                    Context& ctx, Tape& t) -> Status {
+                [parameters, node = hidden.node, dhidden = std::move(dhidden)](Context& ctx,
+                                                                               Tape& t) -> Status {
                   for (const int64_t index : parameters) {
                     WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
                   }

@@ -67,8 +67,8 @@ struct LayerNumbers {
       const int64_t of_inputs = (&output == &outputs.front() ? 1 : 2) * output.in;
       const int64_t of_factors = output.in + output.columns + output.rank;
       most.forward = std::max(most.forward, own + output.in + output.rank);
-      most.backward = std::max(most.backward, own + output.columns + output.rank +
-                                                  std::max(of_inputs, of_factors));
+      most.backward = std::max(
+          most.backward, own + output.columns + output.rank + std::max(of_inputs, of_factors));
     }
     return most;
   }

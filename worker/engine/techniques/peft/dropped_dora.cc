@@ -93,8 +93,8 @@ Status DroppedDora::Forward(Context& context, const Tensor& x, const Tensor& y,
     const bool drops = use.training && output.adapted;
     Tensor own = y;
     if (outputs_.size() > 1) {
-      WEFT_ASSIGN_OR_RETURN(own, Tensor::New(context, Component::kWorkspace, y.dtype(),
-                                             {rows, output.columns}));
+      WEFT_ASSIGN_OR_RETURN(
+          own, Tensor::New(context, Component::kWorkspace, y.dtype(), {rows, output.columns}));
     }
     Tensor read = x;
     if (drops) {
@@ -167,9 +167,8 @@ Status DroppedDora::WeightGradient(Context& context, const Tensor& x, const Outp
                                    std::span<const WeightGradientTarget> targets) const {
   for (const WeightGradientTarget& to : targets) {
     // Each is of one output, since one of them has an adapter.
-    const auto output = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& each) {
-      return each.column == to.column;
-    });
+    const auto output = std::find_if(outputs_.begin(), outputs_.end(),
+                                     [&](const Output& each) { return each.column == to.column; });
     WEFT_ASSIGN_OR_RETURN(const Tensor part, ColumnsOf(context, *output, dy.dy));
     WeightGradientTarget own = to;
     own.column = 0;

@@ -11,6 +11,7 @@
 #include "worker/engine/techniques/peft/layer_testing.h"
 #include "worker/engine/techniques/peft/lora_products.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/testing/mesh_run.h"
 
 namespace weft::engine {
 namespace {
@@ -142,9 +143,8 @@ TEST(DroppedDoraTest, HasTheResultsAndGradientsOfItsFormula) {
           EXPECT_LT(Difference(own_y, expected.y), tolerance) << layer;
           EXPECT_LT(Difference(run.Gradient(run.Factor(layer, "A")), expected.da), tolerance);
           EXPECT_LT(Difference(run.Gradient(run.Factor(layer, "B")), expected.db), tolerance);
-          EXPECT_LT(
-              Difference(run.Gradient(layer + ".lora_magnitude_vector"), expected.dmagnitude),
-              tolerance);
+          EXPECT_LT(Difference(run.Gradient(layer + ".lora_magnitude_vector"), expected.dmagnitude),
+                    tolerance);
           AddTo(expected_dx, expected.dx);
         }
         EXPECT_LT(Difference(dx, expected_dx), tolerance);
@@ -152,6 +152,22 @@ TEST(DroppedDoraTest, HasTheResultsAndGradientsOfItsFormula) {
       }
     }
   }
+}
+
+TEST(DroppedDoraTest, RanksAndRecomputationDrawTheSameMasks) {
+  MeshCase one{TinyJob(4), TinyPlan("fp32", 2, 2)};
+  one.job.resources.device = "cpu";
+  one.job.model.family = "llama";
+  one.job.model.peft = SpecOf({"q_proj", "v_proj", "down_proj"}, kDropout);
+  one.job.train.steps = 4;
+  const MeshOutcome whole = TrainOnMesh(one).front();
+  MeshCase recomputed = one;
+  recomputed.plan.block_memory_policy = {"recompute", "recompute"};
+  ExpectFollows(TrainOnMesh(recomputed), whole, 0, 0);
+  MeshCase ranks = one;
+  ranks.plan.mesh.data = 2;
+  ranks.plan.accumulation_steps = 1;
+  ExpectFollows(TrainOnMesh(ranks), whole, 2e-5, 1e-4);
 }
 
 TEST(DroppedDoraTest, DropsNothingWithoutTraining) {

@@ -88,11 +88,9 @@ class TableFactors : public TokenGraft {
                                                                      .dposition_table = {}}));
     WEFT_ASSIGN_OR_RETURN(const Tensor middle, LookUp(context, tokens));
     WEFT_ASSIGN_OR_RETURN(const auto db, tape.parameters().Write(b_.index()));
-    WEFT_RETURN_IF_ERROR(
-        kernels::LinearBackwardWeight(context.stream, {.x = middle,
-                                                       .dy = dy,
-                                                       .dweight = db.gradient,
-                                                       .accumulate = db.accumulate}));
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+        context.stream,
+        {.x = middle, .dy = dy, .dweight = db.gradient, .accumulate = db.accumulate}));
     CountProduct(context, tokens);
     CountProduct(context, tokens);
     WEFT_RETURN_IF_ERROR(tape.parameters().Done(a_));
@@ -113,8 +111,8 @@ Status CopyTrainedRows(const ParameterSet& parameters, int64_t table, const Trai
   for (const TrainedTableRows::Run& run : rows.runs) {
     const TensorView in_table = RowsOf(parameters.value(table), run.first, run.count);
     const TensorView own = RowsOf(parameters.value(rows.parameter), run.row, run.count);
-    WEFT_RETURN_IF_ERROR(CopyRows(parameters.stream(), to_table ? own : in_table,
-                                  to_table ? in_table : own));
+    WEFT_RETURN_IF_ERROR(
+        CopyRows(parameters.stream(), to_table ? own : in_table, to_table ? in_table : own));
   }
   return OkStatus();
 }
@@ -207,12 +205,11 @@ void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& gr
 void TokenAdapter::SetStarts(ParameterSet& parameters) const {
   if (factor_ >= 0) parameters.SetStart(factor_, {.deviation = 1});
   if (table_ < 0) return;
-  parameters.AddValuesHook(
-      [&parameters, table = table_, rows = rows_](Context&, ValuesFrom from) {
-        return from == ValuesFrom::kCheckpoint
-                   ? OkStatus()
-                   : CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
-      });
+  parameters.AddValuesHook([&parameters, table = table_, rows = rows_](Context&, ValuesFrom from) {
+    return from == ValuesFrom::kCheckpoint
+               ? OkStatus()
+               : CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
+  });
 }
 
 std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> table,

@@ -23,7 +23,7 @@ class TokenAdapter {
  private:
   int64_t factor_ = -1;         ///< Index of B of lora; -1: none.
   int64_t table_ = -1;          ///< That of the table,
-  TrainedTableRows rows_ = {};       ///< and the rows of it that are trained, if any.
+  TrainedTableRows rows_ = {};  ///< and the rows of it that are trained, if any.
 };
 
 /// The table [vocabulary, width] with what tensors of these values make of it, as

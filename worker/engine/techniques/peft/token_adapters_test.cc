@@ -14,6 +14,7 @@
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -56,11 +57,19 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+JobSpec JobOf(const Case& c) {
+  JobSpec job = TinyJob(4);
+  job.resources.device = "cpu";
+  job.model = c.model;
+  job.schedule.kind = "constant";
+  job.optimizer.learning_rate = 1e-2;
+  return job;
+}
+
 Batch BatchOf(const ModelSpec& model) {
   const int64_t length = model.context;
-  auto batch = model.family == "bert"
-                   ? RandomMasked(model.vocab_size, length, 0.3).Get(3, 0, 2)
-                   : RandomTokens(model.vocab_size, length).Get(3, 0, 2);
+  auto batch = model.family == "bert" ? RandomMasked(model.vocab_size, length, 0.3).Get(3, 0, 2)
+                                      : RandomTokens(model.vocab_size, length).Get(3, 0, 2);
   WEFT_CHECK(batch.ok(), batch.status().message());
   return *batch;
 }
@@ -120,11 +129,7 @@ TEST(TokenAdaptersTest, TrainThemAloneWhateverIsRecomputed) {
   for (const Case& c : Cases()) {
     if (c.model.family == "bert") continue;
     SCOPED_TRACE(c.name);
-    JobSpec job = TinyJob(4);
-    job.resources.device = "cpu";
-    job.model = c.model;
-    job.schedule.kind = "constant";
-    job.optimizer.learning_rate = 1e-2;
+    const JobSpec job = JobOf(c);
     std::vector<double> losses[2];
     for (const bool recompute : {false, true}) {
       Plan plan = TinyPlan("fp32", 2, 2);
@@ -148,9 +153,9 @@ TEST(TokenAdaptersTest, TrainThemAloneWhateverIsRecomputed) {
           for (int64_t row = 0; row < c.model.vocab_size; ++row) {
             const auto& rows = c.model.peft.trainable_token_indices;
             const bool own = std::find(rows.begin(), rows.end(), row) != rows.end();
-            const bool same = std::equal(before[at].begin() + row * width,
-                                         before[at].begin() + (row + 1) * width,
-                                         after[at].begin() + row * width);
+            const bool same =
+                std::equal(before[at].begin() + row * width, before[at].begin() + (row + 1) * width,
+                           after[at].begin() + row * width);
             // CountingTokens has seven tokens; decay changes the others, too.
             EXPECT_EQ(same, !own) << row;
           }
@@ -161,6 +166,40 @@ TEST(TokenAdaptersTest, TrainThemAloneWhateverIsRecomputed) {
     }
     EXPECT_EQ(losses[0], losses[1]);
     EXPECT_LT(losses[0].back(), losses[0].front());
+  }
+}
+
+TEST(TokenAdaptersTest, MeshesFollowOneRank) {
+  const struct {
+    const char* name;
+    void (*change)(Plan& plan);
+  } ways[] = {
+      {"data, sharded updates",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 1;
+       }},
+      {"data, sharded gradients",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 2;
+       }},
+      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
+  };
+  for (const Case& c : Cases()) {
+    if (c.model.family == "bert") continue;
+    MeshCase one{JobOf(c), TinyPlan("fp32", 2, 2)};
+    one.job.train.steps = 4;
+    one.job.train.log_every_steps = 2;
+    one.plan.bucket_bytes = 4000;
+    const MeshOutcome whole = TrainOnMesh(one).front();
+    for (const auto& way : ways) {
+      SCOPED_TRACE(c.name + " " + way.name);
+      MeshCase meshes = one;
+      way.change(meshes.plan);
+      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    }
   }
 }
 
@@ -189,9 +228,13 @@ TEST(TokenAdaptersTest, NameWhatDoesNotFit) {
               HasSubstr("which are rows of it; hint: one of the two"));
   EXPECT_THAT(of_table([](PeftSpec& spec) { spec.method = "loha"; }),
               HasSubstr("'wte' names no linear layer of a block"));
-  EXPECT_THAT(refusal([](PeftSpec& spec) { spec.trainable_token_indices = {1, 50}; }),
+  EXPECT_THAT(refusal([](PeftSpec& spec) {
+                spec.trainable_token_indices = {1, 50};
+              }),
               HasSubstr("has 50, and the model has tokens 0 to 49"));
-  EXPECT_THAT(refusal([](PeftSpec& spec) { spec.trainable_token_indices = {1, 1}; }),
+  EXPECT_THAT(refusal([](PeftSpec& spec) {
+                spec.trainable_token_indices = {1, 1};
+              }),
               HasSubstr("has 1 twice; hint: each token once"));
   EXPECT_THAT(refusal([](PeftSpec& spec) {
                 spec.trainable_token_indices = {1};
