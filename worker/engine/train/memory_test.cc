@@ -444,6 +444,12 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lora";
          m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
        }},
+      {"dora",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.target_modules = {"all-linear"};
+       }},
       {"dora with dropout",
        [](ModelSpec& m) {
          m.peft.method = "lora";

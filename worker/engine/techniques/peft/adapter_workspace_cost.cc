@@ -29,6 +29,9 @@ struct LayerNumbers {
   int64_t out = 0;      ///< Of its results, where they are scaled.
   int64_t in = 0;       ///< Of its inputs, where they are scaled or dropped.
   int64_t columns = 0;  ///< Of the results of its weights until now.
+  /// That dense products of the sub-layer have at their peak, and not while results of this layer
+  /// are scaled.
+  int64_t spare = 0;
   std::vector<OutputNumbers> outputs = {};
 
   void Add(const ModelSpec& model, const ParameterInfo& weight) {
@@ -53,7 +56,7 @@ struct LayerNumbers {
   LayerWorkspace Workspace(const PeftSpec& spec) const {
     if (spec.use_dora && spec.dropout > 0) return OneByOne();
     return {.forward = largest + in,
-            .backward = ranks + largest + 2 * out + in,
+            .backward = ranks + largest + in + std::max<int64_t>(2 * out - spare, 0),
             .deferred = ranks + out + (spec.method == "ia3" ? in : 0)};
   }
 
@@ -70,9 +73,23 @@ struct LayerNumbers {
       most.backward = std::max(
           most.backward, own + output.columns + output.rank + std::max(of_inputs, of_factors));
     }
+    most.backward = std::max<int64_t>(most.backward - spare, 0);
     return most;
   }
 };
+
+/// LayerNumbers::spare of the first layer of an MLP: gradients around the activation and its result
+/// again, of which there is the gradient of its input alone.
+int64_t SpareOfMlp(const ModelSpec& model, int64_t block) {
+  bool trains_down = false;
+  for (const ParameterInfo& parameter : PlainBlockParameters(model, block)) {
+    const bool trained = IsTarget(model, parameter) || IsSavedWhole(model, parameter.name);
+    trains_down = trains_down || (parameter.role == ParameterRole::kMlpDown && trained);
+  }
+  const int64_t inner = MlpWidth(model);
+  if (MlpInputs(model) > 1) return trains_down ? 2 * inner : inner;
+  return trains_down ? inner : model.width;
+}
 
 }  // namespace
 
@@ -93,6 +110,7 @@ ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer) {
       if (!here || !weight.block_matrix()) continue;
       if (!weight.stacked) end_layer();
       layer.Add(model, weight);
+      if (weight.role == ParameterRole::kMlpUp) layer.spare = SpareOfMlp(model, block);
     }
     end_layer();
     most.deferred = std::max(most.deferred, deferred);

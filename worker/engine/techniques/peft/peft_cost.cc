@@ -159,7 +159,6 @@ std::vector<Refusal> Rows() {
       {&kTokenAdapters, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
       {&kTokenAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
       {&kTokenAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
-      {&kTokenAdapters, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
   };
   rows.insert(rows.end(), std::begin(of_token_adapters), std::end(of_token_adapters));
   return rows;
