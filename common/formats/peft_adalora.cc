@@ -84,7 +84,7 @@ Result<KeptRanks> KeptRanksFrom(const Json& config, const ModelSpec& model) {
   const Json pattern = config.value(key, Json());
   if (IsUnset(pattern)) return kept;
   if (!pattern.is_object()) return InvalidError(HasField(key, pattern) + ", which is no object");
-  const std::set<std::string> layers = LinearLayers(model, /*adapted=*/true);
+  const std::set<std::string> layers = AdaptableLayers(model, /*adapted=*/true);
   const auto ranks = static_cast<size_t>(model.peft.adalora.init_r);
   for (const auto& [name, flags] : pattern.items()) {
     // Some versions keep the name of the adapter after that of the tensor.

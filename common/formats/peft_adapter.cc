@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "common/formats/peft_adalora.h"
 #include "common/formats/peft_config.h"
 #include "common/formats/peft_prompt.h"
+#include "common/formats/peft_tokens.h"
 #include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
@@ -23,14 +25,15 @@ namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kWrapped = ".base_layer";  // what peft puts into names of adapted layers
-constexpr std::array<std::string_view, 21> kTensors = {
+constexpr std::array<std::string_view, 24> kTensors = {
     ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector",
     ".lora_A",        ".lora_B",        ".lora_E",
     ".hada_w1_a",     ".hada_w1_b",     ".hada_w2_a",
     ".hada_w2_b",     ".lokr_w1",       ".lokr_w1_a",
     ".lokr_w1_b",     ".lokr_w2",       ".lokr_w2_a",
     ".lokr_w2_b",     ".oft_R.weight",  ".vera_lambda_b",
-    ".vera_lambda_d", ".ia3_l",         ".miss_block"};
+    ".vera_lambda_d", ".ia3_l",         ".miss_block",
+    kTableFactorA,    kTableFactorB,    kTokenRows};
 /// Of tensors that all adapters share, instead of kPrefix.
 constexpr std::string_view kSharedPrefix = "base_model.";
 constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
@@ -57,7 +60,11 @@ std::string LayerOfTensor(const std::string& name) {
   if (!name.starts_with(kPrefix)) return "";
   for (const std::string_view end : kTensors) {
     if (!name.ends_with(end)) continue;
-    return name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size());
+    std::string layer = name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size());
+    if (end == kTokenRows && layer.ends_with(kTokenWrapper)) {
+      layer.erase(layer.size() - kTokenWrapper.size());
+    }
+    return layer;
   }
   return "";
 }
@@ -65,6 +72,10 @@ std::string LayerOfTensor(const std::string& name) {
 /// The name in files of a tensor of adapters.
 std::string FileNameOf(const PeftSpec& spec, const std::string& parameter) {
   const bool shared = std::find(kShared.begin(), kShared.end(), parameter) != kShared.end();
+  if (parameter.ends_with(kTokenRows) && spec.method == "lora") {
+    const std::string layer = parameter.substr(0, parameter.size() - kTokenRows.size());
+    return PrefixOf(spec) + layer + std::string(kTokenWrapper) + std::string(kTokenRows);
+  }
   return (shared ? std::string(kSharedPrefix) : PrefixOf(spec)) + parameter;
 }
 
@@ -76,12 +87,17 @@ bool IsShared(const std::string& name) {
 
 /// The layers that the file adapts. Other tensors must be some of the model's own.
 Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
-  const std::set<std::string> known = LinearLayers(model, /*adapted=*/false);
+  const std::set<std::string> known = AdaptableLayers(model, /*adapted=*/false);
+  bool has_rows = false;
   std::set<std::string> own, layers;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) own.insert(tensor.name);
   for (const SafetensorsView& tensor : file.tensors()) {
     if (IsShared(tensor.name)) continue;
     const std::string layer = LayerOfTensor(tensor.name);
+    if (tensor.name.ends_with(kTokenRows) && (known.contains(layer) || layer == TiedLayer(model))) {
+      has_rows = true;
+      continue;
+    }
     if (known.contains(layer)) {
       layers.insert(layer);
       continue;
@@ -93,16 +109,31 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
     if (layer.empty() && own.contains(name)) continue;
     return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
                         "', which is neither of an adapter of a linear layer of the model's blocks "
-                        "nor of the model; hint: model.import_path must be the adapter's base "
+                        "or of its token embedding, nor of the model; hint: model.import_path must "
+                        "be the adapter's base "
                         "model");
   }
-  if (layers.empty()) return InvalidError(std::string(kAdapterWeightsName) + " has no adapter");
+  if (layers.empty() && !has_rows) {
+    return InvalidError(std::string(kAdapterWeightsName) + " has no adapter");
+  }
   return layers;
+}
+
+/// The table of tokens, which peft writes besides its factors: whoever reads the adapter has it in
+/// place of that of the network.
+std::optional<HuggingFaceTensor> SavedTable(const SafetensorsFile& file, const ModelSpec& model) {
+  if (!AdaptsTokenLayer(model)) return std::nullopt;
+  const std::string layer = TokenLayer(model), weight = ".weight";
+  const std::string name = PrefixOf(model.peft) + layer + std::string(kWrapped) + weight;
+  if (file.Find(name) == nullptr) return std::nullopt;
+  return HuggingFaceTensor{
+      name, layer + weight, {model.vocab_size, EmbeddingWidth(model)}, false, {}};
 }
 
 /// Its shape in files, where it is another one.
 void SetFileShape(const ParameterInfo& parameter, HuggingFaceTensor& tensor) {
-  if (parameter.name.ends_with(".miss_block")) tensor.transposed = true;
+  tensor.transposed =
+      parameter.name.ends_with(".miss_block") || parameter.name.ends_with(kTableFactorA);
   if (parameter.name.ends_with(".lora_E")) tensor.file_shape = {parameter.shape[0], 1};
   if (!parameter.name.ends_with(".ia3_l")) return;
   const bool inputs = parameter.adapter == AdapterSide::kInput;
@@ -196,6 +227,12 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
         {FileNameOf(model.peft, parameter.name), parameter.name, parameter.shape, false, {}});
     SetFileShape(parameter, tensors.back());
   }
+  if (IsTokenRowsAlone(model.peft) && !TiedLayer(model).empty()) {
+    // peft writes the rows for the classifier, too.
+    HuggingFaceTensor again = tensors.back();
+    again.name = PrefixOf(model.peft) + TiedLayer(model) + std::string(kTokenRows);
+    tensors.insert(tensors.begin(), std::move(again));
+  }
   AddSavedTensors(model, tensors);
   return tensors;
 }
@@ -239,7 +276,10 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     WEFT_ASSIGN_OR_RETURN(const Json config, ReadConfig(env, folder));
     WEFT_ASSIGN_OR_RETURN(kept, KeptRanksFrom(config, model));
   }
-  const std::vector<HuggingFaceTensor> tensors = AdapterTensors(model);
+  std::vector<HuggingFaceTensor> tensors = AdapterTensors(model);
+  if (const std::optional<HuggingFaceTensor> table = SavedTable(file, model)) {
+    tensors.push_back(*table);
+  }
   std::set<std::string_view> known;
   for (const HuggingFaceTensor& tensor : tensors) {
     known.insert(tensor.name);

@@ -115,11 +115,15 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
 
 TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
   for (const std::string adapter :
-       {"gpt2/adalora", "llama/adalora", "gpt2/lora",      "gpt2/dora",     "gpt2/ia3",
-        "gpt2/bias",    "llama/lora",    "llama/patterns", "llama/dora",    "llama/pissa",
-        "llama/olora",  "llama/ia3",     "llama/miss",     "bert_mlm/lora", "bert_mlm/ia3",
-        "vit/lora",     "vit/miss",      "llama/loha",     "llama/lokr",    "llama/oft",
-        "llama/vera",   "gpt2/vera",     "bert_mlm/loha",  "bert_mlm/lokr", "bert_mlm/oft"}) {
+       {"gpt2/adalora", "llama/adalora",     "gpt2/lora",          "gpt2/dora",
+        "gpt2/ia3",     "gpt2/bias",         "llama/lora",         "llama/patterns",
+        "llama/dora",   "llama/pissa",       "llama/olora",        "llama/ia3",
+        "llama/miss",   "bert_mlm/lora",     "bert_mlm/ia3",       "vit/lora",
+        "vit/miss",     "llama/loha",        "llama/lokr",         "llama/oft",
+        "llama/vera",   "gpt2/vera",         "bert_mlm/loha",      "bert_mlm/lokr",
+        "bert_mlm/oft", "gpt2/embedding",    "llama/embedding",    "gpt2/tokens",
+        "llama/tokens", "gpt2/tokens_alone", "llama/tokens_alone", "bert_mlm/embedding",
+        "mistral/lora", "qwen2/lora",        "qwen2/dora",         "mixtral/lora"}) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;
@@ -214,7 +218,6 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   const std::map<std::string, Json> settings = {{"bias", "lora_only"},
                                                 {"init_lora_weights", "loftq"},
                                                 {"lora_bias", true},
-                                                {"trainable_token_indices", {1}},
                                                 {"a_later_setting", 3}};
   for (const auto& [key, value] : settings) {
     Folder folder;
@@ -225,7 +228,8 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   other.config["peft_type"] = "HRA";
   EXPECT_THAT(other.Refusal(),
               HasSubstr("peft_type \"HRA\"; LORA, ADALORA, LOHA, LOKR, OFT, VERA, "
-                        "IA3, MISS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported"));
+                        "IA3, MISS, TRAINABLE_TOKENS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING "
+                        "are imported"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
@@ -244,6 +248,47 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   Folder larger;
   larger.config["r"] = 5;
   EXPECT_THAT(larger.Refusal(), HasSubstr("is F32 [4, 32], but the model needs F32 [5, 32]"));
+}
+
+TEST(PeftAdapter, TrainedTokensAreThoseOfTheEmbedding) {
+  const std::vector<int64_t> tokens = {40, 3, 4, 5, 66, 12};
+  EXPECT_EQ(AdaptedModel("gpt2/tokens").peft.trainable_token_indices, tokens);
+  const PeftSpec alone = AdaptedModel("llama/tokens_alone").peft;
+  EXPECT_EQ(alone.method, "selective");
+  EXPECT_EQ(alone.trainable_token_indices, tokens);
+  Folder named("llama/tokens");
+  named.config["trainable_token_indices"] = {{"embed_tokens", tokens}};
+  EXPECT_EQ(named.Refusal(), "");
+  named.config["trainable_token_indices"] = {{"lm_head", tokens}};
+  EXPECT_THAT(named.Refusal(), HasSubstr("is not the token embedding 'model.embed_tokens'"));
+  named.config["trainable_token_indices"] = {1, 67};
+  EXPECT_THAT(named.Refusal(), HasSubstr("and the model has tokens 0 to 66"));
+  named.config["trainable_token_indices"] = {1, 6};
+  EXPECT_THAT(named.Refusal(), HasSubstr("is F32 [6, 32], but the model needs F32 [2, 32]"));
+  Folder of_head("gpt2/tokens_alone");
+  of_head.config["target_modules"] = "lm_head";
+  EXPECT_THAT(of_head.Refusal(), HasSubstr("is not the token embedding 'transformer.wte'"));
+  Folder random("gpt2/tokens_alone");
+  random.config["init_weights"] = false;
+  EXPECT_THAT(random.Refusal(), HasSubstr("has init_weights false, which is not computed"));
+}
+
+TEST(PeftAdapter, ATableBesideItsFactorsIsReadInPlaceOfThatOfTheNetwork) {
+  Folder folder("llama/embedding");
+  const std::vector<float> table(67 * 32, 0.5f);
+  folder.Change([&](std::vector<SafetensorsTensor>& tensors) {
+    tensors.push_back({"base_model.model.model.embed_tokens.base_layer.weight",
+                       SafetensorsType::kF32,
+                       {67, 32},
+                       std::as_bytes(std::span(table)),
+                       {}});
+  });
+  ASSERT_EQ(folder.Refusal(), "");
+  ModelSpec model = folder.base;
+  model.peft = *ReadAdapterConfig(folder.env, "/adapter", model);
+  Values values;
+  ASSERT_TRUE(ImportAdapter(folder.env, "/adapter", model, Into(values)).ok());
+  EXPECT_EQ(values.at("model.embed_tokens.weight"), table);
 }
 
 TEST(PeftAdapter, TensorsThatDoNotFitAreRefusedByName) {

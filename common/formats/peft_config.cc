@@ -10,6 +10,7 @@
 #include "common/formats/peft_fields.h"
 #include "common/formats/peft_merged.h"
 #include "common/formats/peft_prompt.h"
+#include "common/formats/peft_tokens.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -69,7 +70,9 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "task_type",
                                                   "tfinal",
                                                   "tinit",
+                                                  "token_indices",
                                                   "total_step",
+                                                  "trainable_token_indices",
                                                   "use_cayley_neumann",
                                                   "use_dora",
                                                   "use_rslora"};
@@ -78,8 +81,9 @@ const std::set<std::string_view>& KnownKeys() {
 
 const std::map<std::string, std::string>& Methods() {
   static const std::map<std::string, std::string> methods = {
-      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"}, {"LOKR", "lokr"},
-      {"OFT", "oft"},   {"VERA", "vera"},       {"IA3", "ia3"},   {"MISS", "miss"}};
+      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"},
+      {"LOKR", "lokr"}, {"OFT", "oft"},         {"VERA", "vera"},
+      {"IA3", "ia3"},   {"MISS", "miss"},       {"TRAINABLE_TOKENS", "selective"}};
   return methods;
 }
 
@@ -158,6 +162,8 @@ bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) 
     if (parameter.block >= 0 || !parameter.matrix() || !parameter.name.ends_with(".weight")) {
       continue;
     }
+    const bool tokens = parameter.role == ParameterRole::kTokenEmbedding;
+    if (tokens && AdaptsTokenLayer(model)) continue;
     const std::string layer = LayerOfWeight(parameter.name);
     if (regex) {
       const Result<bool> fits = FullMatch(target, layer);
@@ -172,7 +178,7 @@ bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) 
 /// target_modules and layers_to_transform of a configuration: those of `model`, or the whole names
 /// where peft would take them for more or for less.
 void AddTargets(const ModelSpec& model, Json& config) {
-  const std::set<std::string> layers = LinearLayers(model, /*adapted=*/true);
+  const std::set<std::string> layers = AdaptableLayers(model, /*adapted=*/true);
   const std::vector<std::string>& targets = model.peft.target_modules;
   const std::string& regex = model.peft.target_regex;
   config["layers_to_transform"] = Json();
@@ -266,7 +272,7 @@ std::string LayerOfWeight(const std::string& weight) {
   return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
 }
 
-std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted) {
+std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted) {
   std::set<std::string> layers;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
@@ -275,6 +281,8 @@ std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted) {
       layers.insert(LayerOfWeight(weight.name));
     }
   }
+  const std::string tokens = TokenLayer(model);
+  if (!tokens.empty() && (!adapted || AdaptsTokenLayer(model))) layers.insert(tokens);
   return layers;
 }
 
@@ -285,13 +293,17 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   if (method == Methods().end()) {
     return InvalidError(
         HasField("peft_type", type) +
-        "; LORA, ADALORA, LOHA, LOKR, OFT, VERA, IA3, MISS, PROMPT_TUNING, P_TUNING and "
-        "PREFIX_TUNING are imported");
+        "; LORA, ADALORA, LOHA, LOKR, OFT, VERA, IA3, MISS, TRAINABLE_TOKENS, PROMPT_TUNING, "
+        "P_TUNING and PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
+  if (spec.method == "lora" || spec.method == "selective") {
+    WEFT_RETURN_IF_ERROR(ReadTokenRows(config, model, spec));
+  }
+  if (spec.method == "selective") return spec;
   if (spec.method == "adalora") WEFT_RETURN_IF_ERROR(ReadAdaLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
   if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, spec));
@@ -305,7 +317,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   adapted.peft = spec;
   ReadTargets(config, adapted.peft);
   const bool named = !adapted.peft.target_modules.empty() || !adapted.peft.target_regex.empty();
-  if (named && LinearLayers(adapted, /*adapted=*/true) == layers) return adapted.peft;
+  if (named && AdaptableLayers(adapted, /*adapted=*/true) == layers) return adapted.peft;
   spec.target_modules.assign(layers.begin(), layers.end());
   return spec;
 }
@@ -327,7 +339,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
     WEFT_RETURN_IF_ERROR(AddMerged(model, config));
   } else if (HasPromptFolder(model.peft)) {
     WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
-  } else {
+  } else if (!IsTokenRowsAlone(model.peft)) {
     return InvalidError(
         "the model has no adapter to write; hint: --format hf, or train one with model.peft");
   }
@@ -335,7 +347,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   config["task_type"] = task.empty() ? Json() : Json(task);
   config["base_model_name_or_path"] = origin.base.empty() ? Json() : Json(origin.base);
   config["inference_mode"] = true;
-  if (HasPromptFolder(model.peft)) return config;
+  AddTokenRows(model, config);
+  if (HasPromptFolder(model.peft) || IsTokenRowsAlone(model.peft)) return config;
   const std::string& method = model.peft.method;
   if (method != "miss" && method != "loha" && method != "lokr") {
     config["fan_in_fan_out"] = model.family == "gpt2";

@@ -16,8 +16,9 @@ inline constexpr char kPeftConfigName[] = "adapter_config.json";
 /// The name of the layer of a weight.
 std::string LayerOfWeight(const std::string& weight);
 
-/// The layers of blocks that have weights, or of them those with an adapter of `model.peft`.
-std::set<std::string> LinearLayers(const ModelSpec& model, bool adapted);
+/// The layers of blocks that have weights and the token embedding, or of them those with an adapter
+/// of `model.peft`.
+std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted);
 
 /// What an adapter_config.json says of an adapter of `model` whose tensors are of these layers.
 /// kInvalid names a setting that is not computed.

@@ -5,6 +5,8 @@
 
 #include "common/model/activation_codes.h"
 #include "common/model/activation_numbers.h"
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 #include "common/model/pass_memory.h"
 #include "common/model/technique_cost.h"
 
@@ -19,6 +21,15 @@ int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_b
     return CodeBytes(tokens * slot.elements_per_token, activation_bits);
   }
   return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
+}
+
+/// Whether blocks have routers that are trained.
+bool TrainsRouter(const ModelSpec& model) {
+  if (model.experts == 0) return false;
+  const std::vector<ParameterInfo> block = BlockParameters(model, DistinctBlocks(model) - 1);
+  return std::any_of(block.begin(), block.end(), [](const ParameterInfo& parameter) {
+    return parameter.role == ParameterRole::kRouter && !parameter.frozen;
+  });
 }
 
 }  // namespace
@@ -49,7 +60,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   add_grafts("attention_grafts", SubLayer::kAttention);
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
-  add_norm("residual_2", "norm_2_statistics", "norm_2", post || model.experts > 0 || trained.up);
+  add_norm("residual_2", "norm_2_statistics", "norm_2", post || trained.up || TrainsRouter(model));
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({"route", RouteNumbers(model), false});
@@ -122,7 +133,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   bytes.plain = kept(0);
   const bool pre = NormPositionOf(model) == "pre";
   if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
-  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unsaved = size.row;
+  if (pre && !inputs.shape.trained_products.up && !TrainsRouter(model)) bytes.unsaved = size.row;
   // What a graft makes beside the MLP's result, and the sum of both; a graft that reads that result
   // has saved it.
   if (SavedByGrafts(model, SubLayer::kMlp) > 0) {

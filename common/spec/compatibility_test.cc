@@ -200,6 +200,22 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.adapters[0].name = "one";
          job.model.peft.adapters[1].name = "two";
        }},
+      {FeatureOf("peft", 6),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.trainable_token_indices = {0};
+       }},
+      {FeatureOf("peft", 7), [](JobSpec& job) { job.model.peft.method = "miss"; }},
+      {FeatureOf("peft", 8),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.resources.offload_optimizer = "host";
+       }},
+      {FeatureOf("peft", 9),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.use_dora = true;
+       }},
       {FeatureOf("peft", 3), [](JobSpec& job) {
          job.model.peft.method = "prompt";
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;

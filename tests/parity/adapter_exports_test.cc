@@ -67,6 +67,17 @@ std::vector<AdapterCase> Cases() {
       spec.adalora.target_r = 3;
       spec.adalora.tfinal = 2;
     });
+    if (family != "vit") {
+      const char* table = family == "gpt2"    ? "wte"
+                          : family == "llama" ? "embed_tokens"
+                                              : "word_embeddings";
+      add("embedding", [table](PeftSpec& spec) { spec.target_modules = {table}; });
+      add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
+      add("tokens-alone", [](PeftSpec& spec) {
+        spec.method = "selective";
+        spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
+      });
+    }
     add("vera", everywhere("vera"));
     add("ia3", method("ia3"));
     if (family != "gpt2") {
@@ -92,14 +103,21 @@ std::vector<AdapterCase> Cases() {
       spec.num_virtual_tokens = 4;
     });
   }
+  for (const char* family : {"mistral", "qwen2", "mixtral"}) {
+    cases.push_back({family, "lora", [](PeftSpec& spec) { spec.target_modules = {"all-linear"}; }});
+  }
   return cases;
 }
 
 ModelSpec BaseOf(const std::string& family) {
   ModelSpec model = TinyModel();
-  model.family = family;
+  const bool of_llama = family == "mistral" || family == "qwen2" || family == "mixtral";
+  model.family = of_llama ? "llama" : family;
   model.context = 24;
-  if (family == "llama") model.mlp_width = 48;
+  if (model.family == "llama") model.mlp_width = 48;
+  if (family == "mistral") model.sliding_window = 5;
+  model.qkv_bias = family == "qwen2";
+  if (family == "mixtral") model.experts = 4;
   if (family == "vit") {
     model.vocab_size = 0;
     model.image_size = 12;

@@ -5,7 +5,8 @@ make_fixtures.py wrote, trained in float64 on their batches.
   start/              an adapter that changes its network
   trained/            the same after 20 steps of AdamW
   merged.safetensors  what the trained adapter has made of the weights and biases that it changes;
-                      not of virtual tokens, which change none
+                      not of virtual tokens, which change none, and not of an adapter of an
+                      embedding whose classifier has the same weight
   {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network, of which
                       the adapter has the results alone
 
@@ -19,7 +20,7 @@ import sys
 import torch
 from peft import (
     AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
-    PromptEncoderConfig, PromptTuningConfig, VeraConfig, get_peft_model,
+    PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig, get_peft_model,
 )
 from safetensors.torch import load_file, save_file
 
@@ -27,6 +28,9 @@ from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNIN
 from make_fixtures import objective_of
 
 VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 4}
+
+# Some in a row and some not, most of them in the batches.
+TOKENS = [40, 3, 4, 5, 66, 12]
 
 CASES = {
     "gpt2/lora": LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"],
@@ -76,6 +80,22 @@ CASES = {
     "vit/lora": LoraConfig(r=4, lora_alpha=4,
                            target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
     "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
+    "gpt2/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["wte", "c_attn"],
+                                 fan_in_fan_out=True),
+    "llama/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["embed_tokens", "v_proj"],
+                                  rank_pattern={"embed_tokens": 2}),
+    "bert_mlm/embedding": LoraConfig(r=2, lora_alpha=4, target_modules=["word_embeddings", "query"]),
+    "mistral/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj"]),
+    "qwen2/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj"],
+                             bias="all"),
+    "qwen2/dora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_dora=True),
+    "mixtral/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]),
+    "gpt2/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"],
+                              trainable_token_indices=TOKENS, fan_in_fan_out=True),
+    "llama/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"],
+                               trainable_token_indices=TOKENS),
+    "gpt2/tokens_alone": TrainableTokensConfig(token_indices=TOKENS),
+    "llama/tokens_alone": TrainableTokensConfig(token_indices=TOKENS),
     "gpt2/prompt": PromptTuningConfig(**VIRTUAL),
     "llama/prompt": PromptTuningConfig(**VIRTUAL),
     "gpt2/p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
@@ -106,7 +126,7 @@ def read_batch(folder):
 def objective_of_tokens(model, tokens, targets):
     """The loss where some of the logits are those of virtual tokens."""
     if not model.active_peft_config.is_prompt_learning:
-        return objective_of(model, tokens, targets)
+        return objective_of(model.get_base_model(), tokens, targets)
     logits = model(input_ids=tokens).logits[:, -tokens.shape[1]:]
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
                                              ignore_index=-1)
@@ -141,7 +161,7 @@ def train(model, tokens, targets):
 
 
 def save_adapter(model, folder):
-    model.float().save_pretrained(folder)
+    model.float().save_pretrained(folder, save_embedding_layers=False)
     model.double()
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
@@ -160,7 +180,10 @@ def write_case(case):
     family, name = case.split("/")
     folder = FOLDER / family
     torch.manual_seed(2)
-    base = type(FAMILIES[family]()).from_pretrained(folder / "start", attn_implementation="eager")
+    # Other products of experts take no float64.
+    eager = {"experts_implementation": "eager"} if family == "mixtral" else {}
+    base = type(FAMILIES[family]()).from_pretrained(folder / "start", attn_implementation="eager",
+                                                    **eager)
     before = {key: value.clone() for key, value in base.state_dict().items()}
     config = CASES[case]
     model = get_peft_model(base, config).eval()
@@ -168,17 +191,18 @@ def write_case(case):
         for key, parameter in model.named_parameters():
             # Those that start without effect.
             if any(part in key for part in ("lora_B", "ia3_l", "miss_block", "hada_w2_b", "lokr_w1",
-                                            "oft_R", "vera_lambda_b", "lora_E")):
+                                            "oft_R", "vera_lambda_b", "lora_E", "lora_embedding_A")):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")
     train(model, *read_batch(folder))
     save_adapter(model, folder / name / "trained")
-    if config.is_prompt_learning:
+    if config.is_prompt_learning or name == "embedding" and base.config.tie_word_embeddings:
         return
     merged = model.double().merge_and_unload().float().state_dict()
+    tied = "lm_head.weight" if base.config.tie_word_embeddings else None
     changed = {key: value.contiguous() for key, value in merged.items()
-               if not torch.equal(value, before[key])}
+               if key != tied and not torch.equal(value, before[key])}
     save_file(changed, folder / name / "merged.safetensors")
 
 

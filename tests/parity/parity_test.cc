@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/env.h"
@@ -394,7 +395,12 @@ TEST_P(PeftParity, TwentyStepsEndAtTheAdapterThatPeftTrains) {
     EXPECT_GT(RelativeError(start.model->parameters().value(p), end), 1e-4) << parameters[p].name;
   }
   // Its export is what peft merges.
-  ASSERT_TRUE(ExportWeights(env, "/out", *run.model, {}).ok());
+  const Status exported = ExportWeights(env, "/out", *run.model, {});
+  if (!Env::Posix().FileExists(Folder(adapter) + "/merged.safetensors")) {
+    EXPECT_THAT(exported.message(), ::testing::HasSubstr("no weights of the network that do"));
+    return;
+  }
+  ASSERT_TRUE(exported.ok()) << exported.message();
   auto own = SafetensorsFile::Open(env, "/out/model.safetensors");
   auto merged = SafetensorsFile::Open(Env::Posix(), Folder(adapter) + "/merged.safetensors");
   ASSERT_TRUE(own.ok() && merged.ok());
@@ -417,7 +423,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "gpt2/bias", "llama/lora", "llama/patterns", "llama/dora", "llama/pissa",
                       "llama/olora", "llama/ia3", "llama/miss", "bert_mlm/lora", "bert_mlm/ia3",
                       "vit/lora", "vit/miss", "llama/loha", "llama/lokr", "llama/oft", "llama/vera",
-                      "gpt2/vera", "bert_mlm/loha", "bert_mlm/lokr", "bert_mlm/oft"));
+                      "gpt2/vera", "bert_mlm/loha", "bert_mlm/lokr", "bert_mlm/oft",
+                      "gpt2/embedding", "llama/embedding", "gpt2/tokens", "llama/tokens",
+                      "gpt2/tokens_alone", "llama/tokens_alone", "bert_mlm/embedding",
+                      "mistral/lora", "qwen2/lora", "qwen2/dora", "mixtral/lora"));
 
 /// The network that makes the virtual tokens of a fixture, whose layers of peft have these names.
 void LoadEncoder(const std::string& adapter, const std::string& name, Model& model) {

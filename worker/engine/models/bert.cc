@@ -88,8 +88,9 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                            ParameterRole::kPositionEmbedding),
              -1, precision_.activations),
       embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
-      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "bert.embeddings.dropout",
-                                        DropoutOf(spec), grafter(), precision_.products)),
+      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, tokens_,
+                                        "bert.embeddings.dropout", DropoutOf(spec), grafter(),
+                                        precision_.products)),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
@@ -115,14 +116,16 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                   precision_.classifier),
       head_(Head(parameters_, spec, masked_, &classifier_)) {
   SetStarts(spec, parameters_);
-  if (masked_ && !spec.untied_classifier) parameters_.UseInLastUnit(tokens_);
+  if (!masked_ || spec.untied_classifier) return;
+  parameters_.UseInLastUnit(tokens_);
+  head_.SetTrainedRows(embedding_grafts_.trained_rows());
 }
 
 Status Bert::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
-  return classifier_.Pack(context, what);
+  return classifier_.Pack(context, head_.has_trained_rows() ? Repack::kAll : what);
 }
 
 Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
@@ -133,6 +136,8 @@ Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch)
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value tokens,
                         embedding_.Forward(context, tape, batch.tokens, batch.positions));
+  WEFT_ASSIGN_OR_RETURN(
+      tokens, embedding_grafts_.ForwardTokens(context, tape, std::move(tokens), batch.tokens));
   WEFT_ASSIGN_OR_RETURN(Value segments, types_.Forward(context, tape, types));
   WEFT_ASSIGN_OR_RETURN(
       Norm::Output x,

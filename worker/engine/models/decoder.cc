@@ -140,10 +140,10 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
-      embedding_grafts_(part_.first
-                            ? EmbeddingGrafts(&parameters_, spec.width, family.embedding_dropout,
-                                              DropoutOf(spec), grafter(), precision_.products)
-                            : Grafts()),
+      embedding_grafts_(part_.first ? EmbeddingGrafts(&parameters_, spec.width, tokens_,
+                                                      family.embedding_dropout, DropoutOf(spec),
+                                                      grafter(), precision_.products)
+                                    : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(),
                      {precision_.products, block_products(), tensor_})),
@@ -163,6 +163,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                  ParameterRole::kClassifier, tensor_);
     classifier_.emplace(&parameters_, classifier, precision_.classifier);
     head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
+    if (!spec.untied_classifier) head_->SetTrainedRows(embedding_grafts_.trained_rows());
   }
   if (embedding_grafts_.virtual_tokens() != nullptr && positions_ >= 0) {
     virtual_positions_.emplace(&parameters_, positions_, -1, precision_.activations);
@@ -195,7 +196,8 @@ Status Decoder::Pack(Context& context, Repack what) {
   }
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
-  return classifier_ ? classifier_->Pack(context, what) : OkStatus();
+  if (!classifier_) return OkStatus();
+  return classifier_->Pack(context, head_->has_trained_rows() ? Repack::kAll : what);
 }
 
 Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Value& x,
@@ -219,6 +221,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens,
                                                     extended != nullptr ? extended->token_positions
                                                                         : batch.positions));
+  WEFT_ASSIGN_OR_RETURN(x,
+                        embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));

@@ -63,7 +63,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                    PatchPixels(spec),
                    true},
                   precision_.products),
-      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, "vit.embeddings.dropout",
+      embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, -1, "vit.embeddings.dropout",
                                         DropoutOf(spec), grafter(), precision_.products)),
       blocks_(&parameters_,
               {.layers = spec.layers,

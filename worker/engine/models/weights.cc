@@ -296,7 +296,7 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
   const ParameterSet& parameters = model.parameters();
   WEFT_RETURN_IF_ERROR(CheckWhole(parameters));
   for (const Parameter& parameter : parameters) {
-    if (parameter.adapter != AdapterSide::kNeither) continue;
+    if (parameter.adapter != AdapterSide::kNeither || !parameter.adapter_of.empty()) continue;
     return InvalidError("model.peft.method " + model.spec().peft.method + " trains '" +
                         parameter.name +
                         "', and there are no weights of the network that do the same; hint: "

@@ -5,6 +5,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/model_sizes.h"
 #include "kernels/step_totals/step_totals.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
@@ -21,8 +22,33 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
     args.accumulate = target.accumulate;
     args.dbias = parameters_->padded_gradient(bias_);
   }
+  if (rows_ != nullptr) WEFT_RETURN_IF_ERROR(AddRowsGradient(context, tape, input, dlogits));
   return args.dweight || args.dbias ? kernels::LinearBackwardWeight(context.stream, args)
                                     : OkStatus();
+}
+
+Status ClassifierHead::AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
+                                       const Tensor& dlogits) const {
+  if (!tape.Trains(rows_->parameter)) return OkStatus();
+  const int64_t rows = dlogits.shape().Rows(), count = (*parameters_)[rows_->parameter].shape[0];
+  WEFT_ASSIGN_OR_RETURN(const Tensor own, Tensor::New(context, Component::kWorkspace,
+                                                      dlogits.dtype(), {rows, count}));
+  for (const TrainedTableRows::Run& run : rows_->runs) {
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dlogits.Columns(run.first, run.count),
+                                  own.Columns(run.row, run.count)));
+  }
+  WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(rows_->parameter));
+  CountWork(context.profiler, 2.0 * static_cast<double>(rows * target.gradient.shape.Elements()));
+  return kernels::LinearBackwardWeight(
+      context.stream,
+      {.x = input, .dy = own, .dweight = target.gradient, .accumulate = target.accumulate});
+}
+
+std::vector<int64_t> ClassifierHead::Parameters() const {
+  std::vector<int64_t> indices = {weight_->index()};
+  if (bias_ >= 0) indices.push_back(bias_);
+  if (rows_ != nullptr) indices.push_back(rows_->parameter);
+  return indices;
 }
 
 Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
@@ -53,7 +79,9 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                             BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
-  const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
+  const std::vector<int64_t> parameters = Parameters();
+  const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                  [&](int64_t index) { return tape.Trains(index); });
   const bool differentiate = tape.recording() && (trains || hidden.needs_gradient());
   const int64_t rows = hidden.tensor.shape().Rows();
   if (rows == 0) return OkStatus();
@@ -86,8 +114,7 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   Tensor dhidden;
   if (differentiate) {
-    tape.UseParameter(weight_->index());
-    if (bias_ >= 0) tape.UseParameter(bias_);
+    for (const int64_t index : parameters) tape.UseParameter(index);
   }
   if (differentiate && hidden.needs_gradient()) {
     WEFT_ASSIGN_OR_RETURN(dhidden,
@@ -133,10 +160,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   }
   if (differentiate) {
     tape.Record("head backward",
-                [index = weight_->index(), bias = bias_, node = hidden.node,
-                 dhidden = std::move(dhidden)](Context& ctx, Tape& t) -> Status {
-                  WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
-                  if (bias >= 0) WEFT_RETURN_IF_ERROR(t.parameters().Done(bias));
+                [parameters, node = hidden.node, dhidden = std::move(dhidden)](Context& ctx,
+                                                                               Tape& t) -> Status {
+                  for (const int64_t index : parameters) {
+                    WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
+                  }
                   return t.AddGradient(ctx, node, dhidden);
                 });
   }

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/tensor_parallel.h"
+#include "worker/engine/nn/trained_table_rows.h"
 
 namespace weft::engine {
 
@@ -42,6 +44,11 @@ class ClassifierHead {
         counts_(counts),
         tensor_(ranks) {}
 
+  /// Says that rows of the weight are trained elsewhere, or for null that none are; outlives the
+  /// head.
+  void SetTrainedRows(const TrainedTableRows* rows) { rows_ = rows; }
+  bool has_trained_rows() const { return rows_ != nullptr; }
+
   /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's
   /// device. When the tape records, the gradient of gradient_scale * sum, weighed row by row, is
   /// computed here, not in the backward pass.
@@ -58,6 +65,11 @@ class ClassifierHead {
                       const Tensor& found) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                            const Tensor& dlogits) const;
+  /// The same of the trained rows alone.
+  Status AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
+                         const Tensor& dlogits) const;
+  /// The parameters whose gradients it computes, where they are trained.
+  std::vector<int64_t> Parameters() const;
 
   /// Other ranks have other classes.
   bool shares_classes() const { return tensor_ != nullptr && tensor_->columns() > 1; }
@@ -68,6 +80,7 @@ class ClassifierHead {
   int64_t bias_;
   bool counts_;
   const TensorParallel* tensor_;
+  const TrainedTableRows* rows_ = nullptr;
 };
 
 }  // namespace weft::engine

@@ -16,6 +16,8 @@ class DenseProducts : public WeightProducts {
   /// Frees the copies of the weights, until the next Pack. Products of the weights are then those
   /// of others; WeightGradient reads none.
   void Release() { weight_.Release(); }
+  /// After Pack.
+  const kernels::PackedWeight* packed() const { return weight_.packed(); }
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;
   Result<OutputGradient> Prepare(Context& context, Tensor dy,

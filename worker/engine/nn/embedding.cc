@@ -55,14 +55,19 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tok
   return y;
 }
 
-Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
-                       double dropout, const Grafter& grafter, const ProductOptions& products) {
+Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, int64_t token_table,
+                       const std::string& dropout_site, double dropout, const Grafter& grafter,
+                       const ProductOptions& products) {
   Grafts grafts;
   if (dropout > 0) {
     grafts.Put(GraftPlace::kEmbedding, std::make_unique<Dropout>(dropout_site, dropout));
   }
   if (grafter) {
-    grafter({.parameters = parameters, .products = &products, .width = width}, grafts);
+    grafter({.parameters = parameters,
+             .products = &products,
+             .width = width,
+             .token_table = token_table},
+            grafts);
   }
   return grafts;
 }

@@ -36,8 +36,9 @@ class Embedding {
 };
 
 /// What is put at the embedding, whose values have so many columns: dropout at a site of this name,
-/// then what `grafter` has.
-Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, const std::string& dropout_site,
-                       double dropout, const Grafter& grafter, const ProductOptions& products);
+/// then what `grafter` has. `token_table` as in GraftSite.
+Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, int64_t token_table,
+                       const std::string& dropout_site, double dropout, const Grafter& grafter,
+                       const ProductOptions& products);
 
 }  // namespace weft::engine

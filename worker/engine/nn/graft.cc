@@ -14,12 +14,18 @@ void Grafts::SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens) {
   virtual_tokens_ = std::move(tokens);
 }
 
+void Grafts::SetTokenGraft(std::unique_ptr<TokenGraft> graft) {
+  WEFT_CHECK(token_graft_ == nullptr, "one technique has an adapter of the table of tokens");
+  token_graft_ = std::move(graft);
+}
+
 Status Grafts::Pack(Context& context, Repack what) {
   for (List& place : places_) {
     for (const std::unique_ptr<Graft>& graft : place) {
       WEFT_RETURN_IF_ERROR(graft->Pack(context, what));
     }
   }
+  if (token_graft_ != nullptr) WEFT_RETURN_IF_ERROR(token_graft_->Pack(context, what));
   return virtual_tokens_ == nullptr ? OkStatus() : virtual_tokens_->Pack(context, what);
 }
 
@@ -29,6 +35,12 @@ Result<Value> Grafts::Forward(GraftPlace place, Context& context, Tape& tape, Va
     WEFT_ASSIGN_OR_RETURN(x, graft->Forward(context, tape, std::move(x), use));
   }
   return x;
+}
+
+Result<Value> Grafts::ForwardTokens(Context& context, Tape& tape, Value x,
+                                    const Tensor& tokens) const {
+  if (token_graft_ == nullptr) return x;
+  return token_graft_->Forward(context, tape, std::move(x), tokens);
 }
 
 }  // namespace weft::engine

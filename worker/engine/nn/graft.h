@@ -13,6 +13,7 @@
 #include "common/model/sub_layer.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/packed_copies.h"
+#include "worker/engine/nn/trained_table_rows.h"
 
 namespace weft::engine {
 
@@ -92,6 +93,24 @@ class VirtualTokens {
   virtual Result<Value> Forward(Context& context, Tape& tape) const = 0;
 };
 
+/// An operation that is put behind the table of tokens: an adapter of it. Not thread-safe.
+class TokenGraft {
+ public:
+  virtual ~TokenGraft() = default;
+
+  /// As Graft::Pack. May write rows of the table, before anything is derived from it.
+  virtual Status Pack(Context& context, Repack what) = 0;
+
+  /// x [count, width of the table] is what the table gives for tokens [count] i32, and nobody else
+  /// holds it -> the same.
+  virtual Result<Value> Forward(Context& context, Tape& tape, Value x,
+                                const Tensor& tokens) const = 0;
+
+  /// The rows of the table that Pack writes, of which a classifier that shares the table computes
+  /// gradients, too; null: none.
+  virtual const TrainedTableRows* trained_rows() const { return nullptr; }
+};
+
 /// Where grafts are put: a sub-layer of a block, or the embedding. Grafts may register parameters
 /// there, which belong to the unit (ParameterList::StartUnit) of the block.
 struct GraftSite {
@@ -101,6 +120,7 @@ struct GraftSite {
   int64_t block = 0;                         ///< Of the network.
   std::string name = {};                     ///< Of the layer that ends the sub-layer.
   int64_t width = 0;
+  int64_t token_table = -1;  ///< At the embedding: index of the table of tokens; -1: none is there.
 };
 
 /// What is put at the places of a site.
@@ -114,6 +134,8 @@ class Grafts {
   void SetGate(std::unique_ptr<BranchGate> gate);
   /// Likewise. At an attention with as many at the embedding, or none there.
   void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
+  /// The embedding has one.
+  void SetTokenGraft(std::unique_ptr<TokenGraft> graft);
   /// At the embedding: tokens have positions from `position` on.
   void SetFirstPosition(int64_t position) { first_position_ = position; }
 
@@ -126,6 +148,13 @@ class Grafts {
   /// The grafts of `place`, one after the other.
   Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
                         const GraftUse& use) const;
+
+  /// What the table of tokens gives for `tokens`, with what the token graft makes of it.
+  Result<Value> ForwardTokens(Context& context, Tape& tape, Value x, const Tensor& tokens) const;
+  /// Those of the token graft, or null.
+  const TrainedTableRows* trained_rows() const {
+    return token_graft_ == nullptr ? nullptr : token_graft_->trained_rows();
+  }
 
   /// What is computed of the branch in a pass on `tape`.
   BranchChoice Choose(const Context& context, const Tape& tape, const GraftUse& use) const {
@@ -140,6 +169,7 @@ class Grafts {
   std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
   std::unique_ptr<BranchGate> gate_;
   std::unique_ptr<VirtualTokens> virtual_tokens_;
+  std::unique_ptr<TokenGraft> token_graft_;
   int64_t first_position_ = 0;
 };
 

@@ -467,6 +467,47 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.rank = 32;
          m.peft.dropout = 0.1;
        }},
+      {"dora",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"dora with dropout",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.dropout = 0.1;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"dora with dropout of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.dropout = 0.1;
+         m.peft.target_modules = {"q_proj", "v_proj", "gate_proj"};
+       }},
+      {"lora of the embedding",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.rank = 32;
+         m.peft.target_modules = {"wte", "c_attn"};
+       }},
+      {"trained tokens of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "selective";
+         m.peft.trainable_token_indices = {1, 2, 3, 5, 8, 13};
+       }},
+      {"lora of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "lora";
+         m.peft.target_modules = {"all-linear"};
+       }},
       {"qlora",
        [](ModelSpec& m) {
          m.peft.method = "lora";

@@ -28,6 +28,15 @@ Status RepeatedOnes::Make(Context& context, int64_t rank, int64_t in, DType comp
   return packed->Pack(context.stream, values);
 }
 
+Status DropInputs(Context& context, uint32_t site, float probability, const Tensor& x,
+                  const Tensor& y, int64_t first_row) {
+  kernels::DropoutArgs args{
+      .x = x, .y = y, .probability = probability, .key = DropoutKey(context, site, 0)};
+  args.step = context.Number(args.key.step, &StepNumbers::step).at;
+  args.first_element = static_cast<uint64_t>(first_row * x.shape()[-1]);
+  return kernels::Dropout(context.stream, args);
+}
+
 LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones)
     : parameters_(layer.parameters),
       compute_(layer.compute),
@@ -97,21 +106,12 @@ Tensor LoraProducts::RowsOf(const Adapter& adapter, const Tensor& x) const {
   return x.Rows(FirstRow(adapter, rows), rows / row_parts_);
 }
 
-Status LoraProducts::Drop(Context& context, const Adapter& adapter, const Tensor& x,
-                          const Tensor& y, int64_t first_row) const {
-  kernels::DropoutArgs args{
-      .x = x, .y = y, .probability = dropout_, .key = DropoutKey(context, adapter.site, 0)};
-  args.step = context.Number(args.key.step, &StepNumbers::step).at;
-  args.first_element = static_cast<uint64_t>(first_row * in_features_);
-  return kernels::Dropout(context.stream, args);
-}
-
 Result<Tensor> LoraProducts::Dropped(Context& context, const Adapter& adapter, const Tensor& x,
                                      int64_t first_row) const {
   if (dropout_ == 0) return x;
   WEFT_ASSIGN_OR_RETURN(Tensor left,
                         Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
-  WEFT_RETURN_IF_ERROR(Drop(context, adapter, x, left, first_row));
+  WEFT_RETURN_IF_ERROR(DropInputs(context, adapter.site, dropout_, x, left, first_row));
   return left;
 }
 
@@ -215,7 +215,8 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
         context.stream,
         {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = dropout_ == 0}));
     if (dropout_ == 0) continue;
-    WEFT_RETURN_IF_ERROR(Drop(context, adapter, own, own, dy.first_row + FirstRow(adapter, rows)));
+    WEFT_RETURN_IF_ERROR(DropInputs(context, adapter.site, dropout_, own, own,
+                                    dy.first_row + FirstRow(adapter, rows)));
     WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {all, own, all}));
   }
   if (!before) return OkStatus();

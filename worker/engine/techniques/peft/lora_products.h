@@ -25,6 +25,11 @@ struct RepeatedOnes {
   Status Make(Context& context, int64_t rank, int64_t in, DType compute);
 };
 
+/// The dropout of the inputs x [rows, in] of an adapter into y, which may be x. `first_row` as of
+/// Tape.
+Status DropInputs(Context& context, uint32_t site, float probability, const Tensor& x,
+                  const Tensor& y, int64_t first_row);
+
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
 /// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
 /// 2409.15371) A is RepeatedOnes. AdaLoRA (Zhang et al. 2023, arXiv 2303.10512) has a diagonal E
@@ -46,6 +51,9 @@ class LoraProducts : public WeightProducts {
                        const Tensor& before, const GeluValue& active) const override;
   Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                         std::span<const WeightGradientTarget> targets) const override;
+
+  /// The products of the weights alone.
+  const DenseProducts& dense() const { return dense_; }
 
  private:
   /// The factors of one output, or of it those for a part of the rows.
@@ -76,9 +84,6 @@ class LoraProducts : public WeightProducts {
   /// x or, with dropout, what is left of it in a pass of training.
   Result<Tensor> Dropped(Context& context, const Adapter& adapter, const Tensor& x,
                          int64_t first_row) const;
-  /// The dropout of x into y, which may be x.
-  Status Drop(Context& context, const Adapter& adapter, const Tensor& x, const Tensor& y,
-              int64_t first_row) const;
   /// x Aᵀ, [rows, rank].
   Result<Tensor> FirstProduct(Context& context, const Adapter& adapter, const Tensor& x) const;
   /// Makes it scale x Aᵀ E.

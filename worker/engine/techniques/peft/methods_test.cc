@@ -47,6 +47,12 @@ std::vector<Method> Methods() {
          spec.target_modules = {"all-linear"};
          spec.use_dora = true;
        }},
+      {"dora with dropout",
+       [](PeftSpec& spec) {
+         spec.target_modules = {"all-linear"};
+         spec.use_dora = true;
+         spec.dropout = 0.3;
+       }},
       {"pissa",
        [](PeftSpec& spec) {
          spec.target_modules = {"all-linear"};
@@ -262,7 +268,7 @@ TEST(PeftMethodsTest, BLearnsFasterByTheRatioOfLoraPlus) {
 }
 
 TEST(PeftMethodsTest, PissaTakesTheLargestSingularValues) {
-  const JobSpec job = JobOf(Methods()[3], "llama");
+  const JobSpec job = JobOf(Methods()[4], "llama");
   const TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
   const ParameterSet& parameters = run.model->parameters();
   for (int64_t i = 0; i < parameters.size(); ++i) {

@@ -17,6 +17,8 @@
 #include "worker/engine/techniques/peft/peft_products.h"
 #include "worker/engine/techniques/peft/peft_settings_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/techniques/peft/token_adapters.h"
+#include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 #include "worker/engine/techniques/technique.h"
@@ -39,13 +41,14 @@ class Peft : public Technique {
   }
 
   ProductsFactory* BlockProducts() override {
-    return AdaptsWeights(model_.peft) ? &factory_ : nullptr;
+    return AdaptsWeights(model_.peft) || HasTokenAdapter(model_) ? &factory_ : nullptr;
   }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
     if (drawn) drawn_.push_back(*drawn);
     virtual_tokens_.Put(model_, site, grafts);
+    token_adapter_.Put(model_, site, grafts);
   }
 
   std::string_view WhyNoGraphs() const override {
@@ -69,6 +72,7 @@ class Peft : public Technique {
       parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
     }
     virtual_tokens_.SetStarts(parameters);
+    token_adapter_.SetStarts(parameters);
     if (model_.peft.method == "prompt") {
       parameters.AddValuesHook([&parameters](Context& context, ValuesFrom from) {
         return from == ValuesFrom::kCheckpoint ? OkStatus() : StartAtTokens(context, parameters);
@@ -154,6 +158,7 @@ class Peft : public Technique {
   std::optional<JointAdapters> joint_;  ///< Where there are several.
   std::vector<int64_t> drawn_;          ///< Weights of bottlenecks.
   VirtualTokenSites virtual_tokens_;
+  TokenAdapter token_adapter_;
 };
 
 }  // namespace

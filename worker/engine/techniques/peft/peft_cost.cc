@@ -14,11 +14,13 @@
 #include "common/spec/features.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/adalora_cost.h"
+#include "worker/engine/techniques/peft/adapter_workspace_cost.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/joint_adapters_cost.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_settings_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
 namespace weft {
@@ -40,6 +42,10 @@ const Feature kPeft = {
     .setting = "model.peft",
     .asked = [](const JobSpec& job) { return AsksForPeft(job.model); },
     .shown = [](const JobSpec& job) { return "model.peft " + job.model.peft.method; }};
+
+bool IsLora(const ModelSpec& model) {
+  return model.peft.method == "lora";
+}
 
 /// Needs whole weights or inputs in one place; "": nothing does.
 std::string WholeSetting(const PeftSpec& spec) {
@@ -79,6 +85,23 @@ const Feature kSettings[] = {
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
      .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }},
+    {.name = "several adapters in one job",
+     .setting = "model.peft.adapters",
+     .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }},
+    {.name = "adapters of the token embedding",
+     .setting = "model.peft.target_modules with the token embedding, trainable_token_indices",
+     .asked = [](const JobSpec& job) { return HasTokenAdapter(job.model); },
+     .shown =
+         [](const JobSpec& job) {
+           return job.model.peft.trainable_token_indices.empty()
+                      ? "model.peft.target_modules with " + LayerOf(TokenTable(job.model))
+                      : std::string("model.peft.trainable_token_indices");
+         }},
+    {.name = "parameter-efficient tuning by another method than lora",
+     .setting = "model.peft.method other than lora",
+     .asked = [](const JobSpec& job) { return AsksForPeft(job.model) && !IsLora(job.model); },
+     .shown = [](const JobSpec& job) { return "model.peft.method " + job.model.peft.method; }},
     {.name = "parameter-efficient tuning with an offloaded optimizer",
      .setting = "model.peft with resources.offload_optimizer",
      .asked =
@@ -99,24 +122,22 @@ const Feature kSettings[] = {
            const PeftSpec& spec = job.model.peft;
            return spec.use_dora ? std::string("model.peft.use_dora")
                                 : "model.peft.method " + spec.method;
-         }},
-    {.name = "several adapters in one job",
-     .setting = "model.peft.adapters",
-     .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kOtherThanLora = kSettings[1];
 const Feature& kVera = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
-const Feature& kOffloads = kSettings[5];
-const Feature& kMakesWeights = kSettings[6];
-const Feature& kJointAdapters = kSettings[7];
+const Feature& kJointAdapters = kSettings[5];
+const Feature& kTokenAdapters = kSettings[6];
+const Feature& kNotLora = kSettings[7];
+const Feature& kOffloads = kSettings[8];
+const Feature& kMakesWeights = kSettings[9];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
-      {&kPeft, &kExperts, kNotYet, kOneOfTwo},
+      {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
       {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
        "resources.offload_optimizer host without device_updated_units"},
@@ -138,6 +159,7 @@ std::vector<Refusal> Rows() {
                   "adapters in all blocks"});
   rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
+  rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
   rows.push_back({&kVera, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
@@ -173,6 +195,7 @@ std::vector<Refusal> Rows() {
       {&kJointAdapters, &kContextParallel, kNotYet, "resources.context_parallel 1"},
       {&kJointAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
       {&kJointAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kJointAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
       {&kJointAdapters, &kEncoder, kNotYet, "model.family gpt2 or llama"},
       {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
@@ -183,31 +206,15 @@ std::vector<Refusal> Rows() {
        "each adapter has a gradient of its own", kOneOfTwo},
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
+  const Refusal of_token_adapters[] = {
+      {&kTokenAdapters, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kTokenAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kTokenAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+  };
+  rows.insert(rows.end(), std::begin(of_token_adapters), std::end(of_token_adapters));
   return rows;
 }
-
-/// Numbers of workspace for the products of a layer, some of whose weights are targets.
-struct LayerNumbers {
-  int64_t ranks = 0;    ///< Of all factors,
-  int64_t largest = 0;  ///< and of the largest one.
-  int64_t out = 0;      ///< Of its results, where they are scaled.
-  int64_t in = 0;       ///< Of its inputs, where they are scaled or dropped.
-
-  void Add(const PeftSpec& spec, const ParameterInfo& weight, bool scales_inputs) {
-    if (spec.method == "ia3") {
-      if (scales_inputs) in = weight.shape[1];
-      return;
-    }
-    const int64_t rank = RankOf(spec, weight.name);
-    // One adapter after the other, each of its part of the rows.
-    const auto part = [parts = std::max<int64_t>(std::ssize(spec.adapters), 1)](int64_t numbers) {
-      return (numbers + parts - 1) / parts;
-    };
-    ranks += rank;
-    largest = std::max(largest, part(rank));
-    if (spec.dropout > 0) in = part(weight.shape[1]);
-  }
-};
 
 class PeftCost : public TechniqueCost {
  public:
@@ -253,7 +260,9 @@ class PeftCost : public TechniqueCost {
     return tensors.empty() ? PrefixTensors(model, output) : tensors;
   }
   std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model) const override {
-    return VirtualTokenTensors(model);
+    std::vector<ParameterInfo> tensors = VirtualTokenTensors(model);
+    for (ParameterInfo& tensor : TokenAdapterTensors(model)) tensors.push_back(std::move(tensor));
+    return tensors;
   }
   VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) const override {
     if (!HasVirtualTokens(model.peft)) return {};
@@ -279,44 +288,12 @@ class PeftCost : public TechniqueCost {
     return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);
   }
 
-  // What is between the factors of one weight; in the backward pass its gradients for all weights
-  // of a layer, too. Scaled results are computed again, and have a gradient before their scale.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
     if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     if (MergesWeights(model.peft)) {
       return {.weights = MergedGradientNumbers(model, sub_layer)};
     }
-    ProductNumbers most;
-    for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-      LayerNumbers layer;
-      int64_t deferred = 0, out = 0;
-      const auto end_layer = [&] {
-        most.forward = std::max(most.forward, layer.largest + layer.in);
-        most.backward =
-            std::max(most.backward, layer.ranks + layer.largest + 2 * layer.out + layer.in);
-        deferred += layer.ranks + layer.out + (model.peft.method == "ia3" ? layer.in : 0);
-      };
-      for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
-        const bool here =
-            sub_layer == SubLayer::kMlp ? IsMlp(weight.role) : IsAttention(weight.role);
-        if (!here || !weight.block_matrix()) continue;
-        if (!weight.stacked) {
-          end_layer();
-          layer = {};
-          out = 0;
-        }
-        out += weight.shape[0];
-        const bool target = IsTarget(model, weight);
-        const bool scales_inputs = target && ScalesInputs(model, weight);
-        if (target) layer.Add(model.peft, weight, scales_inputs);
-        const bool scales =
-            target && (model.peft.method == "ia3" ? !scales_inputs : model.peft.use_dora);
-        if (scales || layer.out > 0) layer.out = out;
-      }
-      end_layer();
-      most.deferred = std::max(most.deferred, deferred);
-    }
-    return most;
+    return WorkspaceOfAdapters(model, sub_layer);
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {

@@ -6,12 +6,14 @@
 
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/dense_products.h"
+#include "worker/engine/techniques/peft/dropped_dora.h"
 #include "worker/engine/techniques/peft/merged_products.h"
 #include "worker/engine/techniques/peft/merged_values.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
+#include "worker/engine/techniques/peft/token_adapters.h"
 
 namespace weft::engine {
 namespace {
@@ -51,6 +53,7 @@ std::vector<float> PeftProductsFactory::Merged(
   const PeftSpec& spec = model_.peft;
   const auto out = static_cast<size_t>(weight.shape[0]), in = static_cast<size_t>(weight.shape[1]);
   std::vector<float> merged(values.begin(), values.end());
+  if (weight.role == ParameterRole::kTokenEmbedding) return MergedTable(model_, values, tensors);
   if (MergesWeights(spec)) {
     return MergedValues(model_, *parameters_, weight, values, tensors);
   }
@@ -108,6 +111,7 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
     return own;
   };
   if (!spec.use_dora) return std::make_unique<LoraProducts>(layer, spec, ones);
+  if (spec.dropout > 0) return std::make_unique<DroppedDora>(layer, spec, ones);
   LinearLayer without_bias = layer;
   without_bias.bias = -1;
   return std::make_unique<ScaledResults>(layer, spec,

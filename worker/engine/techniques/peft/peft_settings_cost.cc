@@ -12,16 +12,17 @@
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/techniques/peft/token_adapters_cost.h"
 
 namespace weft {
 namespace {
 
-/// The weights of the layers of blocks.
+/// The weights of the layers of blocks, but for experts.
 std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   std::vector<ParameterInfo> weights;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
-      if (parameter.block_matrix()) weights.push_back(std::move(parameter));
+      if (parameter.block_matrix() && parameter.expert < 0) weights.push_back(std::move(parameter));
     }
   }
   return weights;
@@ -34,9 +35,12 @@ Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targ
     layers.push_back(LayerOf(weight.name));
     endings.push_back(layers.back().substr(layers.back().rfind('.') + 1));
   }
+  const std::string tokens = model.peft.method == "lora" ? LayerOf(TokenTable(model)) : "";
+  endings.push_back(tokens.substr(tokens.rfind('.') + 1));
   for (const std::string& target : targets) {
     const auto named = [&](const std::string& layer) { return IsNamedLayer(layer, target); };
     if (std::any_of(layers.begin(), layers.end(), named)) continue;
+    if (IsTokenLayer(tokens, target)) continue;
     const std::string nearest = NearestName(target, endings);
     return InvalidError(
         "model.peft." + field + " '" + target + "' names no linear layer of a block; hint: " +
@@ -47,15 +51,17 @@ Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targ
 
 /// Whether `pattern` is a regular expression that describes a layer.
 Status CheckRegex(const ModelSpec& model, const std::string& pattern, const std::string& field) {
-  std::string layer;
-  for (const ParameterInfo& weight : BlockWeights(model)) {
-    layer = LayerOf(weight.name);
+  std::vector<std::string> layers;
+  if (model.peft.method == "lora") layers.push_back(LayerOf(TokenTable(model)));
+  for (const ParameterInfo& weight : BlockWeights(model)) layers.push_back(LayerOf(weight.name));
+  for (const std::string& layer : layers) {
     const Result<bool> fits = FullMatch(pattern, layer);
     if (!fits.ok()) return fits.status().WithContext("model.peft." + field);
     if (*fits) return OkStatus();
   }
   return InvalidError("model.peft." + field + " '" + pattern +
-                      "' describes no linear layer of a block; hint: names are like " + layer);
+                      "' describes no linear layer of a block; hint: names are like " +
+                      layers.back());
 }
 
 Status CheckSaved(const ModelSpec& model) {
@@ -107,10 +113,6 @@ Status CheckSettings(const PeftSpec& spec) {
       only(spec.decompose_factor != unset.decompose_factor, "decompose_factor", "lokr"));
   WEFT_RETURN_IF_ERROR(only(spec.oft_block_size != unset.oft_block_size, "oft_block_size", "oft"));
   WEFT_RETURN_IF_ERROR(only(spec.d_initial != unset.d_initial, "d_initial", "vera"));
-  if (spec.use_dora && spec.dropout > 0) {
-    return InvalidError(
-        "model.peft.use_dora with dropout does not work yet; hint: model.peft.dropout 0");
-  }
   if (!spec.target_modules.empty() && !spec.target_regex.empty()) {
     return InvalidError(
         "model.peft.target_modules and target_regex say the same in two ways; hint: one of them");
@@ -123,10 +125,11 @@ Status CheckSettings(const PeftSpec& spec) {
                         "model.peft." +
                         instead);
   }
-  if (spec.method == "selective" && spec.modules_to_save.empty()) {
+  if (spec.method == "selective" && spec.modules_to_save.empty() &&
+      spec.trainable_token_indices.empty()) {
     return InvalidError(
-        "model.peft.method selective trains what modules_to_save names, and it names nothing; "
-        "hint: model.peft.modules_to_save ['*.bias']");
+        "model.peft.method selective trains what modules_to_save and trainable_token_indices name, "
+        "and they name nothing; hint: model.peft.modules_to_save ['*.bias']");
   }
   return OkStatus();
 }
@@ -134,6 +137,7 @@ Status CheckSettings(const PeftSpec& spec) {
 Status CheckPeftNames(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
   WEFT_RETURN_IF_ERROR(CheckSaved(model));
+  WEFT_RETURN_IF_ERROR(CheckTokenAdapters(model));
   for (const int64_t layer : spec.layers_to_transform) {
     if (layer >= 0 && layer < DistinctBlocks(model)) continue;
     return InvalidError("model.peft.layers_to_transform has " + std::to_string(layer) +

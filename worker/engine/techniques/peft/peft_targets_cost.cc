@@ -103,6 +103,10 @@ bool IsNamedLayer(const std::string& layer, const std::string& target) {
   return target == "all-linear" || GlobMatches(target, layer) || layer.ends_with("." + target);
 }
 
+bool IsTokenLayer(const std::string& layer, const std::string& target) {
+  return layer == target || layer.ends_with("." + target);
+}
+
 bool IsOfModule(const std::string& parameter, const std::string& module) {
   if (module.find('*') != std::string::npos) return GlobMatches(module, parameter);
   return ("." + parameter).find("." + module + ".") != std::string::npos;

@@ -39,6 +39,9 @@ std::string LayerOf(const std::string& weight);
 /// Whether `layer` is what an entry of target_modules says.
 bool IsNamedLayer(const std::string& layer, const std::string& target);
 
+/// Whether `layer`, that of the token embedding, is: by the last parts of its name alone.
+bool IsTokenLayer(const std::string& layer, const std::string& target);
+
 /// Whether a parameter is what an entry of modules_to_save says.
 bool IsOfModule(const std::string& parameter, const std::string& module);
 

@@ -338,7 +338,7 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
   model.peft.method = "selective";
   EXPECT_THAT(refusal(model), HasSubstr("selective has no adapters"));
   model.peft.target_modules = {};
-  EXPECT_THAT(refusal(model), HasSubstr("and it names nothing"));
+  EXPECT_THAT(refusal(model), HasSubstr("and they name nothing"));
   model = Job({}).model;
   model.peft.method = "miss";
   model.peft.use_dora = true;

@@ -50,7 +50,6 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
     if (weight.adapters > 0) {
       output.vector = weight.first_adapter + weight.adapters - 1;
       if (normalizes_) {
-        output.a.emplace(layer.parameters, weight.first_adapter, DType::kF32);
         output.scale = static_cast<float>(
             LoraScale(spec, (*layer.parameters)[weight.first_adapter].adapter_of));
       }
@@ -73,7 +72,6 @@ Status ScaledResults::Pack(Context& context, Repack what) {
   }
   for (Output& output : outputs_) {
     if (output.vector < 0) continue;
-    WEFT_RETURN_IF_ERROR(output.a->Pack(context, what));
     WEFT_RETURN_IF_ERROR(MeasureRows(context, output));
   }
   return OkStatus();
@@ -84,7 +82,13 @@ Status ScaledResults::MeasureRows(Context& context, const Output& output) const 
   const auto matrix = [&](int64_t rows, int64_t columns) {
     return Tensor::New(context, Component::kWorkspace, DType::kF32, {rows, columns});
   };
+  const TensorView a = parameters_->value(output.vector - 2);
   const TensorView b = parameters_->value(output.vector - 1);
+  WEFT_ASSIGN_OR_RETURN(const Tensor rows, matrix(a.shape[0], in_));
+  WEFT_RETURN_IF_ERROR(kernels::AddScaled(stream, {.x = a, .y = rows, .keep = 0}));
+  WEFT_ASSIGN_OR_RETURN(const auto packed,
+                        kernels::NewPackedWeight(stream.device, a.shape[0], in_, DType::kF32));
+  WEFT_RETURN_IF_ERROR(packed->Pack(stream, rows));
   WEFT_ASSIGN_OR_RETURN(const Tensor factor, matrix(output.columns, b.shape[1]));
   WEFT_RETURN_IF_ERROR(
       kernels::AddScaled(stream, {.x = b, .y = factor, .factor = output.scale, .keep = 0}));
@@ -92,7 +96,7 @@ Status ScaledResults::MeasureRows(Context& context, const Output& output) const 
   WEFT_RETURN_IF_ERROR(
       kernels::AddScaled(stream, {.x = parameters_->value(output.weight), .y = sum, .keep = 0}));
   WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-      stream, {.dy = factor, .weight = output.a->packed(), .dx = sum, .accumulate = true}));
+      stream, {.dy = factor, .weight = packed.get(), .dx = sum, .accumulate = true}));
   // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
   WEFT_ASSIGN_OR_RETURN(const Tensor normed, matrix(output.columns, in_));
   WEFT_ASSIGN_OR_RETURN(const Tensor ones,

@@ -2,13 +2,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/spec/peft_spec.h"
 #include "worker/engine/nn/dense_products.h"
-#include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
 
 namespace weft::engine {
@@ -42,10 +40,9 @@ class ScaledResults : public WeightProducts {
   struct Output {
     int64_t column = 0;
     int64_t columns = 0;
-    int64_t weight = 0;                     ///< Index of the weight,
-    int64_t vector = -1;                    ///< and of the vector; -1: none.
-    std::optional<PackedParameter> a = {};  ///< Of DoRA, for its products with B in f32,
-    float scale = 1;                        ///< and their scale.
+    int64_t weight = 0;   ///< Index of the weight,
+    int64_t vector = -1;  ///< and of the vector; -1: none.
+    float scale = 1;      ///< Of the product of A and B, of DoRA.
   };
   /// [columns] f32 of an output.
   static TensorView PartOf(const Tensor& vector, const Output& output);

@@ -1,0 +1,241 @@
+#include "worker/engine/techniques/peft/token_adapters.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/linear/linear.h"
+#include "worker/engine/nn/packed_parameter.h"
+#include "worker/engine/nn/products.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/techniques/peft/token_adapters_cost.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// LoRA besides the table W [vocabulary, width]: x = W[token] + scale A[token] Bᵀ, where A
+/// [vocabulary, rank] is looked up as W is.
+class TableFactors : public TokenGraft {
+ public:
+  TableFactors(ParameterSet* parameters, int64_t a, float scale, DType compute)
+      : parameters_(parameters),
+        a_(a),
+        scale_(scale),
+        compute_(compute),
+        b_(parameters, a + 1, compute) {
+    parameters->SetReadDirectly(a);
+  }
+
+  Status Pack(Context& context, Repack what) override { return b_.Pack(context, what); }
+
+  Result<Value> Forward(Context& context, Tape& tape, Value x,
+                        const Tensor& tokens) const override {
+    WEFT_ASSIGN_OR_RETURN(const Tensor middle, LookUp(context, tokens));
+    // In place: the table's lookup keeps nothing of its result.
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(
+        context.stream, {.x = middle, .weight = b_.packed(), .y = x.tensor, .accumulate = true}));
+    CountProduct(context, tokens);
+    tape.UseParameter(a_);
+    tape.UseParameter(b_.index());
+    Value y = tape.NewValue(std::move(x.tensor), true);
+    if (!tape.Records(y)) return y;
+    tape.Record("token adapter backward",
+                [this, of_table = x.node, node = y.node, tokens](Context& ctx, Tape& t) {
+                  return Backward(ctx, t, t.TakeGradient(node), of_table, tokens);
+                });
+    return y;
+  }
+
+ private:
+  /// scale A[tokens], [count, rank].
+  Result<Tensor> LookUp(Context& context, const Tensor& tokens) const {
+    WEFT_ASSIGN_OR_RETURN(Tensor middle, NewMiddle(context, tokens));
+    WEFT_RETURN_IF_ERROR(
+        kernels::EmbeddingForward(context.stream, {.tokens = tokens,
+                                                   .positions = {},
+                                                   .token_table = parameters_->operand(a_),
+                                                   .position_table = {},
+                                                   .out = middle}));
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {middle, scale_}));
+    return middle;
+  }
+
+  Result<Tensor> NewMiddle(Context& context, const Tensor& tokens) const {
+    const int64_t rank = (*parameters_)[a_].shape[1];
+    return Tensor::New(context, Component::kWorkspace, compute_, {tokens.shape()[0], rank});
+  }
+
+  void CountProduct(Context& context, const Tensor& tokens) const {
+    const int64_t numbers = (*parameters_)[b_.index()].shape.Elements();
+    CountWork(context.profiler, 2.0 * static_cast<double>(tokens.shape()[0] * numbers));
+  }
+
+  Status Backward(Context& context, Tape& tape, const Tensor& dy, int32_t of_table,
+                  const Tensor& tokens) const {
+    WEFT_ASSIGN_OR_RETURN(const Tensor dmiddle, NewMiddle(context, tokens));
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
+        context.stream, {.dy = dy, .weight = b_.packed(), .dx = dmiddle}));
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {dmiddle, scale_}));
+    WEFT_ASSIGN_OR_RETURN(const TensorView da, tape.parameters().Add(context, a_));
+    WEFT_RETURN_IF_ERROR(kernels::EmbeddingBackward(context.stream, {.tokens = tokens,
+                                                                     .positions = {},
+                                                                     .dout = dmiddle,
+                                                                     .dtoken_table = da,
+                                                                     .dposition_table = {}}));
+    WEFT_ASSIGN_OR_RETURN(const Tensor middle, LookUp(context, tokens));
+    WEFT_ASSIGN_OR_RETURN(const auto db, tape.parameters().Write(b_.index()));
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+        context.stream,
+        {.x = middle, .dy = dy, .dweight = db.gradient, .accumulate = db.accumulate}));
+    CountProduct(context, tokens);
+    CountProduct(context, tokens);
+    WEFT_RETURN_IF_ERROR(tape.parameters().Done(a_));
+    WEFT_RETURN_IF_ERROR(tape.parameters().Done(b_.index()));
+    return tape.AddGradient(context, of_table, dy);
+  }
+
+  const ParameterSet* parameters_;
+  int64_t a_;
+  float scale_;
+  DType compute_;
+  PackedParameter b_;
+};
+
+/// Copies the trained rows between a parameter and the table, either way.
+Status CopyTrainedRows(const ParameterSet& parameters, int64_t table, const TrainedTableRows& rows,
+                       bool to_table) {
+  for (const TrainedTableRows::Run& run : rows.runs) {
+    const TensorView in_table = RowsOf(parameters.value(table), run.first, run.count);
+    const TensorView own = RowsOf(parameters.value(rows.parameter), run.row, run.count);
+    WEFT_RETURN_IF_ERROR(
+        CopyRows(parameters.stream(), to_table ? own : in_table, to_table ? in_table : own));
+  }
+  return OkStatus();
+}
+
+/// Rows of the table that are those of a trained parameter, whenever the table is read.
+class TableRows : public TokenGraft {
+ public:
+  TableRows(const ParameterSet* parameters, int64_t table, TrainedTableRows rows)
+      : parameters_(parameters), table_(table), rows_(std::move(rows)) {}
+
+  Status Pack(Context& /*context*/, Repack /*what*/) override {
+    return CopyTrainedRows(*parameters_, table_, rows_, /*to_table=*/true);
+  }
+
+  Result<Value> Forward(Context& /*context*/, Tape& tape, Value x,
+                        const Tensor& tokens) const override {
+    tape.UseParameter(rows_.parameter);
+    Value y = tape.NewValue(std::move(x.tensor), true);
+    if (!tape.Records(y)) return y;
+    tape.Record("trained tokens backward",
+                [this, of_table = x.node, node = y.node, tokens](Context& ctx, Tape& t) {
+                  return Backward(ctx, t, t.TakeGradient(node), of_table, tokens);
+                });
+    return y;
+  }
+
+  const TrainedTableRows* trained_rows() const override { return &rows_; }
+
+ private:
+  Status Backward(Context& context, Tape& tape, const Tensor& dy, int32_t of_table,
+                  const Tensor& tokens) const {
+    WEFT_ASSIGN_OR_RETURN(const TensorView gradient,
+                          tape.parameters().Add(context, rows_.parameter));
+    const int64_t vocabulary = (*parameters_)[table_].shape[0];
+    for (const TrainedTableRows::Run& run : rows_.runs) {
+      WEFT_RETURN_IF_ERROR(kernels::EmbeddingBackward(
+          context.stream, {.tokens = tokens,
+                           .positions = {},
+                           .dout = dy,
+                           .dtoken_table = RowsOf(gradient, run.row, run.count),
+                           .dposition_table = {},
+                           .part = {run.first, vocabulary}}));
+    }
+    WEFT_RETURN_IF_ERROR(tape.parameters().Done(rows_.parameter));
+    return tape.AddGradient(context, of_table, dy);
+  }
+
+  const ParameterSet* parameters_;
+  int64_t table_;
+  TrainedTableRows rows_;
+};
+
+std::vector<TrainedTableRows::Run> RunsOf(const std::vector<int64_t>& tokens) {
+  std::vector<TrainedTableRows::Run> runs;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!runs.empty() && runs.back().first + runs.back().count == tokens[i]) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({tokens[i], static_cast<int64_t>(i), 1});
+    }
+  }
+  return runs;
+}
+
+}  // namespace
+
+void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts) {
+  if (site.sub_layer || site.token_table < 0) return;
+  ParameterSet* const parameters = site.parameters;
+  const int64_t first = parameters->size();
+  for (const ParameterInfo& tensor : TokenAdapterTensors(model)) {
+    parameters->Register(tensor.name, {tensor.shape[0], tensor.shape[1]}, tensor.role,
+                         {.read_directly = tensor.read_directly,
+                          .adapter_of = tensor.adapter_of,
+                          .adapter = tensor.adapter});
+  }
+  if (AdaptsTokenTable(model)) {
+    const auto scale = static_cast<float>(LoraScale(model.peft, TokenTable(model)));
+    factor_ = first + 1;
+    grafts.SetTokenGraft(
+        std::make_unique<TableFactors>(parameters, first, scale, site.products->compute));
+  } else if (HasTokenAdapter(model)) {
+    table_ = site.token_table;
+    rows_ = {first, RunsOf(model.peft.trainable_token_indices)};
+    grafts.SetTokenGraft(std::make_unique<TableRows>(parameters, table_, rows_));
+  }
+}
+
+// As in peft, whose A is zero here.
+void TokenAdapter::SetStarts(ParameterSet& parameters) const {
+  if (factor_ >= 0) parameters.SetStart(factor_, {.deviation = 1});
+  if (table_ < 0) return;
+  parameters.AddValuesHook([&parameters, table = table_, rows = rows_](Context&, ValuesFrom from) {
+    return from == ValuesFrom::kCheckpoint
+               ? OkStatus()
+               : CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
+  });
+}
+
+std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> table,
+                               const std::vector<std::vector<float>>& tensors) {
+  std::vector<float> merged(table.begin(), table.end());
+  const size_t width = table.size() / static_cast<size_t>(model.vocab_size);
+  if (!AdaptsTokenTable(model)) {
+    for (const TrainedTableRows::Run& run : RunsOf(model.peft.trainable_token_indices)) {
+      std::copy_n(tensors[0].begin() + run.row * static_cast<int64_t>(width),
+                  run.count * static_cast<int64_t>(width),
+                  merged.begin() + run.first * static_cast<int64_t>(width));
+    }
+    return merged;
+  }
+  const std::vector<float>& a = tensors[0];
+  const std::vector<float>& b = tensors[1];
+  const double scale = LoraScale(model.peft, TokenTable(model));
+  const size_t rank = b.size() / width;
+  for (size_t i = 0; i < merged.size(); ++i) {
+    double sum = 0;
+    for (size_t k = 0; k < rank; ++k) {
+      sum += static_cast<double>(a[i / width * rank + k]) * b[i % width * rank + k];
+    }
+    merged[i] = static_cast<float>(merged[i] + scale * sum);
+  }
+  return merged;
+}
+
+}  // namespace weft::engine

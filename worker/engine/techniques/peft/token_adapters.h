@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/spec/model_spec.h"
+#include "worker/engine/nn/graft.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+/// The adapter of the table of tokens that model.peft asks for: what it registers, and how it
+/// starts.
+class TokenAdapter {
+ public:
+  /// At the embedding: registers it and puts it there, where there is one.
+  void Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts);
+
+  /// Says how it starts.
+  void SetStarts(ParameterSet& parameters) const;
+
+ private:
+  int64_t factor_ = -1;         ///< Index of B of lora; -1: none.
+  int64_t table_ = -1;          ///< That of the table,
+  TrainedTableRows rows_ = {};  ///< and the rows of it that are trained, if any.
+};
+
+/// The table [vocabulary, width] with what tensors of these values make of it, as
+/// ProductsFactory::Merged.
+std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> table,
+                               const std::vector<std::vector<float>>& tensors);
+
+}  // namespace weft::engine
