@@ -64,7 +64,7 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
   return InvalidError(imported.message() + "; hint: copy or export the folder again");
 }
 
-/// Rank 0's part.
+/// Rank 0's part: the checkpoint to go on from, or none.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::Model& model, engine::Trainer& trainer) {
   StartPoint start;
@@ -77,7 +77,6 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           " is sound: " + search.rejected.front().message() +
                           "; hint: delete them all to start from the beginning");
     }
-    WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, start));
     return start;
   }
   const CheckpointManifest& manifest = search.latest->manifest;
@@ -144,19 +143,23 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     Status status = ApplyRollback(env, spec.run_dir, start.counters);
     if (!status.ok()) return status.WithContext(RollbackPath(spec.run_dir));
   }
+  const engine::ParameterSet& parameters = model.parameters();
   if (group.size() > 1) {
     WEFT_ASSIGN_OR_RETURN(std::string counters,
                           BroadcastText(group, ToJson(start.counters).dump()));
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
-    const engine::ParameterSet& parameters = model.parameters();
-    const bool has_own = parameters.sharded() || parameters.values_sharded() ||
-                         parameters.of_stage() || parameters.file() != nullptr;
-    if (group.rank() > 0 && has_own && start.checkpoint_path.empty()) {
-      StartPoint told_by_the_first;
-      WEFT_RETURN_IF_ERROR(Import(env, spec.job.model, model, told_by_the_first));
-    }
+  }
+  const bool has_own = parameters.sharded() || parameters.values_sharded() ||
+                       parameters.of_stage() || parameters.file() != nullptr;
+  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
+    // At the same time: what adapters start from is computed by all that have a part of it.
+    StartPoint told_by_the_first;
+    WEFT_RETURN_IF_ERROR(
+        Import(env, spec.job.model, model, group.rank() == 0 ? start : told_by_the_first));
+  }
+  if (group.size() > 1) {
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));

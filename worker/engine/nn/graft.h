@@ -114,14 +114,11 @@ class Grafts {
   void SetGate(std::unique_ptr<BranchGate> gate);
   /// Likewise. At an attention with as many at the embedding, or none there.
   void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
-  /// At the embedding: tokens have positions from `position` on.
-  void SetFirstPosition(int64_t position) { first_position_ = position; }
 
   Status Pack(Context& context, Repack what);
 
   bool Has(GraftPlace place) const { return !At(place).empty(); }
   const VirtualTokens* virtual_tokens() const { return virtual_tokens_.get(); }
-  int64_t first_position() const { return first_position_; }
 
   /// The grafts of `place`, one after the other.
   Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
@@ -140,7 +137,6 @@ class Grafts {
   std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
   std::unique_ptr<BranchGate> gate_;
   std::unique_ptr<VirtualTokens> virtual_tokens_;
-  int64_t first_position_ = 0;
 };
 
 /// Puts grafts at a site, after those of the block itself; or none.

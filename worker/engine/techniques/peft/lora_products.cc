@@ -14,13 +14,13 @@
 
 namespace weft::engine {
 
-Status RepeatedOnes::Make(Context& context, int64_t rank, int64_t in, DType compute) {
+Status RepeatedOnes::Make(Context& context, DType compute) {
   if (packed != nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(values,
                         Tensor::New(context, Component::kParameters, DType::kF32, {rank, in}));
   WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, values.view(), [&](const TensorView& host) {
     for (int64_t i = 0; i < rank * in; ++i) {
-      host.As<float>()[i] = i % in % rank == i / in ? 1.0f : 0.0f;
+      host.As<float>()[i] = (first_input + i % in) % rank == i / in ? 1.0f : 0.0f;
     }
   }));
   WEFT_ASSIGN_OR_RETURN(packed, kernels::NewPackedWeight(context.stream.device, rank, in, compute));
@@ -31,6 +31,8 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
     : parameters_(layer.parameters),
       compute_(layer.compute),
       in_features_(layer.in_features),
+      all_inputs_(layer.inputs.whole() ? layer.in_features : layer.inputs.extent),
+      first_input_(FirstInput(layer)),
       dropout_(static_cast<float>(spec.dropout)),
       dense_(layer) {
   int64_t column = 0;
@@ -48,7 +50,7 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
                                            layer.compute),
                       .diagonal = spec.method == "adalora" ? weight.first_adapter + 2 : -1};
       if (fixed) {
-        adapter.ones = ones(adapter.rank, in_features_);
+        adapter.ones = ones(adapter.rank);
       } else {
         adapter.a.emplace(layer.parameters, weight.first_adapter, layer.compute);
       }
@@ -62,9 +64,8 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
 Status LoraProducts::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
   for (Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(adapter.a
-                             ? adapter.a->Pack(context, what)
-                             : adapter.ones->Make(context, adapter.rank, in_features_, compute_));
+    WEFT_RETURN_IF_ERROR(adapter.a ? adapter.a->Pack(context, what)
+                                   : adapter.ones->Make(context, compute_));
     WEFT_RETURN_IF_ERROR(adapter.b.Pack(context, what));
   }
   return OkStatus();
@@ -79,7 +80,11 @@ Status LoraProducts::Drop(Context& context, const Adapter& adapter, const Tensor
   kernels::DropoutArgs args{
       .x = x, .y = y, .probability = dropout_, .key = DropoutKey(context, adapter.site, 0)};
   args.step = context.Number(args.key.step, &StepNumbers::step).at;
-  args.first_element = static_cast<uint64_t>(first_row * in_features_);
+  args.first_element = static_cast<uint64_t>(first_row * all_inputs_ + first_input_);
+  if (in_features_ < all_inputs_) {
+    args.columns = in_features_;
+    args.row_stride = all_inputs_;
+  }
   return kernels::Dropout(context.stream, args);
 }
 

@@ -15,14 +15,22 @@
 
 namespace weft::engine {
 
+/// The first of the columns of x that are here, among those of all tensor-parallel ranks.
+inline int64_t FirstInput(const LinearLayer& layer) {
+  return layer.inputs.whole() ? 0 : layer.inputs.ranges.front().begin;
+}
+
 /// The fixed first factor of MiSS, [rank, in]: row k has a one in each column that is k modulo the
-/// rank. All layers of these sizes share it.
+/// rank, counted from `first_input` on. All layers of these sizes share it.
 struct RepeatedOnes {
-  Tensor values;
-  std::unique_ptr<kernels::PackedWeight> packed;
+  int64_t rank = 1;
+  int64_t in = 1;
+  int64_t first_input = 0;
+  Tensor values = {};
+  std::unique_ptr<kernels::PackedWeight> packed = {};
 
   /// Makes it, the first time.
-  Status Make(Context& context, int64_t rank, int64_t in, DType compute);
+  Status Make(Context& context, DType compute);
 };
 
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
@@ -32,8 +40,8 @@ struct RepeatedOnes {
 /// the backward pass.
 class LoraProducts : public WeightProducts {
  public:
-  /// `ones`, of MiSS, gives those of a rank for layers of this size.
-  using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank, int64_t in)>;
+  /// `ones`, of MiSS, gives those of a rank for this layer.
+  using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank)>;
   LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones);
 
   Status Pack(Context& context, Repack what) override;
@@ -86,6 +94,8 @@ class LoraProducts : public WeightProducts {
   const ParameterSet* parameters_;
   DType compute_;
   int64_t in_features_;
+  int64_t all_inputs_;   ///< Columns of x on all ranks,
+  int64_t first_input_;  ///< of which this is the first one here.
   float dropout_;
   DenseProducts dense_;
   std::vector<Adapter> adapters_;  ///< By column.

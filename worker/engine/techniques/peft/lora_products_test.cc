@@ -32,7 +32,7 @@ struct LayerRun {
 
   LayerRun(const std::string& method, std::vector<std::string> targets, DType compute, bool bias)
       : model(ModelOf(method, std::move(targets))),
-        factory(model),
+        factory(model, nullptr),
         linear(&parameters, {{{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}, kIn, bias},
                {compute, &factory}) {
     kernels::cpu::SetThreads(1);

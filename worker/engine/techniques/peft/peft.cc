@@ -29,8 +29,12 @@ constexpr double kAdaLoraDeviation = 0.02;
 
 class Peft : public Technique {
  public:
-  explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {
-    if (IsAdaLora(model.peft)) ranks_.emplace(model.peft.adalora);
+  explicit Peft(const TechniqueInputs& inputs)
+      : model_(inputs.model),
+        seed_(static_cast<uint64_t>(inputs.train.seed)),
+        tensor_ranks_(inputs.tensor_ranks),
+        factory_(inputs.model, inputs.tensor_ranks) {
+    if (IsAdaLora(model_.peft)) ranks_.emplace(model_.peft.adalora);
   }
 
   ProductsFactory* BlockProducts() override {
@@ -63,20 +67,20 @@ class Peft : public Technique {
       parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
     }
     virtual_tokens_.SetStarts(parameters);
-    if (model_.peft.method == "prompt") {
-      parameters.AddValuesHook([&parameters](Context& context, ValuesFrom from) {
-        return from == ValuesFrom::kCheckpoint ? OkStatus() : StartAtTokens(context, parameters);
-      });
-    }
-    if (!StartsFromWeights(model_.peft)) return OkStatus();
-    parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
-      return from == ValuesFrom::kCheckpoint ? OkStatus()
-                                             : StartFromWeights(model_.peft, parameters);
+    if (!ReadsWholeValues()) return OkStatus();
+    parameters.AddValuesHook([this, &parameters](Context& context, ValuesFrom from) {
+      if (from == ValuesFrom::kCheckpoint) return OkStatus();
+      // Values that ranks share out are not together before the training.
+      starts_with_training_ = parameters.values_sharded() && training_ == nullptr;
+      if (starts_with_training_) return OkStatus();
+      return StartAtValues(training_ != nullptr ? *training_ : context, parameters);
     });
     return OkStatus();
   }
 
   Status OnTraining(const TrainingParts& parts) override {
+    training_ = parts.context;
+    if (starts_with_training_) WEFT_RETURN_IF_ERROR(StartAtValues(*training_, *parts.parameters));
     return ranks_ ? ranks_->OnTraining(parts) : OkStatus();
   }
   Status OnGradients(Context& state, int64_t step) override {
@@ -93,6 +97,16 @@ class Peft : public Technique {
   }
 
  private:
+  /// Whether something starts at what is computed from values of the network.
+  bool ReadsWholeValues() const {
+    return model_.peft.method == "prompt" || StartsFromWeights(model_.peft);
+  }
+  Status StartAtValues(Context& context, ParameterSet& parameters) const {
+    return StartsFromWeights(model_.peft)
+               ? StartFromWeights(context, model_.peft, parameters, tensor_ranks_)
+               : StartAtTokens(context, seed_, parameters, tensor_ranks_);
+  }
+
   /// Each starts so that the network is as it is without adapters.
   void SetStart(ParameterSet& parameters, int64_t index) const {
     const PeftSpec& spec = model_.peft;
@@ -133,6 +147,10 @@ class Peft : public Technique {
   }
 
   ModelSpec model_;
+  uint64_t seed_;
+  Collective* tensor_ranks_;
+  Context* training_ = nullptr;  ///< Of the device, once there is a training.
+  bool starts_with_training_ = false;
   PeftProductsFactory factory_;
   std::optional<AdaLora> ranks_;  ///< That move between layers.
   std::vector<int64_t> drawn_;    ///< Weights of bottlenecks.
@@ -143,7 +161,7 @@ class Peft : public Technique {
 
 std::unique_ptr<Technique> NewPeft(const TechniqueInputs& inputs) {
   if (inputs.model.peft.method == "none") return nullptr;
-  return std::make_unique<Peft>(inputs.model);
+  return std::make_unique<Peft>(inputs);
 }
 
 }  // namespace weft::engine
