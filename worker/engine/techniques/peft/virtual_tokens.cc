@@ -22,11 +22,11 @@ namespace {
 class Table {
  public:
   Table(ParameterSet* parameters, const std::string& name, int64_t rows, int64_t columns,
-        ParameterRole role, DType compute, Shard shard = {})
+        ParameterRole role, DType compute, const Shard& shard = {})
       : rows_(rows),
         embedding_(parameters,
                    parameters->Register(name, {rows, shard.whole() ? columns : shard.size()}, role,
-                                        {.shard = std::move(shard)}),
+                                        {.shard = shard}),
                    -1, compute) {}
 
   int64_t rows() const { return rows_; }
