@@ -23,6 +23,10 @@ int64_t& CountOf(ParameterCounts& counts, ParameterRole role) {
 bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
   if (parameter.role == ParameterRole::kRouter) return true;
+  if (parameter.of_virtual_tokens && VirtualTokensOf(shape.spec).in_attention > 0) {
+    // Keys and values are of the heads here; each rank makes its own of what all have.
+    return !IsAttention(parameter.role);
+  }
   // A graft sees the rows of the residual stream.
   if (parameter.adapter == AdapterSide::kNeither) return shape.sequence_parallel;
   // A replicated adapter sees a part of its inputs, or of the gradients of its results.

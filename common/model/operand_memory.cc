@@ -240,12 +240,17 @@ int64_t FormatStateBytes(const MemoryInputs& inputs) {
   return blocks.Of(DistinctBlocks(inputs.shape.spec)) * blocks.state_bytes;
 }
 
-// Where products are of the type that is stored, PackedBytes has nothing of these.
+// Where products are of the type that is stored, or gathered, PackedBytes has nothing of these.
+// Ranks that share parameters out have those of one block.
 int64_t MergedBytes(const MemoryInputs& inputs) {
-  const int64_t numbers = MergedNumbers(inputs.shape.spec);
+  const bool shares = inputs.SharesParameters();
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t numbers =
+      (shares ? LargestMergedBlock(model) : MergedNumbers(model)) / inputs.shape.tensor;
   if (!inputs.OnCuda()) return inputs.products == ProductKind::kTiles ? 0 : kF32 * numbers;
   const DType products = inputs.precision->products;
-  const bool stored = products == DType::kF32 || products == inputs.precision->matrices;
+  const bool stored = products == DType::kF32 || products == inputs.precision->matrices ||
+                      (shares && products == DType::kBF16);
   return stored ? ElementBytes(products) * numbers : 0;
 }
 

@@ -238,7 +238,12 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   std::vector<int64_t>& shape = parameter.shape;
   const bool block = IsAttention(parameter.role) || IsMlp(parameter.role);
   const bool table = parameter.role == ParameterRole::kTokenEmbedding || IsHead(parameter.role);
-  if (parameter.adapter == AdapterSide::kNeither) return;
+  if (parameter.adapter == AdapterSide::kNeither) {
+    // Keys and values that stand for those of tokens are of heads.
+    if (!parameter.of_virtual_tokens || !block) return;
+    (parameter.read_directly ? shape.back() : shape.front()) /= columns;
+    return;
+  }
   // An adapter is divided with the side of the weight that it shares.
   if (parameter.adapter != AdapterSide::kNone) {
     const bool input = parameter.adapter == AdapterSide::kInput;

@@ -3,10 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/model_sizes.h"
 #include "common/model/precision.h"
 #include "common/spec/technique_checks.h"
 
 namespace weft {
+namespace {
+
+int64_t MergedNumbersOfBlock(const ModelSpec& model, int64_t block) {
+  int64_t numbers = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    numbers += technique->MergedNumbers(model, block);
+  }
+  return numbers;
+}
+
+}  // namespace
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -34,8 +46,8 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
 
 int64_t MergedNumbers(const ModelSpec& model) {
   int64_t numbers = 0;
-  for (const TechniqueCost* technique : TechniqueCosts()) {
-    numbers += technique->MergedNumbers(model);
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    numbers += MergedNumbersOfBlock(model, block);
   }
   return numbers;
 }
@@ -51,6 +63,14 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
                   [&](const TechniqueCost* each) { return each->ReadsFrozenWeights(model); });
   const bool rounded = precision.products == DType::kBF16 && precision.classifier == DType::kBF16;
   return FrozenStayOnDevice(model) && !reads && rounded ? DType::kBF16 : precision.matrices;
+}
+
+int64_t LargestMergedBlock(const ModelSpec& model) {
+  int64_t most = 0;
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    most = std::max(most, MergedNumbersOfBlock(model, block));
+  }
+  return most;
 }
 
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output) {

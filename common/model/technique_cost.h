@@ -152,9 +152,9 @@ class TechniqueCost {
     return 0;
   }
 
-  /// Numbers of the layers of blocks whose products read a matrix that is made of their weights and
-  /// of what they have besides, in place of the weights.
-  virtual int64_t MergedNumbers(const ModelSpec&) const { return 0; }
+  /// Numbers of the layers of a distinct block whose products read a matrix that is made of their
+  /// weights and of what they have besides, in place of the weights.
+  virtual int64_t MergedNumbers(const ModelSpec&, int64_t /*block*/) const { return 0; }
 
   /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer that the weight `output`
   /// of a block ends, with AdapterSide::kNeither.
@@ -256,7 +256,9 @@ std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
+/// Of all distinct blocks together, and of the one with most.
 int64_t MergedNumbers(const ModelSpec& model);
+int64_t LargestMergedBlock(const ModelSpec& model);
 /// In what frozen matrices are stored that products alone read (ParameterInfo::only_multiplied):
 /// in the type of bf16 products where a technique freezes the network and none reads its values
 /// otherwise, and else in that of all matrices.

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "common/model/model_counts.h"
+#include "common/model/parameter_list.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/tensor_parallel.h"
 
@@ -24,6 +25,24 @@ struct Blocks {
         attended(forward + pass.recomputed_attentions),
         backward(pass.shape.spec.layers - pass.shape.first_trained_layer) {}
 };
+
+/// Of the two sums in the backward pass of the first block that has one, those that nothing waits
+/// for: what is before the products of attention, or of the MLP, is not trained.
+int64_t SumsOfNothing(const ModelShape& shape) {
+  if (shape.trained_before || shape.first_trained_layer >= shape.spec.layers) return 0;
+  int64_t block = -1;
+  bool after_attention = false;
+  for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    if (parameter.block != block) after_attention = false;
+    block = parameter.block;
+    after_attention = after_attention || IsAttention(parameter.role);
+    if (parameter.frozen) continue;
+    if (block < 0) return 0;
+    if (IsMlp(parameter.role) || parameter.role == ParameterRole::kRouter) return 2;
+    return after_attention ? 1 : 0;
+  }
+  return 0;
+}
 
 void AddSums(TensorTraffic& traffic, int64_t count, int64_t bytes) {
   traffic.sums += count;
@@ -62,7 +81,8 @@ TensorTraffic TrafficOfRow(const TensorPass& pass) {
   // the classifier reads.
   const int64_t stream = pass.tokens * pass.element_bytes * shape.spec.width / shape.tensor_rows;
   const int64_t ends = (shape.embeds ? 1 : 0) + (shape.has_head ? 1 : 0);
-  AddSums(traffic, 2 * blocks.forward + 2 * blocks.backward + ends, stream);
+  const int64_t backward = 2 * blocks.backward - SumsOfNothing(shape);
+  AddSums(traffic, 2 * blocks.forward + backward + ends, stream);
   if (!shape.has_head) return traffic;
   traffic.gathers = LogitsChunks(pass);
   traffic.gathered = shape.TensorColumns() * kSoftmaxNumbers * kF32 * pass.tokens;

@@ -12,6 +12,10 @@ Status CheckDropout(const Stream& stream, const DropoutArgs& args) {
       .ContiguousTensor("y", args.y, args.x.shape, {args.x.dtype})
       .That(args.probability >= 0 && args.probability < 1, "probability is not in [0, 1)")
       .That(args.first_element % 4 == 0, "first_element is not a multiple of 4")
+      .That(args.columns >= 0 && args.columns % 4 == 0 && args.row_stride % 4 == 0,
+            "columns of a wider matrix are not multiples of 4")
+      .That(args.columns == 0 || args.x.shape.Elements() % args.columns == 0,
+            "columns do not divide the elements")
       .status();
 }
 

@@ -14,7 +14,12 @@ struct DropoutMap {
   DropoutDraw draw;
   StepValue<uint32_t> step;
   uint64_t first_element;
+  int64_t columns, row_stride;  // of a part; 0: x is whole
 
+  __device__ uint64_t ElementOf(int64_t i) const {
+    const int64_t place = columns == 0 ? i : i / columns * row_stride + i % columns;
+    return first_element + static_cast<uint64_t>(place);
+  }
   template <int kCount>
   __device__ auto Load(int64_t i) const {
     return LoadPacked<kCount>(x + i);
@@ -22,8 +27,7 @@ struct DropoutMap {
   template <int kCount>
   __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
     uint32_t words[kCount];
-    RandomWords({draw.key.seed, step.Get(), draw.key.site},
-                first_element + static_cast<uint64_t>(i), words);
+    RandomWords({draw.key.seed, step.Get(), draw.key.site}, ElementOf(i), words);
     float values[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -43,9 +47,13 @@ Status Dropout(const Stream& stream, const DropoutArgs& args) {
                                args.y.As<T>(),
                                DrawOf(args),
                                {args.key.step, args.step},
-                               args.first_element};
+                               args.first_element,
+                               args.columns,
+                               args.row_stride};
+    // What one thread draws is in one row.
+    const bool whole = args.columns % kWide<T> == 0 && args.row_stride % kWide<T> == 0;
     return LaunchMap<kWide<T>>(stream, "Dropout", map, args.x.shape.Elements(),
-                               Aligned16(map.x, map.y));
+                               whole && Aligned16(map.x, map.y));
   });
 }
 

@@ -53,6 +53,28 @@ TEST(Dropout, PartsOfATensorDrawWhatTheWholeDraws) {
   EXPECT_EQ(parts, whole);
 }
 
+TEST(Dropout, ColumnsOfAMatrixDrawWhatItDraws) {
+  constexpr int64_t kRows = 7, kColumns = 24, kFirst = 8, kPart = 12;
+  const auto run = [](std::vector<float>& data, uint64_t first, int64_t columns, int64_t stride) {
+    const TensorView view(data.data(), DType::kF32, {std::ssize(data)});
+    return Dropout({}, {.x = view,
+                        .y = view,
+                        .probability = 0.5f,
+                        .key = {.seed = 9, .step = 0, .site = 0},
+                        .first_element = first,
+                        .columns = columns,
+                        .row_stride = stride});
+  };
+  std::vector<float> whole(kRows * kColumns, 1.0f), part(kRows * kPart, 1.0f), expected;
+  ASSERT_TRUE(run(whole, 100, 0, 0).ok());
+  ASSERT_TRUE(run(part, 100 + kFirst, kPart, kColumns).ok());
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto at = whole.begin() + row * kColumns + kFirst;
+    expected.insert(expected.end(), at, at + kPart);
+  }
+  EXPECT_EQ(part, expected);
+}
+
 TEST(Dropout, DroppedElementsAreZeroWhateverTheyWere) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> x(256);
@@ -74,6 +96,10 @@ TEST(Dropout, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(
       Dropout({}, {.x = x, .y = x, .probability = 0.1f, .key = {}, .first_element = 2}).code(),
       StatusCode::kInvalid);
+  EXPECT_EQ(Dropout({}, {.x = x, .y = x, .key = {}, .columns = 2, .row_stride = 8}).code(),
+            StatusCode::kInvalid);
+  EXPECT_EQ(Dropout({}, {.x = x, .y = x, .key = {}, .columns = 8, .row_stride = 8}).code(),
+            StatusCode::kInvalid);
 }
 
 }  // namespace

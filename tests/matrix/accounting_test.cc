@@ -145,6 +145,17 @@ std::vector<Way> Ways() {
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
+      {.name = "ia3AndZero3", .data = 2, .zero_stage = 3, .family = "llama", .peft = "ia3"},
+      {.name = "doraAndZero3", .data = 2, .zero_stage = 3, .peft = "dora"},
+      {.name = "lohaAndZero3", .data = 2, .zero_stage = 3, .peft = "loha"},
+      {.name = "adaloraAndZero2", .data = 2, .zero_stage = 2, .peft = "adalora"},
+      {.name = "ia3OfTensor", .tensor = 2, .family = "llama", .peft = "ia3"},
+      {.name = "doraOfTensor", .tensor = 2, .peft = "dora"},
+      {.name = "lohaOfTensor", .tensor = 2, .peft = "loha"},
+      {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
+      {.name = "pfeifferOfTensor", .tensor = 2, .peft = "pfeiffer"},
+      {.name = "parallelOfTensor", .tensor = 2, .family = "llama", .peft = "parallel"},
+      {.name = "adaloraOfPipeline", .pipeline = 2, .peft = "adalora"},
       {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
@@ -336,9 +347,14 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       // a layer in each direction, one for the embedding, one for the classifier's gradient.
       const auto layers = static_cast<double>(job_.model.layers);
       // Where all below the adapters is frozen, the lowest queries, keys and values pass no
-      // gradient.
-      const double ends = way.peft.empty() ? 2 : 1;
+      // gradient, nor does the lowest MLP to what is before it.
+      const bool behind_mlp = way.peft == "pfeiffer" || way.peft == "parallel";
+      const double ends = way.peft.empty() ? 2 : behind_mlp ? 0 : 1;
       const double sums = passes_ * (4 * layers + ends) * stream_;
+      const ModelShape shape(job_.model, way.tensor, way.sequence);
+      const TensorTraffic row =
+          TrafficOfRow({.shape = shape, .tokens = tokens_, .element_bytes = sizeof(float)});
+      ExpectNear("the planner's", passes_ * static_cast<double>(row.summed), sums);
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
       // And once a step the gradients of what all have, of which each has a term.

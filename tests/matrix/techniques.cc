@@ -203,11 +203,23 @@ Choice Dora() {
           }};
 }
 
-/// LoRA on weights in 4 bits.
-Choice Qlora(const std::string& type) {
-  return {"qlora " + type, Effect::kOwnTraining, [=](JobSpec& job) {
+/// LoRA that starts from the weights, with dropout.
+Choice LoraFromWeights(const std::string& init) {
+  return {"lora " + init, Effect::kOwnTraining, [=](JobSpec& job) {
             job.model.peft.method = "lora";
             job.model.peft.rank = 4;
+            job.model.peft.init = init;
+            job.model.peft.dropout = 0.2;
+            job.model.peft.target_modules = {"all-linear"};
+          }};
+}
+
+/// LoRA, or DoRA, on weights in 4 bits.
+Choice Qlora(const std::string& type, bool dora) {
+  return {(dora ? "qdora " : "qlora ") + type, Effect::kOwnTraining, [=](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            job.model.peft.use_dora = dora;
             job.model.peft.target_modules = {"all-linear"};
             job.model.weight_quantization.type = type;
             job.model.weight_quantization.double_quantization = type == "nf4";
@@ -384,8 +396,10 @@ std::vector<Axis> MakeAxes() {
        Lora(false),
        Lora(true),
        Dora(),
-       Qlora("nf4"),
-       Qlora("fp4"),
+       LoraFromWeights("pissa"),
+       Qlora("nf4", false),
+       Qlora("nf4", true),
+       Qlora("fp4", false),
        JointAdapters(),
        OtherPeft("adalora"),
        OtherPeft("loha"),

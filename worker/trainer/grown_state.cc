@@ -11,7 +11,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/growth/growth_operator.h"
-#include "worker/engine/models/weights.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/trainer/run_summary.h"
 #include "worker/trainer/trained_weights.h"
@@ -77,7 +77,7 @@ Status CheckNetwork(const EndedPhase& phase, const ModelSpec& now) {
 
 Result<std::vector<double>> ValueOf(const ParameterSet& parameters, const std::string& name) {
   WEFT_ASSIGN_OR_RETURN(const int64_t index, parameters.Find(name));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats, engine::FloatsOf(parameters, index));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats, engine::HeldFloats(parameters, index));
   return std::vector<double>(floats.begin(), floats.end());
 }
 
@@ -98,7 +98,7 @@ Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors&
     if (tensor.random) continue;
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
                           Make(tensor, old, parameters[i].logical_shape().Elements()));
-    WEFT_RETURN_IF_ERROR(engine::SetValue(parameters, i, std::move(values)));
+    WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, std::move(values)));
   }
   engine::Context context;
   context.stream = parameters.stream();

@@ -83,7 +83,7 @@ Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Tr
   return OkStatus();
 }
 
-/// Rank 0's part.
+/// Rank 0's part: the checkpoint to go on from, or none.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::Model& model, engine::Trainer& trainer) {
   StartPoint start;
@@ -96,7 +96,6 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           " is sound: " + search.rejected.front().message() +
                           "; hint: delete them all to start from the beginning");
     }
-    WEFT_RETURN_IF_ERROR(Begin(env, spec, model, trainer, start));
     return start;
   }
   const CheckpointManifest& manifest = search.latest->manifest;
@@ -161,7 +160,22 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
   StartPoint start;
   if (group.rank() == 0) {
     WEFT_ASSIGN_OR_RETURN(start, LoadState(env, spec, data_fingerprint, model, trainer));
-    Status status = ApplyRollback(env, spec.run_dir, start.counters);
+  }
+  const engine::ParameterSet& parameters = model.parameters();
+  if (group.size() > 1) {
+    WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
+  }
+  start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
+  const bool has_own = parameters.sharded() || parameters.values_sharded() ||
+                       parameters.of_stage() || parameters.file() != nullptr;
+  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
+    // At the same time: what adapters start from is computed by all that have a part of it.
+    StartPoint told_by_the_first;
+    WEFT_RETURN_IF_ERROR(
+        Begin(env, spec, model, trainer, group.rank() == 0 ? start : told_by_the_first));
+  }
+  if (group.rank() == 0) {
+    const Status status = ApplyRollback(env, spec.run_dir, start.counters);
     if (!status.ok()) return status.WithContext(RollbackPath(spec.run_dir));
   }
   if (group.size() > 1) {
@@ -169,16 +183,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                           BroadcastText(group, ToJson(start.counters).dump()));
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
-    WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
     WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, BroadcastText(group, start.base_fingerprint));
-    const engine::ParameterSet& parameters = model.parameters();
-    start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
-    const bool has_own = parameters.sharded() || parameters.values_sharded() ||
-                         parameters.of_stage() || parameters.file() != nullptr;
-    if (group.rank() > 0 && has_own && start.checkpoint_path.empty()) {
-      StartPoint told_by_the_first;
-      WEFT_RETURN_IF_ERROR(Begin(env, spec, model, trainer, told_by_the_first));
-    }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));

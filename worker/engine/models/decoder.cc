@@ -137,6 +137,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                      ? -1
                      : RegisterPositions(parameters_, family.position_embedding, spec, tensor_)),
       embedding_(&parameters_, part_.first ? tokens_ : -1, positions_, precision_.activations),
+      virtual_tokens_(VirtualTokensOf(spec)),
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
@@ -215,12 +216,36 @@ Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Valu
   return MergeRows(context, tape, x, extended.token_rows, own, extended.added_rows);
 }
 
+Result<Decoder::BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& batch,
+                                           const std::vector<KeyValueCache>* caches) const {
+  const int64_t first_position = virtual_tokens_.Total();
+  if (first_position == 0) return BlockRows{batch, std::nullopt, Tensor()};
+  if (first_position + batch.length > spec_.context) {
+    return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
+                        std::to_string(first_position) +
+                        " virtual tokens have more positions than model.context " +
+                        std::to_string(spec_.context) + "; hint: shorter sequences");
+  }
+  // Caches that have something have the virtual tokens.
+  const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
+  const bool in_blocks = virtual_tokens_.in_blocks > 0;
+  WEFT_ASSIGN_OR_RETURN(TokenBatch::Extended extended,
+                        batch.Extend(context, added, first_position, in_blocks));
+  BlockRows rows{in_blocks ? extended.batch : batch, extended, Tensor()};
+  if (!in_blocks) {
+    rows.batch.attended = std::make_shared<const TokenBatch::Extended>(std::move(extended));
+  } else if (added > 0) {
+    rows.token_rows = extended.token_rows;
+  }
+  return rows;
+}
+
 Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch,
-                             const TokenBatch::Extended* extended) const {
+                             const std::optional<TokenBatch::Extended>& extended) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
-  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens,
-                                                    extended != nullptr ? extended->token_positions
-                                                                        : batch.positions));
+  WEFT_ASSIGN_OR_RETURN(Value x,
+                        embedding_.Forward(context, tape, batch.tokens,
+                                           extended ? extended->token_positions : batch.positions));
   WEFT_ASSIGN_OR_RETURN(x,
                         embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
@@ -240,7 +265,13 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
 
 // By value: the stream is gone when this returns.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
-Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream) const {
+Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream,
+                                       const Tensor& token_rows) const {
+  if (token_rows) {
+    WEFT_ASSIGN_OR_RETURN(const Value sum, Sum(context, tape, stream));
+    stream = {};
+    WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, sum, token_rows));
+  }
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   Value hidden;
   if (final_norm_) {
@@ -265,35 +296,11 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   if (tensor_ != nullptr && tensor_->sequence()) {
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
   }
-  const int64_t first_position = embedding_grafts_.first_position();
-  if (first_position == 0) {
-    WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
-    WEFT_ASSIGN_OR_RETURN(Residual stream,
-                          stages_.front().Forward(context, tape, std::move(x), batch, caches));
-    return ClassifierInput(context, tape, std::move(stream));
-  }
-  if (first_position + batch.length > spec_.context) {
-    return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
-                        std::to_string(first_position) +
-                        " virtual tokens have more positions than model.context " +
-                        std::to_string(spec_.context) + "; hint: shorter sequences");
-  }
-  // Caches that have something have the virtual tokens.
-  const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
-  const bool in_blocks = embedding_grafts_.virtual_tokens() != nullptr;
-  WEFT_ASSIGN_OR_RETURN(TokenBatch::Extended extended,
-                        batch.Extend(context, added, first_position, in_blocks));
-  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch, &extended));
-  TokenBatch rows = in_blocks ? extended.batch : batch;
-  if (!in_blocks) rows.attended = std::make_shared<const TokenBatch::Extended>(extended);
+  WEFT_ASSIGN_OR_RETURN(const BlockRows rows, RowsOf(context, batch, caches));
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch, rows.extended));
   WEFT_ASSIGN_OR_RETURN(Residual stream,
-                        stages_.front().Forward(context, tape, std::move(x), rows, caches));
-  if (in_blocks && added > 0) {
-    WEFT_ASSIGN_OR_RETURN(const Value sum, Sum(context, tape, stream));
-    stream = {};
-    WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, sum, extended.token_rows));
-  }
-  return ClassifierInput(context, tape, std::move(stream));
+                        stages_.front().Forward(context, tape, std::move(x), rows.batch, caches));
+  return ClassifierInput(context, tape, std::move(stream), rows.token_rows);
 }
 
 Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value x,
@@ -304,14 +311,16 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
   }
   const auto index = static_cast<size_t>(stage);
+  WEFT_ASSIGN_OR_RETURN(const BlockRows rows, RowsOf(context, batch, nullptr));
   if (part_.first && index == 0) {
-    WEFT_ASSIGN_OR_RETURN(x, Embed(context, tape, batch));
+    WEFT_ASSIGN_OR_RETURN(x, Embed(context, tape, batch, rows.extended));
   }
   WEFT_ASSIGN_OR_RETURN(Residual stream,
-                        stages_[index].Forward(context, tape, std::move(x), batch, nullptr));
+                        stages_[index].Forward(context, tape, std::move(x), rows.batch, nullptr));
   // One tensor goes to the next stage: the sum, not its two terms.
   if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
-  WEFT_ASSIGN_OR_RETURN(const Value hidden, ClassifierInput(context, tape, std::move(stream)));
+  WEFT_ASSIGN_OR_RETURN(const Value hidden,
+                        ClassifierInput(context, tape, std::move(stream), rows.token_rows));
   WEFT_RETURN_IF_ERROR(
       head_->Loss(context, tape, hidden, HeadTargetsOf(batch), gradient_scale, total));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true));

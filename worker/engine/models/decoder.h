@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/technique_cost.h"
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/nn/block_stack.h"
 #include "worker/engine/nn/classifier_head.h"
@@ -49,14 +50,23 @@ class Decoder : public LanguageModel {
                         std::vector<KeyValueCache>* caches) const override;
 
  private:
-  /// What the first block reads, at the rows of `extended` unless it is null.
-  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch,
-                      const TokenBatch::Extended* extended = nullptr) const;
   /// The embedded tokens `x` and the virtual tokens, which have positions before theirs.
   Result<Value> PutVirtualTokens(Context& context, Tape& tape, const Value& x,
                                  const TokenBatch::Extended& extended) const;
-  /// What the classifier reads, of what the last block left.
-  Result<Value> ClassifierInput(Context& context, Tape& tape, Residual stream) const;
+  /// A batch with the rows that blocks have.
+  struct BlockRows {
+    TokenBatch batch;
+    std::optional<TokenBatch::Extended> extended;  ///< With virtual tokens.
+    Tensor token_rows;  ///< Of tokens among rows of the blocks; none: all are.
+  };
+  Result<BlockRows> RowsOf(Context& context, const TokenBatch& batch,
+                           const std::vector<KeyValueCache>* caches) const;
+  /// What the first block reads, at the rows of `extended` if there is one.
+  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch,
+                      const std::optional<TokenBatch::Extended>& extended) const;
+  /// What the classifier reads, of what the last block left at these rows.
+  Result<Value> ClassifierInput(Context& context, Tape& tape, Residual stream,
+                                const Tensor& token_rows) const;
   Result<Value> Hidden(Context& context, Tape& tape, const TokenBatch& batch,
                        std::vector<KeyValueCache>* caches) const;
 
@@ -68,6 +78,7 @@ class Decoder : public LanguageModel {
   int64_t tokens_;  ///< -1 where a pipeline has it elsewhere, as are those below.
   int64_t positions_;
   Embedding embedding_;
+  VirtualTokenCounts virtual_tokens_;
   std::optional<Embedding> virtual_positions_;  ///< Of virtual tokens, where positions are learned.
   std::optional<Linear> embedding_in_;
   Grafts embedding_grafts_;

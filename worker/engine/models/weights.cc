@@ -8,36 +8,15 @@
 #include <vector>
 
 #include "common/formats/peft_adapter.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
 
-// The part of `floats` that `shard`, of this shape, is.
-std::vector<float> PartOf(const std::vector<float>& floats, const Shard& shard,
-                          const Shape& shape) {
-  std::vector<float> part(static_cast<size_t>(shape.Elements()));
-  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
-    std::copy_n(floats.begin() + from, count, part.begin() + to);
-  });
-  return part;
-}
-
 size_t Count(const TensorView& view) {
   return static_cast<size_t>(view.shape.Elements());
-}
-
-TensorView ViewOf(std::vector<float>& floats) {
-  return {floats.data(), DType::kF32, {static_cast<int64_t>(floats.size())}};
-}
-
-TensorView Flat(TensorView view) {
-  view.shape = {view.shape.Elements()};
-  view.row_stride = view.shape[0];
-  return view;
 }
 
 // The trained factors of the residual branch that `parameter` ends, by row or one for all; none
@@ -64,18 +43,6 @@ void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] *= factors.size() == 1 ? factors[0] : factors[i / columns];
   }
-}
-
-/// Replaces a value that stands in a file.
-Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& floats) {
-  const auto stored = parameters.file()->Stored(index);
-  if (parameters[index].dtype == DType::kF32) {
-    return stored->Write(0, std::as_bytes(std::span(floats)));
-  }
-  std::vector<BFloat16> rounded(floats.size());
-  const TensorView to(rounded.data(), DType::kBF16, {std::ssize(rounded)});
-  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {ViewOf(floats), to}));
-  return stored->Write(0, std::as_bytes(std::span(rounded)));
 }
 
 /// The first of the tensors that a layer has in place of `weight`; -1: none.
@@ -110,7 +77,7 @@ Result<std::vector<float>> MadeWeight(Model& model, int64_t first) {
   const ParameterSet& parameters = model.parameters();
   std::vector<std::vector<float>> tensors;
   for (int64_t i = first; i < EndInPlaceOf(parameters, first); ++i) {
-    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), FloatsOf(parameters, i));
+    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), HeldFloats(parameters, i));
   }
   return model.block_products()->WeightFrom(WeightOf(parameters, first), tensors);
 }
@@ -132,7 +99,7 @@ Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
   std::vector<std::vector<float>> tensors;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].adapter_of != parameters[weight].name) continue;
-    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), FloatsOf(parameters, i));
+    WEFT_ASSIGN_OR_RETURN(tensors.emplace_back(), HeldFloats(parameters, i));
   }
   if (tensors.empty()) return std::vector<float>();
   ParameterInfo info;
@@ -141,7 +108,7 @@ Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
   for (int i = 0; i < parameters[weight].shape.rank; ++i) {
     info.shape.push_back(parameters[weight].shape[i]);
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(parameters, index));
+  WEFT_ASSIGN_OR_RETURN(std::vector<float> values, HeldFloats(parameters, index));
   const ProductsFactory& products = *model.block_products();
   if (beside >= 0) return products.MergedBias(info, std::move(values), tensors);
   return products.Merged(info, values, tensors);
@@ -164,39 +131,6 @@ Status CheckWhole(const ParameterSet& parameters) {
 
 }  // namespace
 
-Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
-  const Parameter& parameter = parameters[index];
-  if (parameter.quantized_words > 0) return parameters.Quantize(index, floats);
-  if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
-  const ParameterSet::HeldValue held = parameters.held_value(index);
-  if (parameters.values_sharded()) {
-    const auto begin = floats.begin() + held.first;
-    floats = {begin, begin + held.view.shape.Elements()};
-  }
-  if (parameters.file() != nullptr) return WriteToFile(parameters, index, floats);
-  Status rounded;
-  WEFT_RETURN_IF_ERROR(
-      FillOnHost(parameters.stream(), Flat(held.view), [&](const TensorView& host) {
-        rounded = kernels::Cast({}, {ViewOf(floats), host});
-      }));
-  return rounded;
-}
-
-Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index) {
-  const TensorView view = parameters.held_value(index).view;
-  if (parameters[index].quantized_words > 0) {
-    std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
-    WEFT_ASSIGN_OR_RETURN(const HostCopy words, HostCopy::Of(parameters.stream(), view));
-    WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
-        {}, {.words = words.view(), .format = parameters.four_bit_format(), .y = ViewOf(floats)}));
-    return floats;
-  }
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parameters.stream(), view));
-  std::vector<float> floats(Count(view));
-  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
-  return floats;
-}
-
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
   ParameterSet& parameters = model.parameters();
   // Weights of another type, on a device, or of which only a part is wanted, pass through floats,
@@ -208,13 +142,13 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
     if (waiting < 0) return OkStatus();
     const int64_t index = std::exchange(waiting, -1);
     if (parameters[index].in_place_of.empty()) {
-      return SetValue(parameters, index, std::move(floats));
+      return SetWholeValue(parameters, index, std::move(floats));
     }
     std::vector<std::vector<float>> tensors =
         model.block_products()->TensorsNearest(WeightOf(parameters, index), floats);
     for (size_t i = 0; i < tensors.size(); ++i) {
       WEFT_RETURN_IF_ERROR(
-          SetValue(parameters, index + static_cast<int64_t>(i), std::move(tensors[i])));
+          SetWholeValue(parameters, index + static_cast<int64_t>(i), std::move(tensors[i])));
     }
     return OkStatus();
   };
@@ -258,7 +192,7 @@ Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model) {
   int64_t waiting = -1;  // the parameter that they are for
   const auto set_waiting = [&]() -> Status {
     const int64_t index = std::exchange(waiting, -1);
-    return index < 0 ? OkStatus() : SetValue(parameters, index, std::move(floats));
+    return index < 0 ? OkStatus() : SetWholeValue(parameters, index, std::move(floats));
   };
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(set_waiting());
@@ -286,7 +220,7 @@ Status ExportAdapterWeights(Env& env, const std::string& folder, Model& model,
                        [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
                          WEFT_ASSIGN_OR_RETURN(const int64_t index,
                                                parameters.Find(tensor.parameter));
-                         WEFT_ASSIGN_OR_RETURN(floats, FloatsOf(parameters, index));
+                         WEFT_ASSIGN_OR_RETURN(floats, HeldFloats(parameters, index));
                          return std::span<const float>(floats);
                        });
 }
@@ -324,18 +258,17 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
         WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors, BranchScale(parameters, index));
         WEFT_ASSIGN_OR_RETURN(floats, MergedValue(model, index));
         if (floats.empty() && parameters[index].quantized_words > 0) {
-          WEFT_ASSIGN_OR_RETURN(floats, FloatsOf(parameters, index));
+          WEFT_ASSIGN_OR_RETURN(floats, HeldFloats(parameters, index));
         }
         if (!floats.empty()) {
           if (!factors.empty()) ScaleRows(factors, floats, tensor.shape[0]);
           return std::span<const float>(floats);
         }
-        WEFT_ASSIGN_OR_RETURN(copy, HostCopy::Of(model.parameters().stream(), view));
         if (view.dtype == DType::kF32 && factors.empty()) {
+          WEFT_ASSIGN_OR_RETURN(copy, HostCopy::Of(model.parameters().stream(), view));
           return std::span<const float>(copy.view().As<float>(), Count(view));
         }
-        floats.resize(Count(view));
-        WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+        WEFT_ASSIGN_OR_RETURN(floats, HeldFloats(parameters, index));
         if (!factors.empty()) ScaleRows(factors, floats, view.shape[0]);
         return std::span<const float>(floats);
       },

@@ -10,13 +10,6 @@
 
 namespace weft::engine {
 
-/// Replaces the value of a parameter, or this rank's part of it, by that of the whole tensor. Then
-/// ParameterSet::OnValues has to be called.
-Status SetValue(ParameterSet& parameters, int64_t index, std::vector<float> floats);
-
-/// What this rank holds of the value of a parameter.
-Result<std::vector<float>> FloatsOf(const ParameterSet& parameters, int64_t index);
-
 /// Loads the weights of a Hugging Face folder into `model`, which was made from its config.json; of
 /// weights that ranks share its part.
 /// Arguments and errors as ImportModel.

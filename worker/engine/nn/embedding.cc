@@ -9,7 +9,7 @@ namespace weft::engine {
 namespace {
 
 kernels::EmbeddingPart PartOf(const Parameter& table) {
-  if (table.shard.whole()) return {};
+  if (table.shard.whole() || table.shard.axis == 1) return {};
   return {table.shard.ranges.front().begin, table.shard.extent};
 }
 

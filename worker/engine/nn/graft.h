@@ -136,14 +136,11 @@ class Grafts {
   void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
   /// The embedding has one.
   void SetTokenGraft(std::unique_ptr<TokenGraft> graft);
-  /// At the embedding: tokens have positions from `position` on.
-  void SetFirstPosition(int64_t position) { first_position_ = position; }
 
   Status Pack(Context& context, Repack what);
 
   bool Has(GraftPlace place) const { return !At(place).empty(); }
   const VirtualTokens* virtual_tokens() const { return virtual_tokens_.get(); }
-  int64_t first_position() const { return first_position_; }
 
   /// The grafts of `place`, one after the other.
   Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
@@ -170,7 +167,6 @@ class Grafts {
   std::unique_ptr<BranchGate> gate_;
   std::unique_ptr<VirtualTokens> virtual_tokens_;
   std::unique_ptr<TokenGraft> token_graft_;
-  int64_t first_position_ = 0;
 };
 
 /// Puts grafts at a site, after those of the block itself; or none.

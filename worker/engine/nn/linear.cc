@@ -108,7 +108,8 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
       // It is cut as the side of the weight that it shares; of another side each rank has a partial
       // gradient.
       const bool input = tensor.adapter == AdapterSide::kInput;
-      const Shard& own = input ? options.inputs : weight.shard;
+      Shard own = input ? options.inputs : weight.shard;
+      if (tensor.shape.size() == 1) own.axis = 0;
       const Shard& other = input ? weight.shard : options.inputs;
       const int64_t index = parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
                                                  {.shard = own,
@@ -134,6 +135,7 @@ LinearLayer LayerOf(ParameterSet* parameters, const LinearOptions& options,
           .weights = weights,
           .in_features = options.in_features,
           .bias = bias,
+          .inputs = options.inputs,
           .shares_inputs = !options.inputs.whole(),
           .shares_outputs = !options.outputs.front().shard.whole(),
           .adds_bias = options.inputs.whole() || options.inputs.ranges.front().begin == 0,

@@ -135,6 +135,7 @@ struct LinearLayer {
   std::vector<OutputWeight> weights = {};  ///< By output.
   int64_t in_features = 0;                 ///< Columns of x.
   int64_t bias = -1;                       ///< Index of the first bias, or -1.
+  Shard inputs = {};                       ///< Which columns of W, and of x, are here.
   /// How it is sharded: other ranks have other columns of W and x, or other rows of W and columns
   /// of y.
   bool shares_inputs = false;

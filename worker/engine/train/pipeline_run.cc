@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/model/technique_cost.h"
 #include "common/pipeline/messages.h"
 
 namespace weft::engine {
@@ -26,7 +27,9 @@ void PipelineRun::WaitForAll() {
 
 int64_t PipelineRun::RowsOf(const TokenBatch& batch) const {
   const bool shares = parts_.tensor != nullptr && parts_.tensor->sequence();
-  return shares ? batch.count / parts_.tensor->degree() : batch.count;
+  const int64_t runs = std::ssize(*batch.starts_on_host) - 1;
+  const int64_t rows = batch.count + runs * VirtualTokensOf(parts_.model->spec()).in_blocks;
+  return shares ? rows / parts_.tensor->degree() : rows;
 }
 
 // Memory for the next message, and word that it may come.

@@ -122,8 +122,15 @@ Status Trainer::SendNumbers(const StepReport& report) {
 
 Status Trainer::RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report) {
   const bool once = launcher_.enqueues();
-  const auto gradients = [&] {
-    return EnqueueGradients(once ? std::move(batches) : batches, report);
+  // What techniques change is changed before ranks that share updates measure it with the losses.
+  const auto gradients = [&]() -> Status {
+    Context& context = *parts_.context;
+    Context state = StateContext();
+    WEFT_RETURN_IF_ERROR(EnqueueGradients(once ? std::move(batches) : batches, report));
+    WEFT_RETURN_IF_ERROR(clock_.Start(context));
+    WEFT_RETURN_IF_ERROR(FinishUpdates());
+    WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
+    return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
   };
   const auto update = [&] { return EnqueueUpdate(report); };
   if (!SumsLosses() && !loss_fails) {
@@ -152,8 +159,6 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(FinishUpdates());
-  WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
   WEFT_RETURN_IF_ERROR(totals_.Measure(MeasuresGroups(), report.seconds));
   WEFT_RETURN_IF_ERROR(totals_.Decide(
       {.targets = report.targets,

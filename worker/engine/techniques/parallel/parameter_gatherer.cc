@@ -146,19 +146,24 @@ Status ParameterGatherer::StartUnit(Context& context, int64_t unit, Pass pass) {
   return OkStatus();
 }
 
-Status ParameterGatherer::Place(Context& context, size_t region, int64_t unit) {
+Status ParameterGatherer::Place(size_t region) {
   Gathered& gathered = gathered_[region];
-  if (gathered.placed) return OkStatus();
   WEFT_RETURN_IF_ERROR(gathered.work.Wait(stream_));
   gathered.part = {};
   const ParameterSet::Region& placed = parameters_->regions()[region];
   parameters_->PlaceRegion(placed, gathered.values ? gathered.values.view() : placed.held);
   gathered.placed = true;
-  // A table that classifies is first looked up.
-  if (unit != parameters_->regions()[region].last_unit) return OkStatus();
+  return OkStatus();
+}
+
+// A table that classifies is first looked up.
+Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>& regions,
+                                     int64_t unit) const {
   ProfileScope scope(context.profiler, "pack weights");
-  for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-    if (region_of_copies_[c] == region) {
+  for (const size_t region : regions) {
+    if (unit != parameters_->regions()[region].last_unit) continue;
+    for (size_t c = 0; c < region_of_copies_.size(); ++c) {
+      if (region_of_copies_[c] != region) continue;
       WEFT_RETURN_IF_ERROR(parameters_->copies()[c].copies->Make(context));
     }
   }
@@ -175,7 +180,11 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
     if (follows(other)) WEFT_RETURN_IF_ERROR(BringParts(context, other, pass));
   }
   WEFT_RETURN_IF_ERROR(StartUnit(context, unit, pass));
-  for (size_t r : Wanted(unit, pass)) WEFT_RETURN_IF_ERROR(Place(context, r, unit));
+  // Copies may be made of values of several regions.
+  std::vector<size_t> placed = Wanted(unit, pass);
+  std::erase_if(placed, [&](size_t r) { return gathered_[r].placed; });
+  for (const size_t r : placed) WEFT_RETURN_IF_ERROR(Place(r));
+  WEFT_RETURN_IF_ERROR(MakeCopies(context, placed, unit));
   const int64_t next = unit + forward;
   if (follows(next)) WEFT_RETURN_IF_ERROR(StartUnit(context, next, pass));
   const int64_t behind = unit + 3 * forward;

@@ -59,7 +59,9 @@ class ParameterGatherer : public ParameterPrefetcher {
   /// device.
   Status BringParts(Context& context, int64_t unit, Pass pass);
   Status Start(Context& context, size_t region, DType dtype);
-  Status Place(Context& context, size_t region, int64_t unit);
+  Status Place(size_t region);
+  /// Makes the copies of regions that have been placed for `unit`.
+  Status MakeCopies(Context& context, const std::vector<size_t>& regions, int64_t unit) const;
   Status StartUnit(Context& context, int64_t unit, Pass pass);
 
   Collective* group_;

@@ -52,42 +52,59 @@ int64_t RankBudget(const AdaLoraSpec& spec, int64_t step, int64_t steps, int64_t
                               static_cast<double>(kept));
 }
 
+AdaLora::Scored AdaLora::NewScored(int64_t parameter) {
+  const ParameterSet& parameters = *parts_.parameters;
+  const std::string& name = parameters[parameter].name;
+  Scored tensor{.parameter = parameter};
+  const auto add = [&](const ParameterPart& part) {
+    Piece& piece = tensor.pieces.emplace_back(Piece{.part = part});
+    piece.sensitivity = scores_.Add("adalora/" + name + "/sensitivity", parameters, part);
+    piece.uncertainty = scores_.Add("adalora/" + name + "/uncertainty", parameters, part);
+  };
+  if (!parts_.shards_updates) add(WholePart(parameters, parameter));
+  for (const UpdatedParameters& updated : parts_.updated) {
+    for (const ParameterPart& part : updated.parts) {
+      if (part.index == parameter) add(part);
+    }
+  }
+  return tensor;
+}
+
 Status AdaLora::OnTraining(const TrainingParts& parts) {
   parts_ = parts;
   const ParameterSet& parameters = *parts.parameters;
-  const auto scored = [&](int64_t index) {
-    const std::string& name = parameters[index].name;
-    const ParameterPart whole = WholePart(parameters, index);
-    Scored tensor{.parameter = index};
-    tensor.sensitivity = scores_.Add("adalora/" + name + "/sensitivity", parameters, whole);
-    tensor.uncertainty = scores_.Add("adalora/" + name + "/uncertainty", parameters, whole);
-    return tensor;
-  };
   for (int64_t i = 0; i < parameters.size(); ++i) {
     // Each adapter begins with A; B and E follow.
     const bool first =
         parameters[i].adapter == AdapterSide::kInput && parameters[i].shape.rank == 2;
     if (!first) continue;
-    Adapter adapter{.a = scored(i), .b = scored(i + 1), .diagonal = scored(i + 2)};
+    Adapter adapter{.a = NewScored(i), .b = NewScored(i + 1), .diagonal = NewScored(i + 2)};
     adapter.kept.assign(static_cast<size_t>(parameters[i].shape[0]), 1);
     adapters_.push_back(std::move(adapter));
+  }
+  for (const std::string& name : parameters.Names()) {
+    if (!name.ends_with(".lora_A")) continue;
+    if (!adapters_.empty() && name == parameters[adapters_.front().a.parameter].name) {
+      adapters_before_ = all_adapters_;
+    }
+    ++all_adapters_;
   }
   return scores_.Allocate(*parts.context);
 }
 
-Result<std::vector<float>> AdaLora::ProductOverSides(Context& context, const TensorView& x,
-                                                     const TensorView& y, bool of_rows) {
-  const int64_t rank = x.shape[of_rows ? 0 : 1];
+Result<std::vector<float>> AdaLora::ProductOverSide(Context& context, const TensorView& p,
+                                                    bool of_rows) {
+  const int64_t rank = p.shape[of_rows ? 0 : 1];
   WEFT_ASSIGN_OR_RETURN(const Tensor product, NewTensor(context, {rank, rank}));
   if (of_rows) {
     WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(context.stream.device, rank,
-                                                                       y.shape[1], DType::kF32));
-    WEFT_RETURN_IF_ERROR(operand->Pack(context.stream, y));
+                                                                       p.shape[1], DType::kF32));
+    WEFT_RETURN_IF_ERROR(operand->Pack(context.stream, p));
     WEFT_RETURN_IF_ERROR(
-        kernels::LinearForward(context.stream, {.x = x, .weight = operand.get(), .y = product}));
+        kernels::LinearForward(context.stream, {.x = p, .weight = operand.get(), .y = product}));
   } else {
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {.x = y, .dy = x, .dweight = product, .accumulate = false}));
+        context.stream, {.x = p, .dy = p, .dweight = product, .accumulate = false}));
   }
   std::vector<float> values(static_cast<size_t>(rank * rank));
   WEFT_RETURN_IF_ERROR(Download(context.stream, product, values.data()));
@@ -95,9 +112,9 @@ Result<std::vector<float>> AdaLora::ProductOverSides(Context& context, const Ten
 }
 
 // The gradient of the norm of M = P Pᵀ - I is 2 M P / ‖M‖.
-Status AdaLora::AddOrthogonality(Context& context, int64_t factor, bool of_rows) const {
-  WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parts_.parameters->value(factor)));
-  WEFT_ASSIGN_OR_RETURN(std::vector<float> m, ProductOverSides(context, p, p, of_rows));
+Status AdaLora::AddOrthogonality(Context& context, const Scored& tensor, bool of_rows) const {
+  WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parts_.parameters->value(tensor.parameter)));
+  WEFT_ASSIGN_OR_RETURN(std::vector<float> m, ProductOverSide(context, p, of_rows));
   const int64_t rank = p.shape()[of_rows ? 0 : 1];
   double squares = 0;
   for (size_t i = 0; i < m.size(); ++i) {
@@ -105,24 +122,31 @@ Status AdaLora::AddOrthogonality(Context& context, int64_t factor, bool of_rows)
     squares += static_cast<double>(m[i]) * m[i];
   }
   if (squares == 0) return OkStatus();
-  const auto factors = 2 * static_cast<double>(adapters_.size());
+  const auto factors = 2 * static_cast<double>(all_adapters_);
   const auto scale = static_cast<float>(2 * spec_.orth_reg_weight / factors / std::sqrt(squares));
   for (float& each : m) each *= scale;
   WEFT_ASSIGN_OR_RETURN(const Tensor scaled, NewTensor(context, {rank, rank}));
   WEFT_RETURN_IF_ERROR(Upload(context.stream, m.data(), scaled));
-  const TensorView gradient = parts_.parameters->gradient(factor);
   const Tensor& weight = of_rows ? p : scaled;
   WEFT_ASSIGN_OR_RETURN(const auto operand,
                         kernels::NewPackedWeight(context.stream.device, weight.shape()[0],
                                                  weight.shape()[1], DType::kF32));
   WEFT_RETURN_IF_ERROR(operand->Pack(context.stream, weight));
-  if (of_rows) {
-    return kernels::LinearBackwardInput(
-        context.stream,
-        {.dy = scaled, .weight = operand.get(), .dx = gradient, .accumulate = true});
+  WEFT_ASSIGN_OR_RETURN(const Tensor gradient, NewTensor(context, p.shape()));
+  WEFT_RETURN_IF_ERROR(
+      of_rows ? kernels::LinearBackwardInput(
+                    context.stream, {.dy = scaled, .weight = operand.get(), .dx = gradient})
+              : kernels::LinearForward(context.stream,
+                                       {.x = p, .weight = operand.get(), .y = gradient}));
+  for (const Piece& piece : tensor.pieces) {
+    const ParameterPart& part = piece.part;
+    if (part.count() == 0) continue;
+    const TensorView own =
+        part.whole ? gradient.view() : gradient.Elements(part.first, part.count()).view();
+    WEFT_RETURN_IF_ERROR(
+        kernels::AddScaled(context.stream, {.x = own, .y = part.gradient, .keep = 1}));
   }
-  return kernels::LinearForward(
-      context.stream, {.x = p, .weight = operand.get(), .y = gradient, .accumulate = true});
+  return OkStatus();
 }
 
 Status AdaLora::OnGradients(Context& state, int64_t step) {
@@ -130,53 +154,67 @@ Status AdaLora::OnGradients(Context& state, int64_t step) {
   if (spec_.orth_reg_weight == 0) return OkStatus();
   ProfileScope scope(state.profiler, "orthogonality");
   for (const Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.a.parameter, /*of_rows=*/true));
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.b.parameter, /*of_rows=*/false));
+    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.a, /*of_rows=*/true));
+    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.b, /*of_rows=*/false));
   }
   return OkStatus();
 }
 
 Status AdaLora::Score(Context& context, const Scored& tensor, float clip) const {
-  WEFT_ASSIGN_OR_RETURN(const Tensor now,
-                        InF32(context, parts_.parameters->value(tensor.parameter)));
-  WEFT_RETURN_IF_ERROR(kernels::Hadamard(
-      context.stream,
-      {.a = now, .b = parts_.parameters->gradient(tensor.parameter), .y = now, .factor = clip}));
-  WEFT_RETURN_IF_ERROR(TakeMagnitudes(context, now));
-  const TensorView mean = scores_[tensor.sensitivity];
-  WEFT_RETURN_IF_ERROR(AddToMean(context, now, mean, spec_.beta1));
-  WEFT_RETURN_IF_ERROR(kernels::AddScaled(context.stream, {.x = mean, .y = now, .factor = -1}));
-  WEFT_RETURN_IF_ERROR(TakeMagnitudes(context, now));
-  return AddToMean(context, now, scores_[tensor.uncertainty], spec_.beta2);
+  for (const Piece& piece : tensor.pieces) {
+    const ParameterPart& part = piece.part;
+    if (part.count() == 0) continue;
+    WEFT_ASSIGN_OR_RETURN(const Tensor now, InF32(context, part.value));
+    WEFT_RETURN_IF_ERROR(kernels::Hadamard(
+        context.stream, {.a = now, .b = part.gradient, .y = now, .factor = clip}));
+    WEFT_RETURN_IF_ERROR(TakeMagnitudes(context, now));
+    const TensorView mean = scores_[piece.sensitivity];
+    WEFT_RETURN_IF_ERROR(AddToMean(context, now, mean, spec_.beta1));
+    WEFT_RETURN_IF_ERROR(kernels::AddScaled(context.stream, {.x = mean, .y = now, .factor = -1}));
+    WEFT_RETURN_IF_ERROR(TakeMagnitudes(context, now));
+    WEFT_RETURN_IF_ERROR(AddToMean(context, now, scores_[piece.uncertainty], spec_.beta2));
+  }
+  return OkStatus();
 }
 
-// The score of a number is its sensitivity times its uncertainty; that of a rank the score of its
-// number on the diagonal, and the mean ones of its row of A and of its column of B.
-Result<std::vector<double>> AdaLora::ScoresOfRanks(Context& context) const {
-  std::vector<double> scores;
-  for (const Adapter& adapter : adapters_) {
-    const auto view = [&](size_t index) { return scores_[index]; };
-    const TensorView a = view(adapter.a.sensitivity), b = view(adapter.b.sensitivity);
-    WEFT_ASSIGN_OR_RETURN(
-        const std::vector<float> of_a,
-        ProductOverSides(context, a, view(adapter.a.uncertainty), /*of_rows=*/true));
-    WEFT_ASSIGN_OR_RETURN(
-        const std::vector<float> of_b,
-        ProductOverSides(context, b, view(adapter.b.uncertainty), /*of_rows=*/false));
-    const size_t rank = adapter.kept.size();
-    std::vector<float> sensitivity(rank), uncertainty(rank);
-    WEFT_RETURN_IF_ERROR(
-        Download(context.stream, view(adapter.diagonal.sensitivity), sensitivity.data()));
-    WEFT_RETURN_IF_ERROR(
-        Download(context.stream, view(adapter.diagonal.uncertainty), uncertainty.data()));
-    for (size_t k = 0; k < rank; ++k) {
-      const size_t at = k * (rank + 1);
-      scores.push_back(static_cast<double>(sensitivity[k]) * uncertainty[k] +
-                       of_a[at] / static_cast<double>(a.shape[1]) +
-                       of_b[at] / static_cast<double>(b.shape[0]));
+// The score of a number is its sensitivity times its uncertainty.
+Status AdaLora::AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
+                          double weight, std::span<double> ranks) const {
+  for (const Piece& piece : tensor.pieces) {
+    const auto count = static_cast<size_t>(piece.part.count());
+    std::vector<float> sensitivity(count), uncertainty(count);
+    if (count == 0) continue;
+    WEFT_RETURN_IF_ERROR(Download(context.stream, scores_[piece.sensitivity], sensitivity.data()));
+    WEFT_RETURN_IF_ERROR(Download(context.stream, scores_[piece.uncertainty], uncertainty.data()));
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t at = piece.part.first + static_cast<int64_t>(i);
+      ranks[static_cast<size_t>(of_rows ? at / length : at % length)] +=
+          weight * sensitivity[i] * uncertainty[i];
     }
   }
+  return OkStatus();
+}
+
+// That of a rank is the score of its number on the diagonal, and the mean ones of its row of A and
+// of its column of B.
+Result<std::vector<double>> AdaLora::ScoresOfRanks(Context& context) const {
+  const ParameterSet& parameters = *parts_.parameters;
+  const auto rank = static_cast<size_t>(spec_.init_r);
+  std::vector<double> scores(static_cast<size_t>(all_adapters_) * rank, 0.0);
+  auto own = std::span(scores).subspan(static_cast<size_t>(adapters_before_) * rank);
+  for (const Adapter& adapter : adapters_) {
+    const int64_t in = parameters[adapter.a.parameter].shape[1];
+    const int64_t out = parameters[adapter.b.parameter].shape[0];
+    const std::span<double> ranks = own.first(rank);
+    WEFT_RETURN_IF_ERROR(AddScores(context, adapter.diagonal, true, 1, 1, ranks));
+    WEFT_RETURN_IF_ERROR(
+        AddScores(context, adapter.a, true, in, 1 / static_cast<double>(in), ranks));
+    WEFT_RETURN_IF_ERROR(
+        AddScores(context, adapter.b, false, spec_.init_r, 1 / static_cast<double>(out), ranks));
+    own = own.subspan(rank);
+  }
   WEFT_RETURN_IF_ERROR(parts_.sum_scalars(scores));
+  WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(scores));
   return scores;
 }
 
@@ -187,7 +225,7 @@ Status AdaLora::Choose(Context& context, int64_t budget) {
   std::vector<double> sorted = scores;
   const auto last = sorted.begin() + (dropped - 1);
   std::nth_element(sorted.begin(), last, sorted.end());
-  size_t at = 0;
+  auto at = static_cast<size_t>(adapters_before_ * spec_.init_r);
   for (Adapter& adapter : adapters_) {
     for (uint8_t& kept : adapter.kept) kept = scores[at++] > *last ? 1 : 0;
   }
@@ -209,8 +247,8 @@ Status AdaLora::Mask(Context& context) const {
 Status AdaLora::OnUpdated() {
   Context& context = *parts_.context;
   ProfileScope scope(context.profiler, "choose ranks");
-  const int64_t all = std::ssize(adapters_) * spec_.init_r;
-  const int64_t kept = std::ssize(adapters_) * spec_.target_r;
+  const int64_t all = all_adapters_ * spec_.init_r;
+  const int64_t kept = all_adapters_ * spec_.target_r;
   if (step_ < LastChoice()) {
     float clip = 1;
     if (gate_.factor != nullptr) {
@@ -238,7 +276,8 @@ std::vector<NamedTensor> AdaLora::StateTensors() {
   for (Adapter& adapter : adapters_) {
     const std::string& name = (*parts_.parameters)[adapter.diagonal.parameter].name;
     tensors.push_back({.name = "adalora/" + name + "/kept",
-                       .view = {adapter.kept.data(), DType::kU8, {std::ssize(adapter.kept)}}});
+                       .view = {adapter.kept.data(), DType::kU8, {std::ssize(adapter.kept)}},
+                       .parameter = adapter.diagonal.parameter});
   }
   tensors.push_back({.name = "adalora/ended", .view = {&ended_, DType::kI32, {1}}});
   return tensors;

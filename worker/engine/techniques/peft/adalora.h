@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/spec/peft_spec.h"
@@ -16,8 +17,8 @@ int64_t RankBudget(const AdaLoraSpec& spec, int64_t step, int64_t steps, int64_t
 
 /// Moves the ranks of AdaLoRA to the layers where they matter, as Hugging Face's peft library does:
 /// keeps the factors near orthogonal, scores each rank of each adapter after an update, and makes
-/// the diagonals of the lowest ones zero. The hooks of a Technique; all data-parallel ranks choose
-/// alike. Not thread-safe.
+/// the diagonals of the lowest ones zero. The hooks of a Technique. Ranks score what they update;
+/// all choose alike, those of other stages of a pipeline, too. Not thread-safe.
 class AdaLora {
  public:
   explicit AdaLora(const AdaLoraSpec& spec) : spec_(spec) {}
@@ -35,23 +36,34 @@ class AdaLora {
   std::vector<NamedTensor> StateTensors();
 
  private:
-  /// A tensor of an adapter, and the indices of its means in scores_.
-  struct Scored {
-    int64_t parameter = 0;
+  /// What this rank updates of a tensor, and the indices of its means in scores_.
+  struct Piece {
+    ParameterPart part;
     size_t sensitivity = 0;
     size_t uncertainty = 0;
+  };
+  /// A tensor of an adapter.
+  struct Scored {
+    int64_t parameter = 0;
+    std::vector<Piece> pieces = {};
   };
   struct Adapter {
     Scored a, b, diagonal;
     std::vector<uint8_t> kept = {};  ///< Of each rank, what was chosen last: 1 or 0.
   };
-  /// Of x and y [rank, in] x yᵀ, of [out, rank] xᵀ y: [rank, rank] on the host, row-major.
-  static Result<std::vector<float>> ProductOverSides(Context& context, const TensorView& x,
-                                                     const TensorView& y, bool of_rows);
-  Status AddOrthogonality(Context& context, int64_t factor, bool of_rows) const;
-  /// Takes a tensor and its gradient into its two means.
+  /// P Pᵀ of P [rank, in], or Pᵀ P of [out, rank]: [rank, rank] on the host, row-major.
+  static Result<std::vector<float>> ProductOverSide(Context& context, const TensorView& p,
+                                                    bool of_rows);
+  /// With a mean for each number that this rank updates of it.
+  Scored NewScored(int64_t parameter);
+  Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows) const;
+  /// Takes what this rank updates, with its gradient, into its two means.
   Status Score(Context& context, const Scored& tensor, float clip) const;
-  /// Of each rank of all adapters, in their order.
+  /// Adds the scores of the numbers of a tensor, times `weight`, to those of their ranks;
+  /// `of_rows`: each row of `length` numbers is of one rank, else each column of as many ranks is.
+  Status AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
+                   double weight, std::span<double> ranks) const;
+  /// Of each rank of all adapters of the network, in their order.
   Result<std::vector<double>> ScoresOfRanks(Context& context) const;
   Status Choose(Context& context, int64_t budget);
   Status Mask(Context& context) const;
@@ -60,7 +72,9 @@ class AdaLora {
 
   AdaLoraSpec spec_;
   TrainingParts parts_;
-  std::vector<Adapter> adapters_;
+  std::vector<Adapter> adapters_;  ///< Those here,
+  int64_t adapters_before_ = 0;    ///< behind so many of other stages,
+  int64_t all_adapters_ = 0;       ///< and all of the network.
   OptimizerState scores_;
   kernels::UpdateGate gate_;
   int64_t step_ = 0;

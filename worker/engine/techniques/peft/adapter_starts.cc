@@ -10,9 +10,8 @@
 
 #include "common/rng.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
-#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -193,26 +192,19 @@ Factors FirstOfQr(const DoubleMatrix& weight, int64_t rank) {
   return factors;
 }
 
-Result<DoubleMatrix> ValueOf(const ParameterSet& parameters, int64_t index) {
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy,
-                        HostCopy::Of(parameters.stream(), parameters.value(index)));
-  const TensorView view = copy.view();
-  DoubleMatrix matrix(view.shape[0], view.shape[1]);
-  std::vector<float> floats(matrix.values.size());
-  WEFT_RETURN_IF_ERROR(
-      kernels::Cast({}, {view, TensorView(floats.data(), DType::kF32, view.shape)}));
+/// All of a weight, of which `tensor_ranks` have a part each, or none.
+Result<DoubleMatrix> ValueOf(const ParameterSet& parameters, int64_t index,
+                             Collective* tensor_ranks) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats,
+                        WholeValue(parameters, index, tensor_ranks));
+  const Shape shape = parameters[index].logical_shape();
+  DoubleMatrix matrix(shape[0], shape[1]);
   std::copy(floats.begin(), floats.end(), matrix.values.begin());
   return matrix;
 }
 
 Status SetValueOf(ParameterSet& parameters, int64_t index, const std::vector<double>& values) {
-  std::vector<float> floats(values.begin(), values.end());
-  Status cast;
-  WEFT_RETURN_IF_ERROR(
-      FillOnHost(parameters.stream(), parameters.value(index), [&](const TensorView& host) {
-        cast = kernels::Cast({}, {TensorView(floats.data(), DType::kF32, host.shape), host});
-      }));
-  return cast;
+  return SetWholeValue(parameters, index, {values.begin(), values.end()});
 }
 
 /// The parameter of this name has been registered.
@@ -247,22 +239,28 @@ bool StartsFromWeights(const PeftSpec& spec) {
   return spec.method == "lora" && (spec.use_dora || spec.init == "pissa" || spec.init == "olora");
 }
 
-Status StartFromWeights(const PeftSpec& spec, ParameterSet& parameters) {
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].adapter != AdapterSide::kInput) continue;
-    const int64_t weight = IndexOf(parameters, parameters[i].adapter_of);
-    WEFT_ASSIGN_OR_RETURN(DoubleMatrix value, ValueOf(parameters, weight));
+Status StartFromWeights(Context& context, const PeftSpec& spec, ParameterSet& parameters,
+                        Collective* tensor_ranks) {
+  const auto start = [&](int64_t index) -> Status {
+    const int64_t weight = IndexOf(parameters, parameters[index].adapter_of);
+    WEFT_ASSIGN_OR_RETURN(DoubleMatrix value, ValueOf(parameters, weight, tensor_ranks));
     if (spec.use_dora) {
       std::vector<double> lengths;
       for (int64_t row = 0; row < value.rows; ++row) {
         lengths.push_back(std::sqrt(Dot(value.row(row), value.row(row), value.columns)));
       }
-      WEFT_RETURN_IF_ERROR(SetValueOf(parameters, i + 2, lengths));
+      WEFT_RETURN_IF_ERROR(SetValueOf(parameters, index + 2, lengths));
     }
-    if (spec.init != "pissa" && spec.init != "olora") continue;
-    WEFT_RETURN_IF_ERROR(StartFactors(spec, parameters, i, weight, value));
-  }
-  return OkStatus();
+    if (spec.init != "pissa" && spec.init != "olora") return OkStatus();
+    return StartFactors(spec, parameters, index, weight, value);
+  };
+  return ForEachUnit(context, parameters, [&](int64_t unit) -> Status {
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].unit != unit || parameters[i].adapter != AdapterSide::kInput) continue;
+      WEFT_RETURN_IF_ERROR(start(i));
+    }
+    return OkStatus();
+  });
 }
 
 }  // namespace weft::engine

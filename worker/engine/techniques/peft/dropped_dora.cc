@@ -32,8 +32,8 @@ LinearLayer OutputLayer(const LinearLayer& layer, size_t index) {
 }  // namespace
 
 DroppedDora::DroppedDora(const LinearLayer& layer, const PeftSpec& spec,
-                         const LoraProducts::OnesOfRank& ones)
-    : dropout_(static_cast<float>(spec.dropout)), in_(layer.in_features) {
+                         const LoraProducts::OnesOfRank& ones, Collective* share_inputs)
+    : dropout_(layer, spec.dropout), in_(layer.in_features) {
   PeftSpec without_dropout = spec;
   without_dropout.dropout = 0;
   int64_t column = 0;
@@ -49,7 +49,8 @@ DroppedDora::DroppedDora(const LinearLayer& layer, const PeftSpec& spec,
       without_bias.bias = -1;
       auto inner = std::make_unique<LoraProducts>(without_bias, without_dropout, ones);
       output.dense = &inner->dense();
-      output.products = std::make_unique<ScaledResults>(own, without_dropout, std::move(inner));
+      output.products =
+          std::make_unique<ScaledResults>(own, without_dropout, std::move(inner), share_inputs);
       output.site = SiteHash((*layer.parameters)[weight.first_adapter].name.c_str());
     } else {
       auto dense = std::make_unique<DenseProducts>(own);
@@ -72,7 +73,7 @@ Result<Tensor> DroppedDora::Dropped(Context& context, const Output& output, cons
                                     int64_t first_row) const {
   WEFT_ASSIGN_OR_RETURN(Tensor left,
                         Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
-  WEFT_RETURN_IF_ERROR(DropInputs(context, output.site, dropout_, x, left, first_row));
+  WEFT_RETURN_IF_ERROR(dropout_.Apply(context, output.site, x, left, first_row));
   return left;
 }
 
@@ -134,7 +135,7 @@ Status DroppedDora::AddAdapterGradient(Context& context, const Output& output, c
   // base + drop(own - base)
   WEFT_RETURN_IF_ERROR(SubtractFrom(context, base, own));
   WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {own, -1}));
-  WEFT_RETURN_IF_ERROR(DropInputs(context, output.site, dropout_, own, own, first_row));
+  WEFT_RETURN_IF_ERROR(dropout_.Apply(context, output.site, own, own, first_row));
   return kernels::Add(context.stream, {dx, own, dx});
 }
 

@@ -18,7 +18,9 @@ namespace weft::engine {
 /// z of its own and is multiplied alone.
 class DroppedDora : public WeightProducts {
  public:
-  DroppedDora(const LinearLayer& layer, const PeftSpec& spec, const LoraProducts::OnesOfRank& ones);
+  /// `share_inputs`: as of ScaledResults.
+  DroppedDora(const LinearLayer& layer, const PeftSpec& spec, const LoraProducts::OnesOfRank& ones,
+              Collective* share_inputs);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
@@ -49,7 +51,7 @@ class DroppedDora : public WeightProducts {
   Status AddAdapterGradient(Context& context, const Output& output, const Tensor& dy,
                             const Tensor& base, int64_t first_row, const Tensor& dx) const;
 
-  float dropout_;
+  InputDropout dropout_;
   int64_t in_;
   std::vector<Output> outputs_;
 };

@@ -35,7 +35,9 @@ Doubles MaskOf(LayerRun& run, const std::string& layer) {
   auto ones = Tensor::New(run.context, Component::kActivations, DType::kF32, {kCount, kIn});
   for (int64_t i = 0; i < kCount * kIn; ++i) ones->As<float>()[i] = 1;
   const uint32_t site = SiteHash(run.Factor(layer, "A").c_str());
-  WEFT_CHECK(DropInputs(run.context, site, kDropout, *ones, *ones, 0).ok(), "mask");
+  LinearLayer whole;
+  whole.in_features = kIn;
+  WEFT_CHECK(InputDropout(whole, kDropout).Apply(run.context, site, *ones, *ones, 0).ok(), "mask");
   return AsDoubles(ones->view());
 }
 

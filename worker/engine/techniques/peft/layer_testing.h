@@ -26,7 +26,7 @@ struct LayerRun {
 
   LayerRun(const PeftSpec& spec, DType compute, bool bias)
       : model(ModelOf(spec)),
-        factory(model),
+        factory(model, nullptr),
         linear(&parameters, {{{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}, kIn, bias},
                {compute, &factory}) {
     kernels::cpu::SetThreads(1);

@@ -15,25 +15,35 @@
 
 namespace weft::engine {
 
-Status RepeatedOnes::Make(Context& context, int64_t rank, int64_t in, DType compute) {
+Status RepeatedOnes::Make(Context& context, DType compute) {
   if (packed != nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(values,
                         Tensor::New(context, Component::kParameters, DType::kF32, {rank, in}));
   WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, values.view(), [&](const TensorView& host) {
     for (int64_t i = 0; i < rank * in; ++i) {
-      host.As<float>()[i] = i % in % rank == i / in ? 1.0f : 0.0f;
+      host.As<float>()[i] = (first_input + i % in) % rank == i / in ? 1.0f : 0.0f;
     }
   }));
   WEFT_ASSIGN_OR_RETURN(packed, kernels::NewPackedWeight(context.stream.device, rank, in, compute));
   return packed->Pack(context.stream, values);
 }
 
-Status DropInputs(Context& context, uint32_t site, float probability, const Tensor& x,
-                  const Tensor& y, int64_t first_row) {
+InputDropout::InputDropout(const LinearLayer& layer, double dropout)
+    : probability(static_cast<float>(dropout)),
+      columns(layer.in_features),
+      all_columns(layer.inputs.whole() ? layer.in_features : layer.inputs.extent),
+      first_column(FirstInput(layer)) {}
+
+Status InputDropout::Apply(Context& context, uint32_t site, const Tensor& x, const Tensor& y,
+                           int64_t first_row) const {
   kernels::DropoutArgs args{
       .x = x, .y = y, .probability = probability, .key = DropoutKey(context, site, 0)};
   args.step = context.Number(args.key.step, &StepNumbers::step).at;
-  args.first_element = static_cast<uint64_t>(first_row * x.shape()[-1]);
+  args.first_element = static_cast<uint64_t>(first_row * all_columns + first_column);
+  if (columns < all_columns) {
+    args.columns = columns;
+    args.row_stride = all_columns;
+  }
   return kernels::Dropout(context.stream, args);
 }
 
@@ -41,7 +51,7 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
     : parameters_(layer.parameters),
       compute_(layer.compute),
       in_features_(layer.in_features),
-      dropout_(static_cast<float>(spec.dropout)),
+      dropout_(layer, spec.dropout),
       dense_(layer) {
   int64_t column = 0;
   for (const OutputWeight& weight : layer.weights) {
@@ -64,7 +74,7 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
           .b = PackedParameter(layer.parameters, first + (fixed ? 0 : 1), layer.compute),
           .diagonal = spec.method == "adalora" ? first + 2 : -1};
       if (fixed) {
-        adapter.ones = ones(adapter.rank, in_features_);
+        adapter.ones = ones(adapter.rank);
       } else {
         adapter.a.emplace(layer.parameters, first, layer.compute);
       }
@@ -81,9 +91,8 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
 Status LoraProducts::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
   for (Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(adapter.a
-                             ? adapter.a->Pack(context, what)
-                             : adapter.ones->Make(context, adapter.rank, in_features_, compute_));
+    WEFT_RETURN_IF_ERROR(adapter.a ? adapter.a->Pack(context, what)
+                                   : adapter.ones->Make(context, compute_));
     WEFT_RETURN_IF_ERROR(adapter.b.Pack(context, what));
   }
   return OkStatus();
@@ -108,10 +117,10 @@ Tensor LoraProducts::RowsOf(const Adapter& adapter, const Tensor& x) const {
 
 Result<Tensor> LoraProducts::Dropped(Context& context, const Adapter& adapter, const Tensor& x,
                                      int64_t first_row) const {
-  if (dropout_ == 0) return x;
+  if (!dropout_.any()) return x;
   WEFT_ASSIGN_OR_RETURN(Tensor left,
                         Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
-  WEFT_RETURN_IF_ERROR(DropInputs(context, adapter.site, dropout_, x, left, first_row));
+  WEFT_RETURN_IF_ERROR(dropout_.Apply(context, adapter.site, x, left, first_row));
   return left;
 }
 
@@ -204,7 +213,7 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
   for (const Adapter& adapter : adapters_) {
     const Tensor all = RowsOf(adapter, dx);
     Tensor own = all;
-    if (dropout_ > 0) {
+    if (dropout_.any()) {
       WEFT_ASSIGN_OR_RETURN(own,
                             Tensor::New(context, Component::kWorkspace, compute_, all.shape()));
     }
@@ -213,10 +222,10 @@ Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, c
         ThroughDiagonal(context, adapter, MiddleGradientOf(adapter, dy.for_input.values, rows)));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
         context.stream,
-        {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = dropout_ == 0}));
-    if (dropout_ == 0) continue;
-    WEFT_RETURN_IF_ERROR(DropInputs(context, adapter.site, dropout_, own, own,
-                                    dy.first_row + FirstRow(adapter, rows)));
+        {.dy = gradient, .weight = adapter.first(), .dx = own, .accumulate = !dropout_.any()}));
+    if (!dropout_.any()) continue;
+    WEFT_RETURN_IF_ERROR(
+        dropout_.Apply(context, adapter.site, own, own, dy.first_row + FirstRow(adapter, rows)));
     WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {all, own, all}));
   }
   if (!before) return OkStatus();

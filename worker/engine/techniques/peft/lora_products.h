@@ -15,20 +15,39 @@
 
 namespace weft::engine {
 
+/// The first of the columns of x that are here, among those of all tensor-parallel ranks.
+inline int64_t FirstInput(const LinearLayer& layer) {
+  return layer.inputs.whole() ? 0 : layer.inputs.ranges.front().begin;
+}
+
 /// The fixed first factor of MiSS, [rank, in]: row k has a one in each column that is k modulo the
-/// rank. All layers of these sizes share it.
+/// rank, counted from `first_input` on. All layers of these sizes share it.
 struct RepeatedOnes {
-  Tensor values;
-  std::unique_ptr<kernels::PackedWeight> packed;
+  int64_t rank = 1;
+  int64_t in = 1;
+  int64_t first_input = 0;
+  Tensor values = {};
+  std::unique_ptr<kernels::PackedWeight> packed = {};
 
   /// Makes it, the first time.
-  Status Make(Context& context, int64_t rank, int64_t in, DType compute);
+  Status Make(Context& context, DType compute);
 };
 
-/// The dropout of the inputs x [rows, in] of an adapter into y, which may be x. `first_row` as of
-/// Tape.
-Status DropInputs(Context& context, uint32_t site, float probability, const Tensor& x,
-                  const Tensor& y, int64_t first_row);
+/// The dropout of the inputs of adapters, of which tensor-parallel ranks may have some columns
+/// each: these draw for them what one rank draws.
+struct InputDropout {
+  float probability = 0;
+  int64_t columns = 0;       ///< Of x here,
+  int64_t all_columns = 0;   ///< and on all ranks,
+  int64_t first_column = 0;  ///< of which this is the first one here.
+
+  InputDropout(const LinearLayer& layer, double dropout);
+
+  bool any() const { return probability > 0; }
+  /// Of x [rows, columns] into y, which may be x. `first_row` as of Tape.
+  Status Apply(Context& context, uint32_t site, const Tensor& x, const Tensor& y,
+               int64_t first_row) const;
+};
 
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
 /// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
@@ -38,8 +57,8 @@ Status DropInputs(Context& context, uint32_t site, float probability, const Tens
 /// pass.
 class LoraProducts : public WeightProducts {
  public:
-  /// `ones`, of MiSS, gives those of a rank for layers of this size.
-  using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank, int64_t in)>;
+  /// `ones`, of MiSS, gives those of a rank for this layer.
+  using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank)>;
   LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones);
 
   Status Pack(Context& context, Repack what) override;
@@ -103,7 +122,7 @@ class LoraProducts : public WeightProducts {
   const ParameterSet* parameters_;
   DType compute_;
   int64_t in_features_;
-  float dropout_;
+  InputDropout dropout_;
   DenseProducts dense_;
   std::vector<Adapter> adapters_;  ///< By column, then by part of the rows.
   int64_t ranks_ = 0;              ///< Of all outputs.

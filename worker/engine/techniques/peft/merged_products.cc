@@ -8,6 +8,59 @@
 
 namespace weft::engine {
 
+/// W' and its packed copy.
+class MergedProducts::MergedCopy : public DerivedCopies {
+ public:
+  MergedCopy(const MergedProducts* products, PackedCopies* spare)
+      : products_(products), spare_(spare) {}
+
+  const kernels::PackedWeight* packed() const { return packed_.weight.get(); }
+
+  bool trained() const override { return true; }
+  // A CUDA device reads a matrix of the type of its products as it is: then that is W'. Elsewhere
+  // W' stays where it was made, in f32, unless the packed copy is all that products read. What
+  // products read has one place, since graphs of a device name it.
+  Status Reserve(Context& context) override {
+    const int64_t out = products_->out_, in = products_->in_;
+    if (packed_.weight == nullptr) {
+      WEFT_ASSIGN_OR_RETURN(packed_, spare_->Take(context, out, in, products_->compute_));
+    }
+    if (merged_ || !packed_.weight->reads_master()) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(merged_,
+                          Tensor::New(context, Component::kParameters, TypeOf(context), {out, in}));
+    return OkStatus();
+  }
+  Status Make(Context& context) override {
+    WEFT_RETURN_IF_ERROR(Reserve(context));
+    Tensor values = merged_;
+    if (!merged_ || TypeOf(context) != DType::kF32) {
+      WEFT_ASSIGN_OR_RETURN(values, Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                                {products_->out_, products_->in_}));
+    }
+    WEFT_RETURN_IF_ERROR(products_->Merge(context, values));
+    if (merged_ && TypeOf(context) != DType::kF32) {
+      WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {values, merged_}));
+    }
+    WEFT_RETURN_IF_ERROR(packed_.weight->Pack(context.stream, merged_ ? merged_ : values));
+    return packed_.held.Set(context.allocator, Component::kParameters, packed_.weight->Bytes());
+  }
+  bool read_values() const override { return false; }
+  void Drop() override {
+    spare_->Give(std::move(packed_));
+    merged_ = {};
+  }
+
+ private:
+  DType TypeOf(const Context& context) const {
+    return context.stream.device.type == DeviceType::kCuda ? products_->compute_ : DType::kF32;
+  }
+
+  const MergedProducts* products_;
+  PackedCopies* spare_;
+  Tensor merged_;  ///< W', where products read it besides its packed copy.
+  PackedCopy packed_;
+};
+
 MergedProducts::MergedProducts(const LinearLayer& layer, const PeftSpec& spec)
     : parameters_(layer.parameters),
       compute_(layer.compute),
@@ -25,6 +78,8 @@ MergedProducts::MergedProducts(const LinearLayer& layer, const PeftSpec& spec)
     out_ += weight.rows;
     outputs_.push_back(std::move(output));
   }
+  copy_ = std::make_shared<MergedCopy>(this, &layer.parameters->spare_copies());
+  layer.parameters->AddCopies(outputs_.front().weight, copy_);
 }
 
 Status MergedProducts::Merge(Context& context, const Tensor& merged) const {
@@ -39,31 +94,8 @@ Status MergedProducts::Merge(Context& context, const Tensor& merged) const {
   return OkStatus();
 }
 
-// A CUDA device reads a matrix of the type of its products as it is: then that is W'. Elsewhere W'
-// stays where it was made, in f32, unless the packed copy is all that products read. What products
-// read has one place, since graphs of a device name it.
 Status MergedProducts::Pack(Context& context, Repack /*what*/) {
-  if (packed_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(packed_,
-                          kernels::NewPackedWeight(context.stream.device, out_, in_, compute_));
-  }
-  const bool on_cuda = context.stream.device.type == DeviceType::kCuda;
-  const DType stored = on_cuda ? compute_ : DType::kF32;
-  if (!merged_ && packed_->reads_master()) {
-    WEFT_ASSIGN_OR_RETURN(merged_,
-                          Tensor::New(context, Component::kParameters, stored, {out_, in_}));
-  }
-  Tensor values = merged_;
-  if (!merged_ || stored != DType::kF32) {
-    WEFT_ASSIGN_OR_RETURN(values,
-                          Tensor::New(context, Component::kWorkspace, DType::kF32, {out_, in_}));
-  }
-  WEFT_RETURN_IF_ERROR(Merge(context, values));
-  if (stored != DType::kF32) {
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {values, merged_}));
-  }
-  WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, merged_ ? merged_ : values));
-  return packed_bytes_.Set(context.allocator, Component::kParameters, packed_->Bytes());
+  return parameters_->values_sharded() ? OkStatus() : copy_->Make(context);
 }
 
 Status MergedProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
@@ -71,7 +103,7 @@ Status MergedProducts::Forward(Context& context, const Tensor& x, const Tensor& 
   const TensorView bias =
       bias_ < 0 ? TensorView() : parameters_->stacked_operand(bias_, std::ssize(outputs_));
   return kernels::LinearForward(context.stream, {.x = x,
-                                                 .weight = packed_.get(),
+                                                 .weight = copy_->packed(),
                                                  .bias = bias,
                                                  .y = y,
                                                  .active = active.value,
@@ -86,7 +118,7 @@ Result<OutputGradient> MergedProducts::Prepare(Context& /*context*/, Tensor dy,
 Status MergedProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                      const Tensor& before, const GeluValue& active) const {
   return kernels::LinearBackwardInput(context.stream, {.dy = dy.dy,
-                                                       .weight = packed_.get(),
+                                                       .weight = copy_->packed(),
                                                        .dx = dx,
                                                        .before = before,
                                                        .active = active.value,

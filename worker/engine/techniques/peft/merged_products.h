@@ -13,9 +13,10 @@
 namespace weft::engine {
 
 /// Products of a layer some of whose weights have adapters that are merged into them: y = x W'ᵀ +
-/// b, W' = f(W, tensors) (MergedWeight). W' is made when weights are packed, and products are those
-/// of a dense layer. Gradients of the tensors follow from dW' = dyᵀ x by the chain rule, so a layer
-/// has one more product in the backward pass than a frozen one. Its rank has all of it.
+/// b, W' = f(W, tensors) (MergedWeight). W' is made when weights are packed or, where values are
+/// brought unit by unit, when they have come; products are those of a dense layer. Gradients of the
+/// tensors follow from dW' = dyᵀ x by the chain rule, so a layer has one more product in the
+/// backward pass than a frozen one.
 class MergedProducts : public WeightProducts {
  public:
   MergedProducts(const LinearLayer& layer, const PeftSpec& spec);
@@ -39,6 +40,7 @@ class MergedProducts : public WeightProducts {
     std::unique_ptr<MergedWeight> merged = {};  ///< None: it has no adapter.
     double flops = 0;                           ///< Of making what the adapter adds.
   };
+  class MergedCopy;
   /// Makes all of W', [out, in] f32.
   Status Merge(Context& context, const Tensor& merged) const;
 
@@ -48,9 +50,7 @@ class MergedProducts : public WeightProducts {
   int64_t out_ = 0;
   int64_t bias_;  ///< Index of the first bias, which Forward adds; or -1.
   std::vector<Output> outputs_;
-  Tensor merged_;  ///< W', where products read it besides its packed copy.
-  std::unique_ptr<kernels::PackedWeight> packed_;
-  ExternalBytes packed_bytes_;
+  std::shared_ptr<MergedCopy> copy_;
 };
 
 }  // namespace weft::engine

@@ -33,7 +33,7 @@ struct LayerRun {
   std::unique_ptr<ParameterGradients> gradients;
 
   LayerRun(const ModelSpec& spec, DType compute, bool bias, DType matrices = DType::kF32)
-      : model(spec), factory(model) {
+      : model(spec), factory(model, nullptr) {
     kernels::cpu::SetThreads(1);
     context.allocator = &allocator;
     if (model.peft.method == "vera") {

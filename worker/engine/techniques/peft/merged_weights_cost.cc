@@ -30,23 +30,27 @@ struct Layer {
   std::vector<ParameterInfo> targets = {};
 };
 
-/// Calls fn(layer) for each of those.
+/// Calls fn(layer) for each of those of a block.
 template <class Fn>
-void ForEachLayer(const ModelSpec& model, Fn&& fn) {
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    Layer layer;
-    const auto end_layer = [&] {
-      if (!layer.targets.empty()) fn(layer);
-      layer = {};
-    };
-    for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
-      if (!weight.block_matrix()) continue;
-      if (!weight.stacked) end_layer();
-      layer.numbers += weight.Elements();
-      if (IsTarget(model, weight)) layer.targets.push_back(weight);
-    }
-    end_layer();
+void ForEachLayerOf(const ModelSpec& model, int64_t block, Fn&& fn) {
+  Layer layer;
+  const auto end_layer = [&] {
+    if (!layer.targets.empty()) fn(layer);
+    layer = {};
+  };
+  for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
+    if (!weight.block_matrix()) continue;
+    if (!weight.stacked) end_layer();
+    layer.numbers += weight.Elements();
+    if (IsTarget(model, weight)) layer.targets.push_back(weight);
   }
+  end_layer();
+}
+
+/// The same of all blocks.
+template <class Fn>
+void ForEachLayer(const ModelSpec& model, const Fn& fn) {
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) ForEachLayerOf(model, block, fn);
 }
 
 /// The most rows and columns of a target.
@@ -209,9 +213,9 @@ void AddMergeWork(const ModelSpec& model, StepWork& work) {
   });
 }
 
-int64_t MergedNumbersOf(const ModelSpec& model) {
+int64_t MergedNumbersOf(const ModelSpec& model, int64_t block) {
   int64_t sum = 0;
-  ForEachLayer(model, [&](const Layer& layer) { sum += layer.numbers; });
+  ForEachLayerOf(model, block, [&](const Layer& layer) { sum += layer.numbers; });
   return sum;
 }
 

@@ -50,9 +50,9 @@ std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weigh
 /// Adds those of all adapters, and the numbers that they read and write.
 void AddMergeWork(const ModelSpec& model, StepWork& work);
 
-/// Numbers of the layers with adapters (TechniqueCost::MergedNumbers): all together, or of the
-/// largest one.
-int64_t MergedNumbersOf(const ModelSpec& model);
+/// Numbers of the layers with adapters: of a block all together (TechniqueCost::MergedNumbers), or
+/// of the largest one.
+int64_t MergedNumbersOf(const ModelSpec& model, int64_t block);
 int64_t LargestMerged(const ModelSpec& model);
 
 }  // namespace weft

@@ -18,6 +18,7 @@
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -235,6 +236,69 @@ TEST(PeftMethodsTest, TrainWhatTheySayAlone) {
       }
       EXPECT_EQ(ModelShape(job.model).trained, trained);
       EXPECT_EQ(parameters.ElementCount(), ModelShape(job.model).counts.Total());
+    }
+  }
+}
+
+/// What of a mesh some methods do not go with.
+struct Way {
+  const char* name;
+  void (*change)(Plan& plan);
+  bool (*refused)(const PeftSpec& spec);
+};
+
+bool NeedsWholeWeights(const PeftSpec& spec) {
+  return (MergesWeights(spec) && spec.method != "loha") || spec.method == "adalora";
+}
+
+TEST(PeftMethodsTest, MeshesFollowOneRank) {
+  const Way ways[] = {
+      {"data, sharded parameters",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 3;
+       },
+       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }, NeedsWholeWeights},
+      {"tensor, rows dealt out, with sharded parameters",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.data = 2;
+         plan.sequence_parallel = true;
+         plan.zero_stage = 3;
+       },
+       NeedsWholeWeights},
+  };
+  std::vector<Method> methods = Methods();
+  methods.push_back({"lora with dropout", [](PeftSpec& spec) {
+                       spec.target_modules = {"all-linear"};
+                       spec.dropout = 0.3;
+                     }});
+  methods.push_back({"dora and biases", [](PeftSpec& spec) {
+                       spec.target_modules = {"all-linear"};
+                       spec.use_dora = true;
+                       spec.modules_to_save = {"*.bias"};
+                     }});
+  methods.push_back({"ia3 everywhere", [](PeftSpec& spec) {
+                       spec.method = "ia3";
+                       spec.target_modules = {"all-linear"};
+                       spec.modules_to_save = {"*.bias"};
+                     }});
+  for (const Method& method : methods) {
+    for (const char* family : {"gpt2", "llama"}) {
+      MeshCase c{JobOf(method, family), TinyPlan("fp32", 2, 2)};
+      c.job.train.steps = 4;
+      c.job.train.log_every_steps = 2;
+      c.job.optimizer.learning_rate = 3e-3;
+      c.plan.bucket_bytes = 4000;
+      const MeshOutcome whole = TrainOnMesh(c).front();
+      for (const Way& way : ways) {
+        if (way.refused(c.job.model.peft)) continue;
+        SCOPED_TRACE(std::string(method.name) + ", " + family + ", " + way.name);
+        MeshCase meshes = c;
+        way.change(meshes.plan);
+        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+        ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+      }
     }
   }
 }

@@ -35,9 +35,13 @@ constexpr double kAdaLoraDeviation = 0.02;
 
 class Peft : public Technique {
  public:
-  explicit Peft(const ModelSpec& model) : model_(model), factory_(model) {
-    if (IsAdaLora(model.peft)) ranks_.emplace(model.peft.adalora);
-    if (HasJointAdapters(model.peft)) joint_.emplace(model.peft);
+  explicit Peft(const TechniqueInputs& inputs)
+      : model_(inputs.model),
+        seed_(static_cast<uint64_t>(inputs.train.seed)),
+        tensor_ranks_(inputs.tensor_ranks),
+        factory_(inputs.model, inputs.tensor_ranks) {
+    if (IsAdaLora(model_.peft)) ranks_.emplace(model_.peft.adalora);
+    if (HasJointAdapters(model_.peft)) joint_.emplace(model_.peft);
   }
 
   ProductsFactory* BlockProducts() override {
@@ -73,20 +77,20 @@ class Peft : public Technique {
     }
     virtual_tokens_.SetStarts(parameters);
     token_adapter_.SetStarts(parameters);
-    if (model_.peft.method == "prompt") {
-      parameters.AddValuesHook([&parameters](Context& context, ValuesFrom from) {
-        return from == ValuesFrom::kCheckpoint ? OkStatus() : StartAtTokens(context, parameters);
-      });
-    }
-    if (!StartsFromWeights(model_.peft)) return OkStatus();
-    parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
-      return from == ValuesFrom::kCheckpoint ? OkStatus()
-                                             : StartFromWeights(model_.peft, parameters);
+    if (!ReadsWholeValues()) return OkStatus();
+    parameters.AddValuesHook([this, &parameters](Context& context, ValuesFrom from) {
+      if (from == ValuesFrom::kCheckpoint) return OkStatus();
+      // Values that ranks share out are not together before the training.
+      starts_with_training_ = parameters.values_sharded() && training_ == nullptr;
+      if (starts_with_training_) return OkStatus();
+      return StartAtValues(training_ != nullptr ? *training_ : context, parameters);
     });
     return OkStatus();
   }
 
   Status OnTraining(const TrainingParts& parts) override {
+    training_ = parts.context;
+    if (starts_with_training_) WEFT_RETURN_IF_ERROR(StartAtValues(*training_, *parts.parameters));
     if (joint_) return joint_->OnTraining(parts);
     return ranks_ ? ranks_->OnTraining(parts) : OkStatus();
   }
@@ -113,6 +117,16 @@ class Peft : public Technique {
   }
 
  private:
+  /// Whether something starts at what is computed from values of the network.
+  bool ReadsWholeValues() const {
+    return model_.peft.method == "prompt" || StartsFromWeights(model_.peft);
+  }
+  Status StartAtValues(Context& context, ParameterSet& parameters) const {
+    return StartsFromWeights(model_.peft)
+               ? StartFromWeights(context, model_.peft, parameters, tensor_ranks_)
+               : StartAtTokens(context, seed_, parameters, tensor_ranks_);
+  }
+
   /// Each starts so that the network is as it is without adapters.
   void SetStart(ParameterSet& parameters, int64_t index) const {
     const PeftSpec& spec = model_.peft;
@@ -153,6 +167,10 @@ class Peft : public Technique {
   }
 
   ModelSpec model_;
+  uint64_t seed_;
+  Collective* tensor_ranks_;
+  Context* training_ = nullptr;  ///< Of the device, once there is a training.
+  bool starts_with_training_ = false;
   PeftProductsFactory factory_;
   std::optional<AdaLora> ranks_;        ///< That move between layers.
   std::optional<JointAdapters> joint_;  ///< Where there are several.
@@ -165,7 +183,7 @@ class Peft : public Technique {
 
 std::unique_ptr<Technique> NewPeft(const TechniqueInputs& inputs) {
   if (inputs.model.peft.method == "none") return nullptr;
-  return std::make_unique<Peft>(inputs.model);
+  return std::make_unique<Peft>(inputs);
 }
 
 }  // namespace weft::engine

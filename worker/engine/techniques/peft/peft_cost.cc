@@ -47,15 +47,13 @@ bool IsLora(const ModelSpec& model) {
   return model.peft.method == "lora";
 }
 
-/// Needs whole weights or inputs in one place; "": nothing does.
-std::string WholeSetting(const PeftSpec& spec) {
-  if (spec.method == "ia3" || spec.method == "miss" || IsAdaLora(spec) || MergesWeights(spec)) {
-    return "method " + spec.method;
-  }
-  if (spec.method != "lora") return "";
-  if (spec.use_dora) return "use_dora";
-  if (spec.init == "pissa" || spec.init == "olora") return "init " + spec.init;
-  return spec.dropout > 0 ? "dropout" : "";
+/// Whether blocks read tensors that all of them have.
+bool SharesTensors(const PeftSpec& spec) {
+  return spec.method == "vera" || (spec.method == "prefix" && spec.prefix_projection);
+}
+
+std::string MethodOf(const JobSpec& job) {
+  return "model.peft.method " + job.model.peft.method;
 }
 
 const Feature kSettings[] = {
@@ -66,25 +64,28 @@ const Feature kSettings[] = {
            return AsksForPeft(job.model) && !job.model.peft.layers_to_transform.empty();
          },
      .shown = [](const JobSpec&) { return std::string("model.peft.layers_to_transform"); }},
-    {.name = "parameter-efficient tuning other than plain lora",
-     .setting = "model.peft.method other than lora, use_dora, dropout, init pissa or olora",
-     .asked = [](const JobSpec& job) { return !WholeSetting(job.model.peft).empty(); },
-     .shown = [](const JobSpec& job) { return "model.peft." + WholeSetting(job.model.peft); }},
-    {.name = "factors that all adapters share",
-     .setting = "model.peft.method vera",
-     .asked = [](const JobSpec& job) { return job.model.peft.method == "vera"; },
-     .shown = [](const JobSpec&) { return std::string("model.peft.method vera"); }},
+    {.name = "adapters that are merged into whole weights",
+     .setting = "model.peft.method lokr, oft or vera",
+     .asked =
+         [](const JobSpec& job) {
+           return MergesWeights(job.model.peft) && job.model.peft.method != "loha";
+         },
+     .shown = MethodOf},
+    {.name = "adapters that share tensors",
+     .setting = "model.peft.method vera, or prefix with prefix_projection",
+     .asked = [](const JobSpec& job) { return SharesTensors(job.model.peft); },
+     .shown =
+         [](const JobSpec& job) {
+           return job.model.peft.prefix_projection ? "model.peft.prefix_projection" : MethodOf(job);
+         }},
     {.name = "virtual tokens",
      .setting = "model.peft.method prompt, p_tuning or prefix",
      .asked = [](const JobSpec& job) { return HasVirtualTokens(job.model.peft); },
-     .shown =
-         [](const JobSpec& job) {
-           return "model.peft.method " + job.model.peft.method + " (virtual tokens)";
-         }},
+     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }},
     {.name = "ranks that move between layers",
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.method adalora"); }},
+     .shown = MethodOf},
     {.name = "several adapters in one job",
      .setting = "model.peft.adapters",
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
@@ -101,7 +102,7 @@ const Feature kSettings[] = {
     {.name = "parameter-efficient tuning by another method than lora",
      .setting = "model.peft.method other than lora",
      .asked = [](const JobSpec& job) { return AsksForPeft(job.model) && !IsLora(job.model); },
-     .shown = [](const JobSpec& job) { return "model.peft.method " + job.model.peft.method; }},
+     .shown = MethodOf},
     {.name = "parameter-efficient tuning with an offloaded optimizer",
      .setting = "model.peft with resources.offload_optimizer",
      .asked =
@@ -120,12 +121,18 @@ const Feature kSettings[] = {
      .shown =
          [](const JobSpec& job) {
            const PeftSpec& spec = job.model.peft;
-           return spec.use_dora ? std::string("model.peft.use_dora")
-                                : "model.peft.method " + spec.method;
-         }}};
+           return spec.use_dora ? std::string("model.peft.use_dora") : MethodOf(job);
+         }},
+    {.name = "virtual tokens in the residual stream",
+     .setting = "model.peft.method prompt or p_tuning",
+     .asked =
+         [](const JobSpec& job) {
+           return HasVirtualTokens(job.model.peft) && job.model.peft.method != "prefix";
+         },
+     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kOtherThanLora = kSettings[1];
-const Feature& kVera = kSettings[2];
+const Feature& kMergedWhole = kSettings[1];
+const Feature& kSharing = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
 const Feature& kJointAdapters = kSettings[5];
@@ -133,6 +140,7 @@ const Feature& kTokenAdapters = kSettings[6];
 const Feature& kNotLora = kSettings[7];
 const Feature& kOffloads = kSettings[8];
 const Feature& kMakesWeights = kSettings[9];
+const Feature& kTokensInBlocks = kSettings[10];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -157,16 +165,15 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kMakesWeights, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
-  rows.push_back({&kOtherThanLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
-  rows.push_back({&kOtherThanLora, &kZeroParameters, kNotYet, "resources.zero_stage 2"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kVera, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  rows.push_back({&kMergedWhole, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
+  rows.push_back({&kSharing, &kZeroParameters, "each block would bring what all of them have",
+                  "resources.zero_stage 2"});
+  rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
-      {&kVirtualTokens, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kTokensInBlocks, &kSequenceParallel, kNotYet, "resources.sequence_parallel false"},
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
-      {&kVirtualTokens, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
-      {&kVirtualTokens, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kVirtualTokens, &kActivationCompression,
        "values are rounded by their position in the whole batch", "resources.activation_bits 0"},
       {&kVirtualTokens, &kMaskDocuments,
@@ -183,8 +190,9 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
   const Refusal of_adalora[] = {
-      {&kAdaLora, &kZero, "scores need the whole gradient of a factor", "resources.zero_stage 0"},
-      {&kAdaLora, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
+      {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
+       "resources.zero_stage 2"},
+      {&kAdaLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
       {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
       {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
@@ -280,7 +288,7 @@ class PeftCost : public TechniqueCost {
 
   bool ReadsFrozenWeights(const ModelSpec& model) const override {
     const PeftSpec& spec = model.peft;
-    return MergesWeights(spec) || spec.use_dora || spec.init == "pissa" || spec.init == "olora";
+    return MergesWeights(spec) || spec.init == "pissa" || spec.init == "olora";
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
@@ -301,8 +309,8 @@ class PeftCost : public TechniqueCost {
     if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
   }
 
-  int64_t MergedNumbers(const ModelSpec& model) const override {
-    return MergesWeights(model.peft) ? MergedNumbersOf(model) : 0;
+  int64_t MergedNumbers(const ModelSpec& model, int64_t block) const override {
+    return MergesWeights(model.peft) ? MergedNumbersOf(model, block) : 0;
   }
 
   // When weights are packed after an update: the merged weight of a layer, and what an adapter adds

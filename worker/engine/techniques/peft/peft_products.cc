@@ -103,19 +103,27 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
   if (spec.method == "ia3") {
     const Parameter& vector = (*layer.parameters)[adapted->first_adapter];
     if (vector.adapter == AdapterSide::kInput) return std::make_unique<ScaledInputs>(layer);
-    return std::make_unique<ScaledResults>(layer, spec, std::make_unique<DenseProducts>(layer));
+    return std::make_unique<ScaledResults>(layer, spec, std::make_unique<DenseProducts>(layer),
+                                           nullptr);
   }
-  const auto ones = [this](int64_t rank, int64_t in) {
-    std::shared_ptr<RepeatedOnes>& own = ones_[{rank, in}];
-    if (own == nullptr) own = std::make_shared<RepeatedOnes>();
+  const auto ones = [&](int64_t rank) {
+    const int64_t first = FirstInput(layer);
+    std::shared_ptr<RepeatedOnes>& own = ones_[{rank, layer.in_features, first % rank}];
+    if (own == nullptr) {
+      own = std::make_shared<RepeatedOnes>(
+          RepeatedOnes{.rank = rank, .in = layer.in_features, .first_input = first});
+    }
     return own;
   };
   if (!spec.use_dora) return std::make_unique<LoraProducts>(layer, spec, ones);
-  if (spec.dropout > 0) return std::make_unique<DroppedDora>(layer, spec, ones);
+  Collective* const share_inputs = layer.shares_inputs ? tensor_ranks_ : nullptr;
+  if (spec.dropout > 0) {
+    return std::make_unique<DroppedDora>(layer, spec, ones, share_inputs);
+  }
   LinearLayer without_bias = layer;
   without_bias.bias = -1;
-  return std::make_unique<ScaledResults>(layer, spec,
-                                         std::make_unique<LoraProducts>(without_bias, spec, ones));
+  return std::make_unique<ScaledResults>(
+      layer, spec, std::make_unique<LoraProducts>(without_bias, spec, ones), share_inputs);
 }
 
 }  // namespace weft::engine

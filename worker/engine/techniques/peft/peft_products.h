@@ -1,13 +1,14 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "common/spec/model_spec.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/peft/lora_products.h"
 
@@ -16,7 +17,9 @@ namespace weft::engine {
 /// Makes the products of the layers of blocks that model.peft names.
 class PeftProductsFactory : public ProductsFactory {
  public:
-  explicit PeftProductsFactory(const ModelSpec& model) : model_(model) {}
+  /// `tensor_ranks`: those that share matrices, or none; outlives this.
+  PeftProductsFactory(const ModelSpec& model, Collective* tensor_ranks)
+      : model_(model), tensor_ranks_(tensor_ranks) {}
 
   std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
   std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
@@ -31,8 +34,10 @@ class PeftProductsFactory : public ProductsFactory {
 
  private:
   ModelSpec model_;
+  Collective* tensor_ranks_;
   const ParameterSet* parameters_ = nullptr;  ///< Once a layer is made.
-  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<RepeatedOnes>> ones_;  ///< By size.
+  /// By rank, number of inputs, and the first of them.
+  std::map<std::array<int64_t, 3>, std::shared_ptr<RepeatedOnes>> ones_;
 };
 
 }  // namespace weft::engine

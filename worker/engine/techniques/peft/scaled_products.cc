@@ -1,5 +1,6 @@
 #include "worker/engine/techniques/peft/scaled_products.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -38,8 +40,59 @@ Result<Tensor> NewZeros(Context& context, int64_t count) {
 
 }  // namespace
 
+/// Measures the rows of W + scale B A, once after each update, where W is in memory.
+class ScaledResults::RowLengths : public DerivedCopies {
+ public:
+  RowLengths(const ScaledResults* products, Collective* share_inputs)
+      : products_(products), share_inputs_(share_inputs) {}
+
+  /// [out] f32, of the rows of outputs with an adapter.
+  const Tensor& inverse() const { return inverse_; }
+
+  /// The rows have changed: measures them now or, where values are brought, once they have come.
+  Status Renew(Context& context) {
+    measured_ = false;
+    const ParameterSet& parameters = *products_->parameters_;
+    const bool brought = parameters.values_sharded() ||
+                         parameters[products_->outputs_.front().weight].quantized_words > 0;
+    if (!brought) return Make(context);
+    ParameterPrefetcher* const prefetcher = parameters.prefetcher();
+    return prefetcher != nullptr ? prefetcher->Forget() : OkStatus();
+  }
+
+  bool trained() const override { return true; }
+  Status Reserve(Context& context) override {
+    if (inverse_) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(
+        inverse_, Tensor::New(context, Component::kParameters, DType::kF32, {products_->out_}));
+    return OkStatus();
+  }
+  Status Make(Context& context) override {
+    WEFT_RETURN_IF_ERROR(Reserve(context));
+    if (measured_) return OkStatus();
+    for (const Output& output : products_->outputs_) {
+      if (output.vector >= 0) WEFT_RETURN_IF_ERROR(Measure(context, output));
+    }
+    measured_ = true;
+    return OkStatus();
+  }
+  bool read_values() const override { return false; }
+  // They are small, and stay.
+  void Drop() override {}
+
+ private:
+  Status Measure(Context& context, const Output& output) const;
+  /// Makes them those of rows of which other ranks have other columns.
+  Status AddColumnsOfOthers(Context& context, const TensorView& inverse) const;
+
+  const ScaledResults* products_;
+  Collective* share_inputs_;
+  Tensor inverse_;
+  bool measured_ = false;
+};
+
 ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
-                             std::unique_ptr<WeightProducts> inner)
+                             std::unique_ptr<WeightProducts> inner, Collective* share_inputs)
     : parameters_(layer.parameters),
       normalizes_(spec.use_dora),
       inner_(std::move(inner)),
@@ -50,6 +103,7 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
     if (weight.adapters > 0) {
       output.vector = weight.first_adapter + weight.adapters - 1;
       if (normalizes_) {
+        output.a.emplace(layer.parameters, weight.first_adapter, DType::kF32);
         output.scale = static_cast<float>(
             LoraScale(spec, (*layer.parameters)[weight.first_adapter].adapter_of));
       }
@@ -57,61 +111,81 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
     out_ += weight.rows;
     outputs_.push_back(std::move(output));
   }
+  if (!normalizes_) return;
+  lengths_ = std::make_shared<RowLengths>(this, share_inputs);
+  layer.parameters->AddCopies(outputs_.front().weight, lengths_);
 }
 
 TensorView ScaledResults::PartOf(const Tensor& vector, const Output& output) {
   return vector.Elements(output.column, output.columns).view();
 }
 
+const Tensor& ScaledResults::inverse_lengths() const {
+  return lengths_->inverse();
+}
+
 Status ScaledResults::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(inner_->Pack(context, what));
   if (!normalizes_) return OkStatus();
-  if (!inverse_lengths_) {
-    WEFT_ASSIGN_OR_RETURN(inverse_lengths_,
-                          Tensor::New(context, Component::kParameters, DType::kF32, {out_}));
-  }
   for (Output& output : outputs_) {
-    if (output.vector < 0) continue;
-    WEFT_RETURN_IF_ERROR(MeasureRows(context, output));
+    if (output.a) WEFT_RETURN_IF_ERROR(output.a->Pack(context, what));
   }
-  return OkStatus();
+  return lengths_->Renew(context);
 }
 
-Status ScaledResults::MeasureRows(Context& context, const Output& output) const {
+// Some rows at a time: a copy of a large weight would not be small.
+Status ScaledResults::RowLengths::Measure(Context& context, const Output& output) const {
+  constexpr int64_t kNumbersAtOnce = 1 << 20;
   const Stream& stream = context.stream;
-  const auto matrix = [&](int64_t rows, int64_t columns) {
-    return Tensor::New(context, Component::kWorkspace, DType::kF32, {rows, columns});
+  const ParameterSet& parameters = *products_->parameters_;
+  const int64_t in = products_->in_;
+  const int64_t most = std::clamp<int64_t>(kNumbersAtOnce / in, 1, output.columns);
+  const TensorView weight = parameters.value(output.weight);
+  const TensorView b = parameters.value(output.vector - 1);
+  const auto matrix = [&](int64_t columns) {
+    return Tensor::New(context, Component::kWorkspace, DType::kF32, {most, columns});
   };
-  const TensorView a = parameters_->value(output.vector - 2);
-  const TensorView b = parameters_->value(output.vector - 1);
-  WEFT_ASSIGN_OR_RETURN(const Tensor rows, matrix(a.shape[0], in_));
-  WEFT_RETURN_IF_ERROR(kernels::AddScaled(stream, {.x = a, .y = rows, .keep = 0}));
-  WEFT_ASSIGN_OR_RETURN(const auto packed,
-                        kernels::NewPackedWeight(stream.device, a.shape[0], in_, DType::kF32));
-  WEFT_RETURN_IF_ERROR(packed->Pack(stream, rows));
-  WEFT_ASSIGN_OR_RETURN(const Tensor factor, matrix(output.columns, b.shape[1]));
-  WEFT_RETURN_IF_ERROR(
-      kernels::AddScaled(stream, {.x = b, .y = factor, .factor = output.scale, .keep = 0}));
-  WEFT_ASSIGN_OR_RETURN(const Tensor sum, matrix(output.columns, in_));
-  WEFT_RETURN_IF_ERROR(
-      kernels::AddScaled(stream, {.x = parameters_->value(output.weight), .y = sum, .keep = 0}));
-  WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-      stream, {.dy = factor, .weight = packed.get(), .dx = sum, .accumulate = true}));
-  // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
-  WEFT_ASSIGN_OR_RETURN(const Tensor normed, matrix(output.columns, in_));
+  WEFT_ASSIGN_OR_RETURN(const Tensor factors, matrix(b.shape[1]));
+  WEFT_ASSIGN_OR_RETURN(const Tensor sums, matrix(in));
+  WEFT_ASSIGN_OR_RETURN(const Tensor norms, matrix(in));
   WEFT_ASSIGN_OR_RETURN(const Tensor ones,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, {in_}));
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, {in}));
   WEFT_RETURN_IF_ERROR(kernels::Fill(stream, {ones, 1}));
-  const TensorView inverse = PartOf(inverse_lengths_, output);
-  constexpr float kLeast = 1e-30f;  // of a row of zeros
-  WEFT_RETURN_IF_ERROR(kernels::RmsNormForward(stream, {.residual = sum,
-                                                        .delta = {},
-                                                        .residual_out = {},
-                                                        .weight = ones,
-                                                        .epsilon = kLeast,
-                                                        .y = normed,
-                                                        .rrms = inverse}));
-  return kernels::Scale(stream, {inverse, 1 / std::sqrt(static_cast<float>(in_))});
+  const TensorView inverse = PartOf(inverse_, output);
+  for (int64_t first = 0; first < output.columns; first += most) {
+    const int64_t rows = std::min(most, output.columns - first);
+    const Tensor factor = factors.Rows(0, rows), sum = sums.Rows(0, rows);
+    WEFT_RETURN_IF_ERROR(kernels::AddScaled(
+        stream, {.x = RowsOf(b, first, rows), .y = factor, .factor = output.scale, .keep = 0}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::AddScaled(stream, {.x = RowsOf(weight, first, rows), .y = sum, .keep = 0}));
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
+        stream, {.dy = factor, .weight = output.a->packed(), .dx = sum, .accumulate = true}));
+    // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
+    constexpr float kLeast = 1e-30f;  // of a row of zeros
+    WEFT_RETURN_IF_ERROR(
+        kernels::RmsNormForward(stream, {.residual = sum,
+                                         .delta = {},
+                                         .residual_out = {},
+                                         .weight = ones,
+                                         .epsilon = kLeast,
+                                         .y = norms.Rows(0, rows),
+                                         .rrms = inverse_.Elements(output.column + first, rows)}));
+  }
+  WEFT_RETURN_IF_ERROR(kernels::Scale(stream, {inverse, 1 / std::sqrt(static_cast<float>(in))}));
+  return share_inputs_ == nullptr ? OkStatus() : AddColumnsOfOthers(context, inverse);
+}
+
+Status ScaledResults::RowLengths::AddColumnsOfOthers(Context& context,
+                                                     const TensorView& inverse) const {
+  std::vector<float> lengths(static_cast<size_t>(inverse.shape.Elements()));
+  WEFT_RETURN_IF_ERROR(Download(context.stream, inverse, lengths.data()));
+  std::vector<double> squares;
+  for (const double each : lengths) squares.push_back(1 / (each * each));
+  WEFT_RETURN_IF_ERROR(SumScalars(*share_inputs_, squares));
+  std::transform(squares.begin(), squares.end(), lengths.begin(),
+                 [](double sum) { return static_cast<float>(1 / std::sqrt(sum)); });
+  return Upload(context.stream, lengths.data(), inverse);
 }
 
 Result<Tensor> ScaledResults::Gains(Context& context) const {
@@ -124,7 +198,7 @@ Result<Tensor> ScaledResults::Gains(Context& context) const {
     const TensorView own = PartOf(gains, output);
     WEFT_RETURN_IF_ERROR(kernels::AffineForward(
         context.stream, {.x = AsRow(vector),
-                         .scale = normalizes_ ? PartOf(inverse_lengths_, output) : TensorView(),
+                         .scale = normalizes_ ? PartOf(inverse_lengths(), output) : TensorView(),
                          .shift = {},
                          .y = AsRow(own)}));
   }
@@ -171,7 +245,7 @@ Status ScaledResults::VectorGradient(Context& context, const Output& output, con
   if (normalizes_) {
     WEFT_RETURN_IF_ERROR(
         kernels::AffineForward(context.stream, {.x = AsRow(own),
-                                                .scale = PartOf(inverse_lengths_, output),
+                                                .scale = PartOf(inverse_lengths(), output),
                                                 .shift = {},
                                                 .y = AsRow(own)}));
   }

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/spec/peft_spec.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/dense_products.h"
+#include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
 
 namespace weft::engine {
@@ -21,9 +24,9 @@ class ScaledResults : public WeightProducts {
  public:
   /// `inner` multiplies without the scale. Of (IA)³ it has the biases, and each adapter is one
   /// vector. Of DoRA, with `spec.use_dora`, it has A and B and no biases, and each adapter is A, B
-  /// and the vector.
+  /// and the vector. `share_inputs`: the ranks that have other columns of W, or none.
   ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
-                std::unique_ptr<WeightProducts> inner);
+                std::unique_ptr<WeightProducts> inner, Collective* share_inputs);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
@@ -40,14 +43,16 @@ class ScaledResults : public WeightProducts {
   struct Output {
     int64_t column = 0;
     int64_t columns = 0;
-    int64_t weight = 0;   ///< Index of the weight,
-    int64_t vector = -1;  ///< and of the vector; -1: none.
-    float scale = 1;      ///< Of the product of A and B, of DoRA.
+    int64_t weight = 0;                     ///< Index of the weight,
+    int64_t vector = -1;                    ///< and of the vector; -1: none.
+    std::optional<PackedParameter> a = {};  ///< Of DoRA, for its products with B in f32,
+    float scale = 1;                        ///< and their scale.
   };
+  class RowLengths;
   /// [columns] f32 of an output.
   static TensorView PartOf(const Tensor& vector, const Output& output);
-  /// Writes 1 / length of the rows of W + scale B A of a DoRA's output.
-  Status MeasureRows(Context& context, const Output& output) const;
+  /// 1 / length of the rows of W + scale B A of a DoRA.
+  const Tensor& inverse_lengths() const;
   /// The vector g, [out] f32.
   Result<Tensor> Gains(Context& context) const;
   /// The gradient of the vector of an output, from that of g.
@@ -60,8 +65,8 @@ class ScaledResults : public WeightProducts {
   std::vector<Output> outputs_;
   int64_t out_ = 0;
   int64_t in_;
-  int64_t bias_;            ///< Index of the first bias that is added after the scale, or -1.
-  Tensor inverse_lengths_;  ///< DoRA: [out] f32, of the rows of outputs with an adapter.
+  int64_t bias_;  ///< Index of the first bias that is added after the scale, or -1.
+  std::shared_ptr<RowLengths> lengths_;  ///< Of DoRA.
 };
 
 /// Products whose inputs are multiplied by a trained vector: y = (l * x) Wᵀ + b ((IA)³, of a layer

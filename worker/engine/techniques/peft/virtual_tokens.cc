@@ -8,10 +8,10 @@
 
 #include "common/model/model_sizes.h"
 #include "common/rng.h"
-#include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/activation.h"
 #include "worker/engine/nn/embedding.h"
 #include "worker/engine/nn/linear.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -22,9 +22,12 @@ namespace {
 class Table {
  public:
   Table(ParameterSet* parameters, const std::string& name, int64_t rows, int64_t columns,
-        ParameterRole role, DType compute)
+        ParameterRole role, DType compute, const Shard& shard = {})
       : rows_(rows),
-        embedding_(parameters, parameters->Register(name, {rows, columns}, role), -1, compute) {}
+        embedding_(parameters,
+                   parameters->Register(name, {rows, shard.whole() ? columns : shard.size()}, role,
+                                        {.shard = shard}),
+                   -1, compute) {}
 
   int64_t rows() const { return rows_; }
 
@@ -48,8 +51,20 @@ class Table {
 };
 
 Linear NewLinear(ParameterSet* parameters, const std::string& name, int64_t out, int64_t in,
-                 DType compute) {
-  return {parameters, {{{name, out, ParameterRole::kEmbeddingProjection}}, in, true}, compute};
+                 DType compute, const Shard& shard = {}) {
+  const ParameterList::StackedPart output{.name = name,
+                                          .rows = shard.whole() ? out : shard.size(),
+                                          .role = ParameterRole::kEmbeddingProjection,
+                                          .shard = shard};
+  return {parameters, {{output}, in, true}, compute};
+}
+
+/// Which of [keys | values] those of the heads here are, along `axis`; all where `ranks` is null.
+Shard KeysAndValues(const TensorParallel* ranks, int64_t kv_width, int64_t head_width, int axis) {
+  if (ranks == nullptr) return {};
+  Shard shard = ranks->Rows({kv_width, kv_width}, head_width);
+  shard.axis = axis;
+  return shard;
 }
 
 class TrainedRows : public VirtualTokens {
@@ -164,7 +179,6 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   const int64_t inner = EncoderWidth(model), kv = KvWidth(model);
   const std::string encoder = "prompt_encoder.";
   if (!site.sub_layer) {
-    grafts.SetFirstPosition(count);
     if (spec.method == "prompt") {
       grafts.SetVirtualTokens(
           std::make_unique<TrainedRows>(Table(parameters, "prompt_embeddings", count, site.width,
@@ -174,15 +188,20 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
           std::make_unique<EncodedRows>(parameters, encoder, count, site.width, inner, compute));
     } else if (spec.prefix_projection) {
       encoder_ = std::make_shared<PrefixEncoder>(parameters, encoder, count, kv, inner, compute);
+      // Each tensor-parallel rank makes keys and values of its heads of it.
+      for (int64_t i = first; i < parameters->size(); ++i) parameters->SetPartialGradient(i);
     }
   } else if (prefix && *site.sub_layer == SubLayer::kAttention) {
     const std::string name = site.name + ".prefix";
+    const auto shard = [&](int axis) {
+      return KeysAndValues(site.products->tensor, kv, HeadWidth(model), axis);
+    };
     if (spec.prefix_projection) {
       grafts.SetVirtualTokens(std::make_unique<ProjectedPrefix>(
-          encoder_, NewLinear(parameters, name, 2 * kv, inner, compute)));
+          encoder_, NewLinear(parameters, name, 2 * kv, inner, compute, shard(0))));
     } else {
       grafts.SetVirtualTokens(std::make_unique<TrainedRows>(
-          Table(parameters, name, count, 2 * kv, ParameterRole::kValues, compute)));
+          Table(parameters, name, count, 2 * kv, ParameterRole::kValues, compute, shard(1))));
     }
   }
   for (int64_t i = first; i < parameters->size(); ++i) {
@@ -206,32 +225,28 @@ void VirtualTokenSites::SetStarts(ParameterSet& parameters) const {
   }
 }
 
-Status StartAtTokens(const Context& context, ParameterSet& parameters) {
+Status StartAtTokens(Context& context, uint64_t seed, ParameterSet& parameters,
+                     Collective* tensor_ranks) {
   int64_t table = -1, prompt = -1;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].role == ParameterRole::kTokenEmbedding) table = i;
     if (parameters[i].adapter == AdapterSide::kNeither) prompt = i;
   }
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy,
-                        HostCopy::Of(parameters.stream(), parameters.value(table)));
-  const TensorView from = copy.view();
-  const int64_t vocabulary = from.shape[0], width = from.shape[1];
-  std::vector<float> vectors(static_cast<size_t>(vocabulary * width));
-  WEFT_RETURN_IF_ERROR(
-      kernels::Cast({}, {from, TensorView(vectors.data(), DType::kF32, from.shape)}));
-  PhiloxStream random(PhiloxKey{context.seed, 0, SiteHash("prompt_embeddings")});
-  std::vector<float> rows;
-  for (int64_t i = 0; i < parameters[prompt].shape[0]; ++i) {
-    const auto token = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocabulary)));
-    const auto row = vectors.begin() + token * width;
-    rows.insert(rows.end(), row, row + width);
-  }
-  Status cast;
-  WEFT_RETURN_IF_ERROR(
-      FillOnHost(parameters.stream(), parameters.value(prompt), [&](const TensorView& host) {
-        cast = kernels::Cast({}, {TensorView(rows.data(), DType::kF32, host.shape), host});
-      }));
-  return cast;
+  if (prompt < 0) return OkStatus();  // another stage has it
+  return ForEachUnit(context, parameters, [&](int64_t unit) -> Status {
+    if (unit != parameters[table].unit) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(const std::vector<float> vectors,
+                          WholeValue(parameters, table, tensor_ranks));
+    const Shape size = parameters[table].logical_shape();
+    PhiloxStream random(PhiloxKey{seed, 0, SiteHash("prompt_embeddings")});
+    std::vector<float> rows;
+    for (int64_t i = 0; i < parameters[prompt].shape[0]; ++i) {
+      const auto token = static_cast<int64_t>(random.Below(static_cast<uint64_t>(size[0])));
+      const auto row = vectors.begin() + token * size[1];
+      rows.insert(rows.end(), row, row + size[1]);
+    }
+    return SetWholeValue(parameters, prompt, std::move(rows));
+  });
 }
 
 }  // namespace weft::engine

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/spec/model_spec.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_set.h"
 
@@ -30,7 +31,9 @@ class VirtualTokenSites {
 };
 
 /// Gives the vectors of `prompt` those of tokens that are drawn from the vocabulary, which is
-/// better than noise (Lester et al. 2021). The token table is whole here.
-Status StartAtTokens(const Context& context, ParameterSet& parameters);
+/// better than noise (Lester et al. 2021). `tensor_ranks`, which have a part of it each, or none,
+/// and ranks that share values out call this together.
+Status StartAtTokens(Context& context, uint64_t seed, ParameterSet& parameters,
+                     Collective* tensor_ranks);
 
 }  // namespace weft::engine

@@ -16,7 +16,13 @@ std::vector<WeightDequantizer::Stack> WeightDequantizer::StacksOf(int64_t unit) 
   for (const ParameterSet::CopiesOf& each : parameters.copies()) {
     if (parameters[each.first].unit != unit || parameters[each.first].quantized_words == 0)
       continue;
-    Stack stack{.first = each.first, .copies = each.copies.get()};
+    const auto known = std::find_if(stacks.begin(), stacks.end(),
+                                    [&](const Stack& stack) { return stack.first == each.first; });
+    if (known != stacks.end()) {
+      known->copies.push_back(each.copies.get());
+      continue;
+    }
+    Stack stack{.first = each.first, .copies = {each.copies.get()}};
     stack.elements = parameters[each.first].shape.Elements();
     for (int64_t i = each.first + 1; i < parameters.size() && parameters[i].stacked; ++i) {
       stack.elements += parameters[i].shape.Elements();
@@ -31,8 +37,10 @@ std::vector<WeightDequantizer::Stack> WeightDequantizer::StacksOf(int64_t unit) 
 Status WeightDequantizer::Reserve(Context& context, const std::vector<Stack>& stacks) {
   int64_t read = 0, packed = 0;
   for (const Stack& stack : stacks) {
-    WEFT_RETURN_IF_ERROR(stack.copies->Reserve(context));
-    if (stack.copies->read_values()) {
+    for (DerivedCopies* const copies : stack.copies) {
+      WEFT_RETURN_IF_ERROR(copies->Reserve(context));
+    }
+    if (stack.read_values()) {
       read += stack.elements;
     } else {
       packed = std::max(packed, stack.elements);
@@ -65,8 +73,8 @@ Status WeightDequantizer::Fetch(Context& context, int64_t unit, Pass) {
       parameters_->PlaceDequantized(i, values);
       end += elements;
     }
-    WEFT_RETURN_IF_ERROR(stack.copies->Make(context));
-    if (stack.copies->read_values()) {
+    for (DerivedCopies* const copies : stack.copies) WEFT_RETURN_IF_ERROR(copies->Make(context));
+    if (stack.read_values()) {
       at = end;
     } else {
       PlaceNowhere(stack);
@@ -86,7 +94,7 @@ void WeightDequantizer::PlaceNowhere(const Stack& stack) const {
 Status WeightDequantizer::Release(int64_t unit) {
   if (unit != unit_) return OkStatus();
   for (const Stack& stack : there_) {
-    stack.copies->Drop();
+    for (DerivedCopies* const copies : stack.copies) copies->Drop();
     PlaceNowhere(stack);
   }
   there_.clear();

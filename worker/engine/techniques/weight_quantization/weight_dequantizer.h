@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,14 +19,20 @@ class WeightDequantizer : public ParameterPrefetcher {
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t unit) override;
+  Status Forget() override { return unit_ < 0 ? OkStatus() : Release(unit_); }
 
  private:
   /// Weights that are one matrix.
   struct Stack {
     int64_t first = 0;
     int64_t count = 1;
-    DerivedCopies* copies = nullptr;
+    std::vector<DerivedCopies*> copies = {};
     int64_t elements = 0;
+
+    bool read_values() const {
+      return std::any_of(copies.begin(), copies.end(),
+                         [](const DerivedCopies* each) { return each->read_values(); });
+    }
   };
   /// The quantised ones of `unit`.
   std::vector<Stack> StacksOf(int64_t unit) const;

@@ -23,11 +23,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
+/// `method`: of model.peft, or dora.
 JobSpec Job(const std::string& family, const std::string& method = "lora") {
   JobSpec job = TinyJob(4);
   job.resources.device = "cpu";
   job.model.family = family;
-  job.model.peft.method = method;
+  job.model.peft.method = method == "dora" ? "lora" : method;
+  job.model.peft.use_dora = method == "dora";
   job.model.weight_quantization = {.type = "nf4", .block_size = 32};
   job.optimizer.learning_rate = 1e-2;
   return job;
@@ -67,10 +69,13 @@ void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain)
 TEST(WeightQuantization, ComputesWhatTheDequantizedNetworkDoesBitForBit) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const char* type : {"nf4", "fp4"}) {
-      for (const char* precision : {"fp32", "bf16", "fp16"}) {
+      for (const auto& [precision, method] :
+           {std::pair("fp32", "lora"), std::pair("bf16", "lora"), std::pair("fp16", "lora"),
+            std::pair("fp32", "dora")}) {
         for (const char* policy : {"keep", "recompute"}) {
-          SCOPED_TRACE(std::string(family) + " " + type + " " + precision + " " + policy);
-          JobSpec job = Job(family);
+          SCOPED_TRACE(std::string(family) + " " + type + " " + precision + " " + method + " " +
+                       policy);
+          JobSpec job = Job(family, method);
           if (job.model.family == "llama") {
             job.model.kv_heads = 1;
             job.model.mlp_width = 56;
@@ -147,7 +152,7 @@ TEST(WeightQuantization, ParametersAreThoseThatAreCounted) {
 
 TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
   RandomTokens tokens{TinyModel().vocab_size, TinyModel().context};
-  for (const char* method : {"lora", "ia3", "miss", "selective"}) {
+  for (const char* method : {"lora", "dora", "ia3", "miss", "selective"}) {
     for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
       SCOPED_TRACE(std::string(method) + " " + precision);
       JobSpec job = Job("gpt2", method);
@@ -215,10 +220,6 @@ TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
 }
 
 TEST(WeightQuantization, MeshesFollowOneRank) {
-  MeshCase c{Job("llama"), TinyPlan("fp32", 2, 2)};
-  c.job.train.steps = 4;
-  c.plan.bucket_bytes = 4000;
-  const MeshOutcome whole = TrainOnMesh(c).front();
   const struct {
     const char* name;
     void (*change)(Plan& plan);
@@ -235,12 +236,18 @@ TEST(WeightQuantization, MeshesFollowOneRank) {
          plan.stage_blocks = {1, 1};
        }},
   };
-  for (const auto& way : ways) {
-    SCOPED_TRACE(way.name);
-    MeshCase meshes = c;
-    way.change(meshes.plan);
-    meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-    ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+  for (const char* method : {"lora", "dora"}) {
+    MeshCase c{Job("llama", method), TinyPlan("fp32", 2, 2)};
+    c.job.train.steps = 4;
+    c.plan.bucket_bytes = 4000;
+    const MeshOutcome whole = TrainOnMesh(c).front();
+    for (const auto& way : ways) {
+      SCOPED_TRACE(std::string(method) + ", " + way.name);
+      MeshCase meshes = c;
+      way.change(meshes.plan);
+      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    }
   }
 }
 
@@ -256,7 +263,7 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal(job), HasSubstr("and nothing is frozen; hint: model.peft.method lora"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
-  job.model.peft.use_dora = true;
+  job.model.peft.init = "pissa";
   EXPECT_THAT(refusal(job), HasSubstr("computes with the values of frozen weights"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};

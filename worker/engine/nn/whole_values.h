@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+/// What this rank holds of a value (ParameterSet::held_value), as floats; of one that is quantised
+/// its numbers.
+Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t index);
+
+/// All of a value, of which `tensor_ranks` have a part each: they call this together. None: it is
+/// whole here. A sharded one has been brought (ForEachUnit).
+Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
+                                      Collective* tensor_ranks);
+
+/// Replaces a value, or this rank's part of it, by that of the whole tensor. kInvalid where a
+/// quantised one is not finite.
+Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float> floats);
+
+/// Calls fn(unit) for each unit of the parameters, while their values are in memory: all ranks that
+/// share values out call this together, once there is a prefetcher. `fn` may set values of the
+/// unit.
+Status ForEachUnit(Context& context, const ParameterSet& parameters,
+                   const std::function<Status(int64_t unit)>& fn);
+
+}  // namespace weft::engine
