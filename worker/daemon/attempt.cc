@@ -120,17 +120,16 @@ void Attempt::Start() {
 }
 
 Status Attempt::StartRank(int index) {
-  WEFT_ASSIGN_OR_RETURN(JobSpec job, FromProto<JobSpec>(start_.spec()));
-  WEFT_ASSIGN_OR_RETURN(Plan plan, FromProto<Plan>(start_.plan()));
-  AttemptSpec spec{job_id(),
-                   epoch(),
-                   index,
-                   start_.world_size(),
-                   settings_.host,
-                   start_.run_dir(),
-                   settings_.cache_dir,
-                   std::move(job),
-                   std::move(plan)};
+  AttemptSpec spec;
+  spec.job_id = job_id();
+  spec.epoch = epoch();
+  spec.rank = index;
+  spec.world_size = start_.world_size();
+  spec.host = settings_.host;
+  spec.run_dir = start_.run_dir();
+  spec.cache_dir = settings_.cache_dir;
+  WEFT_ASSIGN_OR_RETURN(spec.job, FromProto<JobSpec>(start_.spec()));
+  WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
                                                            "-" + std::to_string(index) + ".json");
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), spec_path, ToJson(spec).dump(2) + "\n"));
