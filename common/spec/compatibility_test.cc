@@ -197,31 +197,26 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "lokr"; }},
       {FeatureOf("peft", 2), [](JobSpec& job) { job.model.peft.method = "vera"; }},
       {FeatureOf("peft", 4), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
+      {FeatureOf("peft", 3), with_prompt},
       {FeatureOf("peft", 5),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.trainable_token_indices = {0};
+       }},
+      {FeatureOf("peft", 6), [](JobSpec& job) { job.model.peft.method = "miss"; }},
+      {FeatureOf("peft", 7),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.use_dora = true;
+       }},
+      {FeatureOf("peft", 8), with_prompt},
+      {FeatureOf("peft", 9),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.adapters.resize(2);
          job.model.peft.adapters[0].name = "one";
          job.model.peft.adapters[1].name = "two";
        }},
-      {FeatureOf("peft", 6),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.trainable_token_indices = {0};
-       }},
-      {FeatureOf("peft", 7), [](JobSpec& job) { job.model.peft.method = "miss"; }},
-      {FeatureOf("peft", 8),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.resources.offload_optimizer = "host";
-       }},
-      {FeatureOf("peft", 9),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.use_dora = true;
-       }},
-      {FeatureOf("peft", 3), with_prompt},
-      {FeatureOf("peft", 10), with_prompt},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -86,10 +86,6 @@ const Feature kSettings[] = {
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
      .shown = MethodOf},
-    {.name = "several adapters in one job",
-     .setting = "model.peft.adapters",
-     .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }},
     {.name = "adapters of the token embedding",
      .setting = "model.peft.target_modules with the token embedding, trainable_token_indices",
      .asked = [](const JobSpec& job) { return HasTokenAdapter(job.model); },
@@ -103,14 +99,6 @@ const Feature kSettings[] = {
      .setting = "model.peft.method other than lora",
      .asked = [](const JobSpec& job) { return AsksForPeft(job.model) && !IsLora(job.model); },
      .shown = MethodOf},
-    {.name = "parameter-efficient tuning with an offloaded optimizer",
-     .setting = "model.peft with resources.offload_optimizer",
-     .asked =
-         [](const JobSpec& job) { return AsksForPeft(job.model) && Asks(job, kOffloadOptimizer); },
-     .shown =
-         [](const JobSpec& job) {
-           return "model.peft " + job.model.peft.method + " with " + kOffloadOptimizer.shown(job);
-         }},
     {.name = "adapters whose values make weights",
      .setting = "model.peft.method adalora, loha, lokr, oft or vera, or use_dora",
      .asked =
@@ -129,18 +117,21 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return HasVirtualTokens(job.model.peft) && job.model.peft.method != "prefix";
          },
-     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }}};
+     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }},
+    {.name = "several adapters in one job",
+     .setting = "model.peft.adapters",
+     .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kMergedWhole = kSettings[1];
 const Feature& kSharing = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
-const Feature& kJointAdapters = kSettings[5];
-const Feature& kTokenAdapters = kSettings[6];
-const Feature& kNotLora = kSettings[7];
-const Feature& kOffloads = kSettings[8];
-const Feature& kMakesWeights = kSettings[9];
-const Feature& kTokensInBlocks = kSettings[10];
+const Feature& kTokenAdapters = kSettings[5];
+const Feature& kNotLora = kSettings[6];
+const Feature& kMakesWeights = kSettings[7];
+const Feature& kTokensInBlocks = kSettings[8];
+const Feature& kJointAdapters = kSettings[9];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -149,7 +140,6 @@ std::vector<Refusal> Rows() {
       {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
        "resources.offload_optimizer host without device_updated_units"},
-      {&kOffloads, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kPeft, &OverParameterizationTechniqueCost().feature(),
        "one trains more numbers than a weight has, the other fewer", kOneOfTwo},
       {&kPeft, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
