@@ -231,7 +231,7 @@ TEST(TokenAdaptersTest, NameWhatDoesNotFit) {
   EXPECT_THAT(refusal([](PeftSpec& spec) {
                 spec.trainable_token_indices = {1, 50};
               }),
-              HasSubstr("has 50, and the model has tokens 0 to 49"));
+              HasSubstr("has 50, which is no token from 0 to 49; hint: a row of"));
   EXPECT_THAT(refusal([](PeftSpec& spec) {
                 spec.trainable_token_indices = {1, 1};
               }),
