@@ -96,10 +96,12 @@ Status CheckTokenAdapters(const ModelSpec& model) {
   }
   std::set<int64_t> seen;
   for (const int64_t token : tokens) {
-    if (token < 0 || token >= model.vocab_size) {
+    const bool known = model.vocab_size > 0;  // otherwise it is that of a tokenizer
+    if (token < 0 || (known && token >= model.vocab_size)) {
       return InvalidError("model.peft.trainable_token_indices has " + std::to_string(token) +
-                          ", and the model has tokens 0 to " +
-                          std::to_string(model.vocab_size - 1) + "; hint: one of these");
+                          ", which is no token" +
+                          (known ? " from 0 to " + std::to_string(model.vocab_size - 1) : "") +
+                          "; hint: a row of the token embedding");
     }
     if (!seen.insert(token).second) {
       return InvalidError("model.peft.trainable_token_indices has " + std::to_string(token) +

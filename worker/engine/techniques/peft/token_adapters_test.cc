@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/model_shape.h"
+#include "common/model/parameter_list.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/token_adapters_cost.h"
@@ -124,6 +126,25 @@ TEST(TokenAdaptersTest, TheLossChangesAsGradientsSay) {
   }
 }
 
+TEST(TokenAdaptersTest, ParametersAreThoseThatAreCounted) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const std::vector<ParameterInfo> counted = ParametersOf(c.model);
+    const TinyRun run(c.model, ModelOptionsOf(TinyPlan("fp32")));
+    const ParameterSet& parameters = run.model->parameters();
+    ASSERT_EQ(parameters.size(), std::ssize(counted));
+    for (const ParameterInfo& info : counted) {
+      const auto index = parameters.Find(info.name);
+      ASSERT_TRUE(index.ok()) << info.name;
+      const Parameter& parameter = parameters[*index];
+      EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
+      EXPECT_EQ(parameter.unit, info.unit) << info.name;
+      EXPECT_EQ(parameter.adapter_of, info.adapter_of) << info.name;
+      EXPECT_EQ(parameter.shape.Elements(), info.Elements()) << info.name;
+    }
+  }
+}
+
 TEST(TokenAdaptersTest, TrainThemAloneWhateverIsRecomputed) {
   CountingTokens tokens(7, 16);
   for (const Case& c : Cases()) {
@@ -166,6 +187,32 @@ TEST(TokenAdaptersTest, TrainThemAloneWhateverIsRecomputed) {
     }
     EXPECT_EQ(losses[0], losses[1]);
     EXPECT_LT(losses[0].back(), losses[0].front());
+  }
+}
+
+TEST(TokenAdaptersTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  for (const Case& c : Cases()) {
+    if (!c.name.starts_with("gpt2 tied")) continue;
+    for (const PrecisionRecipe* precision : AllPrecisions()) {
+      if (precision->block_products != nullptr) continue;
+      SCOPED_TRACE(c.name + " " + std::string(precision->name));
+      const Plan plan = TinyPlan(std::string(precision->name), 2, 2);
+      TinyTraining whole(JobOf(c), plan, tokens);
+      for (int i = 0; i < 3; ++i) whole.Step();
+      TinyTraining resumed(JobOf(c), plan, tokens);
+      ASSERT_TRUE(resumed.model->parameters().Initialize(99).ok());
+      const std::vector<NamedTensor> from = whole.trainer->StateTensors();
+      const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        ASSERT_EQ(from[i].name, to[i].name);
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      resumed.trainer->Restored(whole.trainer->counters());
+      for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
+      EXPECT_EQ(resumed.Parameters(), whole.Parameters());
+    }
   }
 }
 
@@ -231,7 +278,7 @@ TEST(TokenAdaptersTest, NameWhatDoesNotFit) {
   EXPECT_THAT(refusal([](PeftSpec& spec) {
                 spec.trainable_token_indices = {1, 50};
               }),
-              HasSubstr("has 50, and the model has tokens 0 to 49"));
+              HasSubstr("has 50, which is no token from 0 to 49; hint: a row of"));
   EXPECT_THAT(refusal([](PeftSpec& spec) {
                 spec.trainable_token_indices = {1, 1};
               }),
