@@ -216,6 +216,26 @@ TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
       << out.str();
 }
 
+TEST(Follow, PlainViewShowsThePhasesAfterTheFirstOneToo) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false);
+  for (const int phase : {1, 2}) {
+    for (int step = 0; step <= 100 / phase; ++step) {
+      v1::Job job = JobAt(step, v1::RUNNING);
+      job.mutable_progress()->set_steps_total(100 / phase);
+      if (phase == 2) {
+        job.mutable_progress()->set_validation_loss(0.5);
+        job.mutable_progress()->set_validation_step(0);
+      }
+      view.Update(job);
+    }
+  }
+  EXPECT_NE(out.str().find("step 100/100"), std::string::npos);
+  EXPECT_NE(out.str().find("validation after step 0: loss 0.5000"), std::string::npos);
+  EXPECT_NE(out.str().find("step 3/50"), std::string::npos) << out.str();
+  EXPECT_NE(out.str().find("step 50/50"), std::string::npos);
+}
+
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/false);

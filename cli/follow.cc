@@ -217,6 +217,12 @@ void FollowView::PrintPlain(const v1::Job& job) {
     if (epoch != last_epoch_) next_step_ = 0;
     last_epoch_ = epoch;
   }
+  if (p.step() == 0 && last_step_ > 0) {
+    // The steps of another phase begin, perhaps with a validation of the weights it starts from.
+    next_step_ = last_checkpoint_step_ = 0;
+    last_validation_step_ = -1;
+  }
+  last_step_ = p.step();
   if (p.step() > 0 && p.step() >= next_step_) {
     out_ << "step " << p.step() << '/' << p.steps_total();
     for (const std::string& part : LossParts(p)) out_ << kGap << part;

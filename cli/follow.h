@@ -46,6 +46,7 @@ class FollowView {
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string last_message_;
   int64_t last_epoch_ = 0;
+  int64_t last_step_ = 0;
   int64_t next_step_ = 0;
   int64_t last_validation_step_ = 0;
   int64_t last_checkpoint_step_ = 0;

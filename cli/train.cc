@@ -62,6 +62,7 @@ class ViewReporter : public trainer::Reporter {
 
  private:
   void Take(const trainer::StartedMessage& m) {
+    progress_ = {};  // of a phase before
     job_.set_state(v1::RUNNING);
     job_.set_message(m.resumed_from.empty() ? "" : "resumed from " + m.resumed_from);
   }

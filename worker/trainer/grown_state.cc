@@ -206,9 +206,11 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
   }
   const engine::GrowthOperator grow(before->manifest.job.model, model.spec(), growth);
-  const auto old = [&](engine::GrownFrom from, const std::string& name) {
-    const EndedPhase& phase = from == engine::GrownFrom::kPhaseBefore ? *before : *larger;
-    return ValueOf(phase.model->parameters(), name);
+  const auto old = [&](engine::GrownFrom from,
+                       const std::string& name) -> Result<std::vector<double>> {
+    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore ? before.get() : larger.get();
+    if (phase == nullptr) return InvalidError("no larger model is given to mix into " + name);
+    return ValueOf(phase->model->parameters(), name);
   };
   ParameterSet& parameters = model.parameters();
   WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
