@@ -20,7 +20,7 @@ constexpr size_t kMostClusters = 16;
 constexpr size_t kMostOverruns = 4096;
 
 /// What tells jobs apart for which the planner's answers may differ.
-std::string KeyOf(const JobSpec& spec) {
+std::string JobKeyOf(const JobSpec& spec) {
   JobSpec shape = spec;
   shape.name.clear();
   for (const DataList& data : DataLists(shape)) data.paths->clear();
@@ -55,7 +55,7 @@ PlanMemory::PlanMemory(const Clock& clock, PlanningPool& pool, StoppablePlanFunc
 Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& cluster,
                                     const std::string& owner) {
   KnownCluster known = IdOf(cluster);
-  Key key{known.id, KeyOf(spec)};
+  Key key{known.id, JobKeyOf(spec)};
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
     entries_.splice(entries_.begin(), entries_, found->second);
     found->second->pass = pass_;

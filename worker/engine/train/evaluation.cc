@@ -41,8 +41,11 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
       WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
       return batch.target_count;
     }
+    if (batch.part_targets.size() != part_targets.size()) {
+      return InvalidError("the validation data are not of the jobs that are trained together");
+    }
     for (size_t part = 0; part < part_targets.size(); ++part) {
-      part_targets[part] += batch.part_targets.at(part);
+      part_targets[part] += batch.part_targets[part];
     }
     Tape tape(nullptr);
     WEFT_RETURN_IF_ERROR(part_losses.Prepare(context, tokens));

@@ -12,10 +12,10 @@
 namespace weft::engine {
 
 struct EvaluationOptions {
-  int64_t sequences = 0;    ///< Of the validation data, from the first one; 0: all.
-  int64_t micro_batch = 1;  ///< Sequences, which `parts` divides.
-  int64_t parts = 1;        ///< Equal ones, of different jobs, that each pass has.
-  TechniqueList* techniques = nullptr;
+  int64_t sequences = 0;                ///< Of the validation data, from the first one; 0: all.
+  int64_t micro_batch = 1;              ///< Sequences, which `parts` divides.
+  int64_t parts = 1;                    ///< Equal ones, of different jobs, that each pass has.
+  TechniqueList* techniques = nullptr;  ///< Told of the losses of parts; or none with one.
 };
 
 /// Mean loss over the validation data, which is there, of the weights as they are packed; each rank

@@ -164,6 +164,15 @@ TEST(JointAdaptersTest, AlsoOnAQuantizedNetwork) {
   ExpectThoseOfJobsOfTheirOwn(job, "fp32", 1e-6);
 }
 
+TEST(JointAdaptersTest, AlsoInHalfPrecision) {
+  for (const char* precision : {"bf16", "bf16_pure", "fp16"}) {
+    SCOPED_TRACE(precision);
+    JobSpec job = Job("llama");
+    job.train.steps = 5;
+    ExpectThoseOfJobsOfTheirOwn(job, precision, 5e-4);
+  }
+}
+
 TEST(JointAdaptersTest, AlsoWithOtherOptimizersRatesAndStarts) {
   JobSpec job = Job();
   job.model.peft.loraplus_lr_ratio = 4;
