@@ -76,20 +76,12 @@ const Feature kSettings[] = {
     {.name = "ranks that move between layers",
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
-     .shown = MethodOf},
-    {.name = "virtual tokens in the residual stream",
-     .setting = "model.peft.method prompt or p_tuning",
-     .asked =
-         [](const JobSpec& job) {
-           return HasVirtualTokens(job.model.peft) && job.model.peft.method != "prefix";
-         },
-     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }}};
+     .shown = MethodOf}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kMergedWhole = kSettings[1];
 const Feature& kSharing = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
-const Feature& kTokensInBlocks = kSettings[5];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -115,7 +107,6 @@ std::vector<Refusal> Rows() {
                   "resources.zero_stage 2"});
   rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
-      {&kTokensInBlocks, &kSequenceParallel, kNotYet, "resources.sequence_parallel false"},
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
       {&kVirtualTokens, &kActivationCompression,
