@@ -344,8 +344,8 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const double ends = all_biases ? 2 : behind_mlp ? 0 : 1;
       const double sums = passes_ * (4 * layers + ends) * stream_;
       const ModelShape shape(job_.model, way.tensor, way.sequence);
-      const TensorTraffic row = TrafficOfRow(
-          {.shape = shape, .tokens = tokens_, .element_bytes = sizeof(float)});
+      const TensorTraffic row =
+          TrafficOfRow({.shape = shape, .tokens = tokens_, .element_bytes = sizeof(float)});
       ExpectNear("the planner's", passes_ * static_cast<double>(row.summed), sums);
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);

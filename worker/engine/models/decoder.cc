@@ -250,11 +250,11 @@ Result<Decoder::BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& b
 Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch,
                              const std::optional<TokenBatch::Extended>& extended) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
-  WEFT_ASSIGN_OR_RETURN(
-      Value x, embedding_.Forward(context, tape, batch.tokens,
-                                  extended ? extended->token_positions : batch.positions));
+  WEFT_ASSIGN_OR_RETURN(Value x,
+                        embedding_.Forward(context, tape, batch.tokens,
+                                           extended ? extended->token_positions : batch.positions));
   const bool puts = embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows;
-  // Where rows are dealt out virtual tokens are rows of the sum, too.
+  // Where ranks have parts of the rows, virtual tokens are rows of the sum, too.
   const bool deals_out = tensor_ != nullptr && tensor_->sequence();
   if (puts && deals_out) {
     WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));

@@ -209,8 +209,8 @@ Result<std::vector<double>> AdaLora::ScoresOfRanks(Context& context) const {
     WEFT_RETURN_IF_ERROR(AddScores(context, adapter.diagonal, true, 1, 1, ranks));
     WEFT_RETURN_IF_ERROR(
         AddScores(context, adapter.a, true, in, 1 / static_cast<double>(in), ranks));
-    WEFT_RETURN_IF_ERROR(AddScores(context, adapter.b, false, spec_.init_r,
-                                   1 / static_cast<double>(out), ranks));
+    WEFT_RETURN_IF_ERROR(
+        AddScores(context, adapter.b, false, spec_.init_r, 1 / static_cast<double>(out), ranks));
     own = own.subspan(rank);
   }
   WEFT_RETURN_IF_ERROR(parts_.sum_scalars(scores));

@@ -59,8 +59,8 @@ class AdaLora {
   Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows) const;
   /// Takes what this rank updates, with its gradient, into its two means.
   Status Score(Context& context, const Scored& tensor, float clip) const;
-  /// Adds the scores of the numbers of a tensor, times `weight`, to those of their ranks; `of_rows`:
-  /// each row of `length` numbers is of one rank, else each column of as many ranks is.
+  /// Adds the scores of the numbers of a tensor, times `weight`, to those of their ranks;
+  /// `of_rows`: each row of `length` numbers is of one rank, else each column of as many ranks is.
   Status AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
                    double weight, std::span<double> ranks) const;
   /// Of each rank of all adapters of the network, in their order.

@@ -26,8 +26,8 @@ class MergedProducts::MergedCopy : public DerivedCopies {
       WEFT_ASSIGN_OR_RETURN(packed_, spare_->Take(context, out, in, products_->compute_));
     }
     if (merged_ || !packed_.weight->reads_master()) return OkStatus();
-    WEFT_ASSIGN_OR_RETURN(
-        merged_, Tensor::New(context, Component::kParameters, TypeOf(context), {out, in}));
+    WEFT_ASSIGN_OR_RETURN(merged_,
+                          Tensor::New(context, Component::kParameters, TypeOf(context), {out, in}));
     return OkStatus();
   }
   Status Make(Context& context) override {

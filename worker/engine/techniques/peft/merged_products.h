@@ -14,8 +14,9 @@ namespace weft::engine {
 
 /// Products of a layer some of whose weights have adapters that are merged into them: y = x W'ᵀ +
 /// b, W' = f(W, tensors) (MergedWeight). W' is made when weights are packed or, where values are
-/// brought unit by unit, when they have come; products are those of a dense layer. Gradients of the tensors follow from dW' = dyᵀ x by the chain rule, so a layer
-/// has one more product in the backward pass than a frozen one.
+/// brought unit by unit, when they have come; products are those of a dense layer. Gradients of the
+/// tensors follow from dW' = dyᵀ x by the chain rule, so a layer has one more product in the
+/// backward pass than a frozen one.
 class MergedProducts : public WeightProducts {
  public:
   MergedProducts(const LinearLayer& layer, const PeftSpec& spec);

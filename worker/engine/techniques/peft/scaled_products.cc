@@ -137,9 +137,8 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
   const TensorView weight = parameters.value(output.weight);
   const TensorView a = parameters.value(output.vector - 2);
   const TensorView b = parameters.value(output.vector - 1);
-  WEFT_ASSIGN_OR_RETURN(
-      const auto operand,
-      kernels::NewPackedWeight(stream.device, a.shape[0], a.shape[1], DType::kF32));
+  WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(stream.device, a.shape[0],
+                                                                     a.shape[1], DType::kF32));
   WEFT_RETURN_IF_ERROR(operand->Pack(stream, a));
   const auto matrix = [&](int64_t columns) {
     return Tensor::New(context, Component::kWorkspace, DType::kF32, {most, columns});
@@ -155,22 +154,21 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
     const int64_t rows = std::min(most, output.columns - first);
     const Tensor factor = factors.Rows(0, rows), sum = sums.Rows(0, rows);
     WEFT_RETURN_IF_ERROR(kernels::AddScaled(
-        stream,
-        {.x = RowsOf(b, first, rows), .y = factor, .factor = output.scale, .keep = 0}));
+        stream, {.x = RowsOf(b, first, rows), .y = factor, .factor = output.scale, .keep = 0}));
     WEFT_RETURN_IF_ERROR(
         kernels::AddScaled(stream, {.x = RowsOf(weight, first, rows), .y = sum, .keep = 0}));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
         stream, {.dy = factor, .weight = operand.get(), .dx = sum, .accumulate = true}));
     // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
     constexpr float kLeast = 1e-30f;  // of a row of zeros
-    WEFT_RETURN_IF_ERROR(kernels::RmsNormForward(
-        stream, {.residual = sum,
-                 .delta = {},
-                 .residual_out = {},
-                 .weight = ones,
-                 .epsilon = kLeast,
-                 .y = norms.Rows(0, rows),
-                 .rrms = inverse_.Elements(output.column + first, rows)}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::RmsNormForward(stream, {.residual = sum,
+                                         .delta = {},
+                                         .residual_out = {},
+                                         .weight = ones,
+                                         .epsilon = kLeast,
+                                         .y = norms.Rows(0, rows),
+                                         .rrms = inverse_.Elements(output.column + first, rows)}));
   }
   WEFT_RETURN_IF_ERROR(kernels::Scale(stream, {inverse, 1 / std::sqrt(static_cast<float>(in))}));
   return share_inputs_ == nullptr ? OkStatus() : AddColumnsOfOthers(context, inverse);

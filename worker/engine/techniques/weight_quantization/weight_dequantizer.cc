@@ -16,9 +16,8 @@ std::vector<WeightDequantizer::Stack> WeightDequantizer::StacksOf(int64_t unit) 
   for (const ParameterSet::CopiesOf& each : parameters.copies()) {
     if (parameters[each.first].unit != unit || parameters[each.first].quantized_words == 0)
       continue;
-    const auto known = std::find_if(stacks.begin(), stacks.end(), [&](const Stack& stack) {
-      return stack.first == each.first;
-    });
+    const auto known = std::find_if(stacks.begin(), stacks.end(),
+                                    [&](const Stack& stack) { return stack.first == each.first; });
     if (known != stacks.end()) {
       known->copies.push_back(each.copies.get());
       continue;

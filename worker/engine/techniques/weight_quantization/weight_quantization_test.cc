@@ -69,8 +69,9 @@ void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain)
 TEST(WeightQuantization, ComputesWhatTheDequantizedNetworkDoesBitForBit) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const char* type : {"nf4", "fp4"}) {
-      for (const auto& [precision, method] : {std::pair("fp32", "lora"), std::pair("bf16", "lora"),
-                                              std::pair("fp16", "lora"), std::pair("fp32", "dora")}) {
+      for (const auto& [precision, method] :
+           {std::pair("fp32", "lora"), std::pair("bf16", "lora"), std::pair("fp16", "lora"),
+            std::pair("fp32", "dora")}) {
         for (const char* policy : {"keep", "recompute"}) {
           SCOPED_TRACE(std::string(family) + " " + type + " " + precision + " " + method + " " +
                        policy);
