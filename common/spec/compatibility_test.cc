@@ -193,6 +193,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "lokr"; }},
       {FeatureOf("peft", 2), [](JobSpec& job) { job.model.peft.method = "vera"; }},
       {FeatureOf("peft", 4), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
+      {FeatureOf("peft", 5),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.dropout = 0.1;
+       }},
       {FeatureOf("peft", 3), [](JobSpec& job) {
          job.model.peft.method = "prompt";
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;

@@ -76,12 +76,17 @@ const Feature kSettings[] = {
     {.name = "ranks that move between layers",
      .setting = "model.peft.method adalora",
      .asked = [](const JobSpec& job) { return IsAdaLora(job.model.peft); },
-     .shown = MethodOf}};
+     .shown = MethodOf},
+    {.name = "dropout of the inputs of adapters",
+     .setting = "model.peft.dropout",
+     .asked = [](const JobSpec& job) { return job.model.peft.dropout > 0; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.dropout"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kMergedWhole = kSettings[1];
 const Feature& kSharing = kSettings[2];
 const Feature& kVirtualTokens = kSettings[3];
 const Feature& kAdaLora = kSettings[4];
+const Feature& kDropsInputs = kSettings[5];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -124,6 +129,11 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  rows.push_back({&kDropsInputs, &kContextParallel, "masks are drawn for whole sequences",
+                  "model.peft.dropout 0"});
+  rows.push_back({&kDropsInputs, &StochasticDepthTechniqueCost().settings().front(),
+                  "masks are drawn by position in the whole batch",
+                  "model.peft.dropout 0, or model.stochastic_depth.mode batch"});
   const Refusal of_adalora[] = {
       {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
        "resources.zero_stage 2"},
@@ -134,6 +144,19 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   return rows;
+}
+
+/// Gradients that are deferred come when the weights of their block are no longer there.
+Status CheckDeferredGradients(const JobSpec& job) {
+  const PeftSpec& spec = job.model.peft;
+  const bool computes_again = spec.method == "ia3" || spec.use_dora;
+  const bool defers =
+      job.resources.pipeline_parallel > 1 && job.resources.pipeline_schedule == "zero_bubble";
+  if (!computes_again || !defers || job.model.weight_quantization.type == "none") return OkStatus();
+  return InvalidError(
+      "model.peft." + std::string(spec.use_dora ? "use_dora" : "method ia3") +
+      " computes results of quantised weights again for deferred gradients, when "
+      "other weights have been dequantised; hint: resources.pipeline_schedule 1f1b");
 }
 
 /// Numbers of workspace for the products of a layer, some of whose weights are targets.
@@ -181,6 +204,7 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
+    WEFT_RETURN_IF_ERROR(CheckDeferredGradients(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);
