@@ -38,10 +38,6 @@ const Feature* FeatureOf(std::string_view technique, int64_t setting = -1) {
 
 /// What makes a job ask for a feature, with what that needs.
 const std::map<const Feature*, Change>& Changes() {
-  const Change with_prompt = [](JobSpec& job) {
-    job.model.peft.method = "prompt";
-    job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
-  };
   static const auto* const changes = new std::map<const Feature*, Change>{
       {&kTensorParallel, [](JobSpec& job) { job.resources.tensor_parallel = 2; }},
       {&kTensorGrid,
@@ -197,7 +193,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "lokr"; }},
       {FeatureOf("peft", 2), [](JobSpec& job) { job.model.peft.method = "vera"; }},
       {FeatureOf("peft", 4), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
-      {FeatureOf("peft", 3), with_prompt},
+      {FeatureOf("peft", 3),
+       [](JobSpec& job) {
+         job.model.peft.method = "prompt";
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+       }},
       {FeatureOf("peft", 5),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
@@ -209,7 +209,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.method = "lora";
          job.model.peft.use_dora = true;
        }},
-      {FeatureOf("peft", 8), with_prompt},
+      {FeatureOf("peft", 8),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.dropout = 0.1;
+       }},
       {FeatureOf("peft", 9),
        [](JobSpec& job) {
          job.model.peft.method = "lora";

@@ -43,13 +43,9 @@ struct DropoutMap {
 Status Dropout(const Stream& stream, const DropoutArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckDropout(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    const DropoutMap<T> map = {args.x.As<T>(),
-                               args.y.As<T>(),
-                               DrawOf(args),
-                               {args.key.step, args.step},
-                               args.first_element,
-                               args.columns,
-                               args.row_stride};
+    const DropoutMap<T> map = {
+        args.x.As<T>(),     args.y.As<T>(), DrawOf(args),   {args.key.step, args.step},
+        args.first_element, args.columns,   args.row_stride};
     // What one thread draws is in one row.
     const bool whole = args.columns % kWide<T> == 0 && args.row_stride % kWide<T> == 0;
     return LaunchMap<kWide<T>>(stream, "Dropout", map, args.x.shape.Elements(),

@@ -212,6 +212,11 @@ Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Valu
                           virtual_positions_->Forward(context, tape, positions));
     WEFT_ASSIGN_OR_RETURN(own, Add(context, tape, own, of_positions));
   }
+  // All ranks have them: each has its share of the sum, and of their gradient.
+  if (tensor_ != nullptr && tensor_->sequence()) {
+    const float share = 1 / static_cast<float>(tensor_->degree());
+    WEFT_ASSIGN_OR_RETURN(own, Scale(context, tape, std::move(own), share));
+  }
   WEFT_ASSIGN_OR_RETURN(own, RepeatRows(context, tape, own, extended.runs, 0, spec_.width));
   return MergeRows(context, tape, x, extended.token_rows, own, extended.added_rows);
 }
@@ -219,23 +224,27 @@ Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Valu
 Result<Decoder::BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& batch,
                                            const std::vector<KeyValueCache>* caches) const {
   const int64_t first_position = virtual_tokens_.Total();
-  if (first_position == 0) return BlockRows{batch, std::nullopt, Tensor()};
-  if (first_position + batch.length > spec_.context) {
-    return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
-                        std::to_string(first_position) +
-                        " virtual tokens have more positions than model.context " +
-                        std::to_string(spec_.context) + "; hint: shorter sequences");
+  BlockRows rows{batch, std::nullopt, Tensor()};
+  if (first_position > 0) {
+    if (first_position + batch.length > spec_.context) {
+      return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
+                          std::to_string(first_position) +
+                          " virtual tokens have more positions than model.context " +
+                          std::to_string(spec_.context) + "; hint: shorter sequences");
+    }
+    // Caches that have something have the virtual tokens.
+    const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
+    const bool in_blocks = virtual_tokens_.in_blocks > 0;
+    WEFT_ASSIGN_OR_RETURN(rows.extended, batch.Extend(context, added, first_position, in_blocks));
+    if (!in_blocks) {
+      rows.batch.attended = std::make_shared<const TokenBatch::Extended>(*rows.extended);
+    } else {
+      rows.batch = rows.extended->batch;
+      if (added > 0) rows.token_rows = rows.extended->token_rows;
+    }
   }
-  // Caches that have something have the virtual tokens.
-  const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
-  const bool in_blocks = virtual_tokens_.in_blocks > 0;
-  WEFT_ASSIGN_OR_RETURN(TokenBatch::Extended extended,
-                        batch.Extend(context, added, first_position, in_blocks));
-  BlockRows rows{in_blocks ? extended.batch : batch, extended, Tensor()};
-  if (!in_blocks) {
-    rows.batch.attended = std::make_shared<const TokenBatch::Extended>(std::move(extended));
-  } else if (added > 0) {
-    rows.token_rows = extended.token_rows;
+  if (tensor_ != nullptr && tensor_->sequence()) {
+    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(rows.batch.count));
   }
   return rows;
 }
@@ -248,15 +257,22 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
                                            extended ? extended->token_positions : batch.positions));
   WEFT_ASSIGN_OR_RETURN(x,
                         embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
+  const bool puts = embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows;
+  // Where ranks have parts of the rows, virtual tokens are rows of the sum, too.
+  const bool deals_out = tensor_ != nullptr && tensor_->sequence();
+  if (puts && deals_out) {
+    WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
+  }
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
-  int64_t first_row = batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0);
-  if (embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows) {
+  if (puts && !deals_out) {
     WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
-    first_row = extended->batch.first_token;
   }
+  const TokenBatch& rows = puts ? extended->batch : batch;
+  const int64_t first_row =
+      rows.first_token + (tensor_ != nullptr ? tensor_->FirstRow(rows.count) : 0);
   WEFT_ASSIGN_OR_RETURN(x, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape,
                                                      std::move(x), {.first_row = first_row}));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
@@ -267,7 +283,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream,
                                        const Tensor& token_rows) const {
-  if (token_rows) {
+  const bool deals_out = tensor_ != nullptr && tensor_->sequence();
+  if (token_rows && !deals_out) {
     WEFT_ASSIGN_OR_RETURN(const Value sum, Sum(context, tape, stream));
     stream = {};
     WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, sum, token_rows));
@@ -288,14 +305,12 @@ Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual st
   }
   WEFT_ASSIGN_OR_RETURN(ShardsInput in,
                         CopyToTensorParallelRegion(context, tape, tensor_, std::move(hidden)));
+  if (token_rows && deals_out) return GatherRows(context, tape, in.value, token_rows);
   return std::move(in.value);
 }
 
 Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
                               std::vector<KeyValueCache>* caches) const {
-  if (tensor_ != nullptr && tensor_->sequence()) {
-    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
-  }
   WEFT_ASSIGN_OR_RETURN(const BlockRows rows, RowsOf(context, batch, caches));
   WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch, rows.extended));
   WEFT_ASSIGN_OR_RETURN(Residual stream,
@@ -307,9 +322,6 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
                              const TokenBatch& batch, kernels::StepValue<float> gradient_scale,
                              BatchLoss* total) const {
   SetAuxiliaryScale(tape, batch, gradient_scale);
-  if (tensor_ != nullptr && tensor_->sequence()) {
-    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
-  }
   const auto index = static_cast<size_t>(stage);
   WEFT_ASSIGN_OR_RETURN(const BlockRows rows, RowsOf(context, batch, nullptr));
   if (part_.first && index == 0) {

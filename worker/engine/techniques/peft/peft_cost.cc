@@ -111,13 +111,10 @@ const Feature kSettings[] = {
            const PeftSpec& spec = job.model.peft;
            return spec.use_dora ? std::string("model.peft.use_dora") : MethodOf(job);
          }},
-    {.name = "virtual tokens in the residual stream",
-     .setting = "model.peft.method prompt or p_tuning",
-     .asked =
-         [](const JobSpec& job) {
-           return HasVirtualTokens(job.model.peft) && job.model.peft.method != "prefix";
-         },
-     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; }},
+    {.name = "dropout of the inputs of adapters",
+     .setting = "model.peft.dropout",
+     .asked = [](const JobSpec& job) { return job.model.peft.dropout > 0; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.dropout"); }},
     {.name = "several adapters in one job",
      .setting = "model.peft.adapters",
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
@@ -130,7 +127,7 @@ const Feature& kAdaLora = kSettings[4];
 const Feature& kTokenAdapters = kSettings[5];
 const Feature& kNotLora = kSettings[6];
 const Feature& kMakesWeights = kSettings[7];
-const Feature& kTokensInBlocks = kSettings[8];
+const Feature& kDropsInputs = kSettings[8];
 const Feature& kJointAdapters = kSettings[9];
 
 std::vector<Refusal> Rows() {
@@ -161,7 +158,6 @@ std::vector<Refusal> Rows() {
                   "resources.zero_stage 2"});
   rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
-      {&kTokensInBlocks, &kSequenceParallel, kNotYet, "resources.sequence_parallel false"},
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
       {&kVirtualTokens, &kActivationCompression,
@@ -179,6 +175,11 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  rows.push_back({&kDropsInputs, &kContextParallel, "masks are drawn for whole sequences",
+                  "model.peft.dropout 0"});
+  rows.push_back({&kDropsInputs, &StochasticDepthTechniqueCost().settings().front(),
+                  "masks are drawn by position in the whole batch",
+                  "model.peft.dropout 0, or model.stochastic_depth.mode batch"});
   const Refusal of_adalora[] = {
       {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
        "resources.zero_stage 2"},
@@ -214,6 +215,19 @@ std::vector<Refusal> Rows() {
   return rows;
 }
 
+/// Gradients that are deferred come when the weights of their block are no longer there.
+Status CheckDeferredGradients(const JobSpec& job) {
+  const PeftSpec& spec = job.model.peft;
+  const bool computes_again = spec.method == "ia3" || spec.use_dora;
+  const bool defers =
+      job.resources.pipeline_parallel > 1 && job.resources.pipeline_schedule == "zero_bubble";
+  if (!computes_again || !defers || job.model.weight_quantization.type == "none") return OkStatus();
+  return InvalidError(
+      "model.peft." + std::string(spec.use_dora ? "use_dora" : "method ia3") +
+      " computes results of quantised weights again for deferred gradients, when "
+      "other weights have been dequantised; hint: resources.pipeline_schedule 1f1b");
+}
+
 class PeftCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "peft"; }
@@ -241,6 +255,7 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
     WEFT_RETURN_IF_ERROR(CheckJointAdapters(job));
+    WEFT_RETURN_IF_ERROR(CheckDeferredGradients(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     return CheckPeftNames(job.model);

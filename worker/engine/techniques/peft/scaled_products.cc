@@ -10,6 +10,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -102,11 +103,8 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
     Output output{.column = out_, .columns = weight.rows, .weight = weight.first};
     if (weight.adapters > 0) {
       output.vector = weight.first_adapter + weight.adapters - 1;
-      if (normalizes_) {
-        output.a.emplace(layer.parameters, weight.first_adapter, DType::kF32);
-        output.scale = static_cast<float>(
-            LoraScale(spec, (*layer.parameters)[weight.first_adapter].adapter_of));
-      }
+      const std::string& name = (*layer.parameters)[weight.first_adapter].adapter_of;
+      if (normalizes_) output.scale = static_cast<float>(LoraScale(spec, name));
     }
     out_ += weight.rows;
     outputs_.push_back(std::move(output));
@@ -126,11 +124,7 @@ const Tensor& ScaledResults::inverse_lengths() const {
 
 Status ScaledResults::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(inner_->Pack(context, what));
-  if (!normalizes_) return OkStatus();
-  for (Output& output : outputs_) {
-    if (output.a) WEFT_RETURN_IF_ERROR(output.a->Pack(context, what));
-  }
-  return lengths_->Renew(context);
+  return normalizes_ ? lengths_->Renew(context) : OkStatus();
 }
 
 // Some rows at a time: a copy of a large weight would not be small.
@@ -141,7 +135,11 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
   const int64_t in = products_->in_;
   const int64_t most = std::clamp<int64_t>(kNumbersAtOnce / in, 1, output.columns);
   const TensorView weight = parameters.value(output.weight);
+  const TensorView a = parameters.value(output.vector - 2);
   const TensorView b = parameters.value(output.vector - 1);
+  WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(stream.device, a.shape[0],
+                                                                     a.shape[1], DType::kF32));
+  WEFT_RETURN_IF_ERROR(operand->Pack(stream, a));
   const auto matrix = [&](int64_t columns) {
     return Tensor::New(context, Component::kWorkspace, DType::kF32, {most, columns});
   };
@@ -160,7 +158,7 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
     WEFT_RETURN_IF_ERROR(
         kernels::AddScaled(stream, {.x = RowsOf(weight, first, rows), .y = sum, .keep = 0}));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-        stream, {.dy = factor, .weight = output.a->packed(), .dx = sum, .accumulate = true}));
+        stream, {.dy = factor, .weight = operand.get(), .dx = sum, .accumulate = true}));
     // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
     constexpr float kLeast = 1e-30f;  // of a row of zeros
     WEFT_RETURN_IF_ERROR(

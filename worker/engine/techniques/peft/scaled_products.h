@@ -2,14 +2,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/spec/peft_spec.h"
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/dense_products.h"
-#include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
 
 namespace weft::engine {
@@ -43,10 +41,9 @@ class ScaledResults : public WeightProducts {
   struct Output {
     int64_t column = 0;
     int64_t columns = 0;
-    int64_t weight = 0;                     ///< Index of the weight,
-    int64_t vector = -1;                    ///< and of the vector; -1: none.
-    std::optional<PackedParameter> a = {};  ///< Of DoRA, for its products with B in f32,
-    float scale = 1;                        ///< and their scale.
+    int64_t weight = 0;   ///< Index of the weight,
+    int64_t vector = -1;  ///< and of the vector, behind A and B of DoRA; -1: none.
+    float scale = 1;      ///< Of B A.
   };
   class RowLengths;
   /// [columns] f32 of an output.

@@ -1,8 +1,11 @@
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {
 namespace {
@@ -32,6 +35,27 @@ struct Builder {
     Add(name + ".bias", {out}, role).bias = true;
   }
 };
+
+/// Whether sequence parallelism can deal out the rows of blocks.
+Status CheckDealtOut(const JobSpec& job) {
+  const PeftSpec& spec = job.model.peft;
+  const ResourceSpec& resources = job.resources;
+  if (!resources.sequence_parallel || spec.method == "prefix") return OkStatus();
+  const int64_t ranks = std::max<int64_t>(resources.tensor_parallel, 1);
+  const int64_t length = SequenceLength(job);
+  if ((length + spec.num_virtual_tokens) % ranks != 0) {
+    return InvalidError("rows of " + std::to_string(length) + " tokens and " +
+                        std::to_string(spec.num_virtual_tokens) +
+                        " virtual tokens cannot be dealt out to " + std::to_string(ranks) +
+                        " ranks; hint: another model.peft.num_virtual_tokens");
+  }
+  if (job.model.family != "gpt2" || !IsSavedWhole(job.model, "transformer.wpe.weight")) {
+    return OkStatus();
+  }
+  return InvalidError("model.peft.method " + spec.method +
+                      " with positions that are trained (model.peft.modules_to_save) does not go "
+                      "with sequence parallelism; hint: resources.sequence_parallel false");
+}
 
 }  // namespace
 
@@ -108,6 +132,7 @@ Status CheckVirtualTokens(const JobSpec& job) {
     return InvalidError("model.peft.layers_to_transform with method " + spec.method +
                         ", which is for all layers; hint: leave it out");
   }
+  WEFT_RETURN_IF_ERROR(CheckDealtOut(job));
   // Sizes of an imported model are not known yet.
   const int64_t left = job.model.context - spec.num_virtual_tokens;
   if (!job.model.import_path.empty() || SequenceLength(job) <= left) return OkStatus();

@@ -331,7 +331,7 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
          plan.mesh.tensor = 2;
          plan.sequence_parallel = true;
        },
-       [](const PeftSpec& spec) { return spec.method != "prefix"; }},
+       [](const PeftSpec&) { return false; }},
       {"pipeline",
        [](Plan& plan) {
          plan.mesh.pipeline = 2;
@@ -404,8 +404,27 @@ TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
               HasSubstr("prefix_projection with method p_tuning"));
   EXPECT_THAT(refusal(methods[2], [](JobSpec& job) { job.model.peft.layers_to_transform = {0}; }),
               HasSubstr("which is for all layers"));
-  EXPECT_THAT(refusal(methods[2], [](JobSpec& job) { job.resources.tensor_parallel = 2; }),
+  EXPECT_THAT(refusal(methods[2], [](JobSpec& job) { job.resources.context_parallel = 2; }),
               HasSubstr("virtual tokens"));
+  static constexpr auto deals_out = [](JobSpec& job) {
+    job.resources.tensor_parallel = 2;
+    job.resources.sequence_parallel = true;
+  };
+  EXPECT_EQ(refusal(methods[0], deals_out), "");
+  EXPECT_THAT(refusal(methods[0],
+                      [](JobSpec& job) {
+                        deals_out(job);
+                        job.model.peft.num_virtual_tokens = 3;
+                      }),
+              HasSubstr("12 tokens and 3 virtual tokens cannot be dealt out to 2 ranks"));
+  EXPECT_THAT(refusal(methods[0],
+                      [](JobSpec& job) {
+                        deals_out(job);
+                        job.model.peft.modules_to_save = {"wpe"};
+                      }),
+              HasSubstr("positions that are trained"));
+  EXPECT_THAT(refusal(methods[3], [](JobSpec& job) { job.resources.zero_stage = 3; }),
+              HasSubstr("model.peft.prefix_projection does not go with resources.zero_stage 3"));
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 
 namespace weft {
 
+const TechniqueCost& PeftTechniqueCost();
+
 // Techniques before this one in the registry.
 const TechniqueCost& Fp8TechniqueCost();
 const TechniqueCost& GradientNoiseScaleTechniqueCost();
@@ -49,6 +51,8 @@ class PreferenceOptimizationCost : public TechniqueCost {
          "model.experts 0"},
         {&kPreference, &kDropout, kOtherNetwork, "model.dropout 0"},
         {&kPreference, &kAttentionDropout, kOtherNetwork, "model.attention_dropout 0"},
+        {&kPreference, &PeftTechniqueCost().settings().back(), kOtherNetwork,
+         "model.peft.dropout 0"},
         {&kPreference, &StochasticDepthTechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
         {&kPreference, &Fp8TechniqueCost().feature(), kOtherNetwork, "train.precision bf16"},
         {&kPreference, &Sparse24TechniqueCost().feature(), kOtherNetwork, kOneOfTwo},

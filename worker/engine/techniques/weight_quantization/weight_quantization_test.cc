@@ -265,6 +265,12 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   job.data.train = {"a.txt"};
   job.model.peft.init = "pissa";
   EXPECT_THAT(refusal(job), HasSubstr("computes with the values of frozen weights"));
+  job = Job("gpt2", "dora");
+  job.data.train = {"a.txt"};
+  job.resources.pipeline_parallel = 2;
+  EXPECT_EQ(refusal(job), "");
+  job.resources.pipeline_schedule = "zero_bubble";
+  EXPECT_THAT(refusal(job), HasSubstr("model.peft.use_dora computes results of quantised weights"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
   job.model.weight_quantization.type = "none";
