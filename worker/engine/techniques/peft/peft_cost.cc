@@ -342,6 +342,14 @@ class PeftCost : public TechniqueCost {
 
 }  // namespace
 
+const Feature& AdapterDropoutFeature() {
+  return kDropsInputs;
+}
+
+const Feature& JointAdaptersFeature() {
+  return kJointAdapters;
+}
+
 const TechniqueCost& PeftTechniqueCost() {
   static const PeftCost cost;
   return cost;

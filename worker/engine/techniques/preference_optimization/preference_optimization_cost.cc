@@ -12,12 +12,11 @@
 
 namespace weft {
 
-const TechniqueCost& PeftTechniqueCost();
-
 // Techniques before this one in the registry.
 const TechniqueCost& Fp8TechniqueCost();
 const TechniqueCost& GradientNoiseScaleTechniqueCost();
-const TechniqueCost& PeftTechniqueCost();
+const Feature& AdapterDropoutFeature();
+const Feature& JointAdaptersFeature();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StochasticDepthTechniqueCost();
 
@@ -51,13 +50,11 @@ class PreferenceOptimizationCost : public TechniqueCost {
          "model.experts 0"},
         {&kPreference, &kDropout, kOtherNetwork, "model.dropout 0"},
         {&kPreference, &kAttentionDropout, kOtherNetwork, "model.attention_dropout 0"},
-        {&kPreference, &PeftTechniqueCost().settings().back(), kOtherNetwork,
-         "model.peft.dropout 0"},
+        {&kPreference, &AdapterDropoutFeature(), kOtherNetwork, "model.peft.dropout 0"},
         {&kPreference, &StochasticDepthTechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
         {&kPreference, &Fp8TechniqueCost().feature(), kOtherNetwork, "train.precision bf16"},
         {&kPreference, &Sparse24TechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
-        // Several adapters in one job.
-        {&kPreference, &PeftTechniqueCost().settings().back(), kNotYet, kOneOfTwo},
+        {&kPreference, &JointAdaptersFeature(), kNotYet, kOneOfTwo},
         {&kPreference, &GradientNoiseScaleTechniqueCost().feature(),
          "a micro-batch may hold half a pair", kOneOfTwo},
     };
