@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/spec/job_spec.h"
@@ -21,7 +22,7 @@ class JointAdapters {
  public:
   explicit JointAdapters(const PeftSpec& spec) : adapters_(spec.adapters) {}
 
-  /// Of parameter `index`, which belongs to an adapter: draws it as in a job of its own.
+  /// `start` with the draws that the parameter, which is of an adapter, has in a job of its own.
   Initializer StartOf(const Parameter& parameter, Initializer start) const;
 
   Status OnTraining(const TrainingParts& parts);
