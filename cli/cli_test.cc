@@ -231,7 +231,7 @@ TEST(Follow, PlainViewShowsThePhasesAfterTheFirstOneToo) {
     }
   }
   EXPECT_NE(out.str().find("step 100/100"), std::string::npos);
-  EXPECT_NE(out.str().find("validation after step 0: loss 0.5000"), std::string::npos);
+  EXPECT_NE(out.str().find("validation after step 0: 0.5000 nats/token"), std::string::npos);
   EXPECT_NE(out.str().find("step 3/50"), std::string::npos) << out.str();
   EXPECT_NE(out.str().find("step 50/50"), std::string::npos);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -243,6 +244,41 @@ TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   ASSERT_TRUE(Run("random", job).ok());
   EXPECT_TRUE(std::isfinite(*Summary("random").validation_loss_nats));
   EXPECT_GT(*Summary("random").phases[1].start_validation_loss_nats, 0);
+}
+
+TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
+  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  job.phases[1].growth.alpha = 1;
+  ASSERT_TRUE(Run("one", job).ok());
+  AttemptSpec whole;
+  whole.job_id = "shared";
+  whole.epoch = 1;
+  whole.host = "127.0.0.1";
+  whole.run_dir = Folder("one");
+  whole.cache_dir = root_ + "/cache";
+  whole.job = job;
+  engine::HashStore store;
+  std::vector<std::thread> ranks;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      AttemptSpec attempt = AttemptOfPhase(whole, 1);
+      attempt.run_dir = Folder("shared");
+      attempt.rank = rank;
+      attempt.world_size = 2;
+      attempt.plan = engine::TinyPlan("fp32", 2);
+      attempt.plan.mesh.data = 2;
+      attempt.plan.zero_stage = 3;
+      Listener listener(1000);
+      const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
+      EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  const RunSummary shared = Summary("shared"), one = Summary("one");
+  EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
+  EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {
