@@ -19,7 +19,6 @@ struct GrowthSpec {
   std::string depth_order = "adjacent";
   std::string new_blocks = "copy";
   std::string optimizer_state = "auto";
-  int64_t ramp_steps = 1000;
 
   bool operator==(const GrowthSpec&) const = default;
 
@@ -32,9 +31,7 @@ struct GrowthSpec {
                 "arXiv 2404.07999). stack: more blocks, copies of those there are (Gong et al. "
                 "2019; Du et al. 2024, arXiv 2405.15319) or new ones. fpi: more columns, copies "
                 "that share their inputs, so that the function stays; aki: the same with rows of "
-                "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143). msg: new rows, "
-                "columns and blocks behind masks that rise from 0 to 1 (masked structural growth, "
-                "Yao et al. 2024, arXiv 2305.02869).")
+                "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143).")
               .OneOf(GrowthMethods()),
           self.method);
     visit(Field("alpha", "Share of the small model in the mixture (decoalesce).").Range(0, 1),
@@ -50,12 +47,9 @@ struct GrowthSpec {
                 "2401.02415).")
               .OneOf({"copy", "random", "identity"}),
           self.new_blocks);
-    visit(Field("optimizer_state",
-                "kept: grows with the parameters; new: zero; auto: kept by msg and fpi.")
+    visit(Field("optimizer_state", "kept: grows with the parameters; new: zero; auto: kept by fpi.")
               .OneOf({"auto", "kept", "new"}),
           self.optimizer_state);
-    visit(Field("ramp_steps", "Steps in which the masks rise (msg).").Unit("steps").Range(1, 1e12),
-          self.ramp_steps);
   }
 };
 

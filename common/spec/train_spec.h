@@ -188,8 +188,6 @@ struct SparsitySpec {
   bool require = false;
   int64_t decay_search_steps = 0;
   double switch_share = 0.0;
-  int64_t adapter_rank = 0;
-  double adapter_share = 0.01;
 
   bool operator==(const SparsitySpec&) const = default;
 
@@ -238,14 +236,6 @@ struct SparsitySpec {
                 "once the second moments have settled, after 0.1 to 0.5 of the steps.")
               .Range(0, 1),
           self.switch_share);
-    visit(Field("adapter_rank",
-                "Rank of the factors that each sparse weight gets near the end (slope); 0: none. "
-                "Mozaffari et al. 2024, arXiv 2405.16325.")
-              .Range(0, 4096),
-          self.adapter_rank);
-    visit(Field("adapter_share", "Share of the steps, the last ones, that train these factors.")
-              .Range(0, 1),
-          self.adapter_share);
   }
 };
 
