@@ -185,6 +185,13 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         ": no phase before it had these sizes, whose weights would be mixed in; "
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
   }
+  const std::string& optimizer = job.optimizer.name;
+  if (growth.optimizer_state == "kept" &&
+      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") +
+                        " kept does not go with optimizer.name " + optimizer +
+                        ", whose state is no moment of each parameter; hint: new");
+  }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
     return InvalidError(FieldOf(phase, "growth.new_blocks") +
                         " identity does not go with norms after the residual sums, which change "

@@ -170,6 +170,12 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
     job.model.initialization.method = "mup";
     return ValidateJob(job).ok();
   }());
+  EXPECT_THAT(Error(VCycle(),
+                    [](JobSpec& j) {
+                      j.optimizer.name = "adafactor";
+                      j.phases[2].growth.optimizer_state = "kept";
+                    }),
+              HasSubstr("phases[2].growth.optimizer_state kept does not go with optimizer.name"));
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.norm_position = "post"; }),
               HasSubstr("model.untied_classifier"));
   EXPECT_THAT(Error(Stack(3), [](JobSpec& j) { j.model.distinct_blocks = 3; }),
