@@ -27,8 +27,10 @@ void PipelineRun::WaitForAll() {
 
 int64_t PipelineRun::RowsOf(const TokenBatch& batch) const {
   const bool shares = parts_.tensor != nullptr && parts_.tensor->sequence();
-  const int64_t runs = std::ssize(*batch.starts_on_host) - 1;
-  const int64_t rows = batch.count + runs * VirtualTokensOf(parts_.model->spec()).in_blocks;
+  int64_t rows = batch.count;
+  if (const int64_t added = VirtualTokensOf(parts_.model->spec()).in_blocks; added > 0) {
+    rows += added * (std::ssize(*batch.starts_on_host) - 1);
+  }
   return shares ? rows / parts_.tensor->degree() : rows;
 }
 
