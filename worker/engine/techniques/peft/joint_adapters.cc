@@ -46,7 +46,8 @@ Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
   std::vector<NormSums> sums(own, own + trained_.size());
   if (!parts_.shards_updates) return sums;
   // Ranks with the same parts all count them.
-  const auto copies = static_cast<double>(parts_.data_ranks / ShardRanks(*parts_.plan));
+  const int64_t groups = parts_.data_ranks / ShardRanks(*parts_.plan);
+  const auto copies = static_cast<double>(groups);
   std::vector<double> squares, non_finite;
   for (const NormSums& each : sums) squares.push_back(each.squares / copies);
   for (const NormSums& each : sums) non_finite.push_back(static_cast<double>(each.non_finite));

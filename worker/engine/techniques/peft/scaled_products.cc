@@ -107,7 +107,7 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
       if (normalizes_) output.scale = static_cast<float>(LoraScale(spec, name));
     }
     out_ += weight.rows;
-    outputs_.push_back(std::move(output));
+    outputs_.push_back(output);
   }
   if (!normalizes_) return;
   lengths_ = std::make_shared<RowLengths>(this, share_inputs);
