@@ -109,9 +109,8 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
                      const StepRates& rates) {
   const double stored = D(ElementBytes(inputs.precision->matrices));
   // Of frozen matrices those are packed anew that are merged with what is trained.
-  const double renewed =
-      D(inputs.shape.packed - inputs.shape.only_multiplied +
-        MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
+  const double renewed = D(inputs.shape.packed - inputs.shape.only_multiplied +
+                           MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
                        4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);

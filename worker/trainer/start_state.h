@@ -27,8 +27,8 @@ struct StartPoint {
 
 /// Gives all ranks the state to start from: rank 0 loads the newest sound checkpoint of the run, or
 /// else weights grown from a phase before, or the imported ones, or else leaves the fresh ones, and
-/// broadcasts. `data_fingerprint` is what this attempt trains on: kInvalid when the checkpoint is of
-/// other data or another model.
+/// broadcasts. `data_fingerprint` is what this attempt trains on: kInvalid when the checkpoint is
+/// of other data or another model.
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                                 const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group);

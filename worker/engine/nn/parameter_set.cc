@@ -344,11 +344,9 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   if (const int64_t words = (*this)[index].quantized_words; words > 0) {
     const Tensor& values = IsKept(index) ? kept_values_ : values_;
-    return {0,
-            {values.As<uint8_t>() + places_[index].value,
-             DType::kI32,
-             {words},
-             values.view().device}};
+    return {
+        0,
+        {values.As<uint8_t>() + places_[index].value, DType::kI32, {words}, values.view().device}};
   }
   if (!values_sharded()) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
