@@ -17,6 +17,7 @@ constexpr int64_t kGrain = 32768;
 Status Cast(const Stream& stream, const CastArgs& args) {
   const TensorView &x = args.x, &y = args.y;
   WEFT_RETURN_IF_ERROR(CheckCast(stream, args));
+  if (x.shape.Elements() == 0) return OkStatus();
   if (x.dtype == y.dtype) {
     std::memmove(y.data, x.data, x.Bytes());
     return OkStatus();
