@@ -83,7 +83,7 @@ std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& paramet
   return parameter.role == ParameterRole::kMlpUp ? "norm_2" : "mlp_before_activation";
 }
 
-/// Adds a parameter that is not trained, of so many numbers or words in memory; whether it is a
+/// Adds a parameter that is not trained, which takes `in_memory` numbers or words; whether it is a
 /// table that is looked up here, and whether it classifies.
 void AddFrozen(const ParameterInfo& parameter, int64_t in_memory, bool looked_up, bool classifies,
                FrozenNumbers& frozen) {

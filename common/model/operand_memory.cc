@@ -164,7 +164,7 @@ class Streaming {
 /// Whether what is frozen stays on the device, where the optimizer is offloaded.
 bool KeepsFrozen(const MemoryInputs& inputs) {
   return inputs.offload_optimizer && !inputs.offload_parameters && !inputs.SharesParameters() &&
-         FrozenStayOnDevice(inputs.shape.spec);
+         TechniquesFreeze(inputs.shape.spec);
 }
 
 /// Bytes of `packed` numbers of matrices: those in a format are there by rows and by columns, dense

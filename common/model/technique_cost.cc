@@ -52,7 +52,7 @@ int64_t MergedNumbers(const ModelSpec& model) {
   return numbers;
 }
 
-bool FrozenStayOnDevice(const ModelSpec& model) {
+bool TechniquesFreeze(const ModelSpec& model) {
   return std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                      [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
 }
@@ -62,7 +62,7 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
       std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                   [&](const TechniqueCost* each) { return each->ReadsFrozenWeights(model); });
   const bool rounded = precision.products == DType::kBF16 && precision.classifier == DType::kBF16;
-  return FrozenStayOnDevice(model) && !reads && rounded ? DType::kBF16 : precision.matrices;
+  return TechniquesFreeze(model) && !reads && rounded ? DType::kBF16 : precision.matrices;
 }
 
 int64_t LargestMergedBlock(const ModelSpec& model) {
@@ -112,7 +112,7 @@ VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) {
 }
 
 bool FreezesAny(const ModelSpec& model) {
-  return !model.freeze.empty() || FrozenStayOnDevice(model);
+  return !model.freeze.empty() || TechniquesFreeze(model);
 }
 
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) {

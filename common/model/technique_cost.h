@@ -263,9 +263,9 @@ int64_t LargestMergedBlock(const ModelSpec& model);
 /// in the type of bf16 products where a technique freezes the network and none reads its values
 /// otherwise, and else in that of all matrices.
 DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision);
-/// Whether what is frozen stays on the device where the optimizer is offloaded and parameters
-/// neither come unit by unit nor are sharded: where a technique freezes the network.
-bool FrozenStayOnDevice(const ModelSpec& model);
+/// Whether a technique freezes the network. What is frozen then stays on the device where the
+/// optimizer is offloaded and parameters neither come unit by unit nor are sharded.
+bool TechniquesFreeze(const ModelSpec& model);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kIgnored = kernels::kIgnoreTarget;
 
-/// Sequence s of step t has `length` tokens of value base + 10 t + s, and the same targets but for
+/// Sequence s of step t has `length` tokens of value base + 10 t + s, and the same targets except
 /// the first.
 class Numbers : public BatchSource {
  public:

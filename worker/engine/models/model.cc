@@ -122,7 +122,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   if (options.offload) parameters.Offload();
   const bool comes_later =
       options.stream_parameters || options.shard_values || options.parameters_in_file;
-  if (!comes_later && FrozenStayOnDevice(model->spec())) parameters.KeepFrozenOnDevice();
+  if (!comes_later && TechniquesFreeze(model->spec())) parameters.KeepFrozenOnDevice();
   WEFT_RETURN_IF_ERROR(KeepOnDevice(options, parameters));
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();

@@ -106,8 +106,8 @@ class TokenGraft {
   virtual Result<Value> Forward(Context& context, Tape& tape, Value x,
                                 const Tensor& tokens) const = 0;
 
-  /// The rows of the table that Pack writes, of which a classifier that shares the table computes
-  /// gradients, too; null: none.
+  /// The rows of the table that Pack writes; a classifier that shares the table computes their
+  /// gradients, too. Null: none.
   virtual const TrainedTableRows* trained_rows() const { return nullptr; }
 };
 

@@ -73,7 +73,7 @@ class ParameterSet : public ParameterList {
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !kept_units_.empty(); }
-  /// With Offload: keeps on the device what is frozen, but for what is stacked with something that
+  /// With Offload: keeps on the device what is frozen, except what is stacked with something that
   /// is trained. Before Allocate.
   void KeepFrozenOnDevice() { keeps_frozen_ = true; }
   /// Whether `index` resides in the host memory pool.

@@ -13,7 +13,7 @@ namespace weft::engine {
 /// its numbers.
 Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t index);
 
-/// All of a value, of which `tensor_ranks` have a part each: they call this together. None: it is
+/// All of a value that `tensor_ranks` have a part of each: they call this together. None: it is
 /// whole here. A sharded one has been brought (ForEachUnit).
 Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
                                       Collective* tensor_ranks);

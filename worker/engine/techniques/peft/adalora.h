@@ -73,7 +73,7 @@ class AdaLora {
   AdaLoraSpec spec_;
   TrainingParts parts_;
   std::vector<Adapter> adapters_;  ///< Those here,
-  int64_t adapters_before_ = 0;    ///< behind so many of other stages,
+  int64_t adapters_before_ = 0;    ///< those of earlier stages,
   int64_t all_adapters_ = 0;       ///< and all of the network.
   OptimizerState scores_;
   kernels::UpdateGate gate_;

@@ -192,7 +192,7 @@ Factors FirstOfQr(const DoubleMatrix& weight, int64_t rank) {
   return factors;
 }
 
-/// All of a weight, of which `tensor_ranks` have a part each, or none.
+/// All of a weight: `tensor_ranks`, if any, have a part of it each.
 Result<DoubleMatrix> ValueOf(const ParameterSet& parameters, int64_t index,
                              Collective* tensor_ranks) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats,

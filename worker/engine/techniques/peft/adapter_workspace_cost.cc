@@ -23,8 +23,8 @@ struct LayerWorkspace {
   int64_t forward = 0, backward = 0, deferred = 0;
 };
 
-/// Of so many numbers for each token: one of several adapters after the other computes its part of
-/// the rows.
+/// The share of `numbers` for each token that one adapter wants: several compute one after the
+/// other, each its part of the rows.
 int64_t PartOf(const PeftSpec& spec, int64_t numbers) {
   const int64_t parts = std::max<int64_t>(std::ssize(spec.adapters), 1);
   return (numbers + parts - 1) / parts;
