@@ -76,12 +76,15 @@ struct OverParameterizationSpec {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("kind",
-                "linear_expansion: each chosen weight is the product of two matrices; "
-                "majority_kernels: a random convex combination of copies in each step, their mean "
-                "in evaluation and export.")
-              .OneOf({"none", "linear_expansion", "majority_kernels"}),
-          self.kind);
+    visit(
+        Field(
+            "kind",
+            "linear_expansion: each chosen weight is the product of two matrices; "
+            "majority_kernels: a random convex combination of copies in each step, their mean "
+            "in evaluation and export; branches: the sum of copies, each with a trained scale for "
+            "each row, one of them of low rank (OREPA, Hu et al. 2022, arXiv 2204.00826).")
+            .OneOf({"none", "linear_expansion", "majority_kernels", "branches"}),
+        self.kind);
     visit(Field("layers",
                 "Name patterns (with *) of the weights; empty: every matrix of the blocks."),
           self.layers);
@@ -89,7 +92,8 @@ struct OverParameterizationSpec {
                 "Inner size of the product, as a multiple of the smaller side of the weight.")
               .Range(1, 64),
           self.inner_ratio);
-    visit(Field("copies", "Copies of majority_kernels.").Range(2, 64), self.copies);
+    visit(Field("copies", "Copies of majority_kernels; branches of branches.").Range(2, 64),
+          self.copies);
   }
 };
 
@@ -250,6 +254,29 @@ struct WeightQuantizationSpec {
   }
 };
 
+/// Weights that are the sum of a matrix of low rank, which by itself makes a network of its own
+/// (the core), and another matrix; steps train the core and the whole in turns (partially masked
+/// networks, Mohtashami et al. 2022, arXiv 2106.08895).
+struct LowRankCoreSpec {
+  int64_t rank = 0;
+  std::vector<std::string> layers;
+  int64_t core_every = 2;
+
+  bool operator==(const LowRankCoreSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("rank", "Rank of the core; 0: weights are whole.").Range(0, 1 << 17), self.rank);
+    visit(Field("layers",
+                "Name patterns (with *) of the weights; empty: every matrix of the blocks."),
+          self.layers);
+    visit(Field("core_every", "One step of so many trains the core alone; 1: all do.")
+              .Unit("steps")
+              .Range(1, 1e6),
+          self.core_every);
+  }
+};
+
 /// Architecture of the network. Sizes of 0 mean "derive", see each field.
 struct ModelSpec {
   std::string family = "gpt2";
@@ -287,6 +314,7 @@ struct ModelSpec {
   StructuredPruningSpec structured_pruning;
   PeftSpec peft;
   WeightQuantizationSpec weight_quantization;
+  LowRankCoreSpec low_rank_core;
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
@@ -302,7 +330,9 @@ struct ModelSpec {
                 "Hugging Face folder (config.json and *.safetensors) to start from; its sizes "
                 "replace the ones given here. Empty: start from random weights."),
           self.import_path);
-    visit(Field("layers", "Transformer blocks.").Range(1, 1024), self.layers);
+    visit(Field("layers", "Transformer blocks; 0: the embedding and the classifier alone.")
+              .Range(0, 1024),
+          self.layers);
     visit(Field("width", "Hidden size; a multiple of heads, without head_width.").Range(1, 1 << 17),
           self.width);
     visit(Field("heads", "Attention heads.").Range(1, 1024), self.heads);
@@ -394,6 +424,8 @@ struct ModelSpec {
     visit(Field("peft", "A frozen network with few trained parameters besides."), self.peft);
     visit(Field("weight_quantization", "Frozen weights that are quantised."),
           self.weight_quantization);
+    visit(Field("low_rank_core", "Weights with a core of low rank that is a network of its own."),
+          self.low_rank_core);
     visit(Field("experts",
                 "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
                 "has 8); 0: one MLP and no router.")

@@ -19,6 +19,9 @@ struct GrowthSpec {
   std::string depth_order = "adjacent";
   std::string new_blocks = "copy";
   std::string optimizer_state = "auto";
+  int64_t ramp_steps = 0;
+  int64_t fit_steps = 100;
+  double fit_learning_rate = 1e-3;
 
   bool operator==(const GrowthSpec&) const = default;
 
@@ -42,14 +45,28 @@ struct GrowthSpec {
               .OneOf({"adjacent", "stacked"}),
           self.depth_order);
     visit(Field("new_blocks",
-                "What blocks that are added start as: copies of others, random, or copies that end "
-                "in zeros and so change nothing (identity; LLaMA-Pro, Wu et al. 2024, arXiv "
-                "2401.02415).")
-              .OneOf({"copy", "random", "identity"}),
+                "What blocks that are added start as: copies of others, random, copies that end in "
+                "zeros and so change nothing (identity; LLaMA-Pro, Wu et al. 2024, arXiv "
+                "2401.02415), or copies of the averaged weights of train.averaging (MoGrow, Li et "
+                "al. 2022).")
+              .OneOf({"copy", "random", "identity", "averaged"}),
           self.new_blocks);
-    visit(Field("optimizer_state", "kept: grows with the parameters; new: zero; auto: kept by fpi.")
-              .OneOf({"auto", "kept", "new"}),
+    visit(Field("optimizer_state",
+                "kept: grows with the parameters; new: zero; asymmetric: kept where a weight was "
+                "there before, zero where it was added; auto: what the method's paper does.")
+              .OneOf({"auto", "kept", "new", "asymmetric"}),
           self.optimizer_state);
+    visit(Field("ramp_steps",
+                "Steps over which what was added rises from no effect to all of it (msg).")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.ramp_steps);
+    visit(Field("fit_steps", "Steps that learn the operator before the phase begins (ligo).")
+              .Unit("steps")
+              .Range(1, 1e6),
+          self.fit_steps);
+    visit(Field("fit_learning_rate", "Learning rate of these steps.").Range(0, 100),
+          self.fit_learning_rate);
   }
 };
 
@@ -57,12 +74,14 @@ struct GrowthSpec {
 struct PhaseSpec {
   std::string name;
   int64_t steps = 0;
-  int64_t layers = 0;
+  int64_t layers = -1;
   int64_t width = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t mlp_width = 0;
   int64_t sequence_length = 0;
+  int64_t image_size = 0;
+  int64_t sampled_layers = 0;
   int64_t global_batch = 0;
   double learning_rate = 0;
   int64_t warmup_steps = -1;
@@ -75,7 +94,11 @@ struct PhaseSpec {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("name", "Name for people; empty: its number, from 1.").Range(0, 63), self.name);
     visit(Field("steps", "Optimizer steps.").Required().Unit("steps").Range(1, 1e12), self.steps);
-    visit(Field("layers", "Transformer blocks; 0: model.layers.").Range(0, 1024), self.layers);
+    visit(Field("layers",
+                "Transformer blocks; 0: none, the embedding and the classifier alone; -1: "
+                "model.layers.")
+              .Range(-1, 1024),
+          self.layers);
     visit(Field("width", "Hidden size; 0: model.width.").Range(0, 1 << 17), self.width);
     visit(Field("heads", "Attention heads; 0: as many as leave the columns of a head as they are.")
               .Range(0, 1024),
@@ -92,6 +115,15 @@ struct PhaseSpec {
               .Unit("tokens")
               .Range(0, 1 << 20),
           self.sequence_length);
+    visit(Field("image_size", "Side of the images (vit); 0: model.image_size.")
+              .Unit("pixels")
+              .Range(0, 1 << 14),
+          self.image_size);
+    visit(Field("sampled_layers",
+                "Most layers of a step, drawn anew for each, that share the phase's blocks; 0: "
+                "train.sampled_layers.")
+              .Range(0, 1024),
+          self.sampled_layers);
     visit(Field("global_batch", "Sequences per optimizer step; 0: train.global_batch.")
               .Unit("sequences")
               .Range(0, 1 << 24),

@@ -230,7 +230,7 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   JobSpec part = job;
   part.phases.clear();
   ModelSpec& model = part.model;
-  if (own.layers > 0) model.layers = own.layers;
+  if (own.layers >= 0) model.layers = own.layers;
   if (own.width > 0) {
     model.width = own.width;
     model.heads = job.model.heads * own.width / job.model.width;
@@ -240,8 +240,10 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   model.kv_heads =
       own.kv_heads > 0 ? own.kv_heads : job.model.kv_heads * model.heads / job.model.heads;
   if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
+  if (own.image_size > 0) model.image_size = own.image_size;
   part.train.steps = own.steps;
   if (own.sequence_length > 0) part.train.sequence_length = own.sequence_length;
+  if (own.sampled_layers > 0) part.train.sampled_layers = own.sampled_layers;
   if (own.global_batch > 0) part.train.global_batch = own.global_batch;
   if (own.learning_rate > 0) part.optimizer.learning_rate = own.learning_rate;
   if (own.warmup_steps >= 0) part.schedule.warmup_steps = own.warmup_steps;

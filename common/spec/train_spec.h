@@ -188,6 +188,8 @@ struct SparsitySpec {
   bool require = false;
   int64_t decay_search_steps = 0;
   double switch_share = 0.0;
+  int64_t adapter_rank = 0;
+  double adapter_share = 0.01;
 
   bool operator==(const SparsitySpec&) const = default;
 
@@ -236,6 +238,15 @@ struct SparsitySpec {
                 "once the second moments have settled, after 0.1 to 0.5 of the steps.")
               .Range(0, 1),
           self.switch_share);
+    visit(
+        Field("adapter_rank",
+              "Rank of the adapters that are added to the sparse weights near the end (slope); 0: "
+              "none are.")
+            .Range(0, 1 << 16),
+        self.adapter_rank);
+    visit(Field("adapter_share", "Share of the steps, the last ones, that train them, too.")
+              .Range(0, 1),
+          self.adapter_share);
   }
 };
 
@@ -264,6 +275,50 @@ struct PreferenceSpec {
   }
 };
 
+/// A smaller network within the network, trained with it (one-stop training of models of several
+/// capacities, arXiv 2305.14066).
+struct NestedModelSpec {
+  int64_t layers = 0;
+  int64_t mlp_width = 0;
+  double weight = 1.0;
+  double joint_share = 0.5;
+
+  bool operator==(const NestedModelSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("layers", "Its blocks, the first ones of the network; 0: no network within it.")
+              .Range(0, 1024),
+          self.layers);
+    visit(Field("mlp_width", "Neurons of its MLPs, the first ones; 0: all.").Range(0, 1 << 20),
+          self.mlp_width);
+    visit(
+        Field("weight", "Factor of its loss, which is added to the whole network's.").Range(0, 1e3),
+        self.weight);
+    visit(Field("joint_share", "Share of the steps, the first ones, that train both.").Range(0, 1),
+          self.joint_share);
+  }
+};
+
+/// Training of a small network whose logits are added to those of a frozen larger one (inverse
+/// value learning, Lu et al. 2025, arXiv 2410.21027).
+struct ValueLearningSpec {
+  std::string base_path;
+  double penalty = 0;
+
+  bool operator==(const ValueLearningSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("base_path",
+                "Hugging Face folder of the frozen network, of the same vocabulary; empty: none."),
+          self.base_path);
+    visit(Field("penalty", "Factor of the mean square of the trained network's logits in the loss.")
+              .Range(0, 1e6),
+          self.penalty);
+  }
+};
+
 struct TrainSpec {
   int64_t steps = 1000;
   int64_t global_batch = 32;
@@ -288,6 +343,12 @@ struct TrainSpec {
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
   PruningSpec pruning;
+  int64_t sampled_layers = 0;
+  int64_t sequence_warmup_steps = 0;
+  int64_t sequence_warmup_start = 0;
+  NestedModelSpec nested_model;
+  bool local_sub_models = false;
+  ValueLearningSpec value_learning;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -361,6 +422,30 @@ struct TrainSpec {
               .Range(0, 1),
           self.outer_momentum);
     visit(Field("pruning", "Sparse training: only some weights of each matrix."), self.pruning);
+    visit(Field("sampled_layers",
+                "Most layers of a step, drawn anew for each step from model.layers up, that share "
+                "the blocks of the model (Apollo, Pan et al. 2024, arXiv 2401.09192). 0: "
+                "model.layers in every step.")
+              .Range(0, 1024),
+          self.sampled_layers);
+    visit(Field("sequence_warmup_steps",
+                "Steps over which the sequences grow from sequence_warmup_start tokens to all of "
+                "theirs (Li et al. 2022, arXiv 2108.06084).")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.sequence_warmup_steps);
+    visit(Field("sequence_warmup_start", "First length; 0: whole sequences throughout.")
+              .Unit("tokens")
+              .Range(0, 1 << 20),
+          self.sequence_warmup_start);
+    visit(Field("nested_model", "A smaller network within the network, trained with it."),
+          self.nested_model);
+    visit(Field("local_sub_models",
+                "Between two outer steps each rank trains its own part of the heads and neurons "
+                "(HIST, arXiv 2310.17890), with local_steps."),
+          self.local_sub_models);
+    visit(Field("value_learning", "A network whose logits are added to those of a frozen one."),
+          self.value_learning);
   }
 };
 
