@@ -24,10 +24,6 @@ inline constexpr bool kHopper = true;
 inline constexpr bool kHopper = false;
 #endif
 
-/// Whether this code runs on nothing else. Kernels that have another in their place there are never
-/// started by it, and are left empty: the compiler takes long for them.
-inline constexpr bool kHopperAlone = kHopper;
-
 /// Whether the program has such code, as its host code asks.
 constexpr bool BuiltForHopper() {
 #if defined(__CUDA_ARCH_LIST__)

@@ -13,7 +13,6 @@
 namespace weft::kernels::cuda::ptx {
 
 inline constexpr bool kHopper = true;
-inline constexpr bool kHopperAlone = false;
 constexpr bool BuiltForHopper() {
   return true;
 }
