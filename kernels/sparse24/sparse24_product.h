@@ -96,7 +96,7 @@ struct DenseColumns {
 
 // Results: Take() is called by the first SparseBlock::kThreads threads of a block, whose part of
 // the product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared`
-// is free and has room for a tile of kRows by kLines elements.
+// is free and has room for a tile of kRows by kLines elements, those of the block.
 
 /// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
 template <class T, bool kWide>
@@ -105,7 +105,7 @@ struct RoundedTranspose {
   const float* bias;  ///< [rows], or none
   int64_t lines, rows;
 
-  template <int kM, int kN>
+  template <int kLines, int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
@@ -129,8 +129,7 @@ struct RoundedTranspose {
     }
     ptx::SyncNamed(1, SparseBlock::kThreads);
     constexpr int kPieces = Tile::kPieces;
-    for (int i = static_cast<int>(threadIdx.x); i < SparseBlock::kLines * kPieces;
-         i += SparseBlock::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kLines * kPieces; i += SparseBlock::kThreads) {
       const int l = i / kPieces, piece = i % kPieces;
       const int64_t first = row + 8 * piece;
       if (line + l >= lines || first >= rows) continue;
@@ -153,7 +152,7 @@ struct AddedSums {
   bool accumulate;
   int64_t part_elements = 0;  ///< From one part to the next.
 
-  template <int kM, int kN>
+  template <int kLines, int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
@@ -322,7 +321,7 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   }
   ptx::CopyAsyncWait<0>();
   __syncthreads();
-  result.Take(sums, shared, row, line, warp_row, warp_line);
+  result.template Take<B::kLines>(sums, shared, row, line, warp_row, warp_line);
 }
 
 /// Enqueues it for `rows` rows of A.

@@ -40,6 +40,26 @@ inline void CopyTile(void* shared, const CUtensorMap* map, int x, int y, int z,
   host_cuda::CurrentHopper().CopyTile(shared, *map, x, y, z, barrier);
 }
 
+inline void CopyBytes(void* shared, const void* from, int bytes, PhaseBarrier* barrier) {
+  host_cuda::CurrentHopper().CopyBytes(shared, from, bytes, barrier);
+}
+
+// Blocks run one after the other.
+inline constexpr bool kHasClusters = false;
+inline int RankInCluster() {
+  return 0;
+}
+inline void SyncCluster() {
+  __syncthreads();
+}
+inline void CopyTileTo(uint16_t /*blocks*/, void* shared, const CUtensorMap* map, int x, int y,
+                       int z, PhaseBarrier* barrier) {
+  CopyTile(shared, map, x, y, z, barrier);
+}
+inline void ArriveOf(int /*block*/, PhaseBarrier* barrier) {
+  Arrive(barrier);
+}
+
 inline void FenceAsyncProxy() {
   host_cuda::CurrentHopper().FenceAsyncProxy();
 }
@@ -100,13 +120,13 @@ void MultiplyAddAsync(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t b,
 }
 
 template <class T, int kPair, bool kByColumns>
-void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b, const uint32_t& places,
+void MultiplyAddSparseAsync(float (&c)[32][4], uint64_t a, uint64_t b, const uint32_t& places,
                             host_cuda::Site site = host_cuda::Site::Here()) {
   host_cuda::CurrentHopper().StartProduct({.left = nullptr,
                                            .left_matrix = a,
                                            .right_matrix = b,
                                            .sums = c[0],
-                                           .columns = 128,
+                                           .columns = 256,
                                            .accumulate = true,
                                            .by_columns = kByColumns,
                                            .half = std::is_same_v<T, Half>,
