@@ -23,7 +23,6 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  unsigned cluster = 1;  ///< Neighbouring blocks along x that run together; grid.x is a multiple.
 };
 
 /// A block of most kernels, in threads.
@@ -51,12 +50,6 @@ Status Launch(const Stream& stream, std::string_view op, const LaunchShape& shap
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream.cuda->handle();
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = shape.cluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
   const cudaError_t launched =
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
   return launched == cudaSuccess ? OkStatus() : RuntimeError(op, "launch", launched);

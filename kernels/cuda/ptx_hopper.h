@@ -101,41 +101,6 @@ __device__ __forceinline__ void CopyBytes(void* shared, const void* from, int by
       : "memory");
 }
 
-/// Of a launch with LaunchShape::cluster: blocks that run at the same time and have the same shared
-/// memory at the same addresses. Where there are none, a block is a cluster.
-inline constexpr bool kHasClusters = true;
-__device__ __forceinline__ int RankInCluster() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-/// Waits for all threads of the cluster.
-__device__ __forceinline__ void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-/// CopyTile() into the shared memory of each block whose bit of `blocks` is set, at the same place
-/// there, and for the barrier there.
-__device__ __forceinline__ void CopyTileTo(uint16_t blocks, void* shared, const CUtensorMap* map,
-                                           int x, int y, int z, PhaseBarrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
-      :
-      : "r"(SharedAddress(shared)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(SharedAddress(barrier)),
-        "h"(blocks)
-      : "memory");
-}
-/// Arrives at the barrier of a block.
-__device__ __forceinline__ void ArriveOf(int block, PhaseBarrier* barrier) {
-  asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
-      :
-      : "r"(SharedAddress(barrier)), "r"(block)
-      : "memory");
-}
-
 /// Lets copies and products after the next barrier see what this thread has written to shared
 /// memory.
 __device__ __forceinline__ void FenceAsyncProxy() {
@@ -156,6 +121,17 @@ __device__ __forceinline__ void LowerRegisters() {
 template <int kCount>
 __device__ __forceinline__ void RaiseRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+
+/// Writes four 8x8 matrices of 16-bit elements, transposed. Word i of a lane holds row lane / 4 of
+/// matrix i, columns 2 (lane % 4) and the next; lane 8 i + c gives the address of column c, whose 8
+/// elements become 16 bytes.
+__device__ __forceinline__ void StoreMatricesTransposed(void* column, const uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(SharedAddress(column)), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+               : "memory");
 }
 
 /// Before products that use registers which this warp has touched since the last.

@@ -15,13 +15,9 @@ namespace weft::kernels::cuda {
 
 /// A block computes kRows rows of A times kLines columns of the dense matrix, 64 rows in each of
 /// two warpgroups, which take turns on the tensor cores while the other one waits for its operands.
-/// Two blocks with the same lines bring half of their tiles each, for both: from the second-level
-/// cache they get 48 bytes a clock at the full rate of the tensor cores, and it has about 60.
 struct HopperSparseBlock {
   static constexpr int kStages = 5, kDepth = SparseBlock::kDepth;
   static constexpr int kRows = SparseBlock::kRows, kLines = 256;
-  static constexpr int kCluster = ptx::kHasClusters ? 2 : 1;
-  static constexpr int kLinesBrought = kLines / kCluster;  ///< By one block.
   static constexpr int kReaders = SparseBlock::kThreads / kWarp;
   static constexpr int kThreads = SparseBlock::kThreads + kWarp;
   using Values = PanelTile<kRows, kDepth / 2, kDepth / 2>;
@@ -38,8 +34,24 @@ struct HopperSparseBlock {
   static_assert(sizeof(Shared::values) + sizeof(Shared::dense) >= kRows * kLines * 2);
 };
 
-/// By one thread: brings the tiles of rows from `row` on and its part of those of lines from `line`
-/// on, step by step of a part of the depth.
+/// The block of rows of A and that of lines which a block of the grid computes. Those that run at
+/// the same time share few of both, so that the second-level cache holds them.
+struct SparsePlace {
+  int64_t row, line;
+
+  static __device__ __forceinline__ SparsePlace OfThisBlock() {
+    constexpr unsigned kRowsTogether = 16;
+    const unsigned number = blockIdx.x + gridDim.x * blockIdx.y;
+    const unsigned first = number / (kRowsTogether * gridDim.y) * kRowsTogether;
+    const unsigned rest = gridDim.x - first, together = rest < kRowsTogether ? rest : kRowsTogether;
+    const unsigned within = number - first * gridDim.y;
+    return {int64_t{first + within % together} * HopperSparseBlock::kRows,
+            int64_t{within / together} * HopperSparseBlock::kLines};
+  }
+};
+
+/// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step
+/// of a part of the depth.
 template <bool kByColumns, class T>
 __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shared,
                                                  const CUtensorMap& values,
@@ -47,10 +59,6 @@ __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shar
                                                  const CompressedMatrix<T>& a, int64_t row,
                                                  int line, const DepthParts& parts) {
   using B = HopperSparseBlock;
-  constexpr auto kAll = static_cast<uint16_t>((1 << B::kCluster) - 1);
-  const int own = ptx::RankInCluster();
-  // A block behind the last rows has zeros for them, and any metadata.
-  const int64_t metadata_row = row < a.rows ? row : 0;
   Turn<B::kStages> turn;
   for (int i = 0; i < parts.Count(); ++i, turn.Next()) {
     const int stage = turn.stage(), step = parts.First() + i;
@@ -60,25 +68,21 @@ __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shar
         full, B::Values::kBytes + B::Lines::kBytes + static_cast<int>(sizeof shared.metadata[0]));
     ptx::CopyTile(shared.values[stage], &values, step * B::kDepth / 2, 0, static_cast<int>(row),
                   full);
-    ptx::CopyBytes(shared.metadata[stage], a.Metadata(metadata_row, int64_t{step} * B::kDepth),
+    ptx::CopyBytes(shared.metadata[stage], a.Metadata(row, int64_t{step} * B::kDepth),
                    static_cast<int>(sizeof shared.metadata[0]), full);
     if constexpr (kByColumns) {
-      constexpr int kPanels = B::Columns::kPanels / B::kCluster;
-      for (int panel = own * kPanels; panel < (own + 1) * kPanels; ++panel) {
-        ptx::CopyTileTo(kAll, shared.dense[stage] + panel * B::Columns::kPanelBytes, &dense,
-                        line + panel * kBoxColumns, 0, step * B::kDepth, full);
+      for (int panel = 0; panel < B::Columns::kPanels; ++panel) {
+        ptx::CopyTile(shared.dense[stage] + panel * B::Columns::kPanelBytes, &dense,
+                      line + panel * kBoxColumns, 0, step * B::kDepth, full);
       }
     } else {
-      const int first = own * B::kLinesBrought;
-      ptx::CopyTileTo(kAll, shared.dense[stage] + first * B::Lines::kRowBytes, &dense,
-                      step * B::kDepth, 0, line + first, full);
+      ptx::CopyTile(shared.dense[stage], &dense, step * B::kDepth, 0, line, full);
     }
   }
 }
 
 /// result.Take(A times the dense matrix), which `dense` maps as it is with kByColumns, and
-/// otherwise its transpose. Grid: blocks of rows of A, whole clusters of them, of lines, and parts
-/// of the depth.
+/// otherwise its transpose. Grid: blocks of rows of A, of lines, and parts of the depth.
 template <class T, bool kByColumns, class Result>
 __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
     HopperSparseProduct(const __grid_constant__ CUtensorMap values,
@@ -88,13 +92,12 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
     using B = HopperSparseBlock;
     auto& shared = *reinterpret_cast<B::Shared*>(AlignedShared());
     const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
-    const int64_t row = int64_t{blockIdx.x} * B::kRows;
-    const int64_t line = int64_t{blockIdx.y} * B::kLines;
+    const auto [row, line] = SparsePlace::OfThisBlock();
     if (thread == 0) {
-      shared.places.Init(1, B::kReaders * B::kCluster);
+      shared.places.Init(1, B::kReaders);
       ptx::FenceBarrierInit();
     }
-    ptx::SyncCluster();
+    __syncthreads();
     if (warp == B::kReaders) {
       if (thread % kWarp == 0) {
         BringSparseTiles<kByColumns>(shared, values, dense, a, row, static_cast<int>(line), parts);
@@ -124,19 +127,13 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
         start.template operator()<1>();
         ptx::CommitProducts();
         ptx::WaitForProducts<0>();
-        // Of each block that brings something here.
-        __syncwarp();
-        if (thread % kWarp < B::kCluster) {
-          ptx::ArriveOf(thread % kWarp, &shared.places.empty[stage]);
-        }
+        shared.places.Release(turn);
       }
       ptx::PinRegisters(sums[0]);
       // Both warpgroups have read the last tiles.
       ptx::SyncNamed(1, SparseBlock::kThreads);
       result.template Take<B::kLines>(sums, shared.values[0], row, line, warp_row, 0);
     }
-    // The other block of the cluster may still arrive at barriers here.
-    ptx::SyncCluster();
   }
 }
 
@@ -156,19 +153,16 @@ Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
           op, dense.dtype,
           {.data = a.values, .tokens = a.rows, .head_dim = a.columns / 2, .stride = a.columns / 2},
           B::kRows, B::kDepth / 2));
-  WEFT_ASSIGN_OR_RETURN(const CUtensorMap map,
-                        HeadTensorMap(op, dense.dtype,
-                                      {.data = dense.data,
-                                       .tokens = dense.shape[0],
-                                       .head_dim = dense.shape[1],
-                                       .stride = dense.row_stride},
-                                      kByColumns ? B::kDepth : B::kLinesBrought));
+  WEFT_ASSIGN_OR_RETURN(const CUtensorMap map, HeadTensorMap(op, dense.dtype,
+                                                             {.data = dense.data,
+                                                              .tokens = dense.shape[0],
+                                                              .head_dim = dense.shape[1],
+                                                              .stride = dense.row_stride},
+                                                             kByColumns ? B::kDepth : B::kLines));
   return Launch(stream, op,
-                {.grid = {CeilDiv(rows, B::kRows * B::kCluster) * B::kCluster,
-                          CeilDiv(lines, B::kLines), parts.count},
+                {.grid = {CeilDiv(rows, B::kRows), CeilDiv(lines, B::kLines), parts.count},
                  .block = {B::kThreads},
-                 .shared_bytes = sizeof(B::Shared) + kTileAlignment,
-                 .cluster = B::kCluster},
+                 .shared_bytes = sizeof(B::Shared) + kTileAlignment},
                 HopperSparseProduct<T, kByColumns, Result>, values, map, a, parts, result);
 }
 

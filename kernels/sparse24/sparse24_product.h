@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/row_map.h"
 #include "kernels/cuda/swizzled_tile.h"
 #include "kernels/sparse24/compressed_matrix.h"
@@ -109,23 +110,11 @@ struct RoundedTranspose {
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
-    using Tile = SwizzledTile<SparseBlock::kRows>;
     const Tile tile{shared};
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
-        const float plus = bias != nullptr && row + r < rows ? bias[row + r] : 0.0f;
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
-            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
-          }
-        }
-      }
+    if constexpr (ptx::kHopper && kM == 1) {
+      StoreMatrices(sums, tile, row, warp_row, warp_line);
+    } else {
+      StoreElements(sums, tile, row, warp_row, warp_line);
     }
     ptx::SyncNamed(1, SparseBlock::kThreads);
     constexpr int kPieces = Tile::kPieces;
@@ -140,6 +129,55 @@ struct RoundedTranspose {
         const auto* from = reinterpret_cast<const T*>(tile.Piece(l, piece));
         for (int k = 0; k < 8 && first + k < rows; ++k) at[k] = from[k];
       }
+    }
+  }
+
+ private:
+  using Tile = SwizzledTile<SparseBlock::kRows>;
+
+  __device__ __forceinline__ float BiasOf(int64_t row) const {
+    return bias != nullptr && row < rows ? bias[row] : 0.0f;
+  }
+
+  template <int kM, int kN>
+  __device__ __forceinline__ void StoreElements(const Accumulators<kM, kN>& sums, const Tile& tile,
+                                                int64_t row, int warp_row, int warp_line) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
+        const float plus = BiasOf(row + r);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
+            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
+          }
+        }
+      }
+    }
+  }
+
+  template <int kN>
+  __device__ __forceinline__ void StoreMatrices(const Accumulators<1, kN>& sums, const Tile& tile,
+                                                int64_t row, int warp_row, int warp_line) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const float plus[2] = {BiasOf(row + warp_row + AccumulatorRow(0)),
+                           BiasOf(row + warp_row + AccumulatorRow(2))};
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&four)[4] = sums[0][n + i / 2];
+        const int half = i % 2;
+        words[i] = Pack<T>(four[2 * half] + plus[half], four[2 * half + 1] + plus[half]);
+      }
+      ptx::StoreMatricesTransposed(
+          tile.Piece(warp_line + 8 * (n + lane / 16) + lane % 8, warp_row / 8 + lane / 8 % 2),
+          words);
     }
   }
 };
@@ -162,25 +200,49 @@ struct AddedSums {
       for (int i = 0; i < 4; i += 2) {
         const int64_t r = row + warp_row + 16 * m + AccumulatorRow(i);
         if (r >= rows) continue;
+        const int64_t first = line + warp_line + AccumulatorColumn(i);
+        float* const at = to.At(r, first) + blockIdx.z * part_elements;
+        // All of a batch are read before one is written: the compiler cannot know that they differ.
+        constexpr int kBatch = 8;
+        static_assert(kN % kBatch == 0 || kN < kBatch);
 #pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          const int64_t l = line + warp_line + 8 * n + AccumulatorColumn(i);
-          float* const at = to.At(r, l) + blockIdx.z * part_elements;
-          float two[2] = {sums[m][n][i], sums[m][n][i + 1]};
-          if constexpr (kWide) {
-            if (l >= lines) continue;
-            if (accumulate) {
-              const Packed<float, 2> old = LoadPacked<2>(at);
-              two[0] += old[0];
-              two[1] += old[1];
-            }
-            StoreFloats(at, two);
-          } else {
-            for (int k = 0; k < 2 && l + k < lines; ++k)
-              at[k] = accumulate ? at[k] + two[k] : two[k];
+        for (int from = 0; from < kN; from += kBatch) {
+          float two[kBatch][2] = {};
+#pragma unroll
+          for (int k = 0; k < kBatch && from + k < kN; ++k) {
+            const int n = from + k;
+            if (accumulate && first + 8 * n < lines)
+              LoadTwo(at + 8 * n, lines - first - 8 * n, two[k]);
+          }
+#pragma unroll
+          for (int k = 0; k < kBatch && from + k < kN; ++k) {
+            const int n = from + k;
+            two[k][0] += sums[m][n][i];
+            two[k][1] += sums[m][n][i + 1];
+            if (first + 8 * n < lines) StoreTwo(at + 8 * n, lines - first - 8 * n, two[k]);
           }
         }
       }
+    }
+  }
+
+ private:
+  /// Of two elements the first `count` are there; both with kWide.
+  static __device__ __forceinline__ void LoadTwo(const float* from, int64_t count,
+                                                 float (&two)[2]) {
+    if constexpr (kWide) {
+      LoadFloats(from, two);
+    } else {
+      two[0] = from[0];
+      if (count > 1) two[1] = from[1];
+    }
+  }
+  static __device__ __forceinline__ void StoreTwo(float* to, int64_t count, const float (&two)[2]) {
+    if constexpr (kWide) {
+      StoreFloats(to, two);
+    } else {
+      to[0] = two[0];
+      if (count > 1) to[1] = two[1];
     }
   }
 };

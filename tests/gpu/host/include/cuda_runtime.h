@@ -455,22 +455,11 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int) {
   return cudaSuccess;
 }
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
-struct cudaLaunchAttribute {
-  cudaLaunchAttributeID id;
-  struct {
-    struct {
-      unsigned x, y, z;
-    } clusterDim;
-  } val;
-};
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
   size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
-  cudaLaunchAttribute* attrs = nullptr;
-  unsigned numAttrs = 0;
 };
 
 namespace weft::host_cuda {

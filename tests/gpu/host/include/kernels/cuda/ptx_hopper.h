@@ -44,22 +44,6 @@ inline void CopyBytes(void* shared, const void* from, int bytes, PhaseBarrier* b
   host_cuda::CurrentHopper().CopyBytes(shared, from, bytes, barrier);
 }
 
-// Blocks run one after the other.
-inline constexpr bool kHasClusters = false;
-inline int RankInCluster() {
-  return 0;
-}
-inline void SyncCluster() {
-  __syncthreads();
-}
-inline void CopyTileTo(uint16_t /*blocks*/, void* shared, const CUtensorMap* map, int x, int y,
-                       int z, PhaseBarrier* barrier) {
-  CopyTile(shared, map, x, y, z, barrier);
-}
-inline void ArriveOf(int /*block*/, PhaseBarrier* barrier) {
-  Arrive(barrier);
-}
-
 inline void FenceAsyncProxy() {
   host_cuda::CurrentHopper().FenceAsyncProxy();
 }
@@ -76,6 +60,13 @@ template <int kCount>
 void RaiseRegisters() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   host_cuda::CurrentHopper().SetRegisters(kCount, true);
+}
+
+inline void StoreMatricesTransposed(void* column, const uint32_t (&words)[4],
+                                    host_cuda::Site site = host_cuda::Site::Here()) {
+  uint32_t out[4];
+  host_cuda::WithWarp(0xffffffffu, host_cuda::GatherTransposed, words, 4, out, 4, site);
+  Store16(column, {out[0], out[1], out[2], out[3]});
 }
 
 inline void FenceProducts() {
