@@ -31,7 +31,8 @@ struct HopperSparseBlock {
     uint32_t metadata[kStages][SparseBlock::kMetadataWords];
     Places<kStages> places;
   };
-  static_assert(sizeof(Shared::values) + sizeof(Shared::dense) >= kRows * kLines * 2);
+  static_assert(sizeof(Shared::values) + sizeof(Shared::dense) >=
+                kRows * (kLines + 8) * sizeof(float));
 };
 
 /// The block of rows of A and that of lines which a block of the grid computes. Those that run at

@@ -97,7 +97,8 @@ struct DenseColumns {
 
 // Results: Take() is called by the first SparseBlock::kThreads threads of a block, whose part of
 // the product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared`
-// is free and has room for a tile of kRows by kLines elements, those of the block.
+// is free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for
+// one of f32, and some more.
 
 /// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
 template <class T, bool kWide>
@@ -191,58 +192,88 @@ struct AddedSums {
   int64_t part_elements = 0;  ///< From one part to the next.
 
   template <int kLines, int kM, int kN>
-  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
+    if constexpr (ptx::kHopper && kM == 1 && kWide) {
+      TakeByRows<kLines>(sums, reinterpret_cast<float*>(shared), row, line, warp_row);
+    } else {
+      TakeFromRegisters(sums, row, line, warp_row, warp_line);
+    }
+  }
+
+ private:
+  /// By way of `tile`, of kRows rows of kLines + 8 numbers, whose rows a warp then adds with
+  /// accesses of 16 bytes.
+  template <int kLines, int kN>
+  __device__ __forceinline__ void TakeByRows(const Accumulators<1, kN>& sums, float* tile,
+                                             int64_t row, int64_t line, int warp_row) const {
+    // Rows begin in other banks.
+    constexpr int kStride = kLines + 8, kFours = kLines / 4, kAtOnce = 8;
+    constexpr int kStep = SparseBlock::kThreads;
+    static_assert(SparseBlock::kRows * kFours % (kStep * kAtOnce) == 0);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      float* const at = tile + (warp_row + AccumulatorRow(i)) * kStride + AccumulatorColumn(i);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float two[2] = {sums[0][n][i], sums[0][n][i + 1]};
+        StoreFloats(at + 8 * n, two);
+      }
+    }
+    ptx::SyncNamed(1, kStep);
+    for (int first = static_cast<int>(threadIdx.x); first < SparseBlock::kRows * kFours;
+         first += kStep * kAtOnce) {
+      float old[kAtOnce][4] = {};
+      const auto visit = [&](auto&& with) {
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int number = first + k * kStep, r = number / kFours, l = number % kFours * 4;
+          if (row + r < rows && line + l < lines) {
+            with(k, tile + r * kStride + l, to.At(row + r, line + l) + blockIdx.z * part_elements);
+          }
+        }
+      };
+      if (accumulate) visit([&](int k, const float*, const float* at) { LoadFloats(at, old[k]); });
+      visit([&](int k, const float* own, float* at) {
+        float four[4];
+        LoadFloats(own, four);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four[j] += old[k][j];
+        StoreFloats(at, four);
+      });
+    }
+  }
+
+  template <int kM, int kN>
+  __device__ __forceinline__ void TakeFromRegisters(const Accumulators<kM, kN>& sums, int64_t row,
+                                                    int64_t line, int warp_row,
+                                                    int warp_line) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const int64_t r = row + warp_row + 16 * m + AccumulatorRow(i);
         if (r >= rows) continue;
-        const int64_t first = line + warp_line + AccumulatorColumn(i);
-        float* const at = to.At(r, first) + blockIdx.z * part_elements;
-        // All of a batch are read before one is written: the compiler cannot know that they differ.
-        constexpr int kBatch = 8;
-        static_assert(kN % kBatch == 0 || kN < kBatch);
 #pragma unroll
-        for (int from = 0; from < kN; from += kBatch) {
-          float two[kBatch][2] = {};
-#pragma unroll
-          for (int k = 0; k < kBatch && from + k < kN; ++k) {
-            const int n = from + k;
-            if (accumulate && first + 8 * n < lines)
-              LoadTwo(at + 8 * n, lines - first - 8 * n, two[k]);
-          }
-#pragma unroll
-          for (int k = 0; k < kBatch && from + k < kN; ++k) {
-            const int n = from + k;
-            two[k][0] += sums[m][n][i];
-            two[k][1] += sums[m][n][i + 1];
-            if (first + 8 * n < lines) StoreTwo(at + 8 * n, lines - first - 8 * n, two[k]);
+        for (int n = 0; n < kN; ++n) {
+          const int64_t l = line + warp_line + 8 * n + AccumulatorColumn(i);
+          float* const at = to.At(r, l) + blockIdx.z * part_elements;
+          float two[2] = {sums[m][n][i], sums[m][n][i + 1]};
+          if constexpr (kWide) {
+            if (l >= lines) continue;
+            if (accumulate) {
+              const Packed<float, 2> old = LoadPacked<2>(at);
+              two[0] += old[0];
+              two[1] += old[1];
+            }
+            StoreFloats(at, two);
+          } else {
+            for (int k = 0; k < 2 && l + k < lines; ++k)
+              at[k] = accumulate ? at[k] + two[k] : two[k];
           }
         }
       }
-    }
-  }
-
- private:
-  /// Of two elements the first `count` are there; both with kWide.
-  static __device__ __forceinline__ void LoadTwo(const float* from, int64_t count,
-                                                 float (&two)[2]) {
-    if constexpr (kWide) {
-      LoadFloats(from, two);
-    } else {
-      two[0] = from[0];
-      if (count > 1) two[1] = from[1];
-    }
-  }
-  static __device__ __forceinline__ void StoreTwo(float* to, int64_t count, const float (&two)[2]) {
-    if constexpr (kWide) {
-      StoreFloats(to, two);
-    } else {
-      to[0] = two[0];
-      if (count > 1) to[1] = two[1];
     }
   }
 };

@@ -101,18 +101,26 @@ __device__ __forceinline__ void DrawSequential(float (&x)[4], float (&a)[4], uin
 __device__ __forceinline__ void DrawMinimumVariance(float (&x)[4], const float (&a)[4], float sum,
                                                     uint32_t word) {
   const float largest = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
-  int taken = 4;
+  const int place = a[0] == largest ? 0 : a[1] == largest ? 1 : a[2] == largest ? 2 : 3;
+  const int taken = 2.0f * largest > sum ? place : 4;
+  // As FirstPassing: where a running sum passes a point that is not negative, its element is not 0.
+  float rest[4], running[4];
+  int last = 4;
 #pragma unroll
-  for (int i = 3; i >= 0; --i) {
-    if (a[i] == largest && 2.0f * largest > sum) taken = i;
+  for (int i = 0; i < 4; ++i) {
+    rest[i] = i == taken ? 0.0f : a[i];
+    running[i] = i == 0 ? rest[0] : running[i - 1] + rest[i];
+    if (rest[i] > 0.0f) last = i;
   }
-  float rest[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) rest[i] = i == taken ? 0.0f : a[i];
+  const auto passing = [&](float point) {
+    const int before =
+        static_cast<int>(running[0] <= point) + static_cast<int>(running[1] <= point) +
+        static_cast<int>(running[2] <= point) + static_cast<int>(running[3] <= point);
+    return before == 4 ? last : before;
+  };
   const float rest_sum = SumOfGroup(rest), spacing = taken < 4 ? rest_sum : 0.5f * rest_sum;
   const float point = __fmul_rn(UniformFloat(word), spacing);
-  const int one = FirstPassing(rest, point);
-  const int two = taken < 4 ? taken : FirstPassing(rest, __fadd_rn(point, spacing));
+  const int one = passing(point), two = taken < 4 ? taken : passing(__fadd_rn(point, spacing));
   float of_one = 0, of_two = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -52,19 +52,20 @@ struct Chosen {
 };
 WEFT_INLINE Chosen PassedBy(const VecF (&a)[4], VecF point) {
   Chosen chosen;
-  VecI found = {}, last = VecI{} - 1;
+  // An element at which the sum passes a point that is not negative is not 0.
+  VecI passed = {};
   VecF running = {};
   for (int i = 0; i < 4; ++i) {
     running += a[i];
-    const VecI here = (running > point) & (a[i] > 0.0f) & ~found;
-    chosen.is[i] = here;
-    found |= here;
+    const VecI passes = running > point;
+    chosen.is[i] = passes & ~passed;
+    passed = passes;
   }
+  VecI missing = ~passed;
   for (int i = 3; i >= 0; --i) {
-    const VecI fallback = ~found & last & (a[i] > 0.0f);
+    const VecI fallback = missing & (a[i] > 0.0f);
     chosen.is[i] |= fallback;
-    last &= ~fallback;
-    found |= fallback;
+    missing &= ~fallback;
   }
   return chosen;
 }
