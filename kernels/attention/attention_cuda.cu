@@ -145,9 +145,9 @@ Status Backward(const Stream& stream, std::string_view op, AttentionTensors<T> a
       AreAligned(a.out, a.dout) ? StatsKernel<T, kWide<T>> : StatsKernel<T, 1>, a));
   if constexpr (!std::is_same_v<T, float>) {
     if (AreAligned(a.q, a.k, a.v, a.dout, a.dq, a.dk, a.dv)) {
-      if (UsesHopper(stream) && a.head_dim <= kMostHopperDim) {
+      if (UsesHopper(stream) && a.head_dim <= 128) {
         return a.head_dim <= 64 ? LaunchHopperBackward<T, 64>(stream, op, a)
-                                : LaunchHopperBackward<T, kMostHopperDim>(stream, op, a);
+                                : LaunchHopperBackward<T, 128>(stream, op, a);
       }
       return WithTileDim(a.head_dim, [&]<int kDim>() {
         WEFT_RETURN_IF_ERROR((LaunchKeyGradient<T, kDim>(stream, op, a)));

@@ -7,7 +7,6 @@
 #include "kernels/attention/attention_cuda_dropout.h"
 #include "kernels/attention/attention_cuda_work.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/swizzled_tile.h"
 
@@ -100,86 +99,84 @@ struct RunningSoftmax {
 /// kDim: columns of the tiles, zeros behind those of a head. Rows of a block: kTensorWarps * 16 kM.
 template <class T, int kDim, int kM, int kKeys, bool kDrops>
 __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(AttentionTensors<T> a) {
-  if constexpr (!ptx::kHopperAlone) {
-    using Tile = SwizzledTile<kDim>;
-    constexpr int kRows = kTensorWarps * 16 * kM;
-    const int head = static_cast<int>(blockIdx.x) % a.heads;
-    const SequencePart part = FindPart(a, static_cast<int>(blockIdx.x) / a.heads, kRows);
-    if (part.length == 0) return;
-    // Last queries first: they may see the most keys.
-    const int first = (part.count - 1 - part.index) * kRows;
-    const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16 * kM;
-    const int q_column = head * a.head_dim;
-    const int kv_column = head / (a.heads / a.kv_heads) * a.head_dim;
+  using Tile = SwizzledTile<kDim>;
+  constexpr int kRows = kTensorWarps * 16 * kM;
+  const int head = static_cast<int>(blockIdx.x) % a.heads;
+  const SequencePart part = FindPart(a, static_cast<int>(blockIdx.x) / a.heads, kRows);
+  if (part.length == 0) return;
+  // Last queries first: they may see the most keys.
+  const int first = (part.count - 1 - part.index) * kRows;
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16 * kM;
+  const int q_column = head * a.head_dim;
+  const int kv_column = head / (a.heads / a.kv_heads) * a.head_dim;
 
-    const Tile q{DynamicShared<unsigned char>()};
-    const Tile k{q.at + Tile::Bytes(kRows)}, v{k.at + Tile::Bytes(kKeys)};
-    const auto copy = [&](const Tile& to, const TokenRows<const T>& from, int key) {
-      to.template CopyAsync<kKeys, kTensorThreads>(from.At(part.begin + key, kv_column),
-                                                   from.stride, part.length - key, a.head_dim);
-      ptx::CopyAsyncCommit();
-    };
-    const IndexRange keys = KeysOf(a, part.length, first, kRows);
-    int key = keys.begin / kKeys * kKeys;
-    q.template CopyAsync<kRows, kTensorThreads>(a.q.At(part.begin + first, q_column), a.q.stride,
-                                                part.length - first, a.head_dim);
-    copy(k, a.k, key);
+  const Tile q{DynamicShared<unsigned char>()};
+  const Tile k{q.at + Tile::Bytes(kRows)}, v{k.at + Tile::Bytes(kKeys)};
+  const auto copy = [&](const Tile& to, const TokenRows<const T>& from, int key) {
+    to.template CopyAsync<kKeys, kTensorThreads>(from.At(part.begin + key, kv_column), from.stride,
+                                                 part.length - key, a.head_dim);
+    ptx::CopyAsyncCommit();
+  };
+  const IndexRange keys = KeysOf(a, part.length, first, kRows);
+  int key = keys.begin / kKeys * kKeys;
+  q.template CopyAsync<kRows, kTensorThreads>(a.q.At(part.begin + first, q_column), a.q.stride,
+                                              part.length - first, a.head_dim);
+  copy(k, a.k, key);
 
-    const DropoutBlocks blocks(a, part.begin, head);
-    Accumulators<kM, kDim / 8> out = {};
-    RunningSoftmax<kM> softmax;
-    for (; key < keys.end; key += kKeys) {
-      // Values arrive while scores are computed, the next keys while values are summed.
-      ptx::CopyAsyncWait<0>();
-      __syncthreads();
-      copy(v, a.v, key);
-      Accumulators<kM, kKeys / 8> scores = {};
-      MultiplyByRows<T>(scores, q, warp_row, k);
-      ptx::CopyAsyncWait<0>();
-      __syncthreads();
-      if (key + kKeys < keys.end) copy(k, a.k, key + kKeys);
+  const DropoutBlocks blocks(a, part.begin, head);
+  Accumulators<kM, kDim / 8> out = {};
+  RunningSoftmax<kM> softmax;
+  for (; key < keys.end; key += kKeys) {
+    // Values arrive while scores are computed, the next keys while values are summed.
+    ptx::CopyAsyncWait<0>();
+    __syncthreads();
+    copy(v, a.v, key);
+    Accumulators<kM, kKeys / 8> scores = {};
+    MultiplyByRows<T>(scores, q, warp_row, k);
+    ptx::CopyAsyncWait<0>();
+    __syncthreads();
+    if (key + kKeys < keys.end) copy(k, a.k, key + kKeys);
 
-      const int query = first + warp_row;
-      if (key + kKeys > part.length || !a.AllSee(query, 16 * kM, key, kKeys)) {
-        // Few tiles come here: where the lane's elements are takes no registers meanwhile.
-        const int lane = ptx::Anew(static_cast<int>(threadIdx.x) % kWarp);
-        HideUnseen(
-            scores,
-            [&](int row, int column) {
-              return (key + column < part.length) & a.Sees(query + row, key + column);
-            },
-            lane);
-      }
-      float factors[kM][2];
-      softmax.Add(scores, a.log2_scale, factors);
-      ScaleRows(out, factors);
-      KeptOfQueries<kDrops, kM, kKeys / 8>(blocks, query, key).Apply(scores);
-      LeftFragments<kM, kKeys / 16> weights;
-      RoundToLeft<T>(weights, scores);
-      Multiply<T>(out, weights, v, 0);
+    const int query = first + warp_row;
+    if (key + kKeys > part.length || !a.AllSee(query, 16 * kM, key, kKeys)) {
+      // Few tiles come here: where the lane's elements are takes no registers meanwhile.
+      const int lane = ptx::Anew(static_cast<int>(threadIdx.x) % kWarp);
+      HideUnseen(
+          scores,
+          [&](int row, int column) {
+            return (key + column < part.length) & a.Sees(query + row, key + column);
+          },
+          lane);
     }
-
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float sum = SumOfFour(softmax.sums[m][half]), inverse = a.value_scale / sum;
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) {
-          out[m][n][2 * half] *= inverse;
-          out[m][n][2 * half + 1] *= inverse;
-        }
-        const int query = first + warp_row + 16 * m + AccumulatorRow(2 * half);
-        if (threadIdx.x % 4 == 0 && query < part.length) {
-          a.log_sum_exp[int64_t{head} * a.tokens + part.begin + query] =
-              softmax.maxima[m][half] * a.scale + logf(sum);
-        }
-      }
-    }
-    StoreRows<T>(q, warp_row, out);
-    q.template CopyOut<16 * kM>(a.out.At(part.begin + first + warp_row, q_column), a.out.stride,
-                                warp_row, part.length - first - warp_row, a.head_dim);
+    float factors[kM][2];
+    softmax.Add(scores, a.log2_scale, factors);
+    ScaleRows(out, factors);
+    KeptOfQueries<kDrops, kM, kKeys / 8>(blocks, query, key).Apply(scores);
+    LeftFragments<kM, kKeys / 16> weights;
+    RoundToLeft<T>(weights, scores);
+    Multiply<T>(out, weights, v, 0);
   }
+
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = SumOfFour(softmax.sums[m][half]), inverse = a.value_scale / sum;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        out[m][n][2 * half] *= inverse;
+        out[m][n][2 * half + 1] *= inverse;
+      }
+      const int query = first + warp_row + 16 * m + AccumulatorRow(2 * half);
+      if (threadIdx.x % 4 == 0 && query < part.length) {
+        a.log_sum_exp[int64_t{head} * a.tokens + part.begin + query] =
+            softmax.maxima[m][half] * a.scale + logf(sum);
+      }
+    }
+  }
+  StoreRows<T>(q, warp_row, out);
+  q.template CopyOut<16 * kM>(a.out.At(part.begin + first + warp_row, q_column), a.out.stride,
+                              warp_row, part.length - first - warp_row, a.head_dim);
 }
 
 template <class T, int kDim, bool kDrops>

@@ -24,10 +24,6 @@ inline constexpr bool kHopper = true;
 inline constexpr bool kHopper = false;
 #endif
 
-/// Whether this code runs on nothing else. Kernels that have another in their place there are never
-/// started by it, and are left empty: the compiler takes long for them.
-inline constexpr bool kHopperAlone = kHopper;
-
 /// Whether the program has such code, as its host code asks.
 constexpr bool BuiltForHopper() {
 #if defined(__CUDA_ARCH_LIST__)
@@ -95,6 +91,16 @@ __device__ __forceinline__ void CopyTile(void* shared, const CUtensorMap* map, i
       : "memory");
 }
 
+/// The same of `bytes` bytes, a multiple of 16 as both addresses are.
+__device__ __forceinline__ void CopyBytes(void* shared, const void* from, int bytes,
+                                          PhaseBarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(SharedAddress(shared)), "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
+      : "memory");
+}
+
 /// Lets copies and products after the next barrier see what this thread has written to shared
 /// memory.
 __device__ __forceinline__ void FenceAsyncProxy() {
@@ -115,6 +121,17 @@ __device__ __forceinline__ void LowerRegisters() {
 template <int kCount>
 __device__ __forceinline__ void RaiseRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+
+/// Writes four 8x8 matrices of 16-bit elements, transposed. Word i of a lane holds row lane / 4 of
+/// matrix i, columns 2 (lane % 4) and the next; lane 8 i + c gives the address of column c, whose 8
+/// elements become 16 bytes.
+__device__ __forceinline__ void StoreMatricesTransposed(void* column, const uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(SharedAddress(column)), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+               : "memory");
 }
 
 /// Before products that use registers which this warp has touched since the last.
@@ -165,6 +182,7 @@ __device__ __forceinline__ void MultiplyAddAsync(float (&c)[kN / 8][4], const ui
   WEFT_SUMS_4(c, n), WEFT_SUMS_4(c, n + 1), WEFT_SUMS_4(c, n + 2), WEFT_SUMS_4(c, n + 3)
 #define WEFT_SUMS_32(c, n) WEFT_SUMS_16(c, n), WEFT_SUMS_16(c, n + 4)
 #define WEFT_SUMS_64(c, n) WEFT_SUMS_32(c, n), WEFT_SUMS_32(c, n + 8)
+#define WEFT_SUMS_128(c, n) WEFT_SUMS_64(c, n), WEFT_SUMS_64(c, n + 16)
 #define WEFT_NAMES_32                                                 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, " \
   "%15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
@@ -174,6 +192,13 @@ __device__ __forceinline__ void MultiplyAddAsync(float (&c)[kN / 8][4], const ui
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
   "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "   \
   "%58, %59, %60, %61, %62, %63"
+#define WEFT_NAMES_128                                                            \
+  WEFT_NAMES_64                                                                   \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+  "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, "   \
+  "%94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, "      \
+  "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "      \
+  "%119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // Both products of an element type and a width, whose sums are operands %0 to %(kN / 2 - 1).
 #define WEFT_MULTIPLY(T, kType, kN, kSums, kNames, k0, k1, k2, k3, k4, k5)                      \
@@ -208,20 +233,20 @@ WEFT_MULTIPLY_TYPE(Half, "f16")
 #undef WEFT_MULTIPLY_TYPE
 #undef WEFT_MULTIPLY
 
-/// Starts c += A B of a warpgroup for A [64, 32], 2:4 sparse along its rows, and B [32, 128] of T.
+/// Starts c += A B of a warpgroup for A [64, 32], 2:4 sparse along its rows, and B [32, 256] of T.
 /// The descriptor `a` is of the two kept values of each four, [64, 16], in rows along the
 /// depth; B is by its columns with kByColumns, otherwise by its rows. `places` of warp w says where
 /// they are in rows 16 w to 16 w + 15, as ptx::MultiplyAddSparse has it with kPair, and must not
 /// change until the product is waited for.
 template <class T, int kPair, bool kByColumns>
-__device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b,
+__device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[32][4], uint64_t a, uint64_t b,
                                                        const uint32_t& places) {
-#define WEFT_MULTIPLY_SPARSE(kType)                                                        \
-  asm volatile(                                                                            \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                       \
-      "wgmma.mma_async.sp.sync.aligned.m64n128k32.f32." kType "." kType " {" WEFT_NAMES_64 \
-      "}, %64, %65, %66, %67, add, 1, 1, 0, %68;\n}"                                       \
-      : WEFT_SUMS_64(c, 0)                                                                 \
+#define WEFT_MULTIPLY_SPARSE(kType)                                                         \
+  asm volatile(                                                                             \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                        \
+      "wgmma.mma_async.sp.sync.aligned.m64n256k32.f32." kType "." kType " {" WEFT_NAMES_128 \
+      "}, %128, %129, %130, %131, add, 1, 1, 0, %132;\n}"                                   \
+      : WEFT_SUMS_128(c, 0)                                                                 \
       : "l"(a), "l"(b), "r"(places), "n"(kPair), "n"(kByColumns ? 1 : 0))
   if constexpr (std::is_same_v<T, Half>) {
     WEFT_MULTIPLY_SPARSE("f16");
@@ -231,8 +256,10 @@ __device__ __forceinline__ void MultiplyAddSparseAsync(float (&c)[16][4], uint64
 #undef WEFT_MULTIPLY_SPARSE
 }
 
+#undef WEFT_NAMES_128
 #undef WEFT_NAMES_64
 #undef WEFT_NAMES_32
+#undef WEFT_SUMS_128
 #undef WEFT_SUMS_64
 #undef WEFT_SUMS_32
 #undef WEFT_SUMS_16

@@ -79,11 +79,12 @@ __global__ void __launch_bounds__(kPackThreads)
   const bool inside = 4 * i < rows && 4 * j < columns;
   FourByFour block;
   LoadFourByFour(dy, i, j, inside, wide, block);
+  MvueWords words_of{numbers, i, 4 * j};
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float four[4] = {block[0][c], block[1][c], block[2][c], block[3][c]};
     if constexpr (kEstimate) {
-      if (inside) DrawGroup(numbers.draw, numbers.Of(i, 4 * j + c), four);
+      if (inside) DrawGroup(numbers.draw, words_of.Of(c), four);
     }
     uint32_t words[4];
     uint32_t bits = 0;

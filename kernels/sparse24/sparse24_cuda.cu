@@ -194,8 +194,10 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
   constexpr const char* kOp = "SparseBackwardWeight";
   using Matrix = CompressedMatrix<T>;
   const int64_t rows = args.dy.shape[0], out = args.dy.shape[1], in = args.x.shape[1];
-  const int64_t blocks =
-      int64_t{CeilDiv(out, SparseBlock::kRows)} * CeilDiv(in, SparseBlock::kLines);
+  const bool wide = Wide(args.x) && RowsAligned16(args.dweight);
+  const bool on_hopper = wide && OnHopper(stream);
+  const int64_t blocks = int64_t{CeilDiv(out, SparseBlock::kRows)} *
+                         CeilDiv(in, on_hopper ? HopperSparseBlock::kLines : SparseBlock::kLines);
   const DepthParts parts = DepthParts::For(rows, blocks, stream.cuda->limits().multiprocessors);
   // Sums of parts, if there are several, behind the compressed matrix.
   const auto compressed = static_cast<size_t>(Matrix::Bytes(out, rows));
@@ -223,12 +225,11 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
                                DenseColumns<T, kWide>{RowsOf<const T>(args.x), in, rows}, parts,
                                result_of.template operator()<kWide>());
   };
-  const bool wide = Wide(args.x) && RowsAligned16(args.dweight);
-  WEFT_RETURN_IF_ERROR(!wide               ? launch.template operator()<false>()
-                       : !OnHopper(stream) ? launch.template operator()<true>()
-                                           : LaunchHopperSparseProduct<true>(
-                                                 stream, kOp, transpose, out, args.x, parts,
-                                                 result_of.template operator()<true>()));
+  WEFT_RETURN_IF_ERROR(
+      !wide        ? launch.template operator()<false>()
+      : !on_hopper ? launch.template operator()<true>()
+                   : LaunchHopperSparseProduct<true>(stream, kOp, transpose, out, args.x, parts,
+                                                     result_of.template operator()<true>()));
   if (of_part == 0) return OkStatus();
   const SumOfParts map = {dweight, {sums, in}, of_part, static_cast<int>(parts.count), accumulate};
   return LaunchRowMap<4>(stream, kOp, map, out, in, wide);

@@ -13,13 +13,14 @@
 
 namespace weft::kernels::cuda {
 
-/// The blocks of SparseBlock in steps of as many columns of A, with 64 rows for each warpgroup. Two
-/// blocks share a multiprocessor, so that one multiplies while the other writes its result.
+/// A block computes kRows rows of A times kLines columns of the dense matrix, 64 rows in each of
+/// two warpgroups, which take turns on the tensor cores while the other one waits for its operands.
 struct HopperSparseBlock {
-  static constexpr int kStages = 4, kDepth = SparseBlock::kDepth, kLines = SparseBlock::kLines;
+  static constexpr int kStages = 5, kDepth = SparseBlock::kDepth;
+  static constexpr int kRows = SparseBlock::kRows, kLines = 256;
   static constexpr int kReaders = SparseBlock::kThreads / kWarp;
   static constexpr int kThreads = SparseBlock::kThreads + kWarp;
-  using Values = PanelTile<SparseBlock::kRows, kDepth / 2, kDepth / 2>;
+  using Values = PanelTile<kRows, kDepth / 2, kDepth / 2>;
   using Lines = PanelTile<kLines, kDepth>;    ///< Of DenseLines.
   using Columns = PanelTile<kDepth, kLines>;  ///< Of DenseColumns.
   static_assert(Lines::kBytes == Columns::kBytes);
@@ -27,27 +28,49 @@ struct HopperSparseBlock {
   struct Shared {
     unsigned char values[kStages][Values::kBytes];
     unsigned char dense[kStages][Lines::kBytes];
+    uint32_t metadata[kStages][SparseBlock::kMetadataWords];
     Places<kStages> places;
   };
   static_assert(sizeof(Shared::values) + sizeof(Shared::dense) >=
-                SparseBlock::kRows * SparseBlock::kLines * 2);
+                kRows * (kLines + 8) * sizeof(float));
+};
+
+/// The block of rows of A and that of lines which a block of the grid computes. Those that run at
+/// the same time share few of both, so that the second-level cache holds them.
+struct SparsePlace {
+  int64_t row, line;
+
+  static __device__ __forceinline__ SparsePlace OfThisBlock() {
+    constexpr unsigned kRowsTogether = 16;
+    const unsigned number = blockIdx.x + gridDim.x * blockIdx.y;
+    const unsigned first = number / (kRowsTogether * gridDim.y) * kRowsTogether;
+    const unsigned rest = gridDim.x - first, together = rest < kRowsTogether ? rest : kRowsTogether;
+    const unsigned within = number - first * gridDim.y;
+    return {int64_t{first + within % together} * HopperSparseBlock::kRows,
+            int64_t{within / together} * HopperSparseBlock::kLines};
+  }
 };
 
 /// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step
 /// of a part of the depth.
-template <bool kByColumns>
+template <bool kByColumns, class T>
 __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shared,
                                                  const CUtensorMap& values,
-                                                 const CUtensorMap& dense, int row, int line,
-                                                 const DepthParts& parts) {
+                                                 const CUtensorMap& dense,
+                                                 const CompressedMatrix<T>& a, int64_t row,
+                                                 int line, const DepthParts& parts) {
   using B = HopperSparseBlock;
   Turn<B::kStages> turn;
   for (int i = 0; i < parts.Count(); ++i, turn.Next()) {
     const int stage = turn.stage(), step = parts.First() + i;
     shared.places.WaitTillEmpty(turn);
     ptx::PhaseBarrier* const full = &shared.places.full[stage];
-    ptx::ArriveExpecting(full, B::Values::kBytes + B::Lines::kBytes);
-    ptx::CopyTile(shared.values[stage], &values, step * B::kDepth / 2, 0, row, full);
+    ptx::ArriveExpecting(
+        full, B::Values::kBytes + B::Lines::kBytes + static_cast<int>(sizeof shared.metadata[0]));
+    ptx::CopyTile(shared.values[stage], &values, step * B::kDepth / 2, 0, static_cast<int>(row),
+                  full);
+    ptx::CopyBytes(shared.metadata[stage], a.Metadata(row, int64_t{step} * B::kDepth),
+                   static_cast<int>(sizeof shared.metadata[0]), full);
     if constexpr (kByColumns) {
       for (int panel = 0; panel < B::Columns::kPanels; ++panel) {
         ptx::CopyTile(shared.dense[stage] + panel * B::Columns::kPanelBytes, &dense,
@@ -62,7 +85,7 @@ __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shar
 /// result.Take(A times the dense matrix), which `dense` maps as it is with kByColumns, and
 /// otherwise its transpose. Grid: blocks of rows of A, of lines, and parts of the depth.
 template <class T, bool kByColumns, class Result>
-__global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
+__global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
     HopperSparseProduct(const __grid_constant__ CUtensorMap values,
                         const __grid_constant__ CUtensorMap dense, CompressedMatrix<T> a,
                         DepthParts parts, Result result) {
@@ -70,8 +93,7 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
     using B = HopperSparseBlock;
     auto& shared = *reinterpret_cast<B::Shared*>(AlignedShared());
     const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
-    const int64_t row = int64_t{blockIdx.x} * SparseBlock::kRows;
-    const int64_t line = int64_t{blockIdx.y} * B::kLines;
+    const auto [row, line] = SparsePlace::OfThisBlock();
     if (thread == 0) {
       shared.places.Init(1, B::kReaders);
       ptx::FenceBarrierInit();
@@ -79,51 +101,40 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 2)
     __syncthreads();
     if (warp == B::kReaders) {
       if (thread % kWarp == 0) {
-        BringSparseTiles<kByColumns>(shared, values, dense, static_cast<int>(row),
-                                     static_cast<int>(line), parts);
+        BringSparseTiles<kByColumns>(shared, values, dense, a, row, static_cast<int>(line), parts);
       }
-      return;
+    } else {
+      const int group_row = WarpgroupIndex() * 64, warp_row = warp * 16;
+      Accumulators<1, B::kLines / 8> sums = {};
+      ptx::PinRegisters(sums[0]);
+      Turn<B::kStages> turn;
+      for (int step = 0; step < parts.Count(); ++step, turn.Next()) {
+        const int stage = turn.stage();
+        const B::Values left{shared.values[stage]};
+        unsigned char* const right = shared.dense[stage];
+        shared.places.WaitTillFull(turn);
+        // Products read it while they run, and the assembler does not know that: nothing may take
+        // its register before they have been waited for.
+        const uint32_t metadata = shared.metadata[stage][thread];
+        ptx::FenceProducts();
+        const auto start = [&]<int kHalf>() {
+          constexpr int kFrom = 32 * kHalf;
+          ptx::MultiplyAddSparseAsync<T, kHalf, kByColumns>(
+              sums[0], left.ByRows(group_row, kFrom / 2),
+              kByColumns ? B::Columns{right}.ByColumns(kFrom, 0) : B::Lines{right}.ByRows(0, kFrom),
+              metadata);
+        };
+        start.template operator()<0>();
+        start.template operator()<1>();
+        ptx::CommitProducts();
+        ptx::WaitForProducts<0>();
+        shared.places.Release(turn);
+      }
+      ptx::PinRegisters(sums[0]);
+      // Both warpgroups have read the last tiles.
+      ptx::SyncNamed(1, SparseBlock::kThreads);
+      result.template Take<B::kLines>(sums, shared.values[0], row, line, warp_row, 0);
     }
-    const int steps = parts.Count();
-    const int group_row = WarpgroupIndex() * 64, warp_row = warp * 16;
-    const auto metadata_of = [&](int step) {
-      return a.Metadata(row + warp_row, int64_t{parts.First() + step} * B::kDepth)[thread % kWarp];
-    };
-    Accumulators<1, B::kLines / 8> sums = {};
-    ptx::PinRegisters(sums[0]);
-    Turn<B::kStages> turn;
-    uint32_t even = steps > 0 ? metadata_of(0) : 0, odd = 0;
-    // Products read metadata while they run, and the assembler does not know that: nothing may
-    // take its register before they have been waited for. That of the next step comes into another
-    // one meanwhile, and other blocks fill the time.
-    const auto multiply = [&](int step, const uint32_t& own, uint32_t& next) {
-      const B::Values left{shared.values[turn.stage()]};
-      unsigned char* const right = shared.dense[turn.stage()];
-      shared.places.WaitTillFull(turn);
-      if (step + 1 < steps) next = metadata_of(step + 1);
-      ptx::FenceProducts();
-      const auto start = [&]<int kHalf>() {
-        constexpr int kFrom = 32 * kHalf;
-        ptx::MultiplyAddSparseAsync<T, kHalf, kByColumns>(
-            sums[0], left.ByRows(group_row, kFrom / 2),
-            kByColumns ? B::Columns{right}.ByColumns(kFrom, 0) : B::Lines{right}.ByRows(0, kFrom),
-            own);
-      };
-      start.template operator()<0>();
-      start.template operator()<1>();
-      ptx::CommitProducts();
-      ptx::WaitForProducts<0>();
-      shared.places.Release(turn);
-      turn.Next();
-    };
-    for (int step = 0; step < steps; step += 2) {
-      multiply(step, even, odd);
-      if (step + 1 < steps) multiply(step + 1, odd, even);
-    }
-    ptx::PinRegisters(sums[0]);
-    // Both warpgroups have read the last tiles.
-    ptx::SyncNamed(1, SparseBlock::kThreads);
-    result.Take(sums, shared.values[0], row, line, warp_row, 0);
   }
 }
 
@@ -142,19 +153,18 @@ Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
       HeadTensorMap(
           op, dense.dtype,
           {.data = a.values, .tokens = a.rows, .head_dim = a.columns / 2, .stride = a.columns / 2},
-          SparseBlock::kRows, B::kDepth / 2));
+          B::kRows, B::kDepth / 2));
   WEFT_ASSIGN_OR_RETURN(const CUtensorMap map, HeadTensorMap(op, dense.dtype,
                                                              {.data = dense.data,
                                                               .tokens = dense.shape[0],
                                                               .head_dim = dense.shape[1],
                                                               .stride = dense.row_stride},
                                                              kByColumns ? B::kDepth : B::kLines));
-  return Launch(
-      stream, op,
-      {.grid = {CeilDiv(rows, SparseBlock::kRows), CeilDiv(lines, B::kLines), parts.count},
-       .block = {B::kThreads},
-       .shared_bytes = sizeof(B::Shared) + kTileAlignment},
-      HopperSparseProduct<T, kByColumns, Result>, values, map, a, parts, result);
+  return Launch(stream, op,
+                {.grid = {CeilDiv(rows, B::kRows), CeilDiv(lines, B::kLines), parts.count},
+                 .block = {B::kThreads},
+                 .shared_bytes = sizeof(B::Shared) + kTileAlignment},
+                HopperSparseProduct<T, kByColumns, Result>, values, map, a, parts, result);
 }
 
 }  // namespace weft::kernels::cuda

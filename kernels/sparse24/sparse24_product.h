@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/row_map.h"
 #include "kernels/cuda/swizzled_tile.h"
 #include "kernels/sparse24/compressed_matrix.h"
@@ -96,7 +97,8 @@ struct DenseColumns {
 
 // Results: Take() is called by the first SparseBlock::kThreads threads of a block, whose part of
 // the product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared`
-// is free and has room for a tile of kRows by kLines elements.
+// is free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for
+// one of f32, and some more.
 
 /// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
 template <class T, bool kWide>
@@ -105,32 +107,19 @@ struct RoundedTranspose {
   const float* bias;  ///< [rows], or none
   int64_t lines, rows;
 
-  template <int kM, int kN>
+  template <int kLines, int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
-    using Tile = SwizzledTile<SparseBlock::kRows>;
     const Tile tile{shared};
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
-        const float plus = bias != nullptr && row + r < rows ? bias[row + r] : 0.0f;
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
-            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
-          }
-        }
-      }
+    if constexpr (ptx::kHopper && kM == 1) {
+      StoreMatrices(sums, tile, row, warp_row, warp_line);
+    } else {
+      StoreElements(sums, tile, row, warp_row, warp_line);
     }
     ptx::SyncNamed(1, SparseBlock::kThreads);
     constexpr int kPieces = Tile::kPieces;
-    for (int i = static_cast<int>(threadIdx.x); i < SparseBlock::kLines * kPieces;
-         i += SparseBlock::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kLines * kPieces; i += SparseBlock::kThreads) {
       const int l = i / kPieces, piece = i % kPieces;
       const int64_t first = row + 8 * piece;
       if (line + l >= lines || first >= rows) continue;
@@ -143,6 +132,55 @@ struct RoundedTranspose {
       }
     }
   }
+
+ private:
+  using Tile = SwizzledTile<SparseBlock::kRows>;
+
+  __device__ __forceinline__ float BiasOf(int64_t row) const {
+    return bias != nullptr && row < rows ? bias[row] : 0.0f;
+  }
+
+  template <int kM, int kN>
+  __device__ __forceinline__ void StoreElements(const Accumulators<kM, kN>& sums, const Tile& tile,
+                                                int64_t row, int warp_row, int warp_line) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
+        const float plus = BiasOf(row + r);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
+            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
+          }
+        }
+      }
+    }
+  }
+
+  template <int kN>
+  __device__ __forceinline__ void StoreMatrices(const Accumulators<1, kN>& sums, const Tile& tile,
+                                                int64_t row, int warp_row, int warp_line) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const float plus[2] = {BiasOf(row + warp_row + AccumulatorRow(0)),
+                           BiasOf(row + warp_row + AccumulatorRow(2))};
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&four)[4] = sums[0][n + i / 2];
+        const int half = i % 2;
+        words[i] = Pack<T>(four[2 * half] + plus[half], four[2 * half + 1] + plus[half]);
+      }
+      ptx::StoreMatricesTransposed(
+          tile.Piece(warp_line + 8 * (n + lane / 16) + lane % 8, warp_row / 8 + lane / 8 % 2),
+          words);
+    }
+  }
 };
 
 /// Adds the product to a matrix of f32, or overwrites that.
@@ -153,10 +191,64 @@ struct AddedSums {
   bool accumulate;
   int64_t part_elements = 0;  ///< From one part to the next.
 
-  template <int kM, int kN>
-  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* /*shared*/,
+  template <int kLines, int kM, int kN>
+  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
                                        int64_t row, int64_t line, int warp_row,
                                        int warp_line) const {
+    if constexpr (ptx::kHopper && kM == 1 && kWide) {
+      TakeByRows<kLines>(sums, reinterpret_cast<float*>(shared), row, line, warp_row);
+    } else {
+      TakeFromRegisters(sums, row, line, warp_row, warp_line);
+    }
+  }
+
+ private:
+  /// By way of `tile`, of kRows rows of kLines + 8 numbers, whose rows a warp then adds with
+  /// accesses of 16 bytes.
+  template <int kLines, int kN>
+  __device__ __forceinline__ void TakeByRows(const Accumulators<1, kN>& sums, float* tile,
+                                             int64_t row, int64_t line, int warp_row) const {
+    // Rows begin in other banks.
+    constexpr int kStride = kLines + 8, kFours = kLines / 4, kAtOnce = 8;
+    constexpr int kStep = SparseBlock::kThreads;
+    static_assert(SparseBlock::kRows * kFours % (kStep * kAtOnce) == 0);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      float* const at = tile + (warp_row + AccumulatorRow(i)) * kStride + AccumulatorColumn(i);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float two[2] = {sums[0][n][i], sums[0][n][i + 1]};
+        StoreFloats(at + 8 * n, two);
+      }
+    }
+    ptx::SyncNamed(1, kStep);
+    for (int first = static_cast<int>(threadIdx.x); first < SparseBlock::kRows * kFours;
+         first += kStep * kAtOnce) {
+      float old[kAtOnce][4] = {};
+      const auto visit = [&](auto&& with) {
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int number = first + k * kStep, r = number / kFours, l = number % kFours * 4;
+          if (row + r < rows && line + l < lines) {
+            with(k, tile + r * kStride + l, to.At(row + r, line + l) + blockIdx.z * part_elements);
+          }
+        }
+      };
+      if (accumulate) visit([&](int k, const float*, const float* at) { LoadFloats(at, old[k]); });
+      visit([&](int k, const float* own, float* at) {
+        float four[4];
+        LoadFloats(own, four);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four[j] += old[k][j];
+        StoreFloats(at, four);
+      });
+    }
+  }
+
+  template <int kM, int kN>
+  __device__ __forceinline__ void TakeFromRegisters(const Accumulators<kM, kN>& sums, int64_t row,
+                                                    int64_t line, int warp_row,
+                                                    int warp_line) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -322,7 +414,7 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   }
   ptx::CopyAsyncWait<0>();
   __syncthreads();
-  result.Take(sums, shared, row, line, warp_row, warp_line);
+  result.template Take<B::kLines>(sums, shared, row, line, warp_row, warp_line);
 }
 
 /// Enqueues it for `rows` rows of A.

@@ -20,9 +20,9 @@ enum class MvueDraw : uint8_t {
 /// of as many rows is then an unbiased estimate of that of xᵀ. Rows behind the last whole group are
 /// copied. A group with one element that is not 0 keeps it as it is; one of zeros stays.
 ///
-/// x may be a part of a larger matrix: group g of column c takes the words of block
-/// (first_row / 4 + g) * all_columns + first_column + c of the Philox stream, so that any split
-/// draws the same.
+/// x may be a part of a larger matrix, and any split draws the same: group G of column C, counted
+/// among all, takes words of the Philox stream. kSequential: the first two of block
+/// G * all_columns + C. kMinimumVariance: word C % 4 of block G * ceil(all_columns / 4) + C / 4.
 struct MvueArgs {
   TensorView x;  ///< [rows, columns] f32, bf16 or f16; rows may be strided
   TensorView y;  ///< same shape and type; may be x

@@ -22,8 +22,7 @@ Status Mvue(const Stream& stream, const MvueArgs& args) {
     const MvueLoops<T>& loops = PickMvueKernels().Of<T>();
     ParallelFor(groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t g = begin; g < end; ++g) {
-        loops.run(args.draw, key,
-                  static_cast<uint64_t>((first_group + g) * all_columns + args.first_column),
+        loops.run({args.draw, key, first_group + g, args.first_column, all_columns},
                   row_of(args.x, 4 * g), args.x.row_stride, row_of(args.y, 4 * g),
                   args.y.row_stride, columns);
       }

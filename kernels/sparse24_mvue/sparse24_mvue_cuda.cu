@@ -23,10 +23,11 @@ struct MvueMap {
       if (r < count) LoadFloats(x.At(first + r, column), values[r]);
     }
     if (count >= 4) {
+      MvueWords words{numbers, group, column};
 #pragma unroll
       for (int c = 0; c < kCount; ++c) {
         float drawn[4] = {values[0][c], values[1][c], values[2][c], values[3][c]};
-        DrawGroup(numbers.draw, numbers.Of(group, column + c), drawn);
+        DrawGroup(numbers.draw, words.Of(c), drawn);
 #pragma unroll
         for (int r = 0; r < 4; ++r) values[r][c] = drawn[r];
       }

@@ -1,5 +1,8 @@
 #include "kernels/sparse24_mvue/sparse24_mvue_simd.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_philox.h"
 
@@ -49,19 +52,20 @@ struct Chosen {
 };
 WEFT_INLINE Chosen PassedBy(const VecF (&a)[4], VecF point) {
   Chosen chosen;
-  VecI found = {}, last = VecI{} - 1;
+  // An element at which the sum passes a point that is not negative is not 0.
+  VecI passed = {};
   VecF running = {};
   for (int i = 0; i < 4; ++i) {
     running += a[i];
-    const VecI here = (running > point) & (a[i] > 0.0f) & ~found;
-    chosen.is[i] = here;
-    found |= here;
+    const VecI passes = running > point;
+    chosen.is[i] = passes & ~passed;
+    passed = passes;
   }
+  VecI missing = ~passed;
   for (int i = 3; i >= 0; --i) {
-    const VecI fallback = ~found & last & (a[i] > 0.0f);
+    const VecI fallback = missing & (a[i] > 0.0f);
     chosen.is[i] |= fallback;
-    last &= ~fallback;
-    found |= fallback;
+    missing &= ~fallback;
   }
   return chosen;
 }
@@ -99,7 +103,7 @@ WEFT_INLINE void DrawSequential(Groups& groups, const VecU (&words)[4]) {
 
 // p_i = 2 a_i / s; where that passes 1 for the largest, it is always kept, and the others share the
 // second place. Those are kept in whose part of [0, 2) one of u and u + 1 lies.
-WEFT_INLINE void DrawMinimumVariance(Groups& groups, const VecU (&words)[4]) {
+WEFT_INLINE void DrawMinimumVariance(Groups& groups, VecU word) {
   const Sums s = SumsOf(groups);
   const VecF largest = Max(Max(s.a[0], s.a[1]), Max(s.a[2], s.a[3]));
   VecF rest[4], taken = {};
@@ -113,44 +117,95 @@ WEFT_INLINE void DrawMinimumVariance(Groups& groups, const VecU (&words)[4]) {
   const VecF rest_sum = (rest[0] + rest[1]) + (rest[2] + rest[3]);
   // Points of the running sum of `rest`: one, or two half of it apart.
   const VecF spacing = taken > 0.0f ? rest_sum : 0.5f * rest_sum;
-  const VecF point = Rounded(Uniform(words[0]) * spacing);
+  const VecF point = Rounded(Uniform(word) * spacing);
   const Chosen one = PassedBy(rest, point);
   const Chosen two = PassedBy(rest, point + spacing);
+  VecF of_one = {}, of_two = {};
   for (int i = 0; i < 4; ++i) {
-    const VecI drawn = one.is[i] | (two.is[i] & ~(taken > 0.0f));
-    const VecF scale = spacing / rest[i];
-    groups.x[i] = is_taken[i] ? groups.x[i] : drawn ? groups.x[i] * scale : VecF{};
+    of_one = one.is[i] ? rest[i] : of_one;
+    of_two = two.is[i] ? rest[i] : of_two;
+  }
+  const VecF one_scale = spacing / of_one, two_scale = spacing / of_two;
+  for (int i = 0; i < 4; ++i) {
+    const VecI second = two.is[i] & ~(taken > 0.0f);
+    const VecF drawn = one.is[i] ? groups.x[i] * one_scale : groups.x[i] * two_scale;
+    groups.x[i] = is_taken[i] ? groups.x[i] : (one.is[i] | second) ? drawn : VecF{};
   }
 }
 
-WEFT_INLINE void Draw(MvueDraw draw, const PhiloxKey& key, uint64_t block, Groups& groups) {
-  VecU low, high, words[4];
-  for (int i = 0; i < kLanes; ++i) {
-    low[i] = static_cast<uint32_t>(block + i);
-    high[i] = static_cast<uint32_t>((block + i) >> 32);
-  }
-  PhiloxBlocks(key, low, high, words);
-  const VecF sum = SumsOf(groups).sum;
-  if (draw == MvueDraw::kSequential) {
-    DrawSequential(groups, words);
-  } else {
-    DrawMinimumVariance(groups, words);
-  }
-  // 0 of zeros, and a NaN of what is not finite.
+// 0 of zeros, and a NaN of what is not finite.
+WEFT_INLINE void KeepFinite(Groups& groups, VecF sum) {
   const VecF finite = sum * 0.0f;
   for (VecF& x : groups.x) x = (sum < kLeastSum ? VecF{} : x) + finite;
 }
 
 template <class T>
-void Run(MvueDraw draw, const PhiloxKey& key, uint64_t block, const T* x, int64_t x_stride, T* y,
-         int64_t y_stride, int64_t columns) {
+WEFT_INLINE Groups LoadGroups(const T* x, int64_t stride, int64_t columns) {
+  Groups groups;
+  for (int r = 0; r < 4; ++r) groups.x[r] = LoadUpTo(x + r * stride, columns);
+  return groups;
+}
+
+template <class T>
+WEFT_INLINE void StoreGroups(T* y, int64_t stride, const Groups& groups, int64_t columns) {
+  for (int r = 0; r < 4; ++r) StoreUpTo(y + r * stride, groups.x[r], columns);
+}
+
+// A block of words for each group.
+template <class T>
+void RunSequential(const MvueStream& stream, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+                   int64_t columns) {
+  const auto first = static_cast<uint64_t>(stream.group * stream.all_columns + stream.first_column);
   for (int64_t c = 0; c < columns; c += kLanes) {
     const int64_t here = columns - c;
-    Groups groups;
-    for (int r = 0; r < 4; ++r) groups.x[r] = LoadUpTo(x + r * x_stride + c, here);
-    Draw(draw, key, block + static_cast<uint64_t>(c), groups);
-    for (int r = 0; r < 4; ++r) StoreUpTo(y + r * y_stride + c, groups.x[r], here);
+    Groups groups = LoadGroups(x + c, x_stride, here);
+    const VecF sum = SumsOf(groups).sum;
+    VecU low, high, words[4];
+    for (int i = 0; i < kLanes; ++i) {
+      const uint64_t block = first + static_cast<uint64_t>(c + i);
+      low[i] = static_cast<uint32_t>(block);
+      high[i] = static_cast<uint32_t>(block >> 32);
+    }
+    PhiloxBlocks(stream.key, low, high, words);
+    DrawSequential(groups, words);
+    KeepFinite(groups, sum);
+    StoreGroups(y + c, y_stride, groups, here);
   }
+}
+
+// Four columns share a block.
+template <class T>
+void RunMinimumVariance(const MvueStream& stream, const T* x, int64_t x_stride, T* y,
+                        int64_t y_stride, int64_t columns) {
+  const int64_t blocks = (stream.all_columns + 3) / 4;
+  const int64_t before = stream.first_column % 4;  // Columns of the first block that are not here.
+  auto block = static_cast<uint64_t>(stream.group * blocks + stream.first_column / 4);
+  for (int64_t c = -before; c < columns; c += 4 * kLanes, block += kLanes) {
+    VecU words[4];
+    PhiloxWords(stream.key, block, words);
+    alignas(kVecBytes) uint32_t in_order[5 * kLanes] = {};
+    std::memcpy(in_order, words, sizeof words);
+    for (int part = 0; part < 4; ++part) {
+      const int64_t begin = std::max<int64_t>(c + part * kLanes, 0);
+      const int64_t here = std::min(columns, c + (part + 1) * kLanes) - begin;
+      if (here <= 0) continue;
+      Groups groups = LoadGroups(x + begin, x_stride, here);
+      const VecF sum = SumsOf(groups).sum;
+      VecU word;
+      std::memcpy(&word, in_order + (begin - c), sizeof word);
+      DrawMinimumVariance(groups, word);
+      KeepFinite(groups, sum);
+      StoreGroups(y + begin, y_stride, groups, here);
+    }
+  }
+}
+
+template <class T>
+void Run(const MvueStream& stream, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+         int64_t columns) {
+  (stream.draw == MvueDraw::kSequential
+       ? RunSequential<T>
+       : RunMinimumVariance<T>)(stream, x, x_stride, y, y_stride, columns);
 }
 
 }  // namespace

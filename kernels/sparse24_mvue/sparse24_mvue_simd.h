@@ -8,11 +8,19 @@
 
 namespace weft::kernels::cpu {
 
-/// Of one group of rows: `block` is the Philox block of its column 0. y may be x.
+/// Where a group of rows takes its words from: see MvueArgs.
+struct MvueStream {
+  MvueDraw draw;
+  PhiloxKey key;
+  int64_t group;
+  int64_t first_column, all_columns;
+};
+
+/// Of one group of rows. y may be x.
 template <class T>
 struct MvueLoops {
-  void (*run)(MvueDraw draw, const PhiloxKey& key, uint64_t block, const T* x, int64_t x_stride,
-              T* y, int64_t y_stride, int64_t columns);
+  void (*run)(const MvueStream& stream, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+              int64_t columns);
 };
 using MvueKernels = FloatTypes<MvueLoops>;
 

@@ -203,8 +203,19 @@ struct Layer {
     return kernels::SampledBackwardWeight(
         stream, {.x = x, .dy = dy, .weight = sparse.get(), .dweight = dweight});
   }
+  /// Of dy that is sparse already.
   Status SparseBackwardWeight() {
     return kernels::SparseBackwardWeight(stream, {.x = x, .dy = estimate, .dweight = dweight});
+  }
+  /// With the draws, as a step of training does; f32 on a GPU stores the estimate.
+  Status EstimatedBackwardWeight() {
+    if (dy.dtype() == DType::kF32 && stream.device.type == DeviceType::kCuda) {
+      WEFT_RETURN_IF_ERROR(Estimate());
+      return SparseBackwardWeight();
+    }
+    const kernels::MvueArgs draws = {.x = {}, .y = {}, .key = {.seed = 7}};
+    return kernels::SparseBackwardWeight(
+        stream, {.x = x, .dy = dy, .dweight = dweight, .estimate = &draws});
   }
 
   Stream stream;
@@ -318,12 +329,10 @@ class Bench {
       WEFT_RETURN_IF_ERROR(up.SparseForward());
       WEFT_RETURN_IF_ERROR(gelu());
       WEFT_RETURN_IF_ERROR(down.SparseForward());
-      WEFT_RETURN_IF_ERROR(down.Estimate());
-      WEFT_RETURN_IF_ERROR(down.SparseBackwardWeight());
+      WEFT_RETURN_IF_ERROR(down.EstimatedBackwardWeight());
       WEFT_RETURN_IF_ERROR(down.SparseBackwardInput());
       WEFT_RETURN_IF_ERROR(gelu_backward());
-      WEFT_RETURN_IF_ERROR(up.Estimate());
-      WEFT_RETURN_IF_ERROR(up.SparseBackwardWeight());
+      WEFT_RETURN_IF_ERROR(up.EstimatedBackwardWeight());
       return up.SparseBackwardInput();
     };
     WEFT_ASSIGN_OR_RETURN(Pair pair, TimeInTurns(*device_, options_.rounds, dense, sparse));

@@ -109,6 +109,8 @@ void MultiplySparseHalf(WarpWords& words);
 /// elements of matrix i (PTX ISA, "ldmatrix"), or of its transpose.
 void SpreadMatrices(WarpWords& words);
 void SpreadTransposed(WarpWords& words);
+/// The other way: lane 8 i + c gets column c of matrix i (PTX ISA, "stmatrix" with .trans).
+void GatherTransposed(WarpWords& words);
 
 /// The calling thread within its block, and the lane within its warp.
 uint32_t ThreadRank();

@@ -35,7 +35,7 @@ __global__ void Faulty(const __grid_constant__ CUtensorMap map, HopperFault faul
   }
   if (is(HopperFault::kStoreNotFenced)) __syncthreads();
   if (is(HopperFault::kMetadataChanged)) {
-    float products[16][4] = {};
+    float products[32][4] = {};
     uint32_t places = 0x44444444;
     ptx::FenceProducts();
     ptx::MultiplyAddSparseAsync<BFloat16, 0, false>(products, tile.ByRows(0, 0), tile.ByRows(0, 0),
@@ -86,7 +86,7 @@ Status RunHopperFault(const Stream& stream, HopperFault fault, const void* a, fl
   return Launch(stream, "HopperFault",
                 {.grid = {1},
                  .block = {groups * kWarpgroup},
-                 .shared_bytes = kTileAlignment + 2 * Tile::kBytes},
+                 .shared_bytes = kTileAlignment + 4 * Tile::kBytes},
                 Faulty, map, fault, out);
 }
 

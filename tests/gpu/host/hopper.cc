@@ -79,6 +79,8 @@ struct Hopper::Copy {
   unsigned char* to;
   CUtensorMap map;
   int x, y, z;
+  const unsigned char* from = nullptr;  // So many bytes as they are, and no box of a map.
+  size_t bytes = 0;
 };
 
 struct Hopper::Barrier {
@@ -239,12 +241,28 @@ void Hopper::CopyTile(void* shared, const CUtensorMap& map, int x, int y, int z,
   if (address % 128 != 0) Fail("copies a tile to a misaligned address");
   const size_t bytes = size_t{2} * map.box[0] * map.box[1] * map.box[2];
   unsigned char* to = PointerTo(address, bytes);
-  // Any moment from now on.
-  auto* garbage = static_cast<volatile unsigned char*>(to);
+  Queue(barrier, {to, map, x, y, z}, bytes);
+}
+
+void Hopper::CopyBytes(void* shared, const void* from, int bytes, void* at) {
+  Barrier& barrier = BarrierAt(at);
+  const uint32_t address = SharedAddress(shared);
+  const auto source = reinterpret_cast<uintptr_t>(from);
+  if (address % 16 != 0 || source % 16 != 0 || bytes % 16 != 0) {
+    Fail("copies bytes that are not whole pieces of 16");
+  }
+  const auto size = static_cast<size_t>(bytes);
+  unsigned char* to = PointerTo(address, size);
+  Queue(barrier, {to, {}, 0, 0, 0, static_cast<const unsigned char*>(from), size}, size);
+}
+
+// What lies there changes at any moment from now on.
+void Hopper::Queue(Barrier& barrier, const Copy& copy, size_t bytes) {
+  auto* garbage = static_cast<volatile unsigned char*>(copy.to);
   for (size_t i = 0; i < bytes; ++i) garbage[i] = 0xff;
   {
     const TsanHidden hidden;
-    barrier.copies.push_back({to, map, x, y, z});
+    barrier.copies.push_back(copy);
   }
   barrier.queued += static_cast<int64_t>(bytes);
   TsanRelease(&barrier.issued);
@@ -252,6 +270,13 @@ void Hopper::CopyTile(void* shared, const CUtensorMap& map, int x, int y, int z,
 }
 
 void Hopper::Land(const Copy& copy) {
+  if (copy.from != nullptr) {
+    for (size_t i = 0; i < copy.bytes; i += 16) {
+      Demand16(SharedAddress(copy.to + i));
+      VisibleCopy(copy.to + i, copy.from + i, 16);
+    }
+    return;
+  }
   const CUtensorMap& map = copy.map;
   const uint32_t pieces = map.box[0] / 8, first = SharedAddress(copy.to);
   for (uint32_t row = 0; row < map.box[1] * map.box[2]; ++row) {

@@ -50,6 +50,7 @@ class Hopper {
   void WaitForPhase(void* barrier, uint32_t parity, Site site);
   /// Garbage until a thread waits for the barrier's phase.
   void CopyTile(void* shared, const CUtensorMap& map, int x, int y, int z, void* barrier);
+  void CopyBytes(void* shared, const void* from, int bytes, void* barrier);
 
   /// A store of this thread, which copies and products must not meet before its fence.
   void NoteStore(const void* shared, size_t bytes);
@@ -72,6 +73,7 @@ class Hopper {
 
   Barrier& BarrierAt(const void* at);
   void EndPhaseIfDue(Barrier& barrier);
+  void Queue(Barrier& barrier, const Copy& copy, size_t bytes);
   void Land(const Copy& copy);
   Warpgroup& Own();
   unsigned char* PointerTo(uint32_t address, size_t bytes) const;

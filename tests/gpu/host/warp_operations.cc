@@ -169,5 +169,16 @@ void SpreadMatrices(WarpWords& words) {
 void SpreadTransposed(WarpWords& words) {
   Spread<true>(words);
 }
+void GatherTransposed(WarpWords& words) {
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    const uint32_t matrix = lane / 8, column = lane % 8;
+    const auto element = [&](uint32_t row) {
+      return words.in[4 * row + column / 2][matrix] >> 16 * (column % 2) & 0xffffu;
+    };
+    for (uint32_t i = 0; i < 4; ++i) {
+      words.out[lane][i] = element(2 * i) | element(2 * i + 1) << 16;
+    }
+  }
+}
 
 }  // namespace weft::host_cuda

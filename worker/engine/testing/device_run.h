@@ -39,6 +39,10 @@ inline std::vector<float> FetchValues(const Stream& stream, const TensorView& vi
     add(copy->view().As<uint8_t>(), 0x1p-8f);
     return values;
   }
+  if (view.dtype == DType::kI32) {
+    add(copy->view().As<int32_t>(), 1);
+    return values;
+  }
   kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
     const T* from = copy->view().As<T>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));

@@ -175,7 +175,7 @@ class Sparse24Cost : public TechniqueCost {
   // A bit of each weight says whether it counts. Both products with a weight have a list of the
   // columns that count: of each four weights two values in f32 and one column of two bytes, and
   // heads of the lists.
-  TechniqueProducts ProductsOf(const TrainSpec& train, bool /*on_cuda*/) const override {
+  TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
     TechniqueProducts products{.state_bytes = 1.0 / 8};
@@ -191,7 +191,9 @@ class Sparse24Cost : public TechniqueCost {
     }
     products.dense_share = DenseShare(train);
     products.copies_weights = spec.method == "s_ste";
-    products.copies_gradients = spec.gradient_estimate != "exact";
+    // Sparse tensor cores do not multiply f32, so that the estimate is stored.
+    products.copies_gradients =
+        spec.gradient_estimate != "exact" && on_cuda && train.precision == "fp32";
     products.rate_name = kSparse24Rates;
     return products;
   }

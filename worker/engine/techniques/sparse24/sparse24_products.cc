@@ -216,40 +216,79 @@ Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
 }
 
-// Each of the stacked weights draws for its own columns, as it does where ranks share them.
+namespace {
+
+// Whether a kernel makes the estimate, and another one reads it: SparseBackwardWeightArgs.
+bool StoresEstimates(Device device, DType dtype) {
+  return device.type == DeviceType::kCuda && dtype == DType::kF32;
+}
+
+}  // namespace
+
 Result<OutputGradient> Sparse24Products::Prepare(Context& context, Tensor dy,
                                                  const GradientUse& use) const {
-  const SparsitySpec& spec = mode_->spec;
-  if (sparse_ == nullptr || !use.for_weight || spec.gradient_estimate == "exact") {
-    return dense_.Prepare(context, std::move(dy), use);
-  }
-  ProfileScope scope(context.profiler, "linear: 2:4 gradient");
-  WEFT_ASSIGN_OR_RETURN(Tensor estimate, Tensor::New(context, Component::kWorkspace, dy.dtype(),
-                                                     {dy.shape().Rows(), dy.shape()[-1]}));
+  if (!estimates()) return dense_.Prepare(context, std::move(dy), use);
+  return OutputGradient{std::move(dy), {}, {}, use.first_row};
+}
+
+// Each of the stacked weights draws for its own columns, as it does where ranks share them. Those
+// whose columns are neighbours in the whole layer, too, draw together.
+std::vector<Sparse24Products::DrawnColumns> Sparse24Products::ColumnsIn(
+    const WeightGradientTarget& target) const {
   const LinearLayer& layer = layer_->layer();
-  int64_t all_columns = 0;
-  for (int64_t i = layer.weight; i < layer.weight + layer.outputs; ++i) {
-    all_columns += (*layer.parameters)[i].logical_shape()[0];
-  }
-  int64_t column = 0, first_column = 0;
+  std::vector<DrawnColumns> drawn;
+  int64_t column = 0, logical = 0;
   for (int64_t i = layer.weight; i < layer.weight + layer.outputs; ++i) {
     const Parameter& weight = (*layer.parameters)[i];
-    const int64_t columns = weight.shape[0];
-    WEFT_RETURN_IF_ERROR(kernels::Mvue(
-        context.stream,
-        {.x = dy.Columns(column, columns),
-         .y = estimate.Columns(column, columns),
-         .draw = spec.gradient_estimate == "sequential" ? kernels::MvueDraw::kSequential
-                                                        : kernels::MvueDraw::kMinimumVariance,
-         .key = {context.seed, static_cast<uint32_t>(context.step), site_},
-         // Sequences whose length is no multiple of 4 share draws at their ends.
-         .first_row = use.first_row / kSide * kSide,
-         .first_column = first_column + FirstRow(weight),
-         .all_columns = all_columns}));
+    const int64_t columns = weight.shape[0], first = logical + FirstRow(weight);
+    if (column >= target.column && column < target.column + target.columns) {
+      if (!drawn.empty() && drawn.back().first_column + drawn.back().columns == first) {
+        drawn.back().columns += columns;
+      } else {
+        drawn.push_back({column - target.column, columns, first});
+      }
+    }
     column += columns;
-    first_column += weight.logical_shape()[0];
+    logical += weight.logical_shape()[0];
   }
-  return OutputGradient{std::move(dy), {}, {std::move(estimate), {}}};
+  return drawn;
+}
+
+Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, const Tensor& dy,
+                                           const DrawnColumns& drawn, int64_t first_row,
+                                           const WeightGradientTarget& target) const {
+  const LinearLayer& layer = layer_->layer();
+  const Tensor columns = dy.Columns(target.column + drawn.column, drawn.columns);
+  kernels::MvueArgs draws = {
+      .x = {},
+      .y = {},
+      .draw = mode_->spec.gradient_estimate == "sequential" ? kernels::MvueDraw::kSequential
+                                                            : kernels::MvueDraw::kMinimumVariance,
+      .key = {context.seed, static_cast<uint32_t>(context.step), site_},
+      // Sequences whose length is no multiple of 4 share draws at their ends.
+      .first_row = first_row / kSide * kSide,
+      .first_column = drawn.first_column};
+  for (int64_t i = layer.weight; i < layer.weight + layer.outputs; ++i) {
+    draws.all_columns += (*layer.parameters)[i].logical_shape()[0];
+  }
+  TensorView dweight = target.dweight;
+  dweight.data = dweight.As<float>() + drawn.column * dweight.row_stride;
+  dweight.shape = {drawn.columns, dweight.shape[1]};
+  kernels::SparseBackwardWeightArgs args = {.x = x,
+                                            .dy = columns,
+                                            .dweight = dweight,
+                                            .accumulate = target.accumulate,
+                                            .estimate = &draws};
+  Tensor estimate;
+  if (StoresEstimates(context.stream.device, columns.dtype())) {
+    WEFT_ASSIGN_OR_RETURN(estimate, Tensor::New(context, Component::kWorkspace, columns.dtype(),
+                                                {columns.shape().Rows(), drawn.columns}));
+    draws.x = columns;
+    draws.y = args.dy = estimate;
+    args.estimate = nullptr;
+    WEFT_RETURN_IF_ERROR(kernels::Mvue(context.stream, draws));
+  }
+  return kernels::SparseBackwardWeight(context.stream, args);
 }
 
 Status Sparse24Products::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
@@ -280,15 +319,13 @@ Status Sparse24Products::WeightGradient(Context& context, const Tensor& x, const
 
 Status Sparse24Products::WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                                        std::span<const WeightGradientTarget> targets) const {
-  const Tensor& estimate = dy.for_weight.values;
-  if (!estimate) return dense_.WeightGradient(context, x, dy, targets);
+  if (!estimates()) return dense_.WeightGradient(context, x, dy, targets);
+  ProfileScope scope(context.profiler, "linear: 2:4 gradient");
   for (const WeightGradientTarget& to : targets) {
     if (to.dweight) {
-      WEFT_RETURN_IF_ERROR(kernels::SparseBackwardWeight(
-          context.stream, {.x = x,
-                           .dy = estimate.Columns(to.column, to.columns),
-                           .dweight = to.dweight,
-                           .accumulate = to.accumulate}));
+      for (const DrawnColumns& drawn : ColumnsIn(to)) {
+        WEFT_RETURN_IF_ERROR(EstimatedGradient(context, x, dy.dy, drawn, dy.first_row, to));
+      }
     }
     if (!to.dbias) continue;
     WEFT_RETURN_IF_ERROR(

@@ -8,6 +8,7 @@
 
 #include "common/spec/train_spec.h"
 #include "kernels/sparse24/sparse24.h"
+#include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
@@ -95,6 +96,18 @@ class Sparse24Products : public WeightProducts {
                         std::span<const WeightGradientTarget> targets) const override;
 
  private:
+  /// Whether gradients of weights are computed from an estimate.
+  bool estimates() const { return sparse_ != nullptr && mode_->spec.gradient_estimate != "exact"; }
+  /// Columns of a target, from `column` on, that draw together: from `first_column` on of those of
+  /// the whole layer.
+  struct DrawnColumns {
+    int64_t column, columns, first_column;
+  };
+  std::vector<DrawnColumns> ColumnsIn(const WeightGradientTarget& target) const;
+  /// The gradient of the weight of these columns.
+  Status EstimatedGradient(Context& context, const Tensor& x, const Tensor& dy,
+                           const DrawnColumns& drawn, int64_t first_row,
+                           const WeightGradientTarget& target) const;
   /// WeightGradient of the whole of W.
   Status WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                        std::span<const WeightGradientTarget> targets) const;

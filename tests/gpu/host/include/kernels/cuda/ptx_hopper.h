@@ -13,7 +13,6 @@
 namespace weft::kernels::cuda::ptx {
 
 inline constexpr bool kHopper = true;
-inline constexpr bool kHopperAlone = false;
 constexpr bool BuiltForHopper() {
   return true;
 }
@@ -41,6 +40,10 @@ inline void CopyTile(void* shared, const CUtensorMap* map, int x, int y, int z,
   host_cuda::CurrentHopper().CopyTile(shared, *map, x, y, z, barrier);
 }
 
+inline void CopyBytes(void* shared, const void* from, int bytes, PhaseBarrier* barrier) {
+  host_cuda::CurrentHopper().CopyBytes(shared, from, bytes, barrier);
+}
+
 inline void FenceAsyncProxy() {
   host_cuda::CurrentHopper().FenceAsyncProxy();
 }
@@ -57,6 +60,13 @@ template <int kCount>
 void RaiseRegisters() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   host_cuda::CurrentHopper().SetRegisters(kCount, true);
+}
+
+inline void StoreMatricesTransposed(void* column, const uint32_t (&words)[4],
+                                    host_cuda::Site site = host_cuda::Site::Here()) {
+  uint32_t out[4];
+  host_cuda::WithWarp(0xffffffffu, host_cuda::GatherTransposed, words, 4, out, 4, site);
+  Store16(column, {out[0], out[1], out[2], out[3]});
 }
 
 inline void FenceProducts() {
@@ -101,13 +111,13 @@ void MultiplyAddAsync(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t b,
 }
 
 template <class T, int kPair, bool kByColumns>
-void MultiplyAddSparseAsync(float (&c)[16][4], uint64_t a, uint64_t b, const uint32_t& places,
+void MultiplyAddSparseAsync(float (&c)[32][4], uint64_t a, uint64_t b, const uint32_t& places,
                             host_cuda::Site site = host_cuda::Site::Here()) {
   host_cuda::CurrentHopper().StartProduct({.left = nullptr,
                                            .left_matrix = a,
                                            .right_matrix = b,
                                            .sums = c[0],
-                                           .columns = 128,
+                                           .columns = 256,
                                            .accumulate = true,
                                            .by_columns = kByColumns,
                                            .half = std::is_same_v<T, Half>,
