@@ -1,0 +1,205 @@
+"""Methods of growth beside training from scratch: the jobs that tests/bench/growth trains."""
+
+import copy
+import dataclasses
+import re
+
+from curves.runs import Run
+
+FAMILIES = ["gpt", "bert", "vit"]
+BUDGETS = (0.3, 0.5, 0.75, 1.0)  # of the steps
+TIMED_SHARE = 0.1
+
+
+@dataclasses.dataclass
+class Method:
+    """`phases`: of a share of the steps each; or none, and `settings` of the whole job."""
+    name: str
+    published: float | None
+    phases: list = dataclasses.field(default_factory=list)
+    settings: dict = dataclasses.field(default_factory=dict)
+    steps: float = 1.0  # without phases
+
+
+def phase(share, **fields):
+    return {"share": share, **fields}
+
+
+def merged(job, changes):
+    job = copy.deepcopy(job)
+    for key, value in changes.items():
+        job[key] = merged(job.get(key, {}), value) if isinstance(value, dict) else value
+    return job
+
+
+class Family:
+    """A network on its data. `rate` is chosen among `rates` before the rest is trained."""
+
+    def __init__(self, name, title, text, job, rates, methods, share):
+        self.name, self.title, self.text = name, title, text
+        self.job, self.rates, self.methods = job, rates, methods
+        self.steps = round(job["train"]["steps"] * share)
+        self.warmup = round(job["schedule"]["warmup_steps"] * share)
+        self.rate = None
+
+    def steps_of(self, share):
+        return max(1, round(self.steps * share))
+
+    def scratch(self, name, budget, kind, seed, rate, timed=False):
+        steps = self.steps_of(budget)
+        job = merged(self.job, {
+            "optimizer": {"learning_rate": rate},
+            "schedule": {"kind": kind, "warmup_steps": min(self.warmup, steps // 4),
+                         "decay_steps": round(0.2 * steps)},
+            "train": {"steps": steps, "seed": seed, "eval_every_steps": steps}})
+        return Run(f"{self.name}-{name}", job, timed=timed)
+
+    def rate_runs(self):
+        return {rate: self.scratch(f"rate-{i}", 1, "cosine", 1, rate)
+                for i, rate in enumerate(self.rates)}
+
+    def baseline_runs(self, budget, seeds):
+        """By schedule: a run a seed."""
+        return {kind: [self.scratch(f"scratch-{kind.split('_')[0]}-{round(100 * budget)}-{seed}", budget, kind, seed, self.rate)
+                       for seed in seeds] for kind in ("cosine", "warmup_stable_decay")}
+
+    def timed_baseline(self):
+        return self.scratch("scratch-timed", TIMED_SHARE, "cosine", 1, self.rate, timed=True)
+
+    def method_run(self, method, seed, share, suffix, timed=False):
+        steps = self.steps_of(share * method.steps)
+        warmup = round(self.warmup * share)
+        job = merged(self.job, {
+            "optimizer": {"learning_rate": self.rate},
+            "schedule": {"kind": "cosine", "warmup_steps": min(warmup, steps // 4)},
+            "train": {"steps": steps, "seed": seed, "eval_every_steps": steps}})
+        job = merged(job, {section: {key: value(steps) if callable(value) else value
+                                     for key, value in fields.items()}
+                           for section, fields in method.settings.items()})
+        phases = []
+        for i, own in enumerate(method.phases):
+            own = copy.deepcopy(own)
+            own["steps"] = self.steps_of(share * own.pop("share"))
+            own["learning_rate"] = self.rate * own.pop("rate", 1)
+            own.setdefault("schedule", "cosine" if i + 1 == len(method.phases) else "constant")
+            own["warmup_steps"] = min(warmup, own["steps"] // 4) if i == 0 else own["steps"] // 50
+            ramp = own.get("growth", {}).pop("ramp", None)
+            if ramp:
+                own["growth"]["ramp_steps"] = max(1, round(ramp * own["steps"]))
+            phases.append(own)
+        if phases:
+            del job["train"]["steps"]
+            job["phases"] = phases
+        slug = "-".join(re.findall(r"[a-z0-9]+", method.name.lower()))
+        return Run(f"{self.name}-{slug}-{suffix}", job, timed=timed)
+
+    def run_of(self, method, seed):
+        return self.method_run(method, seed, 1, seed)
+
+    def timed_run(self, method):
+        return self.method_run(method, 1, TIMED_SHARE, "timed", timed=True)
+
+    def runs(self, seeds):
+        runs = [run for budget in BUDGETS for runs in self.baseline_runs(budget, seeds).values()
+                for run in runs]
+        for method in self.methods:
+            runs += [self.run_of(method, seed) for seed in seeds] + [self.timed_run(method)]
+        return runs + [self.timed_baseline()]
+
+    def described(self, name):
+        method = next(method for method in self.methods if method.name == name)
+        if not method.phases:
+            return f"{self.steps_of(method.steps)} steps"
+        model = self.job["model"]
+        return "; ".join(
+            f"{self.steps_of(own['share'])} of {own.get('layers', model['layers'])} x "
+            f"{own.get('width', model['width'])}" for own in method.phases)
+
+
+def methods(model):
+    """Those of each network, with what their authors say they save at the same quality: see
+    docs/techniques/growth.md."""
+    layers, width = model["layers"], model["width"]
+    half = {"layers": layers // 2, "width": width // 2}
+    quarter = {"layers": layers // 4, "width": width // 4}
+    return [
+        Method("V-cycle, two levels", 0.241, [
+            phase(0.05),
+            phase(0.5, **half, rate=2, growth={"method": "coalesce"}),
+            phase(0.55, growth={"method": "decoalesce", "alpha": 0.5})]),
+        Method("V-cycle, three levels", None, [
+            phase(0.05),
+            phase(0.05, **half, growth={"method": "coalesce"}),
+            phase(0.4, **quarter, rate=4, growth={"method": "coalesce"}),
+            phase(0.4, **half, rate=2, growth={"method": "decoalesce", "alpha": 0.5}),
+            phase(0.5, growth={"method": "decoalesce", "alpha": 0.5})]),
+        Method("masked structural growth", 0.29, [
+            phase(0.3, **half),
+            phase(0.6, growth={"method": "msg", "ramp": 0.1})]),
+        Method("progressive stacking", 0.25, [
+            phase(0.15, layers=layers // 4),
+            phase(0.2, layers=layers // 2, growth={"method": "stack", "depth_order": "stacked"}),
+            phase(0.55, growth={"method": "stack", "depth_order": "stacked"})]),
+        Method("G_stack", 0.35, [
+            phase(0.3, layers=layers // 4),
+            phase(0.6, growth={"method": "stack", "depth_order": "stacked"})]),
+        Method("bert2BERT (aki)", 0.45, [
+            phase(0.4, **half),
+            phase(0.6, growth={"method": "aki"})]),
+        Method("LiGO", 0.45, [
+            phase(0.4, **half),
+            phase(0.6, growth={"method": "ligo", "fit_steps": 20})]),
+        Method("one-layer expansion", 0.8, [
+            phase(0.6, layers=1),
+            phase(0.4, growth={"method": "stack", "new_blocks": "random"})]),
+        Method("Apollo", 0.48, [
+            phase(0.05, layers=1),
+            phase(0.05, layers=layers // 4, growth={"method": "stack"}),
+            phase(0.15, layers=layers // 2, growth={"method": "stack"}),
+            phase(0.65, growth={"method": "stack"})],
+               {"train": {"sampled_layers": layers}}),
+        Method("progressive layer dropping", 0.24, [],
+               {"model": {"stochastic_depth": {"rate": 0.5, "unit": "layer", "gamma": 100}}}),
+    ]
+
+
+def zero_layers():
+    return Method("zero-layer expansion", 0.8, [
+        phase(0.5, layers=0),
+        phase(0.5, growth={"method": "stack", "new_blocks": "random"})])
+
+
+def sequence_warmup():
+    return Method("sequence-length warm-up", None, [], {"train": {
+        "sequence_warmup_start": 16, "sequence_warmup_steps": lambda steps: steps // 3}})
+
+
+def base(model, data, batch, steps, **train):
+    return {
+        "model": model, "data": data,
+        "optimizer": {"name": "adamw", "beta2": 0.98, "weight_decay": 0.1},
+        "schedule": {"warmup_steps": steps // 20, "final_ratio": 0.0},
+        "train": {"steps": steps, "global_batch": batch, "precision": "bf16", "eval_sequences": 0,
+                  "log_every_steps": 1000, **train},
+        "checkpoint": {"every_steps": 0}, "resources": {"threads_per_rank": 1},
+    }
+
+
+def family(name, data, share):
+    if name == "gpt":
+        model = {"family": "gpt2", "layers": 8, "width": 128, "heads": 4, "context": 64}
+        return Family(name, "GPT", "GPT-2 of 8 layers of width 128, context 64, batch 32, on the King "
+                      "James Bible; nats a token of its last 5 %.",
+                      base(model, data, 32, 1200), (1.5e-3, 3e-3, 6e-3),
+                      methods(model) + [zero_layers(), sequence_warmup()], share)
+    if name == "bert":
+        model = {"family": "bert", "layers": 8, "width": 128, "heads": 4, "context": 64}
+        return Family(name, "BERT", "BERT of 8 layers of width 128 on the verses of the King James "
+                      "Bible; nats a masked token of its last 5 %.",
+                      base(model, {**data, "batching": "pad_uniform"}, 32, 2400),
+                      (5e-4, 1e-3, 2e-3), methods(model), share)
+    model = {"family": "vit", "layers": 8, "width": 96, "heads": 4, "image_size": 28,
+             "patch_size": 7, "image_channels": 1, "classes": 10}
+    return Family(name, "ViT", "ViT of 8 layers of width 96, patches of 7 pixels, batch 64, on "
+                  "Fashion-MNIST; nats a picture of its test part.",
+                  base(model, data, 64, 1600), (1e-3, 2e-3, 4e-3), methods(model), share)
