@@ -166,6 +166,7 @@ std::vector<Refusal> TechniqueRefusals() {
 
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences) {
   const auto mean = [&](SubLayer sub_layer) {
+    if (model.layers == 0) return 1.0;
     double sum = 0;
     for (int64_t layer = 0; layer < model.layers; ++layer) {
       double share = 1;

@@ -253,6 +253,7 @@ const std::map<const Feature*, Change>& Changes() {
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
       {&kSquaredRelu, [](JobSpec& job) { job.model.activation = "squared_relu"; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
+      {&kNoBlocks, [](JobSpec& job) { job.model.layers = 0; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},
       {&kUnevenFreeze,

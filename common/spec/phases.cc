@@ -91,9 +91,9 @@ bool Holds(Relation relation, int64_t before, int64_t now) {
     case Relation::kSame:
       return now == before;
     case Relation::kDivides:
-      return before % now == 0;
+      return now > 0 && before % now == 0;
     case Relation::kIsMultiple:
-      return now % before == 0;
+      return before > 0 && now % before == 0;
     case Relation::kAtLeast:
       return now >= before;
   }
@@ -175,6 +175,11 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
   const bool shrinks = growth.method == "coalesce";
   WEFT_RETURN_IF_ERROR(CheckHeads(shrinks ? before : now, shrinks ? now : before, phase));
   if (before.width != now.width) WEFT_RETURN_IF_ERROR(CheckWidthGrowth(now, phase));
+  if (before.layers == 0 && now.layers > 0 && growth.new_blocks != "random") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks +
+                        " makes blocks of those of the phase before, and it has none; hint: "
+                        "new_blocks random");
+  }
   if (before.layers != now.layers && now.distinct_blocks > 0) {
     return InvalidError(FieldOf(phase, "layers") +
                         " does not go with model.distinct_blocks: layers that share blocks are not "

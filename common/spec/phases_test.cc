@@ -121,7 +121,8 @@ TEST(Phases, ErrorsNameThePhaseAndTheField) {
               HasSubstr("no phase before the first one"));
   EXPECT_THAT(Error(job,
                     [](JobSpec& j) {
-                      j.phases[1].layers = j.phases[1].width = 0;
+                      j.phases[1].layers = -1;
+                      j.phases[1].width = 0;
                       j.phases[2].growth.method = "none";
                     }),
               HasSubstr("phases[1].growth.method coalesce changes no size"));
@@ -158,6 +159,24 @@ TEST(Phases, StackFromAnyNumberOfBlocks) {
                       j.phases[1].growth.new_blocks = "identity";
                     }),
               HasSubstr("phases[1].growth.new_blocks identity does not go with norms after"));
+}
+
+TEST(Phases, OfNoBlocksGrowRandomOnes) {
+  JobSpec job = Stack(0);
+  job.phases[1].growth.new_blocks = "random";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).model.layers, 0);
+  EXPECT_EQ(JobOfPhase(job, 1).model.layers, job.model.layers);
+  EXPECT_THAT(Error(Stack(0), [](JobSpec&) {}),
+              HasSubstr("phases[1].growth.new_blocks copy makes blocks of those of the phase"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.method = "decoalesce"; }),
+              HasSubstr("phases[1].layers 6 after 0: growth.method decoalesce"));
+  EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.phases[1].layers = 0; }),
+              HasSubstr("phases[1].layers 0 after 6: growth.method coalesce"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.resources.pipeline_parallel = 2; }),
+              HasSubstr("each needs a block"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.model.family = "bert"; }),
+              HasSubstr("model.layers 0 does not go with model.family bert"));
 }
 
 TEST(Phases, RefuseWhatGrowthDoesNotKnow) {

@@ -246,6 +246,26 @@ TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   EXPECT_GT(*Summary("random").phases[1].start_validation_loss_nats, 0);
 }
 
+TEST_F(PhasesTest, AModelWithoutBlocksLearnsAndGrowsAllOfThem) {
+  JobSpec job = Job({Phase(8), Phase(6, "stack")});
+  job.phases[0].layers = 0;
+  job.phases[1].growth.new_blocks = "random";
+  job.phases[1].growth.optimizer_state = "kept";
+  ASSERT_TRUE(Run("none", job).ok());
+  EXPECT_EQ(Manifest("none/phase-1").job.model.layers, 0);
+  EXPECT_EQ(Manifest("none").job.model.layers, job.model.layers);
+  EXPECT_EQ(Manifest("none").updates, 14);
+  const RunSummary summary = Summary("none");
+  // Each token tells something of the next one, which random weights do not.
+  EXPECT_LT(*summary.phases[0].validation_loss_nats, std::log(264.0) - 0.1);
+  EXPECT_LT(*summary.validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
+  for (const int64_t steps : {3, 8}) ASSERT_TRUE(Run("stopped", job, steps).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  for (const char* phase : {"/phase-1", ""}) {
+    EXPECT_EQ(FinalState("stopped" + std::string(phase)), FinalState("none" + std::string(phase)));
+  }
+}
+
 TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
   job.phases[0].layers = 1;

@@ -52,6 +52,10 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   const int64_t before = DistinctBlocks(from_), now = DistinctBlocks(to_);
   const bool adjacent = growth_.depth_order == "adjacent";
   BlockSource source;
+  if (before == 0) {
+    source.random = true;
+    return source;
+  }
   if (now < before) {
     const int64_t merged = before / now;
     for (int64_t j = 0; j < merged; ++j) {

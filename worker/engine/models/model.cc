@@ -40,7 +40,7 @@ Status ValidateSizes(const ModelSpec& spec) {
                         " must be a multiple of model.patch_size " +
                         std::to_string(spec.patch_size));
   }
-  if (spec.layers % DistinctBlocks(spec) != 0) {
+  if (spec.layers > 0 && spec.layers % DistinctBlocks(spec) != 0) {
     return InvalidError("model.layers " + std::to_string(spec.layers) +
                         " must be a multiple of model.distinct_blocks " +
                         std::to_string(DistinctBlocks(spec)));

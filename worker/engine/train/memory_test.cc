@@ -192,6 +192,16 @@ TEST(PredictMemoryTest, CompressedActivationsOfExpertsAreWithinOnePercent) {
   }
 }
 
+TEST(PredictMemoryTest, HoldsForNetworksWithoutBlocks) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = Model(0, 4, 2500, 256);
+    model.family = family;
+    for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+      CheckPrediction(model, 8, precision, 0);
+    }
+  }
+}
+
 TEST(PredictMemoryTest, HoldsForExperts) {
   for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure", "fp8"}) {
     for (int64_t recomputed : {0, 2, 3}) CheckPrediction(Mixtral(3, 256), 2, precision, recomputed);
