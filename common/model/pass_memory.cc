@@ -61,7 +61,8 @@ int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
 
 /// What stands before the first block: the embedding; as soon as a block saves it, it counts there.
 StreamBytes StartOfBlocks(const MemoryInputs& inputs, const PassSizes& size) {
-  StreamBytes start{.stream = size.row};
+  // Without blocks, what the head keeps is the stream itself.
+  StreamBytes start{.stream = inputs.shape.spec.layers > 0 ? size.row : 0};
   if (inputs.shape.embeds && inputs.shape.first_trained_layer == 0) {
     start.saved = SavedByEmbeddings(inputs, size);
   }

@@ -4,7 +4,7 @@ namespace weft {
 
 std::span<const std::string_view> GrowthMethods() {
   static constexpr std::string_view kMethods[] = {
-      "none", "coalesce", "decoalesce", "stack", "fpi", "aki", "msg", "ligo", "sparkling"};
+      "none", "coalesce", "decoalesce", "stack", "fpi", "aki", "msg", "ligo"};
   return kMethods;
 }
 

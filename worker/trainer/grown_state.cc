@@ -81,23 +81,25 @@ Result<std::vector<double>> ValueOf(const ParameterSet& parameters, const std::s
   return std::vector<double>(floats.begin(), floats.end());
 }
 
-/// Numbers of the new tensor, zero where nothing is said of them.
+/// Numbers of the new tensor: those of `start`, or zero, where nothing is said of them.
 Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTensors& old,
-                                int64_t count) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, engine::Evaluate(tensor, old));
+                                int64_t count, const std::vector<float>& start = {}) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, engine::Evaluate(tensor, old, start));
   std::vector<float> floats(values.begin(), values.end());
   floats.resize(static_cast<size_t>(count));
   return floats;
 }
 
-Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old,
+Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
                    ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
                           grow.Of(parameters[i].name, GrownNumbers::kValues));
-    if (tensor.random) continue;
+    if (tensor.random && tensor.terms.empty()) continue;
+    std::vector<float> start;
+    if (tensor.random) start = parameters.DrawnValue(i, seed);
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
-                          Make(tensor, old, parameters[i].logical_shape().Elements()));
+                          Make(tensor, old, parameters[i].logical_shape().Elements(), start));
     WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, std::move(values)));
   }
   engine::Context context;
@@ -213,7 +215,8 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     return ValueOf(phase->model->parameters(), name);
   };
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
+  WEFT_RETURN_IF_ERROR(
+      GrowWeights(grow, old, static_cast<uint64_t>(spec.job.train.seed), parameters));
 
   GrownStart start;
   start.data_offset = DataOffset(before->manifest, spec.job);
@@ -221,7 +224,8 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
   const bool wanted = growth.optimizer_state == "kept";
-  if (!wanted && (growth.optimizer_state != "auto" || growth.method != "fpi")) return start;
+  const bool keeps = growth.method == "fpi" || growth.method == "msg";
+  if (!wanted && (growth.optimizer_state != "auto" || !keeps)) return start;
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);
   if (!moments && wanted) {
     return InvalidError(

@@ -1,0 +1,107 @@
+#include "worker/engine/techniques/structural_growth/structural_growth_cost.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+
+namespace weft {
+
+// Techniques before this one in the registry.
+const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& PruningTechniqueCost();
+
+namespace {
+
+using namespace features;
+
+const Feature kStructuralGrowth = {
+    .name = "masked structural growth",
+    .setting = "phases[].growth.method msg",
+    .asked =
+        [](const JobSpec& job) {
+          return std::any_of(job.phases.begin(), job.phases.end(),
+                             [](const PhaseSpec& phase) { return phase.growth.method == "msg"; });
+        },
+    .shown = [](const JobSpec&) { return std::string("phases[].growth.method msg"); }};
+
+constexpr std::string_view kPlainProducts = "masked products are dense ones";
+constexpr std::string_view kOtherGrowth = "growth.method stack or fpi";
+
+std::vector<Refusal> Rows() {
+  std::vector<Refusal> rows = {
+      {&kStructuralGrowth, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
+      {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},
+      {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},
+      {&kStructuralGrowth, &kDistinctBlocks, "a block would be new in some of its layers alone",
+       "model.distinct_blocks 0"},
+      {&kStructuralGrowth, &Sparse24TechniqueCost().feature(), kPlainProducts, kOtherGrowth},
+      {&kStructuralGrowth, &PruningTechniqueCost().feature(), kPlainProducts, kOtherGrowth},
+  };
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (technique->precision() == nullptr) continue;
+    rows.push_back(
+        {&kStructuralGrowth, &technique->feature(), kPlainProducts, "train.precision bf16"});
+  }
+  return rows;
+}
+
+class StructuralGrowthCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "structural_growth"; }
+  const Feature& feature() const override { return kStructuralGrowth; }
+
+  std::span<const Refusal> refusals() const override {
+    static const std::vector<Refusal> rows = Rows();
+    return rows;
+  }
+
+  // Jobs of phases that JobOfPhase has made are like this already.
+  Status Check(const JobSpec& job) const override {
+    const std::optional<MaskedGrowth> growth = MaskedGrowthOf(job);
+    if (!growth) return OkStatus();
+    const ModelSpec &before = growth->before, &now = job.model;
+    const std::array<std::array<int64_t, 3>, 5> least_before_now = {
+        {{0, before.layers, now.layers},
+         {1, before.width, now.width},
+         {1, before.heads, now.heads},
+         {0, before.kv_heads, now.kv_heads},
+         {0, before.mlp_width, now.mlp_width}}};
+    for (const auto& [least, from, to] : least_before_now) {
+      if (from < least) {
+        return InvalidError(
+            "phases[0].growth.method msg: there is no phase before the first one to grow from");
+      }
+      if (from <= to) continue;
+      return InvalidError("phases[0].growth.method msg makes no size smaller, " +
+                          std::to_string(from) + " before and " + std::to_string(to) + " now");
+    }
+    if (growth->growth.ramp_steps >= 1 && growth->growth.ramp_steps <= job.train.steps) {
+      return OkStatus();
+    }
+    return InvalidError("phases[0].growth.ramp_steps " + std::to_string(growth->growth.ramp_steps) +
+                        " must be from 1 to the steps of the phase, " +
+                        std::to_string(job.train.steps));
+  }
+};
+
+}  // namespace
+
+AddedParts::AddedParts(const ModelSpec& before, const ModelSpec& now)
+    : columns(now.width > before.width),
+      heads(QueryWidth(now) > QueryWidth(before)),
+      neurons(MlpWidth(now) > MlpWidth(before)),
+      blocks(now.layers > before.layers) {}
+
+const TechniqueCost& StructuralGrowthTechniqueCost() {
+  static const StructuralGrowthCost cost;
+  return cost;
+}
+
+}  // namespace weft
