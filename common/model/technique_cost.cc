@@ -141,6 +141,24 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
   return sum;
 }
 
+JobWorkspace WorkspaceOf(const JobSpec& job) {
+  JobWorkspace all;
+  const auto add = [](const ProductNumbers& more, ProductNumbers& to) {
+    to.forward += more.forward;
+    to.backward += more.backward;
+    to.deferred += more.deferred;
+    to.weights += more.weights;
+  };
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const JobWorkspace more = technique->WorkspaceOf(job);
+    add(more.attention, all.attention);
+    add(more.mlp, all.mlp);
+    all.changes_branches = all.changes_branches || more.changes_branches;
+    all.gradients += more.gradients;
+  }
+  return all;
+}
+
 bool TellsBlocksApart(const ModelSpec& model) {
   return FreezesAny(model) || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                                           [&](const TechniqueCost* technique) {

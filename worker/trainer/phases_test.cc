@@ -17,6 +17,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/tiny_run.h"
+#include "worker/trainer/trained_weights.h"
 
 namespace weft::trainer {
 namespace {
@@ -84,6 +85,18 @@ class PhasesTest : public testing::Test {
     return job;
   }
 
+  /// Grows in all sizes, with masks for five of nine steps.
+  JobSpec Masked() const {
+    JobSpec job = Job({Phase(6), Phase(9, "msg")});
+    job.phases[0].layers = 1;
+    job.phases[0].width = 16;
+    job.phases[0].heads = 1;
+    job.phases[0].mlp_width = 40;
+    job.phases[1].growth.ramp_steps = 5;
+    job.phases[1].growth.new_blocks = "random";
+    return job;
+  }
+
   /// Runs `job` for at most `steps` steps, or goes on.
   Result<AttemptOutcome> Run(const std::string& name, const JobSpec& job, int64_t steps = 1000) {
     auto outcome = Start(name, job, steps);
@@ -110,6 +123,8 @@ class PhasesTest : public testing::Test {
     events_ = listener.events;
     return outcome;
   }
+
+  void CompareWithSharedParameters(const JobSpec& job);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
@@ -266,11 +281,40 @@ TEST_F(PhasesTest, AModelWithoutBlocksLearnsAndGrowsAllOfThem) {
   }
 }
 
-TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
-  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
-  job.phases[0].layers = 1;
-  job.phases[0].width = 16;
-  job.phases[1].growth.alpha = 1;
+TEST_F(PhasesTest, MasksOfGrowthHideWhatIsNewAndRiseToAllOfIt) {
+  const JobSpec job = Masked();
+  ASSERT_TRUE(Run("masks", job).ok());
+  const RunSummary summary = Summary("masks");
+  EXPECT_NEAR(*summary.phases[1].start_validation_loss_nats,
+              *summary.phases[0].validation_loss_nats, 1e-5);
+  EXPECT_LT(*summary.validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
+  EXPECT_THAT(events_, HasSubstr("grown by msg, with the optimizer's state"));
+  EXPECT_EQ(Manifest("masks").updates, 6 + 9);
+  // Within the ramp, at its end, and after it.
+  for (const int64_t steps : {8, 2, 3}) ASSERT_TRUE(Run("stopped", job, steps).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(Read("stopped/loss.jsonl"), Read("masks/loss.jsonl"));
+  EXPECT_EQ(FinalState("stopped"), FinalState("masks"));
+}
+
+TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
+  const JobSpec job = Masked();
+  ASSERT_TRUE(Run("masks", job, 6 + 3).ok());
+  engine::CheckpointManifest manifest = Manifest("masks");
+  ASSERT_LT(manifest.step, job.phases[1].growth.ramp_steps);
+  engine::ModelOptions options;
+  options.precision = &kFp32Precision;
+  engine::TinyRun run(manifest.job.model, options);
+  const std::string folder = Folder(engine::CheckpointPath("masks", manifest.step));
+  const Status status = LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters());
+  EXPECT_EQ(status.code(), StatusCode::kInvalid);
+  EXPECT_THAT(status.message(), HasSubstr("one of step 5 or later"));
+  manifest.step = job.phases[1].growth.ramp_steps;
+  EXPECT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters()).ok());
+}
+
+/// Runs the last of two phases on two ranks with ZeRO 3, and compares it with one rank.
+void PhasesTest::CompareWithSharedParameters(const JobSpec& job) {
   ASSERT_TRUE(Run("one", job).ok());
   AttemptSpec whole;
   whole.job_id = "shared";
@@ -299,6 +343,18 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+}
+
+TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
+  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  job.phases[1].growth.alpha = 1;
+  CompareWithSharedParameters(job);
+}
+
+TEST_F(PhasesTest, RanksThatShareParametersMaskTheirParts) {
+  CompareWithSharedParameters(Masked());
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {

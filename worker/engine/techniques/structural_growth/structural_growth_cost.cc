@@ -14,8 +14,13 @@
 namespace weft {
 
 // Techniques before this one in the registry.
+const TechniqueCost& OverParameterizationTechniqueCost();
 const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
 const TechniqueCost& PruningTechniqueCost();
+const TechniqueCost& PeftTechniqueCost();
+const TechniqueCost& WeightQuantizationTechniqueCost();
 
 namespace {
 
@@ -41,9 +46,13 @@ std::vector<Refusal> Rows() {
       {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kDistinctBlocks, "a block would be new in some of its layers alone",
        "model.distinct_blocks 0"},
-      {&kStructuralGrowth, &Sparse24TechniqueCost().feature(), kPlainProducts, kOtherGrowth},
-      {&kStructuralGrowth, &PruningTechniqueCost().feature(), kPlainProducts, kOtherGrowth},
   };
+  for (const TechniqueCost* technique :
+       {&Sparse24TechniqueCost(), &PruningTechniqueCost(), &OverParameterizationTechniqueCost(),
+        &StructuredMatricesTechniqueCost(), &StructuredPruningTechniqueCost(), &PeftTechniqueCost(),
+        &WeightQuantizationTechniqueCost()}) {
+    rows.push_back({&kStructuralGrowth, &technique->feature(), kPlainProducts, kOtherGrowth});
+  }
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->precision() == nullptr) continue;
     rows.push_back(
@@ -60,6 +69,24 @@ class StructuralGrowthCost : public TechniqueCost {
   std::span<const Refusal> refusals() const override {
     static const std::vector<Refusal> rows = Rows();
     return rows;
+  }
+
+  // Masked inputs of products, forward and again for the gradient of the weight. The gradient of a
+  // masked branch is not that of the stream; nor is that of a block which passes on a share.
+  JobWorkspace WorkspaceOf(const JobSpec& job) const override {
+    const std::optional<MaskedGrowth> growth = MaskedGrowthOf(job);
+    if (!growth) return {};
+    const AddedParts added(growth->before, job.model);
+    JobWorkspace workspace;
+    if (added.heads) {
+      workspace.attention = {.forward = QueryWidth(job.model), .backward = QueryWidth(job.model)};
+    }
+    if (added.neurons) {
+      workspace.mlp = {.forward = MlpWidth(job.model), .backward = MlpWidth(job.model)};
+    }
+    workspace.changes_branches = added.columns;
+    workspace.gradients = added.blocks ? 1 : 0;
+    return workspace;
   }
 
   // Jobs of phases that JobOfPhase has made are like this already.
