@@ -215,10 +215,16 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
   }
   const std::string& optimizer = job.optimizer.name;
-  if (growth.optimizer_state == "kept" &&
-      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
+  const std::string& state = growth.optimizer_state;
+  if (state == "asymmetric" && (shrinks || growth.method == "decoalesce")) {
     return InvalidError(FieldOf(phase, "growth.optimizer_state") +
-                        " kept does not go with optimizer.name " + optimizer +
+                        " asymmetric does not go with growth.method " + growth.method +
+                        ", which leaves no weight as it was; hint: kept or new");
+  }
+  if ((state == "kept" || state == "asymmetric") &&
+      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
+                        " does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {

@@ -223,13 +223,14 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
-  const bool wanted = growth.optimizer_state == "kept";
+  const bool wanted = growth.optimizer_state == "kept" || growth.optimizer_state == "asymmetric";
   const bool keeps = growth.method == "fpi" || growth.method == "msg";
   if (!wanted && (growth.optimizer_state != "auto" || !keeps)) return start;
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);
   if (!moments && wanted) {
     return InvalidError(
-        "growth.optimizer_state kept is for optimizers that keep moments of each parameter (adam, "
+        "growth.optimizer_state " + growth.optimizer_state +
+        " is for optimizers that keep moments of each parameter (adam, "
         "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
   }
   if (!moments) return start;

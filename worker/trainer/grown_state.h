@@ -46,7 +46,7 @@ struct GrownStart {
 /// Fills `model`, or this rank's part of it, with what spec.start makes of the trained weights of
 /// earlier phases (engine::GrowthOperator), and the optimizer's state of `trainer` where it is
 /// kept. kInvalid when a phase has no sound checkpoint or is of another network, or when
-/// growth.optimizer_state kept asks for more than moments.
+/// growth.optimizer_state kept or asymmetric asks for more than moments.
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
                              engine::Trainer& trainer);
 

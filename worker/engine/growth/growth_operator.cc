@@ -95,7 +95,7 @@ AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& pa
   const std::vector<int64_t> old_parts = PartsOf(from_, old), parts = PartsOf(to_, parameter);
   AxisMap rows;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (masked()) {
+    if (in_place(numbers)) {
       rows.Append(Corner(old_parts[i], parts[i]));
       continue;
     }
@@ -118,7 +118,7 @@ AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& pa
 
 AxisMap GrowthOperator::ColumnsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                   GrownNumbers numbers) const {
-  if (masked()) return Corner(ColumnCount(old), ColumnCount(parameter));
+  if (in_place(numbers)) return Corner(ColumnCount(old), ColumnCount(parameter));
   // A row of a table is written into the residual stream; a row of another matrix reads it.
   return Side(numbers, parameter.looked_up(), ColumnCount(old), ColumnCount(parameter));
 }
@@ -137,7 +137,8 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   const auto& [place, parameter] = found->second;
   const BlockSource source = place.first < 0 ? BlockSource{{-1}} : SourceOf(place.first);
   GrownTensor tensor;
-  if (source.random || (masked() && source.added && numbers != GrownNumbers::kValues)) {
+  const bool state = numbers != GrownNumbers::kValues;
+  if (source.random || (state && source.added && in_place(numbers))) {
     tensor.random = numbers == GrownNumbers::kValues;
     return tensor;
   }
@@ -145,7 +146,7 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
       EndsSubLayer(parameter.role) || (parameter.bias && IsBranchScale(parameter.role));
   if (source.silent && ends_branch) return tensor;
   // Moments of what is new are zero.
-  tensor.random = masked() && numbers == GrownNumbers::kValues;
+  tensor.random = masked() && !state;
   double share = 1;
   if (numbers == GrownNumbers::kValues && growth_.method == "decoalesce") {
     share = growth_.alpha;
@@ -157,7 +158,7 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   }
   const bool product = IsAttention(parameter.role) || IsMlp(parameter.role);
   const int64_t next = source.blocks.front() + 1;
-  if (growth_.method == "aki" && product && next < DistinctBlocks(from_)) {
+  if (growth_.method == "aki" && !in_place(numbers) && product && next < DistinctBlocks(from_)) {
     AddTerm(parameter, Place(next - 1, place.second), 1, numbers, RowSet::kKept, tensor);
     AddTerm(parameter, Place(next, place.second), 1, numbers, RowSet::kAdded, tensor);
     return tensor;

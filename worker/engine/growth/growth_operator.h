@@ -85,6 +85,11 @@ class GrowthOperator {
 
   /// Whether the network hides what is new, which then need not fit what is there.
   bool masked() const { return growth_.method == "msg"; }
+  /// Whether numbers stay where they were, and nothing of them is where something was added.
+  bool in_place(GrownNumbers numbers) const {
+    return masked() ||
+           (numbers != GrownNumbers::kValues && growth_.optimizer_state == "asymmetric");
+  }
   BlockSource SourceOf(int64_t block) const;
   AxisMap RowsOf(const ParameterInfo& old, const ParameterInfo& parameter, GrownNumbers numbers,
                  RowSet set) const;

@@ -1,10 +1,10 @@
 #include "worker/engine/techniques/structural_growth/structural_growth_cost.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/model/model_sizes.h"
@@ -94,19 +94,18 @@ class StructuralGrowthCost : public TechniqueCost {
     const std::optional<MaskedGrowth> growth = MaskedGrowthOf(job);
     if (!growth) return OkStatus();
     const ModelSpec &before = growth->before, &now = job.model;
-    const std::array<std::array<int64_t, 3>, 5> least_before_now = {
-        {{0, before.layers, now.layers},
-         {1, before.width, now.width},
-         {1, before.heads, now.heads},
-         {0, before.kv_heads, now.kv_heads},
-         {0, before.mlp_width, now.mlp_width}}};
-    for (const auto& [least, from, to] : least_before_now) {
-      if (from < least) {
-        return InvalidError(
-            "phases[0].growth.method msg: there is no phase before the first one to grow from");
-      }
+    if (before.layers < 0 || before.width < 1 || before.heads < 1) {
+      return InvalidError(
+          "phases[0].growth.method msg: there is no phase before the first one to grow from");
+    }
+    const std::pair<int64_t, int64_t> sizes[] = {{before.layers, now.layers},
+                                                 {before.width, now.width},
+                                                 {before.heads, now.heads},
+                                                 {KvHeads(before), KvHeads(now)},
+                                                 {MlpWidth(before), MlpWidth(now)}};
+    for (const auto& [from, to] : sizes) {
       if (from <= to) continue;
-      return InvalidError("phases[0].growth.method msg makes no size smaller, " +
+      return InvalidError("phases[0].growth.method msg makes no size smaller: " +
                           std::to_string(from) + " before and " + std::to_string(to) + " now");
     }
     if (growth->growth.ramp_steps >= 1 && growth->growth.ramp_steps <= job.train.steps) {
