@@ -358,8 +358,6 @@ Status CheckPhases(const JobSpec& job) {
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
-    WEFT_RETURN_IF_ERROR(
-        ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
   }
   const size_t last = job.phases.size() - 1;
   const auto end = SizesOf(JobOfPhase(job, last).model), whole = SizesOf(job.model);
@@ -370,6 +368,10 @@ Status CheckPhases(const JobSpec& job) {
                         ", and the last phase trains model; hint: leave it out");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(
+        ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
+  }
   return CheckTensors(job.model);
 }
 

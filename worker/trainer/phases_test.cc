@@ -124,7 +124,7 @@ class PhasesTest : public testing::Test {
     return outcome;
   }
 
-  void CompareWithSharedParameters(const JobSpec& job);
+  void CompareWithSharedState(const JobSpec& job, int64_t zero_stage);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
@@ -313,8 +313,8 @@ TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
   EXPECT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters()).ok());
 }
 
-/// Runs the last of two phases on two ranks with ZeRO 3, and compares it with one rank.
-void PhasesTest::CompareWithSharedParameters(const JobSpec& job) {
+/// Runs the last of two phases on two ranks that share its state, and compares it with one rank.
+void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) {
   ASSERT_TRUE(Run("one", job).ok());
   AttemptSpec whole;
   whole.job_id = "shared";
@@ -333,7 +333,7 @@ void PhasesTest::CompareWithSharedParameters(const JobSpec& job) {
       attempt.world_size = 2;
       attempt.plan = engine::TinyPlan("fp32", 2);
       attempt.plan.mesh.data = 2;
-      attempt.plan.zero_stage = 3;
+      attempt.plan.zero_stage = zero_stage;
       Listener listener(1000);
       const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
       EXPECT_TRUE(outcome.ok()) << outcome.status().message();
@@ -350,11 +350,15 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   job.phases[0].layers = 1;
   job.phases[0].width = 16;
   job.phases[1].growth.alpha = 1;
-  CompareWithSharedParameters(job);
+  CompareWithSharedState(job, 3);
 }
 
-TEST_F(PhasesTest, RanksThatShareParametersMaskTheirParts) {
-  CompareWithSharedParameters(Masked());
+TEST_F(PhasesTest, RanksThatShareStateGrowTheirPartsOfMoments) {
+  for (const int64_t zero_stage : {1, 2, 3}) {
+    SCOPED_TRACE(zero_stage);
+    CompareWithSharedState(Masked(), zero_stage);
+    ASSERT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+  }
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {
