@@ -63,9 +63,15 @@ TEST(PlanJob, PlansNetworksWithoutBlocks) {
     const ClusterProfile cluster = Cluster(2, 4, 8 * kGiB);
     const Result<PlanReport> report = PlanJob(job, cluster);
     ASSERT_TRUE(report.ok()) << report.status().message();
-    CheckFits(job, cluster, report->plan);
-    EXPECT_GT(report->plan.prediction.tokens_per_second, 0);
-    EXPECT_EQ(report->plan.mesh.tensor * report->plan.mesh.pipeline, 1);
+    const Plan& plan = report->candidates.front().plan;
+    CheckFits(job, cluster, plan);
+    EXPECT_GT(plan.prediction.tokens_per_second, 0);
+    EXPECT_EQ(plan.mesh.tensor * plan.mesh.pipeline, 1);
+    job.resources.recompute = "auto";
+    job.resources.offload_optimizer = "host";
+    const Result<PlanReport> offloaded = PlanJob(job, cluster);
+    ASSERT_TRUE(offloaded.ok()) << offloaded.status().message();
+    EXPECT_GT(offloaded->candidates.front().plan.bucket_bytes, 0);
   }
 }
 
