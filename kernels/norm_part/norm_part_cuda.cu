@@ -139,18 +139,19 @@ template <bool kCentered, class T>
 Status MeasureGradient(const Stream& stream, const MeasureNormGradientPartArgs& args) {
   const TensorView& x = args.x;
   return NormBackward<kCentered, T, NormRows::kPart>(stream, "MeasureNormGradientPart",
-                                          {.dy = args.dy.As<T>(),
-                                           .x = x.As<T>(),
-                                           .weight = args.weight.As<float>(),
-                                           .mean = OrNull<float>(args.mean),
-                                           .rscale = args.scale.As<float>(),
-                                           .dresidual = nullptr,
-                                           .dx = nullptr,
-                                           .partial = nullptr,
-                                           .rows = x.shape.Rows(),
-                                           .width = static_cast<int>(x.shape[-1]),
-                                           .found = args.found.As<float>()},
-                                          OrNull<float>(args.dweight), OrNull<float>(args.dbias));
+                                                     {.dy = args.dy.As<T>(),
+                                                      .x = x.As<T>(),
+                                                      .weight = args.weight.As<float>(),
+                                                      .mean = OrNull<float>(args.mean),
+                                                      .rscale = args.scale.As<float>(),
+                                                      .dresidual = nullptr,
+                                                      .dx = nullptr,
+                                                      .partial = nullptr,
+                                                      .rows = x.shape.Rows(),
+                                                      .width = static_cast<int>(x.shape[-1]),
+                                                      .found = args.found.As<float>()},
+                                                     OrNull<float>(args.dweight),
+                                                     OrNull<float>(args.dbias));
 }
 
 }  // namespace

@@ -141,8 +141,8 @@ class Technique {
   /// layers, which it outlives.
   virtual ProductsFactory* BlockProducts() { return nullptr; }
 
-  /// The mask of the columns of the residual stream, which norms obey, or null. What writes into the
-  /// stream is masked by grafts. Asked before there are layers, which it outlives.
+  /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
+  /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
 
   /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
