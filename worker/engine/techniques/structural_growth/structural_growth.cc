@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/model/model_sizes.h"
 #include "worker/engine/nn/column_mask.h"
@@ -13,27 +15,49 @@
 namespace weft::engine {
 namespace {
 
-/// Makes the products that read columns of which some were added.
+/// Makes the products that read columns of which some were added, and owns their masks. Ranks that
+/// share matrices have some of these columns each, in all layers the same.
 class MaskedProductsFactory : public ProductsFactory {
  public:
-  MaskedProductsFactory(const ColumnMask* heads, const ColumnMask* neurons)
-      : heads_(heads), neurons_(neurons) {}
+  /// Before growth products read so many columns of heads and neurons; none: all are of then.
+  MaskedProductsFactory(std::optional<int64_t> heads, std::optional<int64_t> neurons)
+      : heads_{heads, {}}, neurons_{neurons, {}} {}
+
+  bool masks() const { return heads_.kept || neurons_.kept; }
+
+  Status SetShare(Context& context, float share) {
+    for (const Inputs* inputs : {&heads_, &neurons_}) {
+      if (inputs->mask) WEFT_RETURN_IF_ERROR(inputs->mask->SetShare(context, share));
+    }
+    return OkStatus();
+  }
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override {
     const ParameterRole role = (*layer.parameters)[layer.weight].role;
-    const ColumnMask* const mask = role == ParameterRole::kAttentionOutput ? heads_
-                                   : role == ParameterRole::kMlpDown       ? neurons_
-                                                                           : nullptr;
-    if (mask == nullptr) return std::make_unique<DenseProducts>(layer);
-    return std::make_unique<MaskedProducts>(layer, mask);
+    Inputs* const inputs = role == ParameterRole::kAttentionOutput ? &heads_
+                           : role == ParameterRole::kMlpDown       ? &neurons_
+                                                                   : nullptr;
+    if (inputs == nullptr || !inputs->kept) return std::make_unique<DenseProducts>(layer);
+    if (!inputs->mask) {
+      const int64_t first = layer.inputs.whole() ? 0 : layer.inputs.ranges.front().begin;
+      const int64_t kept = std::clamp<int64_t>(*inputs->kept - first, 0, layer.in_features);
+      inputs->mask = std::make_unique<ColumnMask>(kept, layer.in_features);
+    }
+    return std::make_unique<MaskedProducts>(layer, inputs->mask.get());
   }
   void SetStage(const std::vector<Shard::Range>&, int64_t) override {}
   Status Allocate(Context&) override { return OkStatus(); }
   Status StartPack(Context&) override { return OkStatus(); }
 
  private:
-  const ColumnMask* heads_;    ///< Or null.
-  const ColumnMask* neurons_;  ///< Or null.
+  /// What products behind heads, or neurons, read.
+  struct Inputs {
+    std::optional<int64_t> kept;       ///< Columns of before growth.
+    std::unique_ptr<ColumnMask> mask;  ///< Of those that are here, once there is a layer.
+  };
+
+  Inputs heads_;
+  Inputs neurons_;
 };
 
 /// Masked structural growth (Yao et al. 2024, arXiv 2305.02869). The network computes what it did
@@ -50,13 +74,10 @@ class StructuralGrowth : public Technique {
         layers_(model.layers),
         added_(growth.before, model),
         columns_(growth.before.width, model.width),
-        heads_(QueryWidth(growth.before), QueryWidth(model)),
-        neurons_(MlpWidth(growth.before), MlpWidth(model)),
-        products_(added_.heads ? &heads_ : nullptr, added_.neurons ? &neurons_ : nullptr) {}
+        products_(added_.heads ? std::optional(QueryWidth(growth.before)) : std::nullopt,
+                  added_.neurons ? std::optional(MlpWidth(growth.before)) : std::nullopt) {}
 
-  ProductsFactory* BlockProducts() override {
-    return added_.heads || added_.neurons ? &products_ : nullptr;
-  }
+  ProductsFactory* BlockProducts() override { return products_.masks() ? &products_ : nullptr; }
 
   const ColumnMask* StreamMask() override { return added_.columns ? &columns_ : nullptr; }
 
@@ -79,10 +100,8 @@ class StructuralGrowth : public Technique {
     if (step) next_step_ = *step + 1;
     const double share = ShareOfGrowth(growth_.growth, step.value_or(next_step_));
     share_ = static_cast<float>(share);
-    for (ColumnMask* mask : {&columns_, &heads_, &neurons_}) {
-      WEFT_RETURN_IF_ERROR(mask->SetShare(context, share_));
-    }
-    return OkStatus();
+    WEFT_RETURN_IF_ERROR(columns_.SetShare(context, share_));
+    return products_.SetShare(context, share_);
   }
 
   void OnRestored(int64_t steps) override {
@@ -95,8 +114,6 @@ class StructuralGrowth : public Technique {
   int64_t layers_;
   AddedParts added_;
   ColumnMask columns_;
-  ColumnMask heads_;
-  ColumnMask neurons_;
   MaskedProductsFactory products_;
   float share_ = 0;
   int64_t next_step_ = 0;

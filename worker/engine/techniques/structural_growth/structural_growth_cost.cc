@@ -41,7 +41,8 @@ constexpr std::string_view kOtherGrowth = "growth.method stack or fpi";
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kStructuralGrowth, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
+      {&kStructuralGrowth, &kTensorGrid, "norms weigh the columns of whole rows",
+       "resources.tensor_rows 1"},
       {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kDistinctBlocks, "a block would be new in some of its layers alone",
@@ -77,13 +78,11 @@ class StructuralGrowthCost : public TechniqueCost {
     const std::optional<MaskedGrowth> growth = MaskedGrowthOf(job);
     if (!growth) return {};
     const AddedParts added(growth->before, job.model);
+    const int64_t ranks = job.resources.tensor_parallel;
+    const int64_t attended = QueryWidth(job.model) / ranks, inner = MlpWidth(job.model) / ranks;
     JobWorkspace workspace;
-    if (added.heads) {
-      workspace.attention = {.forward = QueryWidth(job.model), .backward = QueryWidth(job.model)};
-    }
-    if (added.neurons) {
-      workspace.mlp = {.forward = MlpWidth(job.model), .backward = MlpWidth(job.model)};
-    }
+    if (added.heads) workspace.attention = {.forward = attended, .backward = attended};
+    if (added.neurons) workspace.mlp = {.forward = inner, .backward = inner};
     workspace.changes_branches = added.columns;
     workspace.gradients = added.blocks ? 1 : 0;
     return workspace;
