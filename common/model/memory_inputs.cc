@@ -32,6 +32,7 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.product_workspace_bytes = machine.product_workspace_bytes;
   inputs.format_blocks = FormatBlocksOf(*inputs.precision, planned.train);
   inputs.technique_products = TechniqueProductsOf(planned.train, inputs.OnCuda());
+  inputs.job_workspace = WorkspaceOf(planned);
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";

@@ -91,6 +91,7 @@ struct MemoryInputs {
   int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
   FormatBlocks format_blocks;                  ///< FormatBlocksOf `precision`.
   TechniqueProducts technique_products;        ///< TechniqueProductsOf the training.
+  JobWorkspace job_workspace;                  ///< WorkspaceOf the job.
   OptimizerBytes optimizer;
   OpenGradients open_gradients;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.

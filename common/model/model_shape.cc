@@ -127,7 +127,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   spec.layers = stage.blocks;
   // A table that the last stage shares is only looked up here.
   if (!has_head) spec.untied_classifier = true;
-  const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
+  const int64_t uses_of_block = spec.layers / std::max<int64_t>(DistinctBlocks(spec), 1);
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
   QuantizedBlocks quantized_blocks;

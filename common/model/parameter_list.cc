@@ -23,6 +23,7 @@ struct Builder {
   std::vector<ParameterInfo> list;
   int64_t block = -1;
   int64_t expert = -1;
+  bool after_blocks = false;
 
   void Add(std::string name, std::vector<int64_t> shape, ParameterRole role, bool bias = false) {
     ParameterInfo& added = list.emplace_back();
@@ -30,6 +31,7 @@ struct Builder {
     added.bias = bias;
     added.block = block;
     added.expert = expert;
+    added.unit = after_blocks ? DistinctBlocks(model) + 1 : block + 1;
     added.name = std::move(name);
     added.shape = std::move(shape);
     added.frozen = IsFrozen(model, added.name) || FrozenByTechniques(model, added);
@@ -155,6 +157,7 @@ void AddBlocks(const ModelSpec& model, Builder& add) {
       add.list.push_back(std::move(parameter));
     }
   }
+  add.after_blocks = true;
 }
 
 void AddClasses(const ModelSpec& model, Builder& add) {
@@ -459,10 +462,9 @@ std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   std::vector<ParameterInfo> parameters = WithTechniques(model, PlainParametersOf(model));
-  int64_t unit = 0;
+  // Techniques have added some to blocks.
   for (ParameterInfo& parameter : parameters) {
-    unit = parameter.block >= 0 ? parameter.block + 1 : unit > 0 ? DistinctBlocks(model) + 1 : 0;
-    parameter.unit = unit;
+    if (parameter.block >= 0) parameter.unit = parameter.block + 1;
   }
   DescribeProducts(parameters);
   return parameters;

@@ -61,7 +61,8 @@ int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
 
 /// What stands before the first block: the embedding; as soon as a block saves it, it counts there.
 StreamBytes StartOfBlocks(const MemoryInputs& inputs, const PassSizes& size) {
-  StreamBytes start{.stream = size.row};
+  // Without blocks, what the head keeps is the stream itself.
+  StreamBytes start{.stream = inputs.shape.spec.layers > 0 ? size.row : 0};
   if (inputs.shape.embeds && inputs.shape.first_trained_layer == 0) {
     start.saved = SavedByEmbeddings(inputs, size);
   }
@@ -140,17 +141,20 @@ struct ProductBytes {
   ProductNumbers attention, mlp;
 
   explicit ProductBytes(const MemoryInputs& inputs)
-      : attention(Of(inputs, SubLayer::kAttention)), mlp(Of(inputs, SubLayer::kMlp)) {}
+      : attention(Of(inputs, SubLayer::kAttention, inputs.job_workspace.attention)),
+        mlp(Of(inputs, SubLayer::kMlp, inputs.job_workspace.mlp)) {}
 
   int64_t forward() const { return std::max(attention.forward, mlp.forward); }
   int64_t deferred() const { return attention.deferred + mlp.deferred; }
 
  private:
-  static ProductNumbers Of(const MemoryInputs& inputs, SubLayer sub_layer) {
+  static ProductNumbers Of(const MemoryInputs& inputs, SubLayer sub_layer,
+                           const ProductNumbers& of_job) {
     const int64_t bytes = inputs.micro_batch * inputs.sequence_length * ElementOf(inputs);
     const ProductNumbers numbers = WorkspaceOfProducts(inputs.shape.spec, sub_layer);
-    return {bytes * numbers.forward, bytes * numbers.backward, bytes * numbers.deferred,
-            kF32 * numbers.weights};
+    return {
+        bytes * (numbers.forward + of_job.forward), bytes * (numbers.backward + of_job.backward),
+        bytes * (numbers.deferred + of_job.deferred), kF32 * (numbers.weights + of_job.weights)};
   }
 };
 
@@ -162,7 +166,9 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
   // The gradient of a changed branch is not that of the stream, until its last product is
   // differentiated.
-  const int64_t branch = ChangesBranches(model) ? size.row : 0;
+  const bool changes = ChangesBranches(model) || inputs.job_workspace.changes_branches;
+  const int64_t branch = changes ? size.row : 0;
+  const int64_t beside = inputs.job_workspace.gradients * size.row;
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   // Gradients of results that are partitioned come from all ranks, beside that of the stream.
   int64_t mlp_backward =
@@ -203,8 +209,9 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   }
   const ProductBytes products(inputs);
   const int64_t attention = products.attention.backward + products.attention.weights;
-  return {mlp_backward + products.mlp.backward + products.mlp.weights, reading + attention,
-          size.row + size.qkv + attending + attention, attending};
+  return {mlp_backward + products.mlp.backward + products.mlp.weights + beside,
+          reading + attention + beside, size.row + size.qkv + attending + attention + beside,
+          attending};
 }
 
 /// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.

@@ -141,6 +141,24 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
   return sum;
 }
 
+JobWorkspace WorkspaceOf(const JobSpec& job) {
+  JobWorkspace all;
+  const auto add = [](const ProductNumbers& more, ProductNumbers& to) {
+    to.forward += more.forward;
+    to.backward += more.backward;
+    to.deferred += more.deferred;
+    to.weights += more.weights;
+  };
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const JobWorkspace more = technique->WorkspaceOf(job);
+    add(more.attention, all.attention);
+    add(more.mlp, all.mlp);
+    all.changes_branches = all.changes_branches || more.changes_branches;
+    all.gradients += more.gradients;
+  }
+  return all;
+}
+
 bool TellsBlocksApart(const ModelSpec& model) {
   return FreezesAny(model) || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                                           [&](const TechniqueCost* technique) {
@@ -166,6 +184,7 @@ std::vector<Refusal> TechniqueRefusals() {
 
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences) {
   const auto mean = [&](SubLayer sub_layer) {
+    if (model.layers == 0) return 1.0;
     double sum = 0;
     for (int64_t layer = 0; layer < model.layers; ++layer) {
       double share = 1;

@@ -52,15 +52,6 @@ struct StateName {
   std::string suffix;
 };
 
-/// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
-struct ProductNumbers {
-  int64_t forward = 0;   ///< At most, while a product is computed.
-  int64_t backward = 0;  ///< Likewise, while it is differentiated.
-  int64_t deferred =
-      0;                ///< Of all products, until gradients of weights that are deferred are made.
-  int64_t weights = 0;  ///< In f32, whatever the tokens, while gradients of weights are made.
-};
-
 /// Rows that a technique puts before the tokens of each sequence.
 struct VirtualTokenCounts {
   int64_t in_blocks = 0;     ///< In the residual stream of all blocks,
@@ -180,6 +171,9 @@ class TechniqueCost {
   /// follows from the training (ProductsOf).
   virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
 
+  /// What a job wants of it in blocks, besides what its model does.
+  virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
+
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
   virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
 
@@ -272,6 +266,7 @@ int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
+JobWorkspace WorkspaceOf(const JobSpec& job);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.

@@ -30,4 +30,21 @@ std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType p
 /// That of the technique that `train` asks for, on a processor or a GPU.
 TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda);
 
+/// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
+struct ProductNumbers {
+  int64_t forward = 0;   ///< At most, while a product is computed.
+  int64_t backward = 0;  ///< Likewise, while it is differentiated.
+  int64_t deferred =
+      0;                ///< Of all products, until gradients of weights that are deferred are made.
+  int64_t weights = 0;  ///< In f32, whatever the tokens, while gradients of weights are made.
+};
+
+/// Workspace of the blocks of a job that follows from how it trains.
+struct JobWorkspace {
+  /// As TechniqueCost::WorkspaceOfProducts, by sub-layer.
+  ProductNumbers attention, mlp;
+  bool changes_branches = false;  ///< As TechniqueCost::ChangesBranches.
+  int64_t gradients = 0;  ///< Of the residual stream besides one, while a block is differentiated.
+};
+
 }  // namespace weft

@@ -67,7 +67,8 @@ class Cutter {
 
 Result<std::vector<int64_t>> CutStages(const std::vector<double>& blocks, double first, double last,
                                        const std::vector<StageMachine>& machines) {
-  if (machines.empty() || machines.size() > blocks.size()) {
+  // One stage may be without blocks.
+  if (machines.empty() || machines.size() > std::max<size_t>(blocks.size(), 1)) {
     return InvalidError("a pipeline of " + std::to_string(machines.size()) +
                         " stages needs a block for each, and there are " +
                         std::to_string(blocks.size()) + "; hint: fewer stages");

@@ -93,6 +93,8 @@ TEST(CutStages, LeavesTheMostCostlyStageTheLeastAndTheOthersEven) {
   EXPECT_THAT(CutStages({1, 1}, 0, 0, Alike(3)).status().message(),
               HasSubstr("hint: fewer stages"));
   EXPECT_FALSE(CutStages({1}, 0, 0, {}).ok());
+  EXPECT_THAT(*CutStages({}, 0, 0, Alike(1)), ElementsAre(0)) << "a network without blocks";
+  EXPECT_FALSE(CutStages({}, 0, 0, Alike(2)).ok());
 }
 
 TEST(CutStages, LeavesEachMachineWhatItIsFastAndLargeEnoughFor) {

@@ -26,6 +26,8 @@ constexpr std::string_view kOneBlock =
     "once";
 constexpr std::string_view kBlockHint = "resources.recompute block or auto, recompute_segment 1";
 constexpr std::string_view kEveryStep = "the ranks need each other in every step";
+constexpr std::string_view kNoMatrices = "no block has matrices that ranks could share";
+constexpr std::string_view kSomeBlocks = "model.layers 1 or more";
 constexpr std::string_view kOtherUnits = "each stage has other units";
 
 const Refusal kRows[] = {
@@ -36,6 +38,7 @@ const Refusal kRows[] = {
     {&kTensorParallel, &kWholeTensorOptimizer,
      "the optimizer looks at whole matrices, and each rank has a part of them",
      "optimizer.name adamw"},
+    {&kTensorParallel, &kNoBlocks, kNoMatrices, kSomeBlocks},
 
     {&kTensorGrid, &kSequenceParallel, kNotYet, "resources.tensor_rows 1"},
     {&kTensorGrid, &kPipelineParallel, kNotYet, "resources.tensor_rows 1"},
@@ -49,6 +52,7 @@ const Refusal kRows[] = {
     {&kTensorGrid, &kExperts, kNotYet, "resources.tensor_rows 1"},
 
     {&kContextParallel, &kEncoder, kDecodersAlone, kDecoderHint},
+    {&kContextParallel, &kNoBlocks, "no token sees another one", kSomeBlocks},
     {&kContextParallel, &kSlidingWindow, kAllTokens, "model.sliding_window 0"},
     {&kContextParallel, &kAttentionDropout, kWholeMasks, "model.attention_dropout 0"},
     {&kContextParallel, &kDropout, kWholeMasks, "model.dropout 0"},
@@ -142,6 +146,9 @@ const Refusal kRows[] = {
     {&kMup, &kNoMupRates, "muP knows the rates of adam, adamw and lion alone",
      "optimizer.name adamw"},
 
+    {&kNoBlocks, &kEncoder, "the class of a sequence would not depend on its tokens", kSomeBlocks},
+    {&kNoBlocks, &kDistinctBlocks, "there are no layers to share them", "model.distinct_blocks 0"},
+    {&kNoBlocks, &kExperts, "experts are in blocks", "model.experts 0"},
     {&kKvHeads, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kHeadWidth, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kRopeScaling, &kOtherThanLlama, kLlamaAlone, "model.family llama"},

@@ -14,6 +14,7 @@
 
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
+#include "common/spec/phases.h"
 #include "common/spec/testing.h"
 
 namespace weft {
@@ -253,6 +254,15 @@ const std::map<const Feature*, Change>& Changes() {
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
       {&kSquaredRelu, [](JobSpec& job) { job.model.activation = "squared_relu"; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
+      {FeatureOf("structural_growth"),
+       [](JobSpec& job) {
+         MaskedGrowth growth{job.model, {}};
+         growth.before.layers -= 1;
+         growth.growth.method = "msg";
+         growth.growth.ramp_steps = 1;
+         SetMaskedGrowth(growth, job);
+       }},
+      {&kNoBlocks, [](JobSpec& job) { job.model.layers = 0; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},
       {&kUnevenFreeze,

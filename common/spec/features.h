@@ -74,6 +74,7 @@ extern const Feature kSlidingWindow;
 extern const Feature kQkvBias;
 extern const Feature kSquaredRelu;
 extern const Feature kEmbeddingWidth;
+extern const Feature kNoBlocks;
 extern const Feature kDistinctBlocks;
 extern const Feature kExperts;
 extern const Feature kUnevenFreeze;

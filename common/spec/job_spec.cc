@@ -222,7 +222,7 @@ bool FitDefaultWarmup(JobSpec& job) {
 }
 
 Status ValidateJob(const JobSpec& job) {
-  if (!job.phases.empty()) return CheckPhases(job);
+  if (!job.phases.empty() && !MaskedGrowthOf(job)) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);
   for (size_t i = 0; i < job.name.size(); ++i) {
     char c = job.name[i];

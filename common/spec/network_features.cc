@@ -243,6 +243,13 @@ const Feature kEmbeddingWidth = {
         },
     .of_folder = true};
 
+const Feature kNoBlocks = {
+    .name = "no blocks",
+    .setting = "model.layers 0",
+    .asked = [](const JobSpec& job) { return job.model.layers == 0; },
+    .shown = [](const JobSpec& job) { return Shown("model.layers", job.model.layers); },
+    .of_folder = true};
+
 const Feature kDistinctBlocks = {
     .name = "blocks shared between layers",
     .setting = "model.distinct_blocks below model.layers",

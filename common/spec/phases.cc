@@ -83,6 +83,18 @@ Status CheckHeads(const ModelSpec& larger, const ModelSpec& smaller, size_t phas
   return OkStatus();
 }
 
+/// Masked growth leaves heads where they are: each has to find its own keys there, too.
+Status CheckMaskedHeads(const ModelSpec& before, const ModelSpec& now, size_t phase) {
+  const int64_t group = now.heads / KvHeads(now), group_before = before.heads / KvHeads(before);
+  for (int64_t head = 0; head < before.heads; ++head) {
+    if (head / group == head / group_before) continue;
+    return InvalidError(FieldOf(phase, "kv_heads") + " " + std::to_string(KvHeads(now)) +
+                        " gives heads that were there before other keys and values; hint: kv_heads "
+                        "in the proportion of heads");
+  }
+  return OkStatus();
+}
+
 /// Which relation a size of a phase must have to that of the phase before.
 enum class Relation { kSame, kDivides, kIsMultiple, kAtLeast };
 
@@ -91,9 +103,9 @@ bool Holds(Relation relation, int64_t before, int64_t now) {
     case Relation::kSame:
       return now == before;
     case Relation::kDivides:
-      return before % now == 0;
+      return now > 0 && before % now == 0;
     case Relation::kIsMultiple:
-      return now % before == 0;
+      return before > 0 && now % before == 0;
     case Relation::kAtLeast:
       return now >= before;
   }
@@ -110,13 +122,14 @@ struct MethodRule {
 
 constexpr MethodRule kRules[] = {
     {"none", Relation::kSame, Relation::kSame,
-     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi or aki"},
+     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki or msg"},
     {"coalesce", Relation::kDivides, Relation::kDivides, "divides all sizes by whole factors"},
     {"decoalesce", Relation::kIsMultiple, Relation::kIsMultiple,
      "multiplies all sizes by whole factors"},
     {"stack", Relation::kAtLeast, Relation::kSame, "adds blocks and changes nothing else"},
     {"fpi", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"aki", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+    {"msg", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
 };
 
 const MethodRule& RuleOf(const std::string& method) {
@@ -125,7 +138,8 @@ const MethodRule& RuleOf(const std::string& method) {
 }
 
 /// What the network needs so that its function, or a mean of functions, survives another width.
-Status CheckWidthGrowth(const ModelSpec& model, size_t phase) {
+/// Masked columns leave the logits as they are.
+Status CheckWidthGrowth(const ModelSpec& model, bool masks, size_t phase) {
   const std::string field = FieldOf(phase, "width");
   if (InitializationOf(model) == "mup") {
     return InvalidError(field +
@@ -134,7 +148,7 @@ Status CheckWidthGrowth(const ModelSpec& model, size_t phase) {
   }
   const bool tied =
       !model.untied_classifier && !FactorisedEmbedding(model) && HeadOf(model) != "classification";
-  if (tied && model.family != "bert" && NormPositionOf(model) != "pre") {
+  if (tied && !masks && model.family != "bert" && NormPositionOf(model) != "pre") {
     return InvalidError(field + " does not go with model.norm_position " + NormPositionOf(model) +
                         " and a classifier that is the token table: no norm before the classifier "
                         "takes up the factor of the logits; hint: model.untied_classifier true");
@@ -151,6 +165,15 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
   }
   const ModelSpec before = JobOfPhase(job, phase - 1).model;
   const ModelSpec now = JobOfPhase(job, phase).model;
+  const bool masks = growth.method == "msg";
+  if (masks != (growth.ramp_steps > 0) || growth.ramp_steps > job.phases[phase].steps) {
+    return InvalidError(FieldOf(phase, "growth.ramp_steps") + " " +
+                        std::to_string(growth.ramp_steps) +
+                        (masks ? " must be from 1 to the steps of the phase, " +
+                                     std::to_string(job.phases[phase].steps) +
+                                     ", so that nothing is masked at its end"
+                               : " is for growth.method msg; hint: leave it out"));
+  }
   const MethodRule& rule = RuleOf(growth.method);
   const auto sizes_before = SizesOf(before), sizes_now = SizesOf(now);
   for (size_t i = 0; i < sizes_now.size(); ++i) {
@@ -173,8 +196,14 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         "; hint: leave it out, and heads stay as wide as they are");
   }
   const bool shrinks = growth.method == "coalesce";
-  WEFT_RETURN_IF_ERROR(CheckHeads(shrinks ? before : now, shrinks ? now : before, phase));
-  if (before.width != now.width) WEFT_RETURN_IF_ERROR(CheckWidthGrowth(now, phase));
+  WEFT_RETURN_IF_ERROR(masks ? CheckMaskedHeads(before, now, phase)
+                             : CheckHeads(shrinks ? before : now, shrinks ? now : before, phase));
+  if (before.width != now.width) WEFT_RETURN_IF_ERROR(CheckWidthGrowth(now, masks, phase));
+  if (before.layers == 0 && now.layers > 0 && growth.new_blocks != "random") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks +
+                        " makes blocks of those of the phase before, and it has none; hint: "
+                        "new_blocks random");
+  }
   if (before.layers != now.layers && now.distinct_blocks > 0) {
     return InvalidError(FieldOf(phase, "layers") +
                         " does not go with model.distinct_blocks: layers that share blocks are not "
@@ -186,10 +215,16 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
   }
   const std::string& optimizer = job.optimizer.name;
-  if (growth.optimizer_state == "kept" &&
-      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
+  const std::string& state = growth.optimizer_state;
+  if (state == "asymmetric" && (shrinks || growth.method == "decoalesce")) {
     return InvalidError(FieldOf(phase, "growth.optimizer_state") +
-                        " kept does not go with optimizer.name " + optimizer +
+                        " asymmetric does not go with growth.method " + growth.method +
+                        ", which leaves no weight as it was; hint: kept or new");
+  }
+  if ((state == "kept" || state == "asymmetric") &&
+      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
+                        " does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
@@ -225,7 +260,7 @@ size_t PhaseCount(const JobSpec& job) {
 }
 
 JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
-  if (job.phases.empty()) return job;
+  if (job.phases.empty() || MaskedGrowthOf(job)) return job;
   const PhaseSpec& own = job.phases[phase];
   JobSpec part = job;
   part.phases.clear();
@@ -248,7 +283,45 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   if (own.learning_rate > 0) part.optimizer.learning_rate = own.learning_rate;
   if (own.warmup_steps >= 0) part.schedule.warmup_steps = own.warmup_steps;
   if (!own.schedule.empty()) part.schedule.kind = own.schedule;
+  if (phase > 0 && own.growth.method == "msg") {
+    SetMaskedGrowth({JobOfPhase(job, phase - 1).model, own.growth}, part);
+  }
   return part;
+}
+
+void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job) {
+  PhaseSpec grown;
+  grown.steps = job.train.steps;
+  grown.layers = growth.before.layers;
+  grown.width = growth.before.width;
+  grown.heads = growth.before.heads;
+  grown.kv_heads = growth.before.kv_heads;
+  grown.mlp_width = growth.before.mlp_width;
+  grown.growth = growth.growth;
+  job.phases = {grown};
+}
+
+std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job) {
+  if (job.phases.size() != 1 || job.phases[0].growth.method != "msg") return std::nullopt;
+  const PhaseSpec& from = job.phases[0];
+  MaskedGrowth growth{job.model, from.growth};
+  growth.before.layers = from.layers;
+  growth.before.width = from.width;
+  growth.before.heads = from.heads;
+  growth.before.kv_heads = from.kv_heads;
+  growth.before.mlp_width = from.mlp_width;
+  return growth;
+}
+
+double ShareOfGrowth(const GrowthSpec& growth, int64_t step) {
+  if (step >= growth.ramp_steps) return 1;
+  return static_cast<double>(step) / static_cast<double>(growth.ramp_steps);
+}
+
+bool IsAddedBlock(const GrowthSpec& growth, int64_t before, int64_t now, int64_t block) {
+  if (growth.depth_order != "adjacent") return block >= before;
+  // Several stand for each of those before, of which the first is that one.
+  return block == 0 ? before == 0 : block * before / now == (block - 1) * before / now;
 }
 
 std::string PhaseTitle(const JobSpec& job, size_t phase) {
@@ -268,7 +341,7 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
 }
 
 Status CheckOnePhase(const JobSpec& job) {
-  if (job.phases.empty()) return OkStatus();
+  if (job.phases.empty() || MaskedGrowthOf(job)) return OkStatus();
   return InvalidError(
       "phases: workers run and plan jobs without phases so far; hint: `weft train` runs them on "
       "this machine, `weft plan --phase 1` plans one");
@@ -285,8 +358,6 @@ Status CheckPhases(const JobSpec& job) {
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
-    WEFT_RETURN_IF_ERROR(
-        ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
   }
   const size_t last = job.phases.size() - 1;
   const auto end = SizesOf(JobOfPhase(job, last).model), whole = SizesOf(job.model);
@@ -297,6 +368,10 @@ Status CheckPhases(const JobSpec& job) {
                         ", and the last phase trains model; hint: leave it out");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(
+        ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
+  }
   return CheckTensors(job.model);
 }
 

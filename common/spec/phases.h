@@ -16,7 +16,31 @@ size_t PhaseCount(const JobSpec& job);
 
 /// The job of one phase, without phases: its sizes, steps, batch and schedule in place of those of
 /// the whole. Of a job without phases itself.
+///
+/// A phase that grows by msg computes with masks, which depend on the sizes that it grew from. So
+/// that its job says all of what is trained, `phases` then has one entry: those sizes and the
+/// growth of this phase. MaskedGrowthOf reads it; no job of a user is like this, because no phase
+/// before the first one is there to grow from.
 JobSpec JobOfPhase(const JobSpec& job, size_t phase);
+
+/// Growth whose new columns, heads, neurons and blocks are masked at first (growth.method msg).
+struct MaskedGrowth {
+  ModelSpec before;   ///< The model of the phase before.
+  GrowthSpec growth;  ///< Of the phase itself.
+};
+
+/// That of the job of a phase (JobOfPhase); none for other jobs.
+std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job);
+/// Makes `job`, which is without phases, that of a phase with masks.
+void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job);
+
+/// The part of what growth has added that computes in step `step` of its phase, from 0: rises
+/// linearly from 0 to 1 over growth.ramp_steps.
+double ShareOfGrowth(const GrowthSpec& growth, int64_t step);
+
+/// Whether block `block` is one that growth from `before` to `now` blocks, which are no fewer, has
+/// added; the others are those of before in their order.
+bool IsAddedBlock(const GrowthSpec& growth, int64_t before, int64_t now, int64_t block);
 
 /// The name of a phase for people: "phase 2 of 3 (wide)".
 std::string PhaseTitle(const JobSpec& job, size_t phase);

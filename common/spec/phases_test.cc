@@ -121,7 +121,8 @@ TEST(Phases, ErrorsNameThePhaseAndTheField) {
               HasSubstr("no phase before the first one"));
   EXPECT_THAT(Error(job,
                     [](JobSpec& j) {
-                      j.phases[1].layers = j.phases[1].width = 0;
+                      j.phases[1].layers = -1;
+                      j.phases[1].width = 0;
                       j.phases[2].growth.method = "none";
                     }),
               HasSubstr("phases[1].growth.method coalesce changes no size"));
@@ -160,6 +161,109 @@ TEST(Phases, StackFromAnyNumberOfBlocks) {
               HasSubstr("phases[1].growth.new_blocks identity does not go with norms after"));
 }
 
+TEST(Phases, OfNoBlocksGrowRandomOnes) {
+  JobSpec job = Stack(0);
+  job.phases[1].growth.new_blocks = "random";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).model.layers, 0);
+  EXPECT_EQ(JobOfPhase(job, 1).model.layers, job.model.layers);
+  EXPECT_THAT(Error(Stack(0), [](JobSpec&) {}),
+              HasSubstr("phases[1].growth.new_blocks copy makes blocks of those of the phase"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.method = "decoalesce"; }),
+              HasSubstr("phases[1].layers 6 after 0: growth.method decoalesce"));
+  EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.phases[1].layers = 0; }),
+              HasSubstr("phases[1].layers 0 after 6: growth.method coalesce"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.resources.pipeline_parallel = 2; }),
+              HasSubstr("each needs a block"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.model.family = "bert"; }),
+              HasSubstr("model.layers 0 does not go with model.family bert"));
+}
+
+/// Half of the width, then all of it with masks.
+JobSpec Masked() {
+  JobSpec job = VCycle();
+  job.phases = {Phase(100), Phase(200, "msg")};
+  job.phases[0].width = 192;
+  job.phases[1].growth.ramp_steps = 50;
+  return job;
+}
+
+TEST(Phases, WithMasksSayWhatTheyGrewFrom) {
+  JobSpec job = Masked();
+  job.phases[0].layers = 2;
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_FALSE(MaskedGrowthOf(job));
+  EXPECT_FALSE(MaskedGrowthOf(JobOfPhase(job, 0)));
+  const JobSpec last = JobOfPhase(job, 1);
+  const auto growth = MaskedGrowthOf(last);
+  ASSERT_TRUE(growth);
+  EXPECT_EQ(growth->before.layers, 2);
+  EXPECT_EQ(growth->before.width, 192);
+  EXPECT_EQ(growth->before.heads, job.model.heads / 2);
+  EXPECT_EQ(MlpWidth(growth->before), MlpWidth(job.model) / 2);
+  EXPECT_EQ(growth->growth, job.phases[1].growth);
+  EXPECT_EQ(last.model.width, job.model.width);
+  EXPECT_EQ(last.train.steps, 200);
+  EXPECT_TRUE(ValidateJob(last).ok()) << ValidateJob(last).message();
+  EXPECT_TRUE(CheckOnePhase(last).ok());
+  EXPECT_EQ(JobOfPhase(last, 0).model.width, job.model.width) << "it is its own only phase";
+}
+
+TEST(Phases, TheShareOfGrowthRisesLinearlyToOne) {
+  GrowthSpec growth;
+  growth.ramp_steps = 4;
+  EXPECT_EQ(ShareOfGrowth(growth, 0), 0);
+  EXPECT_EQ(ShareOfGrowth(growth, 1), 0.25);
+  EXPECT_EQ(ShareOfGrowth(growth, 4), 1);
+  EXPECT_EQ(ShareOfGrowth(growth, 5), 1);
+}
+
+TEST(Phases, AddedBlocksAreThoseThatNoneWasBefore) {
+  const auto added = [](const char* order, int64_t before, int64_t now) {
+    GrowthSpec growth;
+    growth.depth_order = order;
+    std::string which;
+    for (int64_t block = 0; block < now; ++block) {
+      which += IsAddedBlock(growth, before, now, block) ? '+' : '.';
+    }
+    return which;
+  };
+  EXPECT_EQ(added("adjacent", 2, 4), ".+.+");
+  EXPECT_EQ(added("stacked", 2, 4), "..++");
+  EXPECT_EQ(added("adjacent", 2, 5), ".++.+");
+  EXPECT_EQ(added("adjacent", 3, 3), "...");
+  EXPECT_EQ(added("adjacent", 0, 2), "++");
+  EXPECT_EQ(added("stacked", 0, 2), "++");
+}
+
+TEST(Phases, WithMasksRefuseWhatTheyCannotHide) {
+  const JobSpec job = Masked();
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.ramp_steps = 0; }),
+              HasSubstr("phases[1].growth.ramp_steps 0 must be from 1 to the steps of the phase"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.ramp_steps = 201; }),
+              HasSubstr("phases[1].growth.ramp_steps 201 must be from 1"));
+  EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.phases[1].growth.ramp_steps = 5; }),
+              HasSubstr("phases[1].growth.ramp_steps 5 is for growth.method msg"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[0].width = 768; }),
+              HasSubstr("phases[1].width 384 after 768: growth.method msg makes no size smaller"));
+  EXPECT_THAT(Error(job,
+                    [](JobSpec& j) {
+                      j.model.family = "llama";
+                      j.model.heads = 6;
+                      j.model.kv_heads = 3;
+                      j.phases[0].kv_heads = 1;
+                    }),
+              HasSubstr("phases[1].kv_heads 3 gives heads that were there before other keys"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.model.family = "bert"; }),
+              HasSubstr("phases[].growth.method msg does not go with model.family bert"));
+  // A job of one phase that grows from nothing.
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases.erase(j.phases.begin()); }),
+              HasSubstr("there is no phase before the first one to grow from"));
+  JobSpec post = job;
+  post.model.norm_position = "post";
+  EXPECT_TRUE(ValidateJob(post).ok()) << "masked columns are not added up by a tied classifier";
+}
+
 TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.import_path = "/a"; }),
               HasSubstr("phases do not go with model.import_path"));
@@ -176,6 +280,9 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
                       j.phases[2].growth.optimizer_state = "kept";
                     }),
               HasSubstr("phases[2].growth.optimizer_state kept does not go with optimizer.name"));
+  EXPECT_THAT(
+      Error(VCycle(), [](JobSpec& j) { j.phases[2].growth.optimizer_state = "asymmetric"; }),
+      HasSubstr("phases[2].growth.optimizer_state asymmetric does not go with growth.method "));
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.norm_position = "post"; }),
               HasSubstr("model.untied_classifier"));
   EXPECT_THAT(Error(Stack(3), [](JobSpec& j) { j.model.distinct_blocks = 3; }),

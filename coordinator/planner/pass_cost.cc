@@ -18,6 +18,11 @@ bool IsInMlp(const Gemm& gemm) {
   return gemm.name == "mlp up" || gemm.name == "mlp down";
 }
 
+/// What is of all layers is divided by this for one of them.
+double AtLeastOneLayer(const ModelShape& shape) {
+  return D(std::max<int64_t>(shape.spec.layers, 1));
+}
+
 /// Adds the products with weights. `computed`: of the work of sub-layers; likewise below. Of
 /// `tokens`, in sequences of `sequence_length`, the share `classified` reaches the classifier.
 void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
@@ -25,6 +30,7 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
                        const ComputedShares& computed, const StepRates& rates, int64_t threads,
                        const TechniqueProducts& techniques, PassCost& cost) {
   const int64_t element = ElementBytes(precision.activations);
+  const double layers = AtLeastOneLayer(shape);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     if (cost.format_share > 0 && IsInBlocks(gemm)) {
@@ -49,9 +55,9 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
     } else if (gemm.name != "classifier") {
-      cost.block_forward_gemm_seconds += seconds / D(shape.spec.layers);
+      cost.block_forward_gemm_seconds += seconds / layers;
       if (gemm.name == "qkv") {
-        cost.attention_forward_gemm_seconds += seconds / D(shape.spec.layers);
+        cost.attention_forward_gemm_seconds += seconds / layers;
       }
     }
   }
@@ -173,8 +179,8 @@ MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t 
 
 double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
                    const FormatBlocks& format_blocks) {
-  if (precision.block_products == nullptr) return 0;
   const int64_t blocks = DistinctBlocks(model);
+  if (precision.block_products == nullptr || blocks == 0) return 0;
   return D(format_blocks.Of(blocks)) / D(blocks);
 }
 
@@ -218,7 +224,7 @@ PassCost SlowedBy(PassCost pass, double times) {
 BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth) {
   const double forward_memory = pass.block_forward_memory_bytes / bandwidth;
   const double backward =
-      (pass.backward_gemm_seconds + pass.memory_bytes / bandwidth) / D(shape.spec.layers);
+      (pass.backward_gemm_seconds + pass.memory_bytes / bandwidth) / AtLeastOneLayer(shape);
   return {pass.block_forward_gemm_seconds + forward_memory, pass.attention_forward_gemm_seconds,
           backward - forward_memory};
 }

@@ -54,6 +54,27 @@ TEST(PlanJob, MicroBatchesHaveAsManySequencesOfEachAdapter) {
   EXPECT_GT(several, 0) << "of two, four or eight ranks each has a multiple of three";
 }
 
+TEST(PlanJob, PlansNetworksWithoutBlocks) {
+  for (const char* recompute : {"auto", "none", "block", "optimal"}) {
+    SCOPED_TRACE(recompute);
+    JobSpec job = SmallJob();
+    job.model.layers = 0;
+    job.resources.recompute = recompute;
+    const ClusterProfile cluster = Cluster(2, 4, 8 * kGiB);
+    const Result<PlanReport> report = PlanJob(job, cluster);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    const Plan& plan = report->candidates.front().plan;
+    CheckFits(job, cluster, plan);
+    EXPECT_GT(plan.prediction.tokens_per_second, 0);
+    EXPECT_EQ(plan.mesh.tensor * plan.mesh.pipeline, 1);
+    job.resources.recompute = "auto";
+    job.resources.offload_optimizer = "host";
+    const Result<PlanReport> offloaded = PlanJob(job, cluster);
+    ASSERT_TRUE(offloaded.ok()) << offloaded.status().message();
+    EXPECT_GT(offloaded->candidates.front().plan.bucket_bytes, 0);
+  }
+}
+
 TEST(PlanJob, EveryCandidateThatFitsKeepsAllLimits) {
   for (int workers : {1, 3}) {
     for (int64_t cores : {1, 2, 6}) {

@@ -175,7 +175,7 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
 }
 
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
-  if (job.resources.offload_optimizer == "none") return kBucketBytes;
+  if (job.resources.offload_optimizer == "none" || model.layers == 0) return kBucketBytes;
   return std::min(kBucketBytes, BlockGradientBytes(model));
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
 // LayerNorm and RMSNorm: one kernel each way for both. With kCentered the rows lose their mean and
-// gain a bias. With kPart the rows are columns of longer ones, of which a kernel tells what others
-// have to know (kernels/norm_part), and goes no further.
+// gain a bias.
 
 #include <cstdint>
 #include <string>
@@ -16,6 +15,13 @@
 #include "kernels/cuda/vector.h"
 
 namespace weft::kernels::cuda {
+
+/// What is normed.
+enum class NormRows : uint8_t {
+  kWhole,
+  kPart,  ///< Columns of longer rows: a kernel tells what others have to know (kernels/norm_part).
+  kMasked,  ///< Rows whose columns count by a mask (kernels/masked_norm).
+};
 
 /// See LayerNormForwardArgs and RmsNormForwardArgs; contiguous.
 template <class T>
@@ -31,7 +37,8 @@ struct NormForwardRows {
   float* rscale;
   int64_t rows;
   int width;
-  float* found = nullptr;  ///< Of parts alone: MeasureNormPartArgs.
+  float* found = nullptr;       ///< Of parts alone: MeasureNormPartArgs.
+  const float* mask = nullptr;  ///< With a mask alone.
 };
 
 template <class T>
@@ -46,11 +53,23 @@ struct NormBackwardRows {
   float* partial;  ///< [blocks, 2, width] sums for dweight and dbias, or nullptr
   int64_t rows;
   int width;
-  float* found = nullptr;  ///< Of parts alone: MeasureNormGradientPartArgs.
+  float* found = nullptr;       ///< Of parts alone: MeasureNormGradientPartArgs.
+  const float* mask = nullptr;  ///< With a mask alone.
 };
 
+/// The mask of some columns, which is 1 without one.
+template <NormRows kRows, int kCount>
+__device__ void LoadMask(const float* mask, float (&values)[kCount]) {
+  if constexpr (kRows == NormRows::kMasked) {
+    LoadFloats(mask, values);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = 1;
+  }
+}
+
 /// Reads a row once and keeps it in registers.
-template <bool kCentered, bool kPart, class T, int kCount>
+template <bool kCentered, NormRows kRows, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows<T> a, int warps) {
   constexpr int kVectors = kRowElements / kCount;
   RowGroup group(warps);
@@ -73,48 +92,58 @@ __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows
       if (first + i * step < end) delta[i] = LoadPacked<kCount>(a.delta + base + first + i * step);
     }
   }
+  constexpr bool kMasked = kRows == NormRows::kMasked;
   float x[kVectors][kCount];
-  float sum[1] = {0};
+  float sum[kMasked ? 2 : 1] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (first + i * step >= end) continue;
+    float mask[kCount];
+    LoadMask<kRows>(a.mask + first + i * step, mask);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       x[i][k] = loaded[i][k];
       // The norm sees what is stored, so that the backward pass, which reads it, agrees.
       if (a.delta != nullptr) x[i][k] = Widen(Narrow<T>(x[i][k] + delta[i][k]));
-      sum[0] += kCentered ? x[i][k] : x[i][k] * x[i][k];
+      sum[0] += mask[k] * (kCentered ? x[i][k] : x[i][k] * x[i][k]);
+      if constexpr (kMasked) sum[1] += mask[k];
     }
     if (a.delta != nullptr) StoreFloats(a.residual_out + base + first + i * step, x[i]);
   }
   group.Sum(sum);
+  const float columns = kMasked ? sum[kMasked ? 1 : 0] : static_cast<float>(a.width);
   float mean = 0, squares[1] = {sum[0]};
   if constexpr (kCentered) {
-    mean = sum[0] / static_cast<float>(a.width);
+    mean = sum[0] / columns;
     squares[0] = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (first + i * step >= end) continue;
+      float mask[kCount];
+      LoadMask<kRows>(a.mask + first + i * step, mask);
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) squares[0] += (x[i][k] - mean) * (x[i][k] - mean);
+      for (int k = 0; k < kCount; ++k) squares[0] += mask[k] * (x[i][k] - mean) * (x[i][k] - mean);
     }
     group.Sum(squares);
   }
-  if constexpr (kPart) {
+  if constexpr (kRows == NormRows::kPart) {
     if (end == 0 || group.thread != 0) return;
     if constexpr (kCentered) a.found[row] = mean;
     a.found[(kCentered ? a.rows : 0) + row] = squares[0];
   } else {
-    const float rscale = rsqrtf(squares[0] / static_cast<float>(a.width) + a.epsilon);
+    const float rscale = rsqrtf(squares[0] / columns + a.epsilon);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = first + i * step;
       if (c >= end) continue;
-      float weight[kCount], bias[kCount] = {};
+      float weight[kCount], mask[kCount], bias[kCount] = {};
       LoadFloats(a.weight + c, weight);
+      LoadMask<kRows>(a.mask + c, mask);
       if constexpr (kCentered) LoadFloats(a.bias + c, bias);
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) x[i][k] = (x[i][k] - mean) * rscale * weight[k] + bias[k];
+      for (int k = 0; k < kCount; ++k) {
+        x[i][k] = ((x[i][k] - mean) * rscale * weight[k] + bias[k]) * mask[k];
+      }
       StoreFloats(a.y + base + c, x[i]);
     }
     if (end > 0 && group.thread == 0) {
@@ -133,7 +162,7 @@ __host__ __device__ constexpr int SummedColumns(int width, int threads, int coun
 /// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2,
 /// SummedColumns], where each element has one thread. Eight neighbours of a thread are `threads`
 /// apart there, so that a warp meets all banks; four are one access.
-template <bool kCentered, bool kPart, class T, int kCount>
+template <bool kCentered, NormRows kRows, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads)
     NormBackwardKernel(NormBackwardRows<T> a, int warps) {
   constexpr int kVectors = kRowElements / kCount;
@@ -176,48 +205,54 @@ __global__ void __launch_bounds__(kRowThreads)
         return LoadPacked<kCount>(from + base + first + i * step);
       }
     };
-    // With g = dy * weight: dx = rscale (g - avg(g) - normed avg(g normed)).
-    float sums[2] = {0, 0};
+    // With g = dy * weight: dx = rscale (g - avg(g) - normed avg(g normed)), times the mask, which
+    // also weighs what is averaged.
+    constexpr bool kMasked = kRows == NormRows::kMasked;
+    float sums[kMasked ? 3 : 2] = {};
 #pragma unroll kUnroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = first + i * step;
       if (c >= end) continue;
       const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
-      float weight[kCount];
+      float weight[kCount], mask[kCount];
       LoadFloats(a.weight + c, weight);
+      LoadMask<kRows>(a.mask + c, mask);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        const float g = dy[k] * weight[k], normed = (x[k] - mean) * rscale;
+        const float d = dy[k] * mask[k], g = d * weight[k], normed = (x[k] - mean) * rscale;
         sums[0] += g * normed;
         sums[1] += g;
+        if constexpr (kMasked) sums[2] += mask[k];
         if (a.partial != nullptr) {
           float* const sum = own + i * step + k * apart;
-          *sum += dy[k] * normed;
-          if constexpr (kCentered) sum[summed] += dy[k];
+          *sum += d * normed;
+          if constexpr (kCentered) sum[summed] += d;
         }
       }
     }
     group.Sum(sums);
-    if constexpr (kPart) {
+    if constexpr (kRows == NormRows::kPart) {
       if (end == 0 || group.thread != 0) continue;
       if constexpr (kCentered) a.found[row] = sums[1];
       a.found[(kCentered ? a.rows : 0) + row] = sums[0];
     } else {
-      const float mean_gx = sums[0] / static_cast<float>(a.width);
-      const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
+      const float columns = kMasked ? sums[kMasked ? 2 : 0] : static_cast<float>(a.width);
+      const float mean_gx = sums[0] / columns;
+      const float mean_g = kCentered ? sums[1] / columns : 0.0f;
       const int again = ptx::Anew(first);
 #pragma unroll kUnroll
       for (int i = 0; i < kVectors; ++i) {
         const int c = again + i * step;
         if (c >= end) continue;
         const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
-        float weight[kCount], dx[kCount], beside[kCount] = {};
+        float weight[kCount], mask[kCount], dx[kCount], beside[kCount] = {};
         LoadFloats(a.weight + c, weight);
+        LoadMask<kRows>(a.mask + c, mask);
         if (a.dresidual != nullptr) LoadFloats(a.dresidual + base + c, beside);
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           const float normed = (x[k] - mean) * rscale;
-          dx[k] = (dy[k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
+          dx[k] = (dy[k] * weight[k] - mean_g - normed * mean_gx) * mask[k] * rscale + beside[k];
         }
         StoreFloats(a.dx + base + c, dx);
       }
@@ -242,22 +277,22 @@ inline Status CheckRowWidth(std::string_view op, int64_t width) {
                       " that its CUDA kernel holds");
 }
 
-template <bool kCentered, class T, bool kPart = false>
+template <bool kCentered, class T, NormRows kRows = NormRows::kWhole>
 Status NormForward(const Stream& stream, std::string_view op, const NormForwardRows<T>& rows) {
   WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
   const RowShape shape = RowShapeOf(rows.width);
   const bool wide =
-      rows.width % kWide<T> == 0 &&
-      Aligned16(rows.residual, rows.delta, rows.residual_out, rows.weight, rows.bias, rows.y);
+      rows.width % kWide<T> == 0 && Aligned16(rows.residual, rows.delta, rows.residual_out,
+                                              rows.weight, rows.bias, rows.mask, rows.y);
   return Launch(stream, op,
                 {.grid = {CeilDiv(rows.rows, shape.groups)}, .block = {shape.threads()}},
-                wide ? NormForwardKernel<kCentered, kPart, T, kWide<T>>
-                     : NormForwardKernel<kCentered, kPart, T, 1>,
+                wide ? NormForwardKernel<kCentered, kRows, T, kWide<T>>
+                     : NormForwardKernel<kCentered, kRows, T, 1>,
                 rows, shape.warps);
 }
 
 /// dweight and dbias are added to; either may be nullptr.
-template <bool kCentered, class T, bool kPart = false>
+template <bool kCentered, class T, NormRows kRows = NormRows::kWhole>
 Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<T> rows,
                     float* dweight, float* dbias) {
   WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
@@ -265,7 +300,7 @@ Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<
   RowShape shape = RowShapeOf(rows.width);
   const bool sums = dweight != nullptr || dbias != nullptr;
   const bool wide = rows.width % kWide<T> == 0 &&
-                    Aligned16(rows.dy, rows.x, rows.weight, rows.dresidual, rows.dx);
+                    Aligned16(rows.dy, rows.x, rows.weight, rows.mask, rows.dresidual, rows.dx);
   const int summed = SummedColumns(rows.width, shape.warps * kWarp, wide ? kWide<T> : 1);
   const auto shared_bytes = [&] {
     return sums ? shape.groups * 2 * summed * sizeof(float) : size_t{0};
@@ -283,8 +318,8 @@ Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<
   }
   WEFT_RETURN_IF_ERROR(Launch(
       stream, op, {.grid = {blocks}, .block = {shape.threads()}, .shared_bytes = shared_bytes()},
-      wide ? NormBackwardKernel<kCentered, kPart, T, kWide<T>>
-           : NormBackwardKernel<kCentered, kPart, T, 1>,
+      wide ? NormBackwardKernel<kCentered, kRows, T, kWide<T>>
+           : NormBackwardKernel<kCentered, kRows, T, 1>,
       rows, shape.warps));
   if (!sums) return OkStatus();
   return AddPartialSums(stream, op, rows.partial, static_cast<int>(blocks), rows.width, dweight,

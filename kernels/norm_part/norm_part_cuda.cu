@@ -100,7 +100,7 @@ T* OrNull(const TensorView& view) {
 template <bool kCentered, class T>
 Status Measure(const Stream& stream, const MeasureNormPartArgs& args) {
   const TensorView& x = args.residual;
-  return NormForward<kCentered, T, true>(
+  return NormForward<kCentered, T, NormRows::kPart>(
       stream, "MeasureNormPart",
       {.residual = x.As<T>(),
        .delta = OrNull<T>(args.delta),
@@ -138,19 +138,20 @@ Status ApplyRows(const Stream& stream, const NormOfPartsArgs& args) {
 template <bool kCentered, class T>
 Status MeasureGradient(const Stream& stream, const MeasureNormGradientPartArgs& args) {
   const TensorView& x = args.x;
-  return NormBackward<kCentered, T, true>(stream, "MeasureNormGradientPart",
-                                          {.dy = args.dy.As<T>(),
-                                           .x = x.As<T>(),
-                                           .weight = args.weight.As<float>(),
-                                           .mean = OrNull<float>(args.mean),
-                                           .rscale = args.scale.As<float>(),
-                                           .dresidual = nullptr,
-                                           .dx = nullptr,
-                                           .partial = nullptr,
-                                           .rows = x.shape.Rows(),
-                                           .width = static_cast<int>(x.shape[-1]),
-                                           .found = args.found.As<float>()},
-                                          OrNull<float>(args.dweight), OrNull<float>(args.dbias));
+  return NormBackward<kCentered, T, NormRows::kPart>(stream, "MeasureNormGradientPart",
+                                                     {.dy = args.dy.As<T>(),
+                                                      .x = x.As<T>(),
+                                                      .weight = args.weight.As<float>(),
+                                                      .mean = OrNull<float>(args.mean),
+                                                      .rscale = args.scale.As<float>(),
+                                                      .dresidual = nullptr,
+                                                      .dx = nullptr,
+                                                      .partial = nullptr,
+                                                      .rows = x.shape.Rows(),
+                                                      .width = static_cast<int>(x.shape[-1]),
+                                                      .found = args.found.As<float>()},
+                                                     OrNull<float>(args.dweight),
+                                                     OrNull<float>(args.dbias));
 }
 
 }  // namespace

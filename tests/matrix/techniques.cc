@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "common/spec/phases.h"
 
 namespace weft::testing {
 namespace {
@@ -290,6 +291,21 @@ Choice StructuredPruning() {
           }};
 }
 
+/// Half of all sizes and a block fewer before, with masks in the first three steps.
+Choice StructuralGrowth() {
+  return {"structural_growth", Effect::kOwnTraining, [](JobSpec& job) {
+            MaskedGrowth growth{job.model, {}};
+            growth.before.layers -= 1;
+            growth.before.width /= 2;
+            growth.before.heads /= 2;
+            growth.before.kv_heads /= 2;
+            growth.before.mlp_width /= 2;
+            growth.growth.method = "msg";
+            growth.growth.ramp_steps = 3;
+            SetMaskedGrowth(growth, job);
+          }};
+}
+
 /// On pairs that are made up.
 Choice Dpo() {
   return {"dpo", Effect::kOwnTraining, [](JobSpec& job) {
@@ -392,6 +408,7 @@ std::vector<Axis> MakeAxes() {
        Monarch(true),
        Pixelfly()},
       {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
+      {{"all of the network", Effect::kOwnTraining, Nothing}, StructuralGrowth()},
       {{"all trained", Effect::kOwnTraining, Nothing},
        Lora(false),
        Lora(true),

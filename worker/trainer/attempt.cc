@@ -214,6 +214,7 @@ Status Attempt::AgreeOnData() {
 
 Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
+  options.growth = MaskedGrowthOf(spec_.job);
   if (tensor_) options.tensor = &*tensor_;
   if (sequences_) options.context = &*sequences_;
   if (experts_) options.experts = &*experts_;

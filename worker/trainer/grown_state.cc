@@ -1,5 +1,6 @@
 #include "worker/trainer/grown_state.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -81,23 +82,25 @@ Result<std::vector<double>> ValueOf(const ParameterSet& parameters, const std::s
   return std::vector<double>(floats.begin(), floats.end());
 }
 
-/// Numbers of the new tensor, zero where nothing is said of them.
+/// Numbers of the new tensor: those of `start`, or zero, where nothing is said of them.
 Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTensors& old,
-                                int64_t count) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, engine::Evaluate(tensor, old));
+                                int64_t count, const std::vector<float>& start = {}) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, engine::Evaluate(tensor, old, start));
   std::vector<float> floats(values.begin(), values.end());
   floats.resize(static_cast<size_t>(count));
   return floats;
 }
 
-Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old,
+Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
                    ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
                           grow.Of(parameters[i].name, GrownNumbers::kValues));
-    if (tensor.random) continue;
+    if (tensor.random && tensor.terms.empty()) continue;
+    std::vector<float> start;
+    if (tensor.random) start = parameters.DrawnValue(i, seed);
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
-                          Make(tensor, old, parameters[i].logical_shape().Elements()));
+                          Make(tensor, old, parameters[i].logical_shape().Elements(), start));
     WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, std::move(values)));
   }
   engine::Context context;
@@ -113,8 +116,8 @@ struct Moment {
   GrownNumbers numbers = GrownNumbers::kGradients;
 };
 
-/// The state of the training besides the weights, when it consists of whole moments; none when
-/// there is something else.
+/// The state of the training besides the weights, when it consists of moments, or this rank's parts
+/// of them; none when there is something else.
 std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
                                              const ParameterSet& parameters) {
   std::vector<Moment> moments;
@@ -123,9 +126,11 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     const engine::Parameter& parameter = parameters[tensor.parameter];
     if (tensor.name == parameter.name) continue;
     const size_t at = tensor.name.find(parameter.name);
-    const bool whole = !tensor.part && tensor.stored == nullptr &&
-                       tensor.view.dtype == DType::kF32 && tensor.view.shape == parameter.shape;
-    if (at == std::string::npos || !whole) return std::nullopt;
+    const int64_t numbers =
+        tensor.part ? tensor.part->whole.Elements() : tensor.view.shape.Elements();
+    const bool plain = tensor.stored == nullptr && tensor.view.dtype == DType::kF32 &&
+                       numbers == parameter.logical_shape().Elements();
+    if (at == std::string::npos || !plain) return std::nullopt;
     Moment moment{std::move(tensor), parameter.name, {}, {}};
     moment.prefix = moment.tensor.name.substr(0, at);
     moment.suffix = moment.tensor.name.substr(at + parameter.name.size());
@@ -155,9 +160,18 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
       return std::vector<double>(values.begin(), values.end());
     };
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.numbers));
-    WEFT_ASSIGN_OR_RETURN(const std::vector<float> values,
-                          Make(tensor, old, moment.tensor.view.shape.Elements()));
-    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), moment.tensor.view));
+    const TensorView& view = moment.tensor.view;
+    const auto& part = moment.tensor.part;
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
+                          Make(tensor, old, part ? part->whole.Elements() : view.shape.Elements()));
+    if (part) {
+      std::vector<float> own(static_cast<size_t>(view.shape.Elements()));
+      part->ForEachRun(std::ssize(own), [&](int64_t to, int64_t from, int64_t count) {
+        std::copy_n(values.begin() + from, count, own.begin() + to);
+      });
+      values = std::move(own);
+    }
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), view));
   }
   return OkStatus();
 }
@@ -195,6 +209,11 @@ Result<GrowthLosses> ReadGrowthLosses(Env& env, const std::string& run_dir) {
   return FromJson<GrowthLosses>(json);
 }
 
+bool MayKeepState(const GrowthSpec& growth) {
+  if (growth.optimizer_state != "auto") return growth.optimizer_state != "new";
+  return growth.method == "fpi" || growth.method == "msg";
+}
+
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
                              engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
@@ -213,19 +232,21 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     return ValueOf(phase->model->parameters(), name);
   };
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
+  WEFT_RETURN_IF_ERROR(
+      GrowWeights(grow, old, static_cast<uint64_t>(spec.job.train.seed), parameters));
 
   GrownStart start;
   start.data_offset = DataOffset(before->manifest, spec.job);
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
-  const bool wanted = growth.optimizer_state == "kept";
-  if (!wanted && (growth.optimizer_state != "auto" || growth.method != "fpi")) return start;
+  if (!MayKeepState(growth)) return start;
+  const bool wanted = growth.optimizer_state != "auto";
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);
   if (!moments && wanted) {
     return InvalidError(
-        "growth.optimizer_state kept is for optimizers that keep moments of each parameter (adam, "
+        "growth.optimizer_state " + growth.optimizer_state +
+        " is for optimizers that keep moments of each parameter (adam, "
         "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
   }
   if (!moments) return start;

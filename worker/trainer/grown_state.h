@@ -43,10 +43,13 @@ struct GrownStart {
   std::string note;                   ///< For people.
 };
 
+/// Whether a phase may begin with the optimizer's state of the one before.
+bool MayKeepState(const GrowthSpec& growth);
+
 /// Fills `model`, or this rank's part of it, with what spec.start makes of the trained weights of
 /// earlier phases (engine::GrowthOperator), and the optimizer's state of `trainer` where it is
 /// kept. kInvalid when a phase has no sound checkpoint or is of another network, or when
-/// growth.optimizer_state kept asks for more than moments.
+/// growth.optimizer_state kept or asymmetric asks for more than moments.
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
                              engine::Trainer& trainer);
 

@@ -17,6 +17,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/tiny_run.h"
+#include "worker/trainer/trained_weights.h"
 
 namespace weft::trainer {
 namespace {
@@ -84,6 +85,18 @@ class PhasesTest : public testing::Test {
     return job;
   }
 
+  /// Grows in all sizes, with masks for five of nine steps.
+  JobSpec Masked() const {
+    JobSpec job = Job({Phase(6), Phase(9, "msg")});
+    job.phases[0].layers = 1;
+    job.phases[0].width = 16;
+    job.phases[0].heads = 1;
+    job.phases[0].mlp_width = 40;
+    job.phases[1].growth.ramp_steps = 5;
+    job.phases[1].growth.new_blocks = "random";
+    return job;
+  }
+
   /// Runs `job` for at most `steps` steps, or goes on.
   Result<AttemptOutcome> Run(const std::string& name, const JobSpec& job, int64_t steps = 1000) {
     auto outcome = Start(name, job, steps);
@@ -110,6 +123,8 @@ class PhasesTest : public testing::Test {
     events_ = listener.events;
     return outcome;
   }
+
+  void CompareWithSharedState(const JobSpec& job, int64_t zero_stage);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
@@ -246,11 +261,60 @@ TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   EXPECT_GT(*Summary("random").phases[1].start_validation_loss_nats, 0);
 }
 
-TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
-  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
-  job.phases[0].layers = 1;
-  job.phases[0].width = 16;
-  job.phases[1].growth.alpha = 1;
+TEST_F(PhasesTest, AModelWithoutBlocksLearnsAndGrowsAllOfThem) {
+  JobSpec job = Job({Phase(8), Phase(6, "stack")});
+  job.phases[0].layers = 0;
+  job.phases[1].growth.new_blocks = "random";
+  job.phases[1].growth.optimizer_state = "kept";
+  ASSERT_TRUE(Run("none", job).ok());
+  EXPECT_EQ(Manifest("none/phase-1").job.model.layers, 0);
+  EXPECT_EQ(Manifest("none").job.model.layers, job.model.layers);
+  EXPECT_EQ(Manifest("none").updates, 14);
+  const RunSummary summary = Summary("none");
+  // Each token tells something of the next one, which random weights do not.
+  EXPECT_LT(*summary.phases[0].validation_loss_nats, std::log(264.0) - 0.1);
+  EXPECT_LT(*summary.validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
+  for (const int64_t steps : {3, 8}) ASSERT_TRUE(Run("stopped", job, steps).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  for (const char* phase : {"/phase-1", ""}) {
+    EXPECT_EQ(FinalState("stopped" + std::string(phase)), FinalState("none" + std::string(phase)));
+  }
+}
+
+TEST_F(PhasesTest, MasksOfGrowthHideWhatIsNewAndRiseToAllOfIt) {
+  const JobSpec job = Masked();
+  ASSERT_TRUE(Run("masks", job).ok());
+  const RunSummary summary = Summary("masks");
+  EXPECT_NEAR(*summary.phases[1].start_validation_loss_nats,
+              *summary.phases[0].validation_loss_nats, 1e-5);
+  EXPECT_LT(*summary.validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
+  EXPECT_THAT(events_, HasSubstr("grown by msg, with the optimizer's state"));
+  EXPECT_EQ(Manifest("masks").updates, 6 + 9);
+  // Within the ramp, at its end, and after it.
+  for (const int64_t steps : {8, 2, 3}) ASSERT_TRUE(Run("stopped", job, steps).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(Read("stopped/loss.jsonl"), Read("masks/loss.jsonl"));
+  EXPECT_EQ(FinalState("stopped"), FinalState("masks"));
+}
+
+TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
+  const JobSpec job = Masked();
+  ASSERT_TRUE(Run("masks", job, 6 + 3).ok());
+  engine::CheckpointManifest manifest = Manifest("masks");
+  ASSERT_LT(manifest.step, job.phases[1].growth.ramp_steps);
+  engine::ModelOptions options;
+  options.precision = &kFp32Precision;
+  engine::TinyRun run(manifest.job.model, options);
+  const std::string folder = Folder(engine::CheckpointPath("masks", manifest.step));
+  const Status status = LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters());
+  EXPECT_EQ(status.code(), StatusCode::kInvalid);
+  EXPECT_THAT(status.message(), HasSubstr("one of step 5 or later"));
+  manifest.step = job.phases[1].growth.ramp_steps;
+  EXPECT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters()).ok());
+}
+
+/// Runs the last of two phases on two ranks that share its state, and compares it with one rank.
+void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) {
   ASSERT_TRUE(Run("one", job).ok());
   AttemptSpec whole;
   whole.job_id = "shared";
@@ -269,7 +333,7 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
       attempt.world_size = 2;
       attempt.plan = engine::TinyPlan("fp32", 2);
       attempt.plan.mesh.data = 2;
-      attempt.plan.zero_stage = 3;
+      attempt.plan.zero_stage = zero_stage;
       Listener listener(1000);
       const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
       EXPECT_TRUE(outcome.ok()) << outcome.status().message();
@@ -279,6 +343,22 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+}
+
+TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
+  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  job.phases[1].growth.alpha = 1;
+  CompareWithSharedState(job, 3);
+}
+
+TEST_F(PhasesTest, RanksThatShareStateGrowTheirPartsOfMoments) {
+  for (const int64_t zero_stage : {1, 2, 3}) {
+    SCOPED_TRACE(zero_stage);
+    CompareWithSharedState(Masked(), zero_stage);
+    ASSERT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+  }
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {

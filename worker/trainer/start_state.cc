@@ -1,5 +1,6 @@
 #include "worker/trainer/start_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/check.h"
@@ -166,8 +167,12 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
   }
   start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
-  const bool has_own = parameters.sharded() || parameters.values_sharded() ||
-                       parameters.of_stage() || parameters.file() != nullptr;
+  bool has_own = parameters.sharded() || parameters.values_sharded() || parameters.of_stage() ||
+                 parameters.file() != nullptr;
+  if (start.grown && MayKeepState(spec.start.growth)) {
+    const std::vector<NamedTensor> state = trainer.StateTensors();
+    has_own = has_own || std::any_of(state.begin(), state.end(), IsOwn);
+  }
   if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
     // At the same time: what adapters start from is computed by all that have a part of it.
     StartPoint told_by_the_first;

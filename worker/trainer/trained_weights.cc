@@ -12,6 +12,7 @@
 #include "common/formats/safetensors.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/phases.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -132,6 +133,14 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
                           engine::ParameterSet& parameters,
                           const std::map<std::string, std::string>& names) {
+  const std::optional<MaskedGrowth> growth = MaskedGrowthOf(manifest.job);
+  if (growth && manifest.step < growth->growth.ramp_steps) {
+    return InvalidError("the checkpoint in " + folder + " is of step " +
+                        std::to_string(manifest.step) +
+                        ", when masks still hid a part of the network, and no network without "
+                        "masks computes what it does; hint: one of step " +
+                        std::to_string(growth->growth.ramp_steps) + " or later");
+  }
   const Stream& stream = parameters.stream();
   const std::vector<NamedTensor> tensors = Named(parameters, names);
   WEFT_RETURN_IF_ERROR(

@@ -5,6 +5,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/phases.h"
 
 namespace weft::engine {
 namespace {
@@ -18,6 +19,11 @@ AxisMap Side(GrownNumbers numbers, bool written, int64_t old_extent, int64_t new
   AxisMap map =
       written ? AxisMap::Read(old_extent, new_extent) : AxisMap::Written(old_extent, new_extent);
   return numbers == GrownNumbers::kSquaredGradients ? map.Squared() : map;
+}
+
+/// The first positions of the new side as the old one has them, and nothing at the others.
+AxisMap Corner(int64_t old_extent, int64_t new_extent) {
+  return AxisMap::Written(old_extent, new_extent).Within(0, old_extent);
 }
 
 /// The matrices or vectors that lie one under the other in a tensor: their numbers of rows.
@@ -52,6 +58,10 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   const int64_t before = DistinctBlocks(from_), now = DistinctBlocks(to_);
   const bool adjacent = growth_.depth_order == "adjacent";
   BlockSource source;
+  if (before == 0) {
+    source.added = source.random = true;
+    return source;
+  }
   if (now < before) {
     const int64_t merged = before / now;
     for (int64_t j = 0; j < merged; ++j) {
@@ -61,8 +71,8 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   }
   const auto copied = [&](int64_t of) { return adjacent ? of * before / now : of % before; };
   source.blocks.push_back(copied(block));
-  const bool added = adjacent ? block > 0 && copied(block - 1) == copied(block) : block >= before;
-  if (!added || growth_.method == "decoalesce") return source;
+  if (growth_.method == "decoalesce" || !IsAddedBlock(growth_, before, now, block)) return source;
+  source.added = true;
   source.random = growth_.new_blocks == "random";
   source.silent = growth_.new_blocks == "identity";
   return source;
@@ -85,6 +95,10 @@ AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& pa
   const std::vector<int64_t> old_parts = PartsOf(from_, old), parts = PartsOf(to_, parameter);
   AxisMap rows;
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (in_place(numbers)) {
+      rows.Append(Corner(old_parts[i], parts[i]));
+      continue;
+    }
     const AxisMap map = Side(numbers, written, old_parts[i], parts[i]);
     const int64_t kept = std::min(old_parts[i], parts[i]);
     switch (set) {
@@ -104,6 +118,7 @@ AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& pa
 
 AxisMap GrowthOperator::ColumnsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                   GrownNumbers numbers) const {
+  if (in_place(numbers)) return Corner(ColumnCount(old), ColumnCount(parameter));
   // A row of a table is written into the residual stream; a row of another matrix reads it.
   return Side(numbers, parameter.looked_up(), ColumnCount(old), ColumnCount(parameter));
 }
@@ -122,13 +137,16 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   const auto& [place, parameter] = found->second;
   const BlockSource source = place.first < 0 ? BlockSource{{-1}} : SourceOf(place.first);
   GrownTensor tensor;
-  if (source.random) {
+  const bool state = numbers != GrownNumbers::kValues;
+  if (source.random || (state && source.added && in_place(numbers))) {
     tensor.random = numbers == GrownNumbers::kValues;
     return tensor;
   }
   const bool ends_branch =
       EndsSubLayer(parameter.role) || (parameter.bias && IsBranchScale(parameter.role));
   if (source.silent && ends_branch) return tensor;
+  // Moments of what is new are zero.
+  tensor.random = masked() && !state;
   double share = 1;
   if (numbers == GrownNumbers::kValues && growth_.method == "decoalesce") {
     share = growth_.alpha;
@@ -140,7 +158,7 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   }
   const bool product = IsAttention(parameter.role) || IsMlp(parameter.role);
   const int64_t next = source.blocks.front() + 1;
-  if (growth_.method == "aki" && product && next < DistinctBlocks(from_)) {
+  if (growth_.method == "aki" && !in_place(numbers) && product && next < DistinctBlocks(from_)) {
     AddTerm(parameter, Place(next - 1, place.second), 1, numbers, RowSet::kKept, tensor);
     AddTerm(parameter, Place(next, place.second), 1, numbers, RowSet::kAdded, tensor);
     return tensor;
@@ -152,8 +170,9 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   return tensor;
 }
 
-Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors& old) {
-  std::vector<double> sum;
+Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors& old,
+                                     std::span<const float> start) {
+  std::vector<double> sum(start.begin(), start.end());
   for (const GrownTerm& term : tensor.terms) {
     WEFT_ASSIGN_OR_RETURN(const std::vector<double> values, old(term.from, term.parameter));
     const int64_t width = term.columns.old_size(), columns = term.columns.size();
@@ -168,6 +187,8 @@ Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors
       for (const AxisMap::Term& row : term.rows[i]) {
         const double* const from = values.data() + row.old * width;
         for (int64_t j = 0; j < columns; ++j) {
+          // A tensor with random numbers has one term, which replaces them.
+          if (tensor.random && !term.columns[j].empty()) to[j] = 0;
           double read = 0;
           for (const AxisMap::Term& column : term.columns[j]) {
             read += column.factor * from[column.old];

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +32,10 @@ struct GrownTerm {
   AxisMap columns;  ///< Of all other sides as one; of vectors one position.
 };
 
-/// What a tensor of the new model is: the sum of its terms, which is zero without any, or the
-/// random numbers it would start from without growth.
+/// What a tensor of the new model is: the sum of its terms, which is zero where none has a place.
 struct GrownTensor {
   std::vector<GrownTerm> terms;
+  /// There it is instead the random numbers that it would start from without growth.
   bool random = false;
 };
 
@@ -57,7 +58,8 @@ using OldTensors =
 /// Methods. coalesce and decoalesce: Zou et al. 2024, arXiv 2404.07999, with the factor of logits
 /// that a tied classifier needs in the norm before it. stack: Gong et al. 2019; Du et al. 2024,
 /// arXiv 2405.15319; identity blocks: Wu et al. 2024, arXiv 2401.02415. fpi and aki: Chen et al.
-/// 2022, arXiv 2110.07143.
+/// 2022, arXiv 2110.07143. msg: Yao et al. 2024, arXiv 2305.02869: what was there stays in the
+/// first rows and columns, all else is random; the masks are a technique (structural_growth).
 class GrowthOperator {
  public:
   /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved.
@@ -73,6 +75,7 @@ class GrowthOperator {
   /// The blocks whose mean a block of the new model is, and what else it is.
   struct BlockSource {
     std::vector<int64_t> blocks;
+    bool added = false;
     bool random = false;
     bool silent = false;  ///< What ends its sub-layers is zero.
   };
@@ -80,6 +83,13 @@ class GrowthOperator {
   /// Rows of a tensor that have a place in the old model's, that repeat others, or both.
   enum class RowSet : uint8_t { kAll, kKept, kAdded };
 
+  /// Whether the network hides what is new, which then need not fit what is there.
+  bool masked() const { return growth_.method == "msg"; }
+  /// Whether numbers stay where they were, and nothing of them is where something was added.
+  bool in_place(GrownNumbers numbers) const {
+    return masked() ||
+           (numbers != GrownNumbers::kValues && growth_.optimizer_state == "asymmetric");
+  }
   BlockSource SourceOf(int64_t block) const;
   AxisMap RowsOf(const ParameterInfo& old, const ParameterInfo& parameter, GrownNumbers numbers,
                  RowSet set) const;
@@ -98,8 +108,9 @@ class GrowthOperator {
   std::map<std::string, std::pair<Place, ParameterInfo>> new_;
 };
 
-/// The numbers of a tensor, row-major. Errors as `old`; kInvalid when it gives tensors of another
-/// size.
-Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors& old);
+/// The numbers of a tensor, row-major. `start`, the random numbers it begins as, is read where
+/// tensor.random says so. Errors as `old`; kInvalid when it gives tensors of another size.
+Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors& old,
+                                     std::span<const float> start = {});
 
 }  // namespace weft::engine

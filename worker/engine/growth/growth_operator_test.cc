@@ -67,6 +67,21 @@ TEST(GrowthOperator, CoalescingTakesMeansOfWhatIsWrittenAndSumsOfWhatIsRead) {
   }
 }
 
+TEST(GrowthOperator, BlocksOfAModelWithoutAnyAreRandom) {
+  for (const char* family : {"gpt2", "llama"}) {
+    const ModelSpec none = Model(0, 16, family), some = Model(3, 16, family);
+    GrowthSpec growth = Method("stack");
+    growth.new_blocks = "random";
+    const TensorsByName before = RandomTensors(none, 4);
+    EXPECT_EQ(Grown(none, some, growth, before), before) << "all else stays";
+    const GrowthOperator grow(none, some, growth);
+    for (const ParameterInfo& parameter : ParametersOf(some)) {
+      EXPECT_EQ(grow.Of(parameter.name, GrownNumbers::kValues)->random, parameter.block >= 0)
+          << parameter.name;
+    }
+  }
+}
+
 TEST(GrowthOperator, BlocksAreMergedByTheirOrder) {
   const ModelSpec large = Model(4, 16), small = Model(2, 16);
   const TensorsByName before = RandomTensors(large, 3);

@@ -28,6 +28,7 @@ inline TensorsByName RandomTensors(const ModelSpec& model, uint32_t seed) {
   return tensors;
 }
 
+/// `larger`: tensors of the larger model, which are also what random ones begin as.
 inline TensorsByName Grown(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth,
                            const TensorsByName& before, const TensorsByName& larger = {},
                            GrownNumbers numbers = GrownNumbers::kValues) {
@@ -36,11 +37,17 @@ inline TensorsByName Grown(const ModelSpec& from, const ModelSpec& to, const Gro
   for (const ParameterInfo& parameter : ParametersOf(to)) {
     const auto tensor = grow.Of(parameter.name, numbers);
     WEFT_CHECK(tensor.ok(), tensor.status().message());
-    if (tensor->random) continue;
-    auto values = Evaluate(*tensor, [&](GrownFrom source, const std::string& name) {
-      const TensorsByName& old = source == GrownFrom::kPhaseBefore ? before : larger;
-      return Result<std::vector<double>>(old.at(name));
-    });
+    const auto start = larger.find(parameter.name);
+    if (tensor->random && start == larger.end()) continue;
+    std::vector<float> drawn;
+    if (tensor->random) drawn.assign(start->second.begin(), start->second.end());
+    auto values = Evaluate(
+        *tensor,
+        [&](GrownFrom source, const std::string& name) {
+          const TensorsByName& old = source == GrownFrom::kPhaseBefore ? before : larger;
+          return Result<std::vector<double>>(old.at(name));
+        },
+        drawn);
     WEFT_CHECK(values.ok(), values.status().message());
     values->resize(static_cast<size_t>(parameter.Elements()));
     tensors[parameter.name] = *std::move(values);

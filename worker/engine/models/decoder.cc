@@ -34,8 +34,9 @@ int64_t RegisterPositions(ParameterSet& parameters, const std::string& name, con
                              {.shard = ranks->FeatureColumns(width)});
 }
 
-NormOptions SharedBy(const TensorParallel* ranks, NormOptions norm) {
+NormOptions With(const TensorParallel* ranks, const ColumnMask* mask, NormOptions norm) {
   norm.ranks = ranks;
+  norm.mask = mask;
   return norm;
 }
 
@@ -63,7 +64,8 @@ RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
 
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
-                               const Grafter& grafter, const ProductOptions& products) {
+                               const Grafter& grafter, const ColumnMask* mask,
+                               const ProductOptions& products) {
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
@@ -71,7 +73,8 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
       own.experts->ranks = options.experts;
       own.experts->sequences = options.context;
     }
-    own.attention_norm.ranks = own.mlp_norm.ranks = options.tensor;
+    own.attention_norm = With(options.tensor, mask, std::move(own.attention_norm));
+    own.mlp_norm = With(options.tensor, mask, std::move(own.mlp_norm));
     return own;
   };
   std::vector<BlockStack> stacks;
@@ -146,11 +149,11 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                                       grafter(), precision_.products)
                                     : Grafts()),
       rotary_(family.rotary),
-      stages_(Stacks(&parameters_, spec, options, family, grafter(),
+      stages_(Stacks(&parameters_, spec, options, family, grafter(), stream_mask(),
                      {precision_.products, block_products(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_,
-                                            SharedBy(tensor_, family.final_norm))
+                                            With(tensor_, stream_mask(), family.final_norm))
                       : std::nullopt),
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier && part_.last,
                                 &parameters_, "embedding_out", spec.width, EmbeddingWidth(spec),

@@ -40,7 +40,7 @@ Status ValidateSizes(const ModelSpec& spec) {
                         " must be a multiple of model.patch_size " +
                         std::to_string(spec.patch_size));
   }
-  if (spec.layers % DistinctBlocks(spec) != 0) {
+  if (spec.layers > 0 && spec.layers % DistinctBlocks(spec) != 0) {
     return InvalidError("model.layers " + std::to_string(spec.layers) +
                         " must be a multiple of model.distinct_blocks " +
                         std::to_string(DistinctBlocks(spec)));
@@ -177,6 +177,7 @@ JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
   job.train = TrainOf(options);
   // Where no training says how long sequences are, batches do.
   if (job.train.sequence_length == 0) job.train.sequence_length = 1;
+  if (options.growth) SetMaskedGrowth(*options.growth, job);
   ResourceSpec& resources = job.resources;
   if (options.tensor != nullptr) {
     resources.tensor_parallel = options.tensor->degree();
@@ -235,9 +236,11 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
           {.model = spec,
            .train = TrainOf(options),
            .with_gradients = options.with_gradients,
-           .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr})) {
+           .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr,
+           .growth = options.growth ? &*options.growth : nullptr})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
+    if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
   }
 }
 

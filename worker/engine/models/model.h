@@ -36,6 +36,8 @@ struct ModelOptions {
   std::vector<std::string>* block_operations = nullptr;
 
   TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
+  /// Of the training that begins (MaskedGrowthOf its job); none without training.
+  std::optional<MaskedGrowth> growth = std::nullopt;
 
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
@@ -87,6 +89,9 @@ class Model {
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.
   ProductsFactory* block_products() const { return block_products_; }
 
+  /// The mask of the residual stream that a technique has, or null.
+  const ColumnMask* stream_mask() const { return stream_mask_; }
+
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
   virtual Status Pack(Context& context, Repack what) = 0;
@@ -111,6 +116,7 @@ class Model {
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
   ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
+  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or

@@ -33,8 +33,8 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       context_(options.context),
       parameters_stay_(options.parameters_stay),
       operations_(options.operations) {
-  WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
-  WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
+  WEFT_CHECK((remat_.empty() ? 0 : remat_.back().end()) == layers_, "each layer has a policy");
+  WEFT_CHECK(layers_ == 0 || layers_ % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit(options.first + i);
     const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
@@ -54,6 +54,7 @@ Status BlockStack::Pack(Context& context, Repack what) {
 Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, const TokenBatch& batch,
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
+  if (layers_ == 0) return stream;
   const Pass pass{batch, activation_bits_, caches};
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   std::shared_ptr<ActivationOffload> offload;

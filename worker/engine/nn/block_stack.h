@@ -13,8 +13,8 @@
 namespace weft::engine {
 
 struct BlockStackOptions {
-  int64_t first = 0;  ///< Layer of the model that is the first here, where others are elsewhere.
-  int64_t layers = 1;
+  int64_t first = 0;   ///< Layer of the model that is the first here, where others are elsewhere.
+  int64_t layers = 1;  ///< 0: what comes in goes on.
   /// Blocks with parameters of their own; each serves layers / distinct successive layers, and its
   /// gradients are the sums over them (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;

@@ -132,7 +132,10 @@ class Grafts {
   }
   /// A site has one gate.
   void SetGate(std::unique_ptr<BranchGate> gate);
-  /// Likewise. At an attention with as many at the embedding, or none there.
+  /// A block passes on this share, from 0 to 1, of what it computes, and the rest of what it was
+  /// given: (1 - share) x + share block(x). At the MLP; outlives the block. Null: all of it.
+  void SetBlockShare(const float* share) { block_share_ = share; }
+  /// As SetGate. At an attention with as many at the embedding, or none there.
   void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
   /// The embedding has one.
   void SetTokenGraft(std::unique_ptr<TokenGraft> graft);
@@ -141,6 +144,7 @@ class Grafts {
 
   bool Has(GraftPlace place) const { return !At(place).empty(); }
   const VirtualTokens* virtual_tokens() const { return virtual_tokens_.get(); }
+  float block_share() const { return block_share_ == nullptr ? 1 : *block_share_; }
 
   /// The grafts of `place`, one after the other.
   Result<Value> Forward(GraftPlace place, Context& context, Tape& tape, Value x,
@@ -165,6 +169,7 @@ class Grafts {
 
   std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
   std::unique_ptr<BranchGate> gate_;
+  const float* block_share_ = nullptr;
   std::unique_ptr<VirtualTokens> virtual_tokens_;
   std::unique_ptr<TokenGraft> token_graft_;
 };

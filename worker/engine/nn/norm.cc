@@ -1,6 +1,7 @@
 #include "worker/engine/nn/norm.h"
 
 #include "kernels/layer_norm/layer_norm.h"
+#include "kernels/masked_norm/masked_norm.h"
 #include "kernels/norm_part/norm_part.h"
 #include "kernels/rms_norm/rms_norm.h"
 
@@ -21,14 +22,18 @@ int64_t Register(ParameterSet* parameters, const NormOptions& options, bool bias
 Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
       column_group_(options.ranks == nullptr ? nullptr : options.ranks->along_column()),
+      mask_(options.mask),
       width_(options.width),
       weight_(Register(parameters, options, false)),
       bias_(options.kind == NormKind::kLayer ? Register(parameters, options, true) : -1),
-      epsilon_(static_cast<float>(options.epsilon)) {}
+      epsilon_(static_cast<float>(options.epsilon)) {
+  WEFT_CHECK(mask_ == nullptr || column_group_ == nullptr, "whole rows are masked");
+}
 
 Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
                        const Statistics& rows, const Tensor& y) const {
   if (column_group_ != nullptr) return NormalizePart(context, x, sum, rows, y);
+  if (masked()) return NormalizeMasked(context, x, sum, rows, y);
   const TensorView added = x.delta.tensor ? sum.view() : TensorView();
   if (layer()) {
     return kernels::LayerNormForward(context.stream, {.residual = x.stream.tensor,
@@ -53,6 +58,7 @@ Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
 Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                            const Statistics& rows, const Tensor& dsum, const Tensor& dx) const {
   if (column_group_ != nullptr) return DifferentiatePart(context, tape, dy, sum, rows, dsum, dx);
+  if (masked()) return DifferentiateMasked(context, tape, dy, sum, rows, dsum, dx);
   ParameterGradients& gradients = tape.parameters();
   WEFT_ASSIGN_OR_RETURN(TensorView dweight, gradients.Add(context, weight_));
   if (!layer()) {
@@ -79,6 +85,45 @@ Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const
                                                   .dbias = dbias}));
   WEFT_RETURN_IF_ERROR(gradients.Done(weight_));
   return gradients.Done(bias_);
+}
+
+Status Norm::NormalizeMasked(Context& context, const Residual& x, const Tensor& sum,
+                             const Statistics& rows, const Tensor& y) const {
+  return kernels::MaskedNormForward(context.stream,
+                                    {.residual = x.stream.tensor,
+                                     .delta = x.delta.tensor,
+                                     .residual_out = x.delta.tensor ? sum.view() : TensorView(),
+                                     .weight = parameters_->operand(weight_),
+                                     .bias = layer() ? parameters_->operand(bias_) : TensorView(),
+                                     .mask = mask_->values(),
+                                     .epsilon = epsilon_,
+                                     .y = y,
+                                     .mean = rows.mean,
+                                     .scale = rows.scale});
+}
+
+Status Norm::DifferentiateMasked(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
+                                 const Statistics& rows, const Tensor& dsum,
+                                 const Tensor& dx) const {
+  ParameterGradients& gradients = tape.parameters();
+  WEFT_ASSIGN_OR_RETURN(TensorView dweight, gradients.Add(context, weight_));
+  TensorView dbias;
+  if (layer()) {
+    WEFT_ASSIGN_OR_RETURN(dbias, gradients.Add(context, bias_));
+  }
+  WEFT_RETURN_IF_ERROR(
+      kernels::MaskedNormBackward(context.stream, {.dy = dy,
+                                                   .x = sum,
+                                                   .weight = parameters_->operand(weight_),
+                                                   .mask = mask_->values(),
+                                                   .mean = rows.mean,
+                                                   .scale = rows.scale,
+                                                   .dresidual = dsum,
+                                                   .dx = dx,
+                                                   .dweight = dweight,
+                                                   .dbias = dbias}));
+  WEFT_RETURN_IF_ERROR(gradients.Done(weight_));
+  return layer() ? gradients.Done(bias_) : OkStatus();
 }
 
 Status Norm::NormalizePart(Context& context, const Residual& x, const Tensor& sum,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/tensor_parallel.h"
 
@@ -29,6 +30,9 @@ struct NormOptions {
   /// The tensor-parallel ranks; those of a column of a 2-D grid hold some features each. Or none.
   const TensorParallel* ranks = nullptr;
   ParameterRole role = ParameterRole::kNorm;
+  /// Weighs the columns in the statistics and multiplies the result (kernels/masked_norm), where it
+  /// masks any; outlives the norm. Or none. Not with `ranks` of a 2-D grid.
+  const ColumnMask* mask = nullptr;
 };
 
 /// A norm with the addition before it. Where ranks hold some columns each, they exchange two
@@ -53,15 +57,22 @@ class Norm {
                    const Tensor& y) const;
   Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                        const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
+  // The same with a mask.
+  Status NormalizeMasked(Context& context, const Residual& x, const Tensor& sum,
+                         const Statistics& rows, const Tensor& y) const;
+  Status DifferentiateMasked(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
+                             const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
   // The same for the columns that this rank holds.
   Status NormalizePart(Context& context, const Residual& x, const Tensor& sum,
                        const Statistics& rows, const Tensor& y) const;
   Status DifferentiatePart(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                            const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
   bool layer() const { return bias_ >= 0; }
+  bool masked() const { return mask_ != nullptr && mask_->masks(); }
 
   const ParameterSet* parameters_;
   Collective* column_group_;  ///< Ranks that have the other columns, or none.
+  const ColumnMask* mask_;    ///< Or none.
   int64_t width_;             ///< Of all columns.
   int64_t weight_;
   int64_t bias_;  ///< -1: an RMS norm.

@@ -106,6 +106,28 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
       });
 }
 
+/// What a parameter is drawn from.
+struct Drawing {
+  const Initializer& initializer;
+  PhiloxKey key;
+  Shape whole;
+  int64_t tail;  ///< Elements before its last rows, which have another deviation.
+
+  Drawing(const Parameter& parameter, uint64_t seed)
+      : initializer(parameter.initializer), whole(parameter.logical_shape()) {
+    const std::string& name = initializer.drawn_as.empty() ? parameter.name : initializer.drawn_as;
+    key = {seed, 0, SiteHash(name.c_str())};
+    const int64_t count = whole.Elements();
+    tail = count - initializer.tail_rows * (count / whole[0]);
+  }
+
+  /// The part at `place`, so many elements.
+  template <class T>
+  void Fill(const NamedTensor::Place& place, int64_t elements, T* data) const {
+    FillRandom(initializer, key, tail, place, elements, data);
+  }
+};
+
 }  // namespace
 
 ParameterSet::ParameterSet() = default;
@@ -266,6 +288,13 @@ void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
   }
 }
 
+std::vector<float> ParameterSet::DrawnValue(int64_t index, uint64_t seed) const {
+  const Drawing drawing((*this)[index], seed);
+  std::vector<float> drawn(static_cast<size_t>(drawing.whole.Elements()));
+  drawing.Fill({drawing.whole, 0, {}}, std::ssize(drawn), drawn.data());
+  return drawn;
+}
+
 Status ParameterSet::Initialize(uint64_t seed) {
   std::optional<ParameterFileIterator> walk;
   if (file_ != nullptr) {
@@ -274,26 +303,18 @@ Status ParameterSet::Initialize(uint64_t seed) {
   }
   for (int64_t i = 0; i < size(); ++i) {
     if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo((*this)[i].unit));
-    const Initializer& initializer = (*this)[i].initializer;
-    const std::string& name = initializer.drawn_as.empty() ? (*this)[i].name : initializer.drawn_as;
-    const PhiloxKey key{seed, 0, SiteHash(name.c_str())};
     const HeldValue held = held_value(i);
     const TensorView& view = held.view;
     if (view.shape.Elements() == 0) continue;
-    const Shape whole = (*this)[i].logical_shape();
-    const NamedTensor::Place place{whole, held.first, (*this)[i].shard};
-    const int64_t count = whole.Elements();
-    const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
     if ((*this)[i].quantized_words > 0) {
-      std::vector<float> drawn(static_cast<size_t>(count));
-      FillRandom(initializer, key, tail, place, count, drawn.data());
-      WEFT_RETURN_IF_ERROR(Quantize(i, drawn));
+      WEFT_RETURN_IF_ERROR(Quantize(i, DrawnValue(i, seed)));
       continue;
     }
+    const Drawing drawing((*this)[i], seed);
+    const NamedTensor::Place place{drawing.whole, held.first, (*this)[i].shard};
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
-      kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
-        FillRandom(initializer, key, tail, place, view.shape.Elements(), host.As<T>());
-      });
+      kernels::cpu::WithFloatType(
+          view.dtype, [&]<class T>() { drawing.Fill(place, view.shape.Elements(), host.As<T>()); });
     }));
   }
   if (walk) return walk->Finish();

@@ -115,6 +115,8 @@ class ParameterSet : public ParameterList {
   /// the rank, the number of threads and the other parameters; a shard starts as that part of the
   /// whole. Then calls OnValues. On the host, parameter by parameter, wherever they are.
   Status Initialize(uint64_t seed);
+  /// The numbers that it draws for a parameter, those of all ranks, before they are rounded.
+  std::vector<float> DrawnValue(int64_t index, uint64_t seed) const;
 
   /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of
   /// them. kInvalid where one is not finite.

@@ -42,6 +42,9 @@ class ResidualBranch {
   /// Those of its attention, or none.
   const VirtualTokens* virtual_tokens() const { return grafts_.virtual_tokens(); }
 
+  /// Of the block that it ends (Grafts::SetBlockShare).
+  float block_share() const { return grafts_.block_share(); }
+
   /// Index of the first parameter that is registered from here on.
   int64_t begin_parameter() const { return begin_parameter_; }
   /// The parameters of the sub-layer end before `end`.

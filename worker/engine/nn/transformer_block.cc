@@ -1,7 +1,9 @@
 #include "worker/engine/nn/transformer_block.h"
 
 #include <memory>
+#include <utility>
 
+#include "worker/engine/autograd/scale.h"
 #include "worker/engine/nn/dropout.h"
 
 namespace weft::engine {
@@ -59,6 +61,19 @@ Status TransformerBlock::Pack(Context& context, Repack what) {
 }
 
 Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const Residual& x,
+                                           const BlockUse& use) const {
+  const float share = mlp_branch_.block_share();
+  if (share == 1) return Compute(context, tape, x, use);
+  WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, x));
+  WEFT_ASSIGN_OR_RETURN(Residual computed, Compute(context, tape, {in, {}}, use));
+  WEFT_ASSIGN_OR_RETURN(Value out, Sum(context, tape, computed));
+  computed = {};
+  WEFT_ASSIGN_OR_RETURN(in, Scale(context, tape, std::move(in), 1 - share));
+  WEFT_ASSIGN_OR_RETURN(out, Scale(context, tape, std::move(out), share));
+  return Residual{std::move(in), std::move(out)};
+}
+
+Result<Residual> TransformerBlock::Compute(Context& context, Tape& tape, const Residual& x,
                                            const BlockUse& use) const {
   const int64_t first_token =
       use.batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(use.batch.count) : 0);

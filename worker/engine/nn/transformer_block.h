@@ -47,6 +47,9 @@ class TransformerBlock {
                            const BlockUse& use) const;
 
  private:
+  Result<Residual> Compute(Context& context, Tape& tape, const Residual& x,
+                           const BlockUse& use) const;
+
   const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
   ResidualBranch attention_branch_;
   SelfAttention attention_;

@@ -12,10 +12,12 @@
 
 #include "common/model/precision.h"
 #include "common/spec/job_spec.h"
+#include "common/spec/phases.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/step_value.h"
+#include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -36,6 +38,8 @@ struct TechniqueInputs {
   const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
   bool with_gradients = true;
   Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
+  /// What growth has added at the start of this training, with masks; null: nothing.
+  const MaskedGrowth* growth = nullptr;
 };
 
 /// Parameters that one optimizer updates, and where.
@@ -136,6 +140,10 @@ class Technique {
   /// Makes the products of the layers of blocks, or null: they are dense. Asked before there are
   /// layers, which it outlives.
   virtual ProductsFactory* BlockProducts() { return nullptr; }
+
+  /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
+  /// the stream is masked by grafts. Asked before there are layers, which it outlives.
+  virtual const ColumnMask* StreamMask() { return nullptr; }
 
   /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
   /// embedding and each sub-layer on this rank, in their order.

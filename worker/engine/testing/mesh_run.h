@@ -62,6 +62,7 @@ struct MeshRanks {
   int64_t data_rank = 0;
 
   MeshRanks(const MeshCase& c, Collective& world) : options(ModelOptionsOf(c.plan, c.job.train)) {
+    options.growth = MaskedGrowthOf(c.job);
     constexpr AxisSet kTensor = {MeshAxis::kTensor}, kContext = {MeshAxis::kContext};
     constexpr AxisSet kPipeline = {MeshAxis::kPipeline}, kExpert = {MeshAxis::kExpert};
     const MeshLayout layout(c.plan.mesh);

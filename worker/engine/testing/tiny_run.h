@@ -134,7 +134,7 @@ struct TinyTraining : TinyRun {
 
   TinyTraining(const JobSpec& job, const Plan& plan, BatchSource& train,
                GradientReducer* reducer = nullptr)
-      : TinyRun(job.model, ModelOptionsOf(plan, job.train)) {
+      : TinyRun(job.model, OptionsOf(job, plan)) {
     auto made = Trainer::New(job, plan,
                              {.context = &context,
                               .model = model.get(),
@@ -150,6 +150,13 @@ struct TinyTraining : TinyRun {
     auto report = trainer->Step();
     WEFT_CHECK(report.ok(), report.status().message());
     return *report;
+  }
+
+ private:
+  static ModelOptions OptionsOf(const JobSpec& job, const Plan& plan) {
+    ModelOptions options = ModelOptionsOf(plan, job.train);
+    options.growth = MaskedGrowthOf(job);
+    return options;
   }
 };
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/phases.h"
 #include "worker/engine/data/joint_batches.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/product_kind.h"
@@ -66,11 +69,12 @@ void SetTwoAdapters(ModelSpec& model) {
 }
 
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
-                     int64_t recomputed) {
+                     int64_t recomputed, std::optional<MaskedGrowth> growth = std::nullopt) {
   SCOPED_TRACE(std::to_string(model.layers) + " layers, " + precision + ", " +
                std::to_string(recomputed) + " recomputed");
   JobSpec job = TinyJob(2 * micro_batch);
   job.model = model;
+  if (growth) SetMaskedGrowth(*growth, job);
   job.train.eval_sequences = micro_batch;
   const int64_t virtual_tokens = VirtualTokensOf(model).Total();
   if (virtual_tokens > 0) job.train.sequence_length = model.context - virtual_tokens;
@@ -188,6 +192,51 @@ TEST(PredictMemoryTest, CompressedActivationsOfExpertsAreWithinOnePercent) {
     for (const int64_t segment : {1, 3}) {
       CheckActivations(model, precision, std::vector<std::string>(4, "recompute"), segment, {},
                        bits);
+    }
+  }
+}
+
+TEST(PredictMemoryTest, HoldsForMasksOfGrowth) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = Model(3, 4, 700, 256);
+    model.family = family;
+    model.mlp_width = 512;
+    const std::pair<const char*, std::function<void(ModelSpec&)>> parts[] = {
+        {"columns and heads",
+         [](ModelSpec& m) {
+           m.width = 64;
+           m.heads = 2;
+         }},
+        {"neurons", [](ModelSpec& m) { m.mlp_width = 256; }},
+        {"blocks", [](ModelSpec& m) { m.layers = 1; }},
+        {"all", [](ModelSpec& m) {
+           m.width = 64;
+           m.heads = 2;
+           m.mlp_width = 256;
+           m.layers = 1;
+         }}};
+    for (const auto& [name, change] : parts) {
+      SCOPED_TRACE(std::string(family) + ", " + name);
+      MaskedGrowth growth{model, {}};
+      change(growth.before);
+      growth.growth.method = "msg";
+      growth.growth.ramp_steps = 100;
+      for (const char* precision : {"fp32", "bf16"}) {
+        CheckPrediction(model, 4, precision, 0, growth);
+        if (growth.before.width < model.width && growth.before.layers < model.layers) {
+          CheckPrediction(model, 4, precision, 3, growth);
+        }
+      }
+    }
+  }
+}
+
+TEST(PredictMemoryTest, HoldsForNetworksWithoutBlocks) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = Model(0, 4, 2500, 256);
+    model.family = family;
+    for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+      CheckPrediction(model, 8, precision, 0);
     }
   }
 }

@@ -132,6 +132,7 @@ const Feature& kJointAdapters = kSettings[9];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
+      {&kPeft, &kNoBlocks, "there are no layers to adapt", "model.layers 1 or more"},
       {&kPeft, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
       {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
       {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
