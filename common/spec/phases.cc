@@ -192,6 +192,11 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         " kept does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
+  if (growth.new_blocks == "averaged" && job.train.averaging.kind != "ema") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") +
+                        " averaged copies the averages of the phase before, and there are none; "
+                        "hint: train.averaging.kind ema");
+  }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
     return InvalidError(FieldOf(phase, "growth.new_blocks") +
                         " identity does not go with norms after the residual sums, which change "
@@ -285,6 +290,10 @@ Status CheckPhases(const JobSpec& job) {
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
+    if (job.phases[i].image_size > 0 && job.model.family != "vit") {
+      return InvalidError(FieldOf(i, "image_size") + " is for model.family vit, not " +
+                          job.model.family);
+    }
     WEFT_RETURN_IF_ERROR(
         ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
   }
@@ -294,6 +303,11 @@ Status CheckPhases(const JobSpec& job) {
     if (end[i].value == whole[i].value) continue;
     return InvalidError(With(last, end[i]) + " is not model." + whole[i].field + " " +
                         std::to_string(whole[i].value) +
+                        ", and the last phase trains model; hint: leave it out");
+  }
+  if (const int64_t size = JobOfPhase(job, last).model.image_size; size != job.model.image_size) {
+    return InvalidError(With(last, {"image_size", size}) + " is not model.image_size " +
+                        std::to_string(job.model.image_size) +
                         ", and the last phase trains model; hint: leave it out");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));

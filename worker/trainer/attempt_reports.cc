@@ -11,7 +11,7 @@
 
 #include "common/log.h"
 #include "common/model/memory_text.h"
-#include "common/model/model_counts.h"
+#include "common/model/step_extent.h"
 #include "kernels/cuda/transfer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/attempt.h"
@@ -183,8 +183,7 @@ RunSummary Attempt::Summarize() const {
   summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
   summary.training_flops =
-      static_cast<double>(counters.tokens) *
-      TrainingFlopsPerToken(ModelShape(spec_.job.model), SequenceLength(spec_.job));
+      static_cast<double>(counters.tokens) * MeanFlopsPerToken(spec_.job, counters.step);
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.start_validation_loss_nats = start_validation_loss_;
   summary.validation_loss_nats = validation_loss_;

@@ -38,7 +38,11 @@ struct EndedPhase {
   std::unique_ptr<engine::Model> model;  ///< With the weights that it came to.
 };
 
-Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir) {
+/// Which weights of a phase: those of its last step, or what it came to, averages where it has them.
+enum class PhaseWeights : uint8_t { kLast, kResult };
+
+Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir,
+                                              PhaseWeights weights = PhaseWeights::kResult) {
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, run_dir));
   if (!search.latest) {
     return InvalidError("the phase in " + run_dir +
@@ -49,6 +53,7 @@ Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_d
   phase->folder = search.latest->path;
   phase->manifest = std::move(search.latest->manifest);
   phase->context.allocator = &phase->allocator;
+  if (weights == PhaseWeights::kLast) phase->manifest.job.train.averaging = {};
   engine::ModelOptions options;
   options.precision = &kFp32Precision;
   options.with_gradients = false;
@@ -198,9 +203,15 @@ Result<GrowthLosses> ReadGrowthLosses(Env& env, const std::string& run_dir) {
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
                              engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
-  WEFT_ASSIGN_OR_RETURN(const auto before, LoadPhase(env, spec.start.run_dir));
+  const bool from_averages = growth.new_blocks == "averaged";
+  WEFT_ASSIGN_OR_RETURN(const auto before,
+                        LoadPhase(env, spec.start.run_dir,
+                                  from_averages ? PhaseWeights::kLast : PhaseWeights::kResult));
   WEFT_RETURN_IF_ERROR(CheckNetwork(*before, model.spec()));
-  std::unique_ptr<EndedPhase> larger;
+  std::unique_ptr<EndedPhase> larger, averages;
+  if (from_averages) {
+    WEFT_ASSIGN_OR_RETURN(averages, LoadPhase(env, spec.start.run_dir));
+  }
   if (!spec.start.larger_run_dir.empty()) {
     WEFT_ASSIGN_OR_RETURN(larger, LoadPhase(env, spec.start.larger_run_dir));
     WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
@@ -208,7 +219,9 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   const engine::GrowthOperator grow(before->manifest.job.model, model.spec(), growth);
   const auto old = [&](engine::GrownFrom from,
                        const std::string& name) -> Result<std::vector<double>> {
-    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore ? before.get() : larger.get();
+    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore   ? before.get()
+                              : from == engine::GrownFrom::kLargerModel ? larger.get()
+                                                                        : averages.get();
     if (phase == nullptr) return InvalidError("no larger model is given to mix into " + name);
     return ValueOf(phase->model->parameters(), name);
   };

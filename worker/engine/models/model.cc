@@ -238,6 +238,7 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
+    if (layers_of_steps_ == nullptr) layers_of_steps_ = technique->LayersOfSteps();
   }
 }
 

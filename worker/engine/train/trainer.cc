@@ -28,7 +28,7 @@ Result<StepReport> Trainer::Step() {
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep(counters_.step + 1));
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(BatchesOf(counters_.step + 1));
 
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
@@ -80,9 +80,15 @@ Status Trainer::BeginAnew() {
   return ranks_.GatherParameters(ignored);
 }
 
+BatchLoader::Request Trainer::BatchesOf(int64_t step) const {
+  const int64_t scheduled = Scheduled(step).step, whole = SequenceLength(job_);
+  const int64_t length = techniques_.TrainedLength(scheduled, whole);
+  return {scheduled + counters_.data_offset, length < whole ? length : 0};
+}
+
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep(counters_.step)));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(BatchesOf(counters_.step)));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::vector<double> counts = {static_cast<double>(batches.targets),
                                 static_cast<double>(batches.tokens),

@@ -131,8 +131,7 @@ class Trainer {
   ScheduledStep Scheduled(int64_t step) const {
     return techniques_.Scheduled({.step = step, .steps = job_.train.steps});
   }
-  /// Which step's data `step` trains on.
-  int64_t DataStep(int64_t step) const { return Scheduled(step).step + counters_.data_offset; }
+  BatchLoader::Request BatchesOf(int64_t step) const;
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());
