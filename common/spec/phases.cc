@@ -209,6 +209,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
 Status CheckTensors(const ModelSpec& model) {
   ModelSpec known = model;
   if (known.vocab_size == 0) known.vocab_size = kVocabularyTile;
+  if (known.classes == 0) known.classes = kVocabularyTile;
   const std::vector<ParameterInfo> plain = PlainParametersOf(known), all = ParametersOf(known);
   const bool same = std::equal(plain.begin(), plain.end(), all.begin(), all.end(),
                                [](const ParameterInfo& a, const ParameterInfo& b) {
@@ -287,6 +288,11 @@ Status CheckPhases(const JobSpec& job) {
   if (job.train.batch_warmup_steps > 0) {
     return InvalidError(
         "phases do not go with train.batch_warmup_steps; hint: phases with a global_batch each");
+  }
+  if (job.train.sequence_warmup_steps > 0) {
+    return InvalidError(
+        "phases do not go with train.sequence_warmup_steps; hint: phases with a sequence_length "
+        "each");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));

@@ -167,10 +167,11 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
   return OkStatus();
 }
 
-/// See GrownStart::data_offset. Where documents are padded to sequences, the length does not count.
+/// See GrownStart::data_offset. Of images, and where documents are padded to sequences, the length
+/// does not count.
 int64_t DataOffset(const CheckpointManifest& before, const JobSpec& now) {
   const int64_t read = BatchSchedule(before.job.train).Before(before.step + before.data_offset);
-  const bool documents = now.data.batching.starts_with("pad_");
+  const bool documents = now.model.family == "vit" || now.data.batching.starts_with("pad_");
   const int64_t of_before = documents ? 1 : SequenceLength(before.job);
   const int64_t of_now = documents ? 1 : SequenceLength(now);
   const int64_t step = now.train.global_batch * of_now;

@@ -237,6 +237,49 @@ TEST_F(PhasesTest, GrowthThatKeepsTheFunctionKeepsTheLoss) {
   EXPECT_EQ(Manifest("stack").updates, 4);
 }
 
+TEST_F(PhasesTest, ImagesGrowWithTheNetwork) {
+  JobSpec job = Job({Phase(30), Phase(10, "stack"), Phase(10)});
+  job.model.family = "vit";
+  job.model.image_size = 12;
+  job.model.patch_size = 3;
+  job.model.image_channels = 1;
+  job.data = {};
+  job.data.train = {std::string(WEFT_SOURCE_DIR) + "/docs/examples/shapes-images-idx3-ubyte.gz"};
+  job.data.validation_fraction = 0.2;
+  job.train.averaging.kind = "ema";
+  job.train.averaging.decay = 0.9;
+  job.phases[0].image_size = 6;
+  job.phases[0].layers = 1;
+  job.phases[1].image_size = 9;
+  job.phases[1].growth.new_blocks = "averaged";
+  ASSERT_TRUE(Run("images", job).ok());
+  const RunSummary summary = Summary("images");
+  EXPECT_EQ(summary.phases[0].tokens, 30 * 4 * (2 * 2 + 1));
+  EXPECT_EQ(summary.phases[1].tokens, 10 * 4 * (3 * 3 + 1));
+  EXPECT_EQ(summary.phases[2].tokens, 10 * 4 * (4 * 4 + 1));
+  EXPECT_EQ(Manifest("images/phase-1").job.model.image_size, 6);
+  EXPECT_EQ(Manifest("images/phase-2").data_offset, 30) << "an image is one whatever its size";
+  ASSERT_TRUE(summary.phases[1].start_validation_loss_nats);
+  EXPECT_TRUE(std::isfinite(*summary.phases[1].start_validation_loss_nats));
+}
+
+TEST_F(PhasesTest, SampledDepthsGrowIntoLayersWithoutASeam) {
+  JobSpec job = Job({Phase(6), Phase(4, "stack")});
+  job.phases[0].layers = 1;
+  job.train.sampled_layers = 2;
+  ASSERT_TRUE(Run("sampled", job).ok());
+  ASSERT_TRUE(Run("stopped", job, 3).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(FinalState("stopped"), FinalState("sampled"));
+  EXPECT_EQ(Read("stopped/phase-1/loss.jsonl"), Read("sampled/phase-1/loss.jsonl"));
+  // Some steps of the first phase have run two layers, others one.
+  const RunSummary summary = Summary("sampled");
+  const auto flops_of_token = [&](size_t phase) {
+    return summary.phases[phase].training_flops / static_cast<double>(summary.phases[phase].tokens);
+  };
+  EXPECT_LT(flops_of_token(0), flops_of_token(1));
+}
+
 TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   JobSpec job = Job({Phase(4), Phase(3, "stack")});
   job.phases[0].layers = 1;
