@@ -9,13 +9,16 @@
 namespace weft::engine {
 
 Batch FirstTokens(const Batch& whole, int64_t length) {
-  WEFT_CHECK(length < whole.length && whole.lengths.empty() && whole.target_rows.empty() &&
-                 whole.labels.empty(),
+  const bool full =
+      std::all_of(whole.lengths.begin(), whole.lengths.end(),
+                  [&](int32_t of_sequence) { return of_sequence == whole.length; });
+  WEFT_CHECK(length < whole.length && full && whole.target_rows.empty() && whole.labels.empty(),
              "full sequences of a causal language model");
   Batch cut;
   cut.sequences = whole.sequences;
   cut.length = length;
   cut.stride = whole.stride > 0 ? whole.stride : whole.length;
+  cut.lengths.assign(whole.lengths.size(), static_cast<int32_t>(length));
   auto run = whole.sequence_starts.begin();
   for (int64_t s = 0; s < whole.sequences; ++s) {
     const int64_t first = s * whole.length;

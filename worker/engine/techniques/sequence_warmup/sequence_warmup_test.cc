@@ -95,10 +95,12 @@ TEST(SequenceWarmup, DocumentsOfTheFirstTokensStayMaskedFromEachOther) {
   for (int32_t i = 0; i < 2 * 17; ++i) stream.push_back(i);
   Batch whole = BatchOf(stream, 16);
   whole.sequence_starts = {0, 3, 12, 16, 24, 32};
+  whole.lengths = {16, 16};
   whole.targets[18] = kernels::kIgnoreTarget;
   const Batch cut = FirstTokens(whole, 8);
   EXPECT_THAT(cut.sequence_starts, testing::ElementsAre(0, 3, 8, 16));
   EXPECT_EQ(cut.tokens[8], 17) << "the first of the second sequence";
+  EXPECT_THAT(cut.lengths, testing::ElementsAre(8, 8));
   EXPECT_EQ(cut.target_count, 15);
   EXPECT_EQ(cut.stride, 16);
 }
