@@ -110,13 +110,14 @@ struct MethodRule {
 
 constexpr MethodRule kRules[] = {
     {"none", Relation::kSame, Relation::kSame,
-     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi or aki"},
+     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki or ligo"},
     {"coalesce", Relation::kDivides, Relation::kDivides, "divides all sizes by whole factors"},
     {"decoalesce", Relation::kIsMultiple, Relation::kIsMultiple,
      "multiplies all sizes by whole factors"},
     {"stack", Relation::kAtLeast, Relation::kSame, "adds blocks and changes nothing else"},
     {"fpi", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"aki", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+    {"ligo", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
 };
 
 const MethodRule& RuleOf(const std::string& method) {
@@ -138,6 +139,31 @@ Status CheckWidthGrowth(const ModelSpec& model, size_t phase) {
     return InvalidError(field + " does not go with model.norm_position " + NormPositionOf(model) +
                         " and a classifier that is the token table: no norm before the classifier "
                         "takes up the factor of the logits; hint: model.untied_classifier true");
+  }
+  return OkStatus();
+}
+
+/// What a learned growth (ligo) does not go with.
+Status CheckLearned(const JobSpec& job, size_t phase) {
+  const GrowthSpec& growth = job.phases[phase].growth;
+  const std::string with = " does not go with growth.method ligo, ";
+  if (growth.new_blocks != "copy") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks + with +
+                        "which mixes all blocks; hint: copy");
+  }
+  if (growth.optimizer_state == "kept" || growth.optimizer_state == "asymmetric") {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + growth.optimizer_state +
+                        with + "whose weights are new ones; hint: new");
+  }
+  if (JobOfPhase(job, phase - 1).model.image_size != JobOfPhase(job, phase).model.image_size) {
+    return InvalidError(FieldOf(phase, "image_size") + with +
+                        "which learns on images as they were; hint: a phase of its own with "
+                        "growth.method none");
+  }
+  if (job.resources.ranks > 1) {
+    return InvalidError("resources.ranks " + std::to_string(job.resources.ranks) + with +
+                        "which learns on one rank so far; hint: resources.ranks 1, or "
+                        "growth.method fpi or stack");
   }
   return OkStatus();
 }
@@ -185,6 +211,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         ": no phase before it had these sizes, whose weights would be mixed in; "
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
   }
+  if (growth.method == "ligo") WEFT_RETURN_IF_ERROR(CheckLearned(job, phase));
   const std::string& optimizer = job.optimizer.name;
   if (growth.optimizer_state == "kept" &&
       (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {

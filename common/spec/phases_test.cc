@@ -233,6 +233,19 @@ TEST(Phases, SampleLayersOfTheirOwnBlocks) {
               HasSubstr("phases[0]: train.sampled_layers 5 must be a multiple"));
 }
 
+TEST(Phases, LearnedGrowthIsOfAllWeightsOnOneRank) {
+  JobSpec job = Stack(3);
+  job.phases[0].width = 192;
+  job.phases[1].growth.method = "ligo";
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.new_blocks = "random"; }),
+              HasSubstr("phases[1].growth.new_blocks random does not go with growth.method ligo"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
+              HasSubstr("phases[1].growth.optimizer_state kept does not go with"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.resources.ranks = 2; }),
+              HasSubstr("resources.ranks 2 does not go with growth.method ligo"));
+}
+
 TEST(Phases, AveragedBlocksWantAverages) {
   JobSpec job = Stack(3);
   job.phases[1].growth.new_blocks = "averaged";

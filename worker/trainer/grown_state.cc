@@ -1,11 +1,13 @@
 #include "worker/trainer/grown_state.h"
 
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/json.h"
+#include "common/model/step_extent.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -13,6 +15,7 @@
 #include "worker/engine/growth/growth_operator.h"
 #include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/trainer/learned_start.h"
 #include "worker/trainer/run_summary.h"
 #include "worker/trainer/trained_weights.h"
 
@@ -108,6 +111,31 @@ Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors&
   engine::Context context;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kImported);
+}
+
+/// Grows by an operator that is learned, and says so in `start`.
+Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::OldTensors& old,
+             engine::Model& model, engine::Trainer& trainer, GrownStart& start) {
+  if (spec.world_size > 1) {
+    return InvalidError(
+        "growth.method ligo learns on one rank so far; hint: resources.ranks 1, or growth.method "
+        "fpi or stack");
+  }
+  WEFT_ASSIGN_OR_RETURN(
+      engine::LearnedGrowth learned,
+      engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
+  WEFT_ASSIGN_OR_RETURN(
+      const LearnedStart fit,
+      LearnGrowth(spec.start.growth, start.data_offset, learned, model, trainer));
+  JobSpec job = spec.job;
+  job.model = model.spec();
+  start.data_offset += fit.steps;
+  start.fit_flops = fit.flops + static_cast<double>(fit.tokens) * MeanFlopsPerToken(job, 1);
+  std::ostringstream text;
+  text << ", learned in " << fit.steps << " steps from loss " << fit.first_loss << " to "
+       << fit.last_loss;
+  start.note += text.str();
+  return OkStatus();
 }
 
 /// A moment of a parameter in the optimizer's state: what is before its name there, and after it.
@@ -227,13 +255,16 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     return ValueOf(phase->model->parameters(), name);
   };
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
-
   GrownStart start;
   start.data_offset = DataOffset(before->manifest, spec.job);
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
+  if (growth.method == "ligo") {
+    WEFT_RETURN_IF_ERROR(Learn(spec, before->manifest.job.model, old, model, trainer, start));
+    return start;
+  }
+  WEFT_RETURN_IF_ERROR(GrowWeights(grow, old, parameters));
   const bool wanted = growth.optimizer_state == "kept";
   if (!wanted && (growth.optimizer_state != "auto" || growth.method != "fpi")) return start;
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);

@@ -263,6 +263,34 @@ TEST_F(PhasesTest, ImagesGrowWithTheNetwork) {
   EXPECT_TRUE(std::isfinite(*summary.phases[1].start_validation_loss_nats));
 }
 
+TEST_F(PhasesTest, ALearnedGrowthStartsLowerThanItsCopies) {
+  JobSpec copies = Job({Phase(30), Phase(4, "fpi")});
+  copies.phases[0].layers = 1;
+  copies.phases[0].width = 16;
+  copies.phases[1].growth.optimizer_state = "new";
+  JobSpec learned = copies;
+  learned.phases[1].growth.method = "ligo";
+  learned.phases[1].growth.fit_steps = 20;
+  learned.phases[1].growth.fit_learning_rate = 3e-3;
+  ASSERT_TRUE(Run("copies", copies).ok());
+  ASSERT_TRUE(Run("learned", learned).ok());
+  EXPECT_THAT(events_, HasSubstr("grown by ligo, learned in 20 steps from loss "));
+  const PhaseSummary fpi = Summary("copies").phases[1], ligo = Summary("learned").phases[1];
+  EXPECT_LT(*ligo.start_validation_loss_nats, *fpi.start_validation_loss_nats - 0.05);
+  // The data and the work of the steps that learn count.
+  EXPECT_EQ(Manifest("learned").data_offset, 30 + 20);
+  EXPECT_EQ(ligo.tokens, fpi.tokens);
+  EXPECT_GT(ligo.training_flops, 6 * fpi.training_flops) << "20 steps and the operator, then 4";
+
+  // Within a phase the operator is not learned again.
+  ASSERT_TRUE(Run("stopped", learned, 32).ok());
+  ASSERT_TRUE(Run("stopped", learned).ok());
+  EXPECT_EQ(FinalState("stopped"), FinalState("learned"));
+  EXPECT_EQ(Summary("stopped").phases[1].training_flops, ligo.training_flops);
+  EXPECT_EQ(Summary("stopped").phases[1].start_validation_loss_nats,
+            ligo.start_validation_loss_nats);
+}
+
 TEST_F(PhasesTest, SampledDepthsGrowIntoLayersWithoutASeam) {
   JobSpec job = Job({Phase(6), Phase(4, "stack")});
   job.phases[0].layers = 1;

@@ -77,6 +77,7 @@ Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Tr
   WEFT_ASSIGN_OR_RETURN(GrownStart grown, GrowState(env, spec, model, trainer));
   start.grown = true;
   start.loss_before = grown.loss_before;
+  start.fit_flops = grown.fit_flops;
   start.counters.data_offset = grown.data_offset;
   start.counters.updates = grown.updates;
   start.notes.push_back(std::move(grown.note));

@@ -52,10 +52,8 @@ StepReport Trainer::NewReport() const {
   return report;
 }
 
-Status Trainer::ComputeGradients(double loss_scale) {
+Status Trainer::ComputeGradients(StepReport& report) {
   Context& context = *parts_.context;
-  StepReport report = NewReport();
-  report.loss_scale = loss_scale;
   weights_.Changed(Repack::kTrained);
   WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(true, report));
@@ -64,6 +62,16 @@ Status Trainer::ComputeGradients(double loss_scale) {
   const Status enqueued = EnqueueGradients(std::move(batches.micro_batches), report);
   context.numbers = nullptr;
   return enqueued;
+}
+
+Result<StepReport> Trainer::Differentiate() {
+  parts_.context->step = counters_.step;
+  StepReport report = NewReport();
+  WEFT_RETURN_IF_ERROR(ComputeGradients(report));
+  WEFT_RETURN_IF_ERROR(totals_.Fetch());
+  WEFT_ASSIGN_OR_RETURN(const StepTotals::Numbers* totals, totals_.Wait());
+  report.loss = totals->loss.sum / static_cast<double>(report.targets);
+  return report;
 }
 
 Status Trainer::BeginAnew() {

@@ -53,6 +53,12 @@ class Trainer {
   /// train.local_steps after each outer step.
   bool AtOuterStep() const { return counters_.step == LastOuterStep(job_.train, counters_.step); }
 
+  /// Differentiates the loss of the batch of the step that is about to begin, at the values that the
+  /// parameters have, and neither updates them nor counts a step. Their gradients become those of
+  /// the mean loss times `loss_scale` of the report, which has the loss and the tokens, too. For a
+  /// rank alone with its model on its device.
+  Result<StepReport> Differentiate();
+
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
@@ -104,8 +110,8 @@ class Trainer {
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
-  /// As TrainingParts::compute_gradients has it.
-  Status ComputeGradients(double loss_scale);
+  /// As TrainingParts::compute_gradients has it, with the loss scale of `report`.
+  Status ComputeGradients(StepReport& report);
   /// As TrainingParts::begin_anew has it.
   Status BeginAnew();
   /// Enqueues all up to the gradients, summed over the ranks.
