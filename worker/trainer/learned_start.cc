@@ -38,7 +38,7 @@ Status SetValues(engine::LearnedGrowth& learned, ParameterSet& parameters) {
 /// none.
 Status AddGradients(const ParameterSet& parameters, double scale, engine::LearnedGrowth& learned) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    const engine::TensorView view = parameters.gradient(i);
+    const TensorView view = parameters.gradient(i);
     if (view.data == nullptr) continue;
     WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
                           engine::HostCopy::Of(parameters.stream(), view));

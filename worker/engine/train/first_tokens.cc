@@ -17,7 +17,7 @@ Batch FirstTokens(const Batch& whole, int64_t length) {
   Batch cut;
   cut.sequences = whole.sequences;
   cut.length = length;
-  cut.stride = whole.stride > 0 ? whole.stride : whole.length;
+  cut.stride = length;
   cut.lengths.assign(whole.lengths.size(), static_cast<int32_t>(length));
   auto run = whole.sequence_starts.begin();
   for (int64_t s = 0; s < whole.sequences; ++s) {
