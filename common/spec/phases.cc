@@ -10,6 +10,7 @@
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/model_family.h"
+#include "common/spec/offload.h"
 
 namespace weft {
 namespace {
@@ -160,9 +161,15 @@ Status CheckLearned(const JobSpec& job, size_t phase) {
                         "which learns on images as they were; hint: a phase of its own with "
                         "growth.method none");
   }
-  if (job.resources.ranks > 1) {
-    return InvalidError("resources.ranks " + std::to_string(job.resources.ranks) + with +
-                        "which learns on one rank so far; hint: resources.ranks 1, or "
+  const ResourceSpec& resources = job.resources;
+  const bool whole = resources.tensor_parallel == 1 && resources.pipeline_parallel == 1 &&
+                     resources.context_parallel == 1 && resources.expert_parallel == 1 &&
+                     resources.zero_stage == 0 && !IsOffloaded(resources.offload_optimizer) &&
+                     !IsOffloaded(resources.offload_parameters);
+  if (!whole) {
+    return InvalidError(FieldOf(phase, "growth.method") +
+                        " ligo learns on ranks that each have the whole model on their device; "
+                        "hint: data parallelism alone without zero_stage and offload, or "
                         "growth.method fpi or stack");
   }
   return OkStatus();

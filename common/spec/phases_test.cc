@@ -233,7 +233,7 @@ TEST(Phases, SampleLayersOfTheirOwnBlocks) {
               HasSubstr("phases[0]: train.sampled_layers 5 must be a multiple"));
 }
 
-TEST(Phases, LearnedGrowthIsOfAllWeightsOnOneRank) {
+TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
   JobSpec job = Stack(3);
   job.phases[0].width = 192;
   job.phases[1].growth.method = "ligo";
@@ -242,8 +242,11 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnOneRank) {
               HasSubstr("phases[1].growth.new_blocks random does not go with growth.method ligo"));
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
               HasSubstr("phases[1].growth.optimizer_state kept does not go with"));
-  EXPECT_THAT(Error(job, [](JobSpec& j) { j.resources.ranks = 2; }),
-              HasSubstr("resources.ranks 2 does not go with growth.method ligo"));
+  for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 2; },
+                                   +[](JobSpec& j) { j.resources.zero_stage = 1; },
+                                   +[](JobSpec& j) { j.resources.offload_optimizer = "host"; }}) {
+    EXPECT_THAT(Error(job, change), HasSubstr("each have the whole model on their device"));
+  }
 }
 
 TEST(Phases, AveragedBlocksWantAverages) {

@@ -116,17 +116,12 @@ Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors&
 /// Grows by an operator that is learned, and says so in `start`.
 Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::OldTensors& old,
              engine::Model& model, engine::Trainer& trainer, GrownStart& start) {
-  if (spec.world_size > 1) {
-    return InvalidError(
-        "growth.method ligo learns on one rank so far; hint: resources.ranks 1, or growth.method "
-        "fpi or stack");
-  }
   WEFT_ASSIGN_OR_RETURN(
       engine::LearnedGrowth learned,
       engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
   WEFT_ASSIGN_OR_RETURN(
       const LearnedStart fit,
-      LearnGrowth(spec.start.growth, start.data_offset, learned, model, trainer));
+      LearnGrowth(spec, start.data_offset, learned, model, trainer));
   JobSpec job = spec.job;
   job.model = model.spec();
   start.data_offset += fit.steps;
@@ -260,7 +255,7 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
-  if (growth.method == "ligo") {
+  if (LearnsGrowth(growth)) {
     WEFT_RETURN_IF_ERROR(Learn(spec, before->manifest.job.model, old, model, trainer, start));
     return start;
   }

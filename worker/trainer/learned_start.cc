@@ -14,14 +14,13 @@ namespace {
 
 using engine::ParameterSet;
 
-Status CheckPlace(const ParameterSet& parameters) {
-  if (!parameters.sharded() && !parameters.values_sharded() && !parameters.of_stage() &&
-      !parameters.offloaded() && !parameters.streamed()) {
-    return OkStatus();
-  }
+Status CheckPlace(const AttemptSpec& spec, const ParameterSet& parameters) {
+  const bool whole = spec.world_size == spec.plan.mesh.data && spec.plan.zero_stage == 0;
+  if (whole && !parameters.offloaded() && !parameters.streamed()) return OkStatus();
   return InvalidError(
-      "growth.method ligo learns on one rank that has the whole model on its device; hint: "
-      "resources.ranks 1 without offload, or growth.method fpi or stack");
+      "growth.method ligo learns on ranks that each have the whole model and its gradients on "
+      "their device; hint: data parallelism alone without zero_stage and offload, or growth.method "
+      "fpi or stack");
 }
 
 Status SetValues(engine::LearnedGrowth& learned, ParameterSet& parameters) {
@@ -52,11 +51,12 @@ Status AddGradients(const ParameterSet& parameters, double scale, engine::Learne
 
 }  // namespace
 
-Result<LearnedStart> LearnGrowth(const GrowthSpec& growth, int64_t data_step,
+Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
                                  engine::LearnedGrowth& learned, engine::Model& model,
                                  engine::Trainer& trainer) {
+  const GrowthSpec& growth = spec.start.growth;
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(CheckPlace(parameters));
+  WEFT_RETURN_IF_ERROR(CheckPlace(spec, parameters));
   const engine::TrainCounters fresh = trainer.counters();
   LearnedStart start;
   for (; start.steps < growth.fit_steps; ++start.steps) {

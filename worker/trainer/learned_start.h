@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/spec/attempt_spec.h"
 #include "common/spec/phase_spec.h"
 #include "common/status.h"
 #include "worker/engine/growth/learned_growth.h"
@@ -9,6 +10,11 @@
 #include "worker/engine/train/trainer.h"
 
 namespace weft::trainer {
+
+/// Whether a growth is by an operator that is learned, which ranks do together.
+inline bool LearnsGrowth(const GrowthSpec& growth) {
+  return growth.method == "ligo";
+}
 
 /// What the learning of a growth operator came to.
 struct LearnedStart {
@@ -19,11 +25,11 @@ struct LearnedStart {
   double flops = 0;        ///< Of what the operator computes itself.
 };
 
-/// Learns `learned` on the loss of `model`, which `trainer` trains, in growth.fit_steps steps on the
-/// batches of the training from `data_step` on, and fills the model with what it then makes. The
-/// counters of the trainer are as before its first step afterwards. kInvalid where ranks or files
-/// have parts of the model or its gradients.
-Result<LearnedStart> LearnGrowth(const GrowthSpec& growth, int64_t data_step,
+/// Learns `learned` on the loss of `model`, which `trainer` trains by spec.plan, in
+/// growth.fit_steps steps on the batches of the training from `data_step` on, and fills the model
+/// with what it then makes. The counters of the trainer are as before its first step afterwards.
+/// All ranks call it. kInvalid where ranks, host or files have parts of the model or its gradients.
+Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
                                  engine::LearnedGrowth& learned, engine::Model& model,
                                  engine::Trainer& trainer);
 

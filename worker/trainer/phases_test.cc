@@ -111,6 +111,36 @@ class PhasesTest : public testing::Test {
     return outcome;
   }
 
+  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on two
+  /// data-parallel ranks.
+  void RunLastOnTwoRanks(const std::string& from, const JobSpec& job, const std::string& to,
+                         int64_t zero_stage) {
+    AttemptSpec whole;
+    whole.job_id = to;
+    whole.epoch = 1;
+    whole.host = "127.0.0.1";
+    whole.run_dir = Folder(from);
+    whole.cache_dir = root_ + "/cache";
+    whole.job = job;
+    engine::HashStore store;
+    std::vector<std::thread> ranks;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec attempt = AttemptOfPhase(whole, PhaseCount(job) - 1);
+        attempt.run_dir = Folder(to);
+        attempt.rank = rank;
+        attempt.world_size = 2;
+        attempt.plan = engine::TinyPlan("fp32", 2);
+        attempt.plan.mesh.data = 2;
+        attempt.plan.zero_stage = zero_stage;
+        Listener listener(1000);
+        const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
+        EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
     const auto text = ReadFile(Env::Posix(), root_ + "/" + path);
@@ -323,33 +353,23 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   job.phases[0].width = 16;
   job.phases[1].growth.alpha = 1;
   ASSERT_TRUE(Run("one", job).ok());
-  AttemptSpec whole;
-  whole.job_id = "shared";
-  whole.epoch = 1;
-  whole.host = "127.0.0.1";
-  whole.run_dir = Folder("one");
-  whole.cache_dir = root_ + "/cache";
-  whole.job = job;
-  engine::HashStore store;
-  std::vector<std::thread> ranks;
-  for (int64_t rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      AttemptSpec attempt = AttemptOfPhase(whole, 1);
-      attempt.run_dir = Folder("shared");
-      attempt.rank = rank;
-      attempt.world_size = 2;
-      attempt.plan = engine::TinyPlan("fp32", 2);
-      attempt.plan.mesh.data = 2;
-      attempt.plan.zero_stage = 3;
-      Listener listener(1000);
-      const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
-      EXPECT_TRUE(outcome.ok()) << outcome.status().message();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  RunLastOnTwoRanks("one", job, "shared", 3);
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+}
+
+TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
+  JobSpec job = Job({Phase(8), Phase(3, "ligo")});
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  job.phases[1].growth.fit_steps = 6;
+  ASSERT_TRUE(Run("one", job).ok());
+  RunLastOnTwoRanks("one", job, "shared", 0);
+  const RunSummary shared = Summary("shared"), one = Summary("one");
+  EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-4);
+  EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+  EXPECT_EQ(shared.training_flops, one.training_flops);
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {

@@ -12,6 +12,7 @@
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
 #include "worker/trainer/grown_state.h"
+#include "worker/trainer/learned_start.h"
 
 namespace weft::trainer {
 namespace {
@@ -169,8 +170,10 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
   start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
   const bool has_own = parameters.sharded() || parameters.values_sharded() ||
                        parameters.of_stage() || parameters.file() != nullptr;
-  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
-    // At the same time: what adapters start from is computed by all that have a part of it.
+  const bool learns = LearnsGrowth(spec.start.growth);
+  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own || learns)) {
+    // At the same time: what adapters start from is computed by all that have a part of it, and
+    // growth is learned by all that have a part of the batch.
     StartPoint told_by_the_first;
     WEFT_RETURN_IF_ERROR(
         Begin(env, spec, model, trainer, group.rank() == 0 ? start : told_by_the_first));

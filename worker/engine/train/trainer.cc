@@ -68,6 +68,7 @@ Result<StepReport> Trainer::Differentiate() {
   parts_.context->step = counters_.step;
   StepReport report = NewReport();
   WEFT_RETURN_IF_ERROR(ComputeGradients(report));
+  if (SumsLosses()) WEFT_RETURN_IF_ERROR(totals_.SumLosses(false, report.seconds));
   WEFT_RETURN_IF_ERROR(totals_.Fetch());
   WEFT_ASSIGN_OR_RETURN(const StepTotals::Numbers* totals, totals_.Wait());
   report.loss = totals->loss.sum / static_cast<double>(report.targets);

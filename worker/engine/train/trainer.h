@@ -55,8 +55,8 @@ class Trainer {
 
   /// Differentiates the loss of the batch of the step that is about to begin, at the values that the
   /// parameters have, and neither updates them nor counts a step. Their gradients become those of
-  /// the mean loss times `loss_scale` of the report, which has the loss and the tokens, too. For a
-  /// rank alone with its model on its device.
+  /// the mean loss of all ranks, who all ask, times `loss_scale` of the report, which has the loss
+  /// and the tokens, too.
   Result<StepReport> Differentiate();
 
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights
