@@ -9,12 +9,6 @@
 namespace weft {
 namespace {
 
-bool StepsDiffer(const JobSpec& job) {
-  return std::any_of(
-      TechniqueCosts().begin(), TechniqueCosts().end(),
-      [&](const TechniqueCost* technique) { return technique->ChangesExtent(job); });
-}
-
 /// Layers that share blocks take as many FLOPs as layers with blocks of their own.
 double FlopsPerToken(const JobSpec& job, const StepExtent& extent) {
   JobSpec step = job;
@@ -43,6 +37,11 @@ Sums SumsOf(const JobSpec& job, const std::map<StepExtent, int64_t>& extents) {
 
 }  // namespace
 
+bool ExtentChanges(const JobSpec& job) {
+  return std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
+                     [&](const TechniqueCost* technique) { return technique->ChangesExtent(job); });
+}
+
 StepExtent ExtentOf(const JobSpec& job, int64_t step) {
   StepExtent extent{job.model.layers, SequenceLength(job)};
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -52,7 +51,7 @@ StepExtent ExtentOf(const JobSpec& job, int64_t step) {
 }
 
 std::map<StepExtent, int64_t> ExtentsOf(const JobSpec& job, int64_t steps, int64_t samples) {
-  if (!StepsDiffer(job)) return {{ExtentOf(job, 0), steps}};
+  if (!ExtentChanges(job)) return {{ExtentOf(job, 0), steps}};
   std::map<StepExtent, int64_t> extents;
   const int64_t count = std::min(steps, samples);
   for (int64_t i = 0; i < count; ++i) {
@@ -71,7 +70,7 @@ double MeanFlopsPerToken(const JobSpec& job, int64_t steps) {
 
 MeanStep MeanStepOf(const JobSpec& job) {
   constexpr int64_t kSamples = 4096;
-  if (!StepsDiffer(job)) return {};
+  if (!ExtentChanges(job)) return {};
   const int64_t samples = std::min(job.train.steps, kSamples);
   const Sums mean = SumsOf(job, ExtentsOf(job, job.train.steps, kSamples));
   const StepExtent largest{DeepestModel(job.model, job.train).layers, SequenceLength(job)};

@@ -17,6 +17,9 @@ struct StepExtent {
   auto operator<=>(const StepExtent&) const = default;
 };
 
+/// Whether steps of the job differ in it.
+bool ExtentChanges(const JobSpec& job);
+
 /// That of a step of the job.
 StepExtent ExtentOf(const JobSpec& job, int64_t step);
 

@@ -242,7 +242,7 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
               HasSubstr("phases[1].growth.new_blocks random does not go with growth.method ligo"));
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
               HasSubstr("phases[1].growth.optimizer_state kept does not go with"));
-  for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 2; },
+  for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 3; },
                                    +[](JobSpec& j) { j.resources.zero_stage = 1; },
                                    +[](JobSpec& j) { j.resources.offload_optimizer = "host"; }}) {
     EXPECT_THAT(Error(job, change), HasSubstr("each have the whole model on their device"));

@@ -118,8 +118,8 @@ std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResu
                        : "at a rate that is assumed, as no disk was measured");
 }
 
-/// That of the mean step, where the largest one takes `largest`: what is exchanged and updated is as
-/// much in all of them.
+/// That of the mean step, where the largest one takes `largest`: what is exchanged and updated is
+/// as much in all of them.
 TimeBreakdown TimeOf(const MeanStep& mean, TimeBreakdown largest) {
   largest.gemm_seconds *= mean.flops;
   largest.memory_bound_seconds *= mean.flops;

@@ -41,7 +41,8 @@ struct EndedPhase {
   std::unique_ptr<engine::Model> model;  ///< With the weights that it came to.
 };
 
-/// Which weights of a phase: those of its last step, or what it came to, averages where it has them.
+/// Which weights of a phase: those of its last step, or what it came to, averages where it has
+/// them.
 enum class PhaseWeights : uint8_t { kLast, kResult };
 
 Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir,
@@ -116,12 +117,10 @@ Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors&
 /// Grows by an operator that is learned, and says so in `start`.
 Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::OldTensors& old,
              engine::Model& model, engine::Trainer& trainer, GrownStart& start) {
-  WEFT_ASSIGN_OR_RETURN(
-      engine::LearnedGrowth learned,
-      engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
-  WEFT_ASSIGN_OR_RETURN(
-      const LearnedStart fit,
-      LearnGrowth(spec, start.data_offset, learned, model, trainer));
+  WEFT_ASSIGN_OR_RETURN(engine::LearnedGrowth learned,
+                        engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
+  WEFT_ASSIGN_OR_RETURN(const LearnedStart fit,
+                        LearnGrowth(spec, start.data_offset, learned, model, trainer));
   JobSpec job = spec.job;
   job.model = model.spec();
   start.data_offset += fit.steps;

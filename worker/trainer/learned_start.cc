@@ -33,8 +33,8 @@ Status SetValues(engine::LearnedGrowth& learned, ParameterSet& parameters) {
   return parameters.OnValues(context, engine::ValuesFrom::kImported);
 }
 
-/// Adds the gradients of the parameters, which are `scale` times those of the loss. Frozen ones have
-/// none.
+/// Adds the gradients of the parameters, which are `scale` times those of the loss. Frozen ones
+/// have none.
 Status AddGradients(const ParameterSet& parameters, double scale, engine::LearnedGrowth& learned) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const TensorView view = parameters.gradient(i);

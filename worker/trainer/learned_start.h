@@ -19,10 +19,10 @@ inline bool LearnsGrowth(const GrowthSpec& growth) {
 /// What the learning of a growth operator came to.
 struct LearnedStart {
   int64_t steps = 0;
-  int64_t tokens = 0;      ///< That the loss was differentiated at.
-  double first_loss = 0;   ///< Of the batch of the first step, in nats, ...
-  double last_loss = 0;    ///< ... and of that of the last one, before its update.
-  double flops = 0;        ///< Of what the operator computes itself.
+  int64_t tokens = 0;     ///< That the loss was differentiated at.
+  double first_loss = 0;  ///< Of the batch of the first step, in nats, ...
+  double last_loss = 0;   ///< ... and of that of the last one, before its update.
+  double flops = 0;       ///< Of what the operator computes itself.
 };
 
 /// Learns `learned` on the loss of `model`, which `trainer` trains by spec.plan, in

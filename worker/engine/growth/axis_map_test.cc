@@ -102,8 +102,8 @@ TEST(AxisMap, GridsAreResizedAsPyTorchDoes) {
   expect(Applied(AxisMap::Resized(2, 3), {0, 10, 1, 6}), {0, 5, 10, 0.5, 4.25, 8, 1, 3.5, 6});
   expect(Applied(AxisMap::Resized(3, 2), three), {3.1875, 3.1875, 4.875, 6.5625});
   expect(Applied(AxisMap::Resized(3, 5), three),
-         {0, 4,   10, 4.6, 1,    2.4, 4.32, 7.2, 3.96, 1.8, 6,   4.8, 3,
-          3, 3,   6,  4.32, 1.8, 5.04, 7.2, 6,   4,    1,   6.4, 10});
+         {0, 4, 10, 4.6,  1,   2.4,  4.32, 7.2, 3.96, 1.8, 6,   4.8, 3,
+          3, 3, 6,  4.32, 1.8, 5.04, 7.2,  6,   4,    1,   6.4, 10});
   EXPECT_EQ(Applied(AxisMap::Resized(3, 3), three), three);
 }
 

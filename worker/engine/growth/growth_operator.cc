@@ -80,12 +80,11 @@ bool GrowthOperator::FeedsTiedClassifier(const ParameterInfo& parameter) const {
 
 AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                GrownNumbers numbers, RowSet set) const {
-  if (parameter.role == ParameterRole::kPositionEmbedding &&
-      old.shape[0] != parameter.shape[0]) {
+  if (parameter.role == ParameterRole::kPositionEmbedding && old.shape[0] != parameter.shape[0]) {
     // Of images, after that of the class; moments lie where their parameters do.
     AxisMap rows = AxisMap::Identity(1);
-    rows.Append(AxisMap::Resized(from_.image_size / from_.patch_size,
-                                 to_.image_size / to_.patch_size));
+    rows.Append(
+        AxisMap::Resized(from_.image_size / from_.patch_size, to_.image_size / to_.patch_size));
     return rows;
   }
   // The table repeats its columns, as what writes into the residual stream does. Each product of
@@ -121,8 +120,7 @@ void GrowthOperator::AddTerm(const ParameterInfo& parameter, GrownFrom from, con
                              double factor, GrownNumbers numbers, RowSet set,
                              GrownTensor& tensor) const {
   const ParameterInfo& old = old_.at(place);
-  tensor.terms.push_back({from, old.name, factor,
-                          RowsOf(old, parameter, numbers, set),
+  tensor.terms.push_back({from, old.name, factor, RowsOf(old, parameter, numbers, set),
                           ColumnsOf(old, parameter, numbers)});
 }
 

@@ -66,12 +66,11 @@ Result<LearnedGrowth> LearnedGrowth::New(const ModelSpec& from, const ModelSpec&
     WEFT_ASSIGN_OR_RETURN(const std::vector<double> values,
                           old(GrownFrom::kPhaseBefore, parameter.name));
     if (std::ssize(values) != parameter.Elements()) {
-      return InvalidError("the tensor " + parameter.name + " has " +
-                          std::to_string(values.size()) + " numbers, growth is from " +
-                          std::to_string(parameter.Elements()));
+      return InvalidError("the tensor " + parameter.name + " has " + std::to_string(values.size()) +
+                          " numbers, growth is from " + std::to_string(parameter.Elements()));
     }
-    learned.old_[parameter.name] = {parameter.shape[0], ColumnCount(parameter),
-                                    {values.begin(), values.end()}};
+    learned.old_[parameter.name] = {
+        parameter.shape[0], ColumnCount(parameter), {values.begin(), values.end()}};
   }
   const GrowthOperator start(from, to, growth);
   bool stacked = false;  // the weight that a bias comes after
@@ -134,7 +133,8 @@ Result<std::vector<LearnedGrowth::Part>> LearnedGrowth::PartsOf(const ParameterI
     for (const AxisMap::Term& term : start.rows[i]) divides = divides || term.factor != 1;
   }
   std::vector<Part> parts = {{{divides ? Side::kLogits : Side::kStream, !divides},
-                              start.rows.old_size(), start.rows.size()}};
+                              start.rows.old_size(),
+                              start.rows.size()}};
   switch (parameter.role) {
     case ParameterRole::kQueriesKeysValues:
       parts = {{{Side::kQueries, true}, QueryWidth(from_), QueryWidth(to_)},
@@ -188,10 +188,8 @@ Result<GrowthMatrix> LearnedGrowth::Product(const GrowthMatrix& a, const GrowthM
   GrowthMatrix product = GrowthMatrix::Zero(a.columns, b.columns);
   flops_ += 2.0 * static_cast<double>(a.rows) * static_cast<double>(a.columns) *
             static_cast<double>(b.columns);
-  WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight({}, {.x = ViewOf(b),
-                                                          .dy = ViewOf(a),
-                                                          .dweight = ViewOf(product),
-                                                          .accumulate = false}));
+  WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+      {}, {.x = ViewOf(b), .dy = ViewOf(a), .dweight = ViewOf(product), .accumulate = false}));
   return product;
 }
 
@@ -223,8 +221,8 @@ Result<LearnedGrowth::Forward> LearnedGrowth::Run(const Recipe& recipe) {
   if (recipe.columns.side == Side::kFixed) {
     pass.value = pass.widened;
   } else {
-    WEFT_ASSIGN_OR_RETURN(pass.value, Product(Transposed(pass.widened),
-                                              Transposed(sides_.at(recipe.columns).value)));
+    WEFT_ASSIGN_OR_RETURN(
+        pass.value, Product(Transposed(pass.widened), Transposed(sides_.at(recipe.columns).value)));
   }
   return pass;
 }

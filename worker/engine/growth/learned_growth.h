@@ -100,9 +100,9 @@ class LearnedGrowth {
 
   /// The products of a tensor.
   struct Forward {
-    GrowthMatrix mixed;   ///< Of the old blocks: [old rows, old columns].
-    GrowthMatrix widened; ///< With the new rows.
-    GrowthMatrix value;   ///< And with the new columns.
+    GrowthMatrix mixed;    ///< Of the old blocks: [old rows, old columns].
+    GrowthMatrix widened;  ///< With the new rows.
+    GrowthMatrix value;    ///< And with the new columns.
   };
 
   /// The old tensors by their place: those of the same index within their blocks.

@@ -80,20 +80,19 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
   for (const PipelinePart::Stage& stage : PartOf(spec, options).stages) {
     stacks.emplace_back(
         parameters,
-        BlockStackOptions{.first = stage.first_block,
-                          .layers = stage.blocks,
-                          .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
-                          .layers_of_steps = layers_of_steps,
-                          .network_blocks = DistinctBlocks(spec),
-                          .block = block,
-                          .remat = [=](int64_t layers) {
-                            return RematOfStage(spec, options, stage, layers);
-                          },
-                          .activation_bits = options.activation_bits,
-                          .context = options.context,
-                          .grafter = grafter,
-                          .parameters_stay = !options.pipeline,
-                          .operations = options.block_operations},
+        BlockStackOptions{
+            .first = stage.first_block,
+            .layers = stage.blocks,
+            .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
+            .layers_of_steps = layers_of_steps,
+            .network_blocks = DistinctBlocks(spec),
+            .block = block,
+            .remat = [=](int64_t layers) { return RematOfStage(spec, options, stage, layers); },
+            .activation_bits = options.activation_bits,
+            .context = options.context,
+            .grafter = grafter,
+            .parameters_stay = !options.pipeline,
+            .operations = options.block_operations},
         products);
   }
   return stacks;

@@ -113,7 +113,7 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
+  ProductsFactory* block_products_ = nullptr;             ///< Of one of them.
   std::function<int64_t(int64_t step)> layers_of_steps_;  ///< Likewise.
 };
 

@@ -16,8 +16,8 @@ namespace weft::engine {
 struct BlockStackOptions {
   int64_t first = 0;  ///< Layer of the model that is the first here, where others are elsewhere.
   int64_t layers = 1;
-  /// Blocks with parameters of their own: of n layers layer l has block floor(l * distinct / n), and
-  /// gradients are the sums over the layers (Lan et al. 2020, arXiv 1909.11942).
+  /// Blocks with parameters of their own: of n layers layer l has block floor(l * distinct / n),
+  /// and gradients are the sums over the layers (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;
   /// How many layers a training step runs, at least `distinct`, or null: `layers`, as all other
   /// passes do.

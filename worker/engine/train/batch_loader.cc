@@ -51,8 +51,7 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
 Result<StepBatches> BatchLoader::Take(const Request& request) {
   std::optional<Prefetched> prefetched = std::exchange(prefetched_, std::nullopt);
   // After a rollback the data goes on elsewhere.
-  const bool known =
-      prefetched && prefetched->batches.ok() && prefetched->request == request;
+  const bool known = prefetched && prefetched->batches.ok() && prefetched->request == request;
   Result<StepBatches> batches = known ? std::move(prefetched->batches) : Load(request);
   WEFT_RETURN_IF_ERROR(batches.status());
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->Use(*context_));

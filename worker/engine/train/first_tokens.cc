@@ -9,9 +9,8 @@
 namespace weft::engine {
 
 Batch FirstTokens(const Batch& whole, int64_t length) {
-  const bool full =
-      std::all_of(whole.lengths.begin(), whole.lengths.end(),
-                  [&](int32_t of_sequence) { return of_sequence == whole.length; });
+  const bool full = std::all_of(whole.lengths.begin(), whole.lengths.end(),
+                                [&](int32_t of_sequence) { return of_sequence == whole.length; });
   WEFT_CHECK(length < whole.length && full && whole.target_rows.empty() && whole.labels.empty(),
              "full sequences of a causal language model");
   Batch cut;

@@ -53,10 +53,10 @@ class Trainer {
   /// train.local_steps after each outer step.
   bool AtOuterStep() const { return counters_.step == LastOuterStep(job_.train, counters_.step); }
 
-  /// Differentiates the loss of the batch of the step that is about to begin, at the values that the
-  /// parameters have, and neither updates them nor counts a step. Their gradients become those of
-  /// the mean loss of all ranks, who all ask, times `loss_scale` of the report, which has the loss
-  /// and the tokens, too.
+  /// Differentiates the loss of the batch of the step that is about to begin, at the values that
+  /// the parameters have, and neither updates them nor counts a step. Their gradients become those
+  /// of the mean loss of all ranks, who all ask, times `loss_scale` of the report, which has the
+  /// loss and the tokens, too.
   Result<StepReport> Differentiate();
 
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights

@@ -21,9 +21,10 @@ const Feature kLayerSampling = {
     .name = "layer sampling",
     .setting = "train.sampled_layers above model.layers",
     .asked = [](const JobSpec& job) { return job.train.sampled_layers > job.model.layers; },
-    .shown = [](const JobSpec& job) {
-      return "train.sampled_layers " + std::to_string(job.train.sampled_layers);
-    }};
+    .shown =
+        [](const JobSpec& job) {
+          return "train.sampled_layers " + std::to_string(job.train.sampled_layers);
+        }};
 
 class LayerSamplingCost : public TechniqueCost {
  public:
@@ -58,8 +59,7 @@ class LayerSamplingCost : public TechniqueCost {
 
   bool ChangesExtent(const JobSpec& job) const override { return Asked(job); }
   void SetExtent(const JobSpec& job, int64_t step, StepExtent& extent) const override {
-    extent.layers =
-        LayersOfStep(job.model.layers, job.train.sampled_layers, job.train.seed, step);
+    extent.layers = LayersOfStep(job.model.layers, job.train.sampled_layers, job.train.seed, step);
   }
 
   ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) const override {

@@ -104,7 +104,8 @@ TEST(LayerSampling, DrawsFewLayersMostOften) {
     int64_t blocks;
     double mean, of_blocks, of_all;
   };
-  for (const Truth& truth : {Truth{1, 1.77, 0.74, 0.002}, {3, 4.23, 0.64, 0.017}, {6, 7.14, 0.65, 0.067}}) {
+  for (const Truth& truth :
+       {Truth{1, 1.77, 0.74, 0.002}, {3, 4.23, 0.64, 0.017}, {6, 7.14, 0.65, 0.067}}) {
     constexpr int64_t kDraws = 200000;
     double sum = 0, few = 0, all = 0;
     for (int64_t step = 0; step < kDraws; ++step) {

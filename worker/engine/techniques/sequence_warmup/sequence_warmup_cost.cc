@@ -16,9 +16,10 @@ const Feature kSequenceWarmup = {
     .name = "sequence-length warm-up",
     .setting = "train.sequence_warmup_steps",
     .asked = [](const JobSpec& job) { return job.train.sequence_warmup_steps > 0; },
-    .shown = [](const JobSpec& job) {
-      return "train.sequence_warmup_steps " + std::to_string(job.train.sequence_warmup_steps);
-    }};
+    .shown =
+        [](const JobSpec& job) {
+          return "train.sequence_warmup_steps " + std::to_string(job.train.sequence_warmup_steps);
+        }};
 
 constexpr std::string_view kRunningText = "sequences are cut out of running text";
 
@@ -53,10 +54,9 @@ class SequenceWarmupCost : public TechniqueCost {
     // is trained on.
     const bool shorter = train.sequence_warmup_start < length || length == 1;
     if (train.sequence_warmup_start % 8 == 0 && shorter) return OkStatus();
-    return InvalidError("train.sequence_warmup_start " +
-                        std::to_string(train.sequence_warmup_start) +
-                        " must be a multiple of 8 below the " + std::to_string(length) +
-                        " tokens of a sequence");
+    return InvalidError(
+        "train.sequence_warmup_start " + std::to_string(train.sequence_warmup_start) +
+        " must be a multiple of 8 below the " + std::to_string(length) + " tokens of a sequence");
   }
 
   bool ChangesExtent(const JobSpec& job) const override { return Asked(job); }

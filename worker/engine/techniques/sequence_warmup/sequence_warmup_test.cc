@@ -61,7 +61,7 @@ TEST(SequenceWarmup, LengthsRiseLinearlyInMultiplesOfEight) {
   train.sequence_warmup_start = 64;
   train.sequence_warmup_steps = 1000;
   // As DeepSpeed's fixed_linear schedule: 64 + 960 s / 1000, less what is left over by 8.
-  const std::pair<int64_t, int64_t> lengths[] = {{0, 64},     {8, 64},    {9, 72},    {500, 544},
+  const std::pair<int64_t, int64_t> lengths[] = {{0, 64},     {8, 64},      {9, 72},     {500, 544},
                                                  {999, 1016}, {1000, 1024}, {9000, 1024}};
   for (const auto& [step, length] : lengths) {
     EXPECT_EQ(WarmedUpLength(train, step, 1024), length) << step;
@@ -134,8 +134,7 @@ TEST(SequenceWarmup, MeshesTrainAsOneRankDoes) {
   const std::pair<const char*, void (*)(Plan&)> ways[] = {
       {"data 4", [](Plan& p) { p.mesh.data = 4; }},
       {"zero 3", [](Plan& p) { p.mesh.data = 2, p.zero_stage = 3; }},
-      {"tensor 2 with sequence",
-       [](Plan& p) { p.mesh.tensor = 2, p.sequence_parallel = true; }},
+      {"tensor 2 with sequence", [](Plan& p) { p.mesh.tensor = 2, p.sequence_parallel = true; }},
       {"pipeline 2 x data 2, recomputed",
        [](Plan& p) {
          p.mesh.data = p.mesh.pipeline = 2;
