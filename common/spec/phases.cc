@@ -226,10 +226,11 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         " kept does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
-  if (growth.new_blocks == "averaged" && job.train.averaging.kind != "ema") {
+  if (growth.new_blocks == "averaged" &&
+      ExportedAverages(JobOfPhase(job, phase - 1), job.phases[phase - 1].steps).empty()) {
     return InvalidError(FieldOf(phase, "growth.new_blocks") +
-                        " averaged copies the averages of the phase before, and there are none; "
-                        "hint: train.averaging.kind ema");
+                        " averaged copies averaged weights of the phase before, and there are "
+                        "none; hint: new_blocks copy, or a job that averages its weights (ema)");
   }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
     return InvalidError(FieldOf(phase, "growth.new_blocks") +

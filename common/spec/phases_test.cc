@@ -252,7 +252,8 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
 TEST(Phases, AveragedBlocksWantAverages) {
   JobSpec job = Stack(3);
   job.phases[1].growth.new_blocks = "averaged";
-  EXPECT_THAT(Error(job, [](JobSpec&) {}), HasSubstr("hint: train.averaging.kind ema"));
+  EXPECT_THAT(Error(job, [](JobSpec&) {}),
+              HasSubstr("averaged weights of the phase before, and there are none"));
   job.train.averaging.kind = "ema";
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }

@@ -10,8 +10,8 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
-#include "common/model/step_extent.h"
 #include "common/model/remat_schedule.h"
+#include "common/model/step_extent.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/testing.h"
 

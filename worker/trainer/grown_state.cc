@@ -57,15 +57,16 @@ Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_d
   phase->folder = search.latest->path;
   phase->manifest = std::move(search.latest->manifest);
   phase->context.allocator = &phase->allocator;
-  if (weights == PhaseWeights::kLast) phase->manifest.job.train.averaging = {};
   engine::ModelOptions options;
   options.precision = &kFp32Precision;
   options.with_gradients = false;
   options.train = phase->manifest.job.train;
   WEFT_ASSIGN_OR_RETURN(phase->model,
                         engine::NewModel(phase->context, phase->manifest.job.model, options));
-  WEFT_RETURN_IF_ERROR(
-      LoadTrainedWeights(env, phase->folder, phase->manifest, phase->model->parameters()));
+  ParameterSet& parameters = phase->model->parameters();
+  WEFT_RETURN_IF_ERROR(weights == PhaseWeights::kLast
+                           ? LoadLastWeights(env, phase->folder, phase->manifest, parameters)
+                           : LoadTrainedWeights(env, phase->folder, phase->manifest, parameters));
   return phase;
 }
 

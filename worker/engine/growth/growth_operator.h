@@ -20,7 +20,7 @@ namespace weft::engine {
 enum class GrownFrom : uint8_t {
   kPhaseBefore,
   kLargerModel,  ///< As it was before it was coalesced.
-  kAverages,     ///< Of the phase before, those of train.averaging in place of its weights.
+  kAverages,     ///< The averaged weights of the phase before, which else has its last ones.
 };
 
 /// A term of the sum that a new tensor is: factor x rows x old tensor x transposed columns.
