@@ -76,7 +76,8 @@ MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMa
   inputs.recomputed_blocks = blocks_that("recompute");
   inputs.attention_blocks = blocks_that("attention");
   if (plan.mesh.pipeline > 1 && plan.recompute_schedule.empty()) return inputs;
-  if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
+  const int64_t layers = DeepestModel(job.model, job.train).layers;
+  if (auto remat = RematOf(plan, layers); remat.ok()) inputs.remat = *std::move(remat);
   return inputs;
 }
 

@@ -239,7 +239,7 @@ int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_lengt
 ModelShape ShapeOf(const JobSpec& job) {
   constexpr int64_t kGpt2Vocabulary = 50304;
   constexpr int64_t kBertVocabulary = 30522;
-  ModelSpec model = job.model;
+  ModelSpec model = DeepestModel(job.model, job.train);
   if (model.vocab_size == 0 && model.family != "vit") {
     const int64_t usual = model.family == "bert" ? kBertVocabulary : kGpt2Vocabulary;
     model.vocab_size =

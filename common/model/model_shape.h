@@ -174,11 +174,11 @@ struct ModelShape {
 /// tokens, the masked ones (at least one a sequence), or one a sequence.
 int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_length);
 
-/// The network `job` asks for. An unset model.vocab_size is that of the tokenizer that the job
-/// trains, in whole tiles; where it brings its own tokenizer, whose size only its file says, that
-/// of GPT-2 (50,304) or, for a bert, of BERT (30,522) is assumed. Classes that only the data know
-/// are as many as fill a tile. Sizes of an imported model must have been put into job.model
-/// before.
+/// The network `job` asks for, as its step with most layers runs it. An unset model.vocab_size is
+/// that of the tokenizer that the job trains, in whole tiles; where it brings its own tokenizer,
+/// whose size only its file says, that of GPT-2 (50,304) or, for a bert, of BERT (30,522) is
+/// assumed. Classes that only the data know are as many as fill a tile. Sizes of an imported model
+/// must have been put into job.model before.
 ModelShape ShapeOf(const JobSpec& job);
 
 /// The share of it that a rank of the mesh has that job.resources ask for: parts of matrices with

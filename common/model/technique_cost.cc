@@ -205,6 +205,14 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
   return ComputedSharesOf(network, sequences);
 }
 
+ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) {
+  ModelSpec deepest = model;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    deepest = technique->DeepestModel(deepest, train);
+  }
+  return deepest;
+}
+
 bool ChangesBranches(const ModelSpec& model) {
   return BranchScalingOf(model) != BranchScaling::kNone ||
          std::any_of(

@@ -10,6 +10,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
 #include "common/model/precision.h"
+#include "common/model/step_extent.h"
 #include "common/model/sub_layer.h"
 #include "common/model/technique_products.h"
 #include "common/spec/compatibility.h"
@@ -223,6 +224,13 @@ class TechniqueCost {
   /// None: exports are of the model that is trained. Masks are in each checkpoint.
   virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
+  /// Whether steps of the training differ in their extent.
+  virtual bool ChangesExtent(const JobSpec&) const { return false; }
+  /// Then: makes that of a step what it is with this technique.
+  virtual void SetExtent(const JobSpec&, int64_t /*step*/, StepExtent&) const {}
+  /// The network as the step with most layers runs it. It has the same parameters.
+  virtual ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec&) const { return model; }
+
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
@@ -274,6 +282,7 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
+ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train);
 int64_t ScoringPasses(const TrainSpec& train);
 int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<JobSpec> JointJobs(const JobSpec& job);

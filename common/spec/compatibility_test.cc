@@ -167,6 +167,13 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.stochastic_depth = {.rate = 0.2, .decay = "linear", .mode = "sample"};
        }},
+      {FeatureOf("sequence_warmup"),
+       [](JobSpec& job) {
+         job.train.sequence_warmup_start = 8;
+         job.train.sequence_warmup_steps = 10;
+       }},
+      {FeatureOf("layer_sampling"),
+       [](JobSpec& job) { job.train.sampled_layers = 2 * job.model.layers; }},
       {FeatureOf("structured_pruning"),
        [](JobSpec& job) { job.model.structured_pruning.method = "early_bird"; }},
       {FeatureOf("structured_pruning", 0),

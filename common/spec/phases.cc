@@ -10,6 +10,7 @@
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/model_family.h"
+#include "common/spec/offload.h"
 
 namespace weft {
 namespace {
@@ -122,7 +123,7 @@ struct MethodRule {
 
 constexpr MethodRule kRules[] = {
     {"none", Relation::kSame, Relation::kSame,
-     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki or msg"},
+     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki, msg or ligo"},
     {"coalesce", Relation::kDivides, Relation::kDivides, "divides all sizes by whole factors"},
     {"decoalesce", Relation::kIsMultiple, Relation::kIsMultiple,
      "multiplies all sizes by whole factors"},
@@ -130,6 +131,7 @@ constexpr MethodRule kRules[] = {
     {"fpi", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"aki", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"msg", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+    {"ligo", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
 };
 
 const MethodRule& RuleOf(const std::string& method) {
@@ -152,6 +154,37 @@ Status CheckWidthGrowth(const ModelSpec& model, bool masks, size_t phase) {
     return InvalidError(field + " does not go with model.norm_position " + NormPositionOf(model) +
                         " and a classifier that is the token table: no norm before the classifier "
                         "takes up the factor of the logits; hint: model.untied_classifier true");
+  }
+  return OkStatus();
+}
+
+/// What a learned growth (ligo) does not go with.
+Status CheckLearned(const JobSpec& job, size_t phase) {
+  const GrowthSpec& growth = job.phases[phase].growth;
+  const std::string with = " does not go with growth.method ligo, ";
+  if (growth.new_blocks != "copy") {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks + with +
+                        "which mixes all blocks; hint: copy");
+  }
+  if (growth.optimizer_state == "kept" || growth.optimizer_state == "asymmetric") {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + growth.optimizer_state +
+                        with + "whose weights are new ones; hint: new");
+  }
+  if (JobOfPhase(job, phase - 1).model.image_size != JobOfPhase(job, phase).model.image_size) {
+    return InvalidError(FieldOf(phase, "image_size") + with +
+                        "which learns on images as they were; hint: a phase of its own with "
+                        "growth.method none");
+  }
+  const ResourceSpec& resources = job.resources;
+  const bool whole = resources.tensor_parallel == 1 && resources.pipeline_parallel == 1 &&
+                     resources.context_parallel == 1 && resources.expert_parallel == 1 &&
+                     resources.zero_stage == 0 && !IsOffloaded(resources.offload_optimizer) &&
+                     !IsOffloaded(resources.offload_parameters);
+  if (!whole) {
+    return InvalidError(FieldOf(phase, "growth.method") +
+                        " ligo learns on ranks that each have the whole model on their device; "
+                        "hint: data parallelism alone without zero_stage and offload, or "
+                        "growth.method fpi or stack");
   }
   return OkStatus();
 }
@@ -214,6 +247,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         ": no phase before it had these sizes, whose weights would be mixed in; "
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
   }
+  if (growth.method == "ligo") WEFT_RETURN_IF_ERROR(CheckLearned(job, phase));
   const std::string& optimizer = job.optimizer.name;
   const std::string& state = growth.optimizer_state;
   if (state == "asymmetric" && (shrinks || growth.method == "decoalesce")) {
@@ -227,6 +261,12 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         " does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
+  if (growth.new_blocks == "averaged" &&
+      ExportedAverages(JobOfPhase(job, phase - 1), job.phases[phase - 1].steps).empty()) {
+    return InvalidError(FieldOf(phase, "growth.new_blocks") +
+                        " averaged copies averaged weights of the phase before, and there are "
+                        "none; hint: new_blocks copy, or a job that averages its weights (ema)");
+  }
   if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
     return InvalidError(FieldOf(phase, "growth.new_blocks") +
                         " identity does not go with norms after the residual sums, which change "
@@ -239,6 +279,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
 Status CheckTensors(const ModelSpec& model) {
   ModelSpec known = model;
   if (known.vocab_size == 0) known.vocab_size = kVocabularyTile;
+  if (known.classes == 0) known.classes = kVocabularyTile;
   const std::vector<ParameterInfo> plain = PlainParametersOf(known), all = ParametersOf(known);
   const bool same = std::equal(plain.begin(), plain.end(), all.begin(), all.end(),
                                [](const ParameterInfo& a, const ParameterInfo& b) {
@@ -356,8 +397,17 @@ Status CheckPhases(const JobSpec& job) {
     return InvalidError(
         "phases do not go with train.batch_warmup_steps; hint: phases with a global_batch each");
   }
+  if (job.train.sequence_warmup_steps > 0) {
+    return InvalidError(
+        "phases do not go with train.sequence_warmup_steps; hint: phases with a sequence_length "
+        "each");
+  }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
+    if (job.phases[i].image_size > 0 && job.model.family != "vit") {
+      return InvalidError(FieldOf(i, "image_size") + " is for model.family vit, not " +
+                          job.model.family);
+    }
   }
   const size_t last = job.phases.size() - 1;
   const auto end = SizesOf(JobOfPhase(job, last).model), whole = SizesOf(job.model);
@@ -365,6 +415,11 @@ Status CheckPhases(const JobSpec& job) {
     if (end[i].value == whole[i].value) continue;
     return InvalidError(With(last, end[i]) + " is not model." + whole[i].field + " " +
                         std::to_string(whole[i].value) +
+                        ", and the last phase trains model; hint: leave it out");
+  }
+  if (const int64_t size = JobOfPhase(job, last).model.image_size; size != job.model.image_size) {
+    return InvalidError(With(last, {"image_size", size}) + " is not model.image_size " +
+                        std::to_string(job.model.image_size) +
                         ", and the last phase trains model; hint: leave it out");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));

@@ -298,6 +298,71 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
                       j.train.batch_warmup_steps = 10;
                     }),
               HasSubstr("train.batch_warmup_steps"));
+  EXPECT_THAT(Error(Stack(3),
+                    [](JobSpec& j) {
+                      j.train.sequence_warmup_start = 8;
+                      j.train.sequence_warmup_steps = 10;
+                    }),
+              HasSubstr("phases do not go with train.sequence_warmup_steps"));
+}
+
+TEST(Phases, OfImagesOfSeveralSizes) {
+  JobSpec job = GoodJob();
+  job.model.family = "vit";
+  job.model.image_size = 32;
+  job.model.patch_size = 8;
+  job.data.train = {"train-images-idx3-ubyte"};
+  job.schedule.warmup_steps = 10;
+  job.phases = {Phase(100), Phase(200, "stack"), Phase(100)};
+  job.phases[0].image_size = 16;
+  job.phases[0].layers = 2;
+  job.phases[1].image_size = 24;
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(SequenceLength(JobOfPhase(job, 0)), 2 * 2 + 1);
+  EXPECT_EQ(SequenceLength(JobOfPhase(job, 2)), 4 * 4 + 1);
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[0].image_size = 20; }),
+              HasSubstr("phases[0]: model.image_size 20"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[2].image_size = 24; }),
+              HasSubstr("phases[2].image_size 24 is not model.image_size 32"));
+  EXPECT_THAT(Error(Stack(3), [](JobSpec& j) { j.phases[0].image_size = 16; }),
+              HasSubstr("phases[0].image_size is for model.family vit"));
+}
+
+TEST(Phases, SampleLayersOfTheirOwnBlocks) {
+  JobSpec job = Stack(2);
+  job.train.sampled_layers = 6;
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).train.sampled_layers, 6);
+  job.phases[0].sampled_layers = 4;
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).train.sampled_layers, 4);
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[0].sampled_layers = 5; }),
+              HasSubstr("phases[0]: train.sampled_layers 5 must be a multiple"));
+}
+
+TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
+  JobSpec job = Stack(3);
+  job.phases[0].width = 192;
+  job.phases[1].growth.method = "ligo";
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.new_blocks = "random"; }),
+              HasSubstr("phases[1].growth.new_blocks random does not go with growth.method ligo"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
+              HasSubstr("phases[1].growth.optimizer_state kept does not go with"));
+  for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 3; },
+                                   +[](JobSpec& j) { j.resources.zero_stage = 1; },
+                                   +[](JobSpec& j) { j.resources.offload_optimizer = "host"; }}) {
+    EXPECT_THAT(Error(job, change), HasSubstr("each have the whole model on their device"));
+  }
+}
+
+TEST(Phases, AveragedBlocksWantAverages) {
+  JobSpec job = Stack(3);
+  job.phases[1].growth.new_blocks = "averaged";
+  EXPECT_THAT(Error(job, [](JobSpec&) {}),
+              HasSubstr("averaged weights of the phase before, and there are none"));
+  job.train.averaging.kind = "ema";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
 TEST(Phases, TheDefaultWarmupFitsTheShortestPhaseWithoutItsOwn) {

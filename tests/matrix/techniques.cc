@@ -315,6 +315,20 @@ Choice Dpo() {
           }};
 }
 
+/// Sequences have all their tokens from the middle of the training on.
+Choice SequenceWarmup() {
+  return {"sequence_warmup", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.sequence_warmup_start = 8;
+            job.train.sequence_warmup_steps = job.train.steps / 2;
+          }};
+}
+
+/// Up to three times as many layers as blocks.
+Choice LayerSampling() {
+  return {"layer_sampling", Effect::kOwnTraining,
+          [](JobSpec& job) { job.train.sampled_layers = 3 * job.model.layers; }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -439,6 +453,8 @@ std::vector<Axis> MakeAxes() {
        LotteryTicket()},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()},
+      {{"whole sequences", Effect::kOwnTraining, Nothing}, SequenceWarmup()},
+      {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},

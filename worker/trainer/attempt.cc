@@ -97,9 +97,11 @@ Status Attempt::Prepare() {
   for (const std::string& note : start.notes) Event("info", note);
   grown_ = start.grown;
   loss_before_ = start.loss_before;
+  fit_flops_ = start.fit_flops;
   if (!grown_ && !spec_.start.run_dir.empty()) {
     WEFT_ASSIGN_OR_RETURN(const GrowthLosses losses, ReadGrowthLosses(env_, spec_.run_dir));
     start_validation_loss_ = losses.after_nats;
+    fit_flops_ = losses.fit_flops;
   }
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;

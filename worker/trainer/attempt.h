@@ -163,8 +163,9 @@ class Attempt {
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
   double training_seconds_ = 0;
-  bool grown_ = false;  ///< As StartPoint has it, as is loss_before_.
+  bool grown_ = false;  ///< As StartPoint has it; likewise below.
   std::optional<double> loss_before_;
+  double fit_flops_ = 0;
   std::optional<double> start_validation_loss_;
   std::optional<double> validation_loss_;
   std::optional<double> validation_accuracy_;

@@ -11,7 +11,7 @@
 
 #include "common/log.h"
 #include "common/model/memory_text.h"
-#include "common/model/model_counts.h"
+#include "common/model/step_extent.h"
 #include "kernels/cuda/transfer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/attempt.h"
@@ -144,12 +144,14 @@ Status Attempt::EvaluateNow() {
 Status Attempt::EvaluateGrown() {
   WEFT_RETURN_IF_ERROR(EvaluateNow());
   start_validation_loss_ = validation_loss_;
-  if (!first_rank() || !start_validation_loss_) return OkStatus();
-  std::ostringstream text;
-  text << "the grown weights have validation loss " << *start_validation_loss_;
-  if (loss_before_) text << ", after " << *loss_before_ << " at the end of the phase before";
-  Event("info", text.str());
-  return SaveGrowthLosses(env_, spec_.run_dir, {loss_before_, start_validation_loss_});
+  if (!first_rank()) return OkStatus();
+  if (start_validation_loss_) {
+    std::ostringstream text;
+    text << "the grown weights have validation loss " << *start_validation_loss_;
+    if (loss_before_) text << ", after " << *loss_before_ << " at the end of the phase before";
+    Event("info", text.str());
+  }
+  return SaveGrowthLosses(env_, spec_.run_dir, {loss_before_, start_validation_loss_, fit_flops_});
 }
 
 void Attempt::TellMemory() {
@@ -183,8 +185,8 @@ RunSummary Attempt::Summarize() const {
   summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
   summary.training_flops =
-      static_cast<double>(counters.tokens) *
-      TrainingFlopsPerToken(ModelShape(spec_.job.model), SequenceLength(spec_.job));
+      static_cast<double>(counters.tokens) * MeanFlopsPerToken(spec_.job, counters.step) +
+      fit_flops_;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.start_validation_loss_nats = start_validation_loss_;
   summary.validation_loss_nats = validation_loss_;

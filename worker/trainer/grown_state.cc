@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/json.h"
+#include "common/model/step_extent.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -14,6 +16,7 @@
 #include "worker/engine/growth/growth_operator.h"
 #include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/trainer/learned_start.h"
 #include "worker/trainer/run_summary.h"
 #include "worker/trainer/trained_weights.h"
 
@@ -39,7 +42,12 @@ struct EndedPhase {
   std::unique_ptr<engine::Model> model;  ///< With the weights that it came to.
 };
 
-Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir) {
+/// Which weights of a phase: those of its last step, or what it came to, averages where it has
+/// them.
+enum class PhaseWeights : uint8_t { kLast, kResult };
+
+Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir,
+                                              PhaseWeights weights = PhaseWeights::kResult) {
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, run_dir));
   if (!search.latest) {
     return InvalidError("the phase in " + run_dir +
@@ -56,8 +64,10 @@ Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_d
   options.train = phase->manifest.job.train;
   WEFT_ASSIGN_OR_RETURN(phase->model,
                         engine::NewModel(phase->context, phase->manifest.job.model, options));
-  WEFT_RETURN_IF_ERROR(
-      LoadTrainedWeights(env, phase->folder, phase->manifest, phase->model->parameters()));
+  ParameterSet& parameters = phase->model->parameters();
+  WEFT_RETURN_IF_ERROR(weights == PhaseWeights::kLast
+                           ? LoadLastWeights(env, phase->folder, phase->manifest, parameters)
+                           : LoadTrainedWeights(env, phase->folder, phase->manifest, parameters));
   return phase;
 }
 
@@ -106,6 +116,24 @@ Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors&
   engine::Context context;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kImported);
+}
+
+/// Grows by an operator that is learned, and says so in `start`.
+Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::OldTensors& old,
+             engine::Model& model, engine::Trainer& trainer, GrownStart& start) {
+  WEFT_ASSIGN_OR_RETURN(engine::LearnedGrowth learned,
+                        engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
+  WEFT_ASSIGN_OR_RETURN(const LearnedStart fit,
+                        LearnGrowth(spec, start.data_offset, learned, model, trainer));
+  JobSpec job = spec.job;
+  job.model = model.spec();
+  start.data_offset += fit.steps;
+  start.fit_flops = fit.flops + static_cast<double>(fit.tokens) * MeanFlopsPerToken(job, 1);
+  std::ostringstream text;
+  text << ", learned in " << fit.steps << " steps from loss " << fit.first_loss << " to "
+       << fit.last_loss;
+  start.note += text.str();
+  return OkStatus();
 }
 
 /// A moment of a parameter in the optimizer's state: what is before its name there, and after it.
@@ -176,10 +204,11 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
   return OkStatus();
 }
 
-/// See GrownStart::data_offset. Where documents are padded to sequences, the length does not count.
+/// See GrownStart::data_offset. Of images, and where documents are padded to sequences, the length
+/// does not count.
 int64_t DataOffset(const CheckpointManifest& before, const JobSpec& now) {
   const int64_t read = BatchSchedule(before.job.train).Before(before.step + before.data_offset);
-  const bool documents = now.data.batching.starts_with("pad_");
+  const bool documents = now.model.family == "vit" || now.data.batching.starts_with("pad_");
   const int64_t of_before = documents ? 1 : SequenceLength(before.job);
   const int64_t of_now = documents ? 1 : SequenceLength(now);
   const int64_t step = now.train.global_batch * of_now;
@@ -217,9 +246,15 @@ bool MayKeepState(const GrowthSpec& growth) {
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
                              engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
-  WEFT_ASSIGN_OR_RETURN(const auto before, LoadPhase(env, spec.start.run_dir));
+  const bool from_averages = growth.new_blocks == "averaged";
+  WEFT_ASSIGN_OR_RETURN(const auto before,
+                        LoadPhase(env, spec.start.run_dir,
+                                  from_averages ? PhaseWeights::kLast : PhaseWeights::kResult));
   WEFT_RETURN_IF_ERROR(CheckNetwork(*before, model.spec()));
-  std::unique_ptr<EndedPhase> larger;
+  std::unique_ptr<EndedPhase> larger, averages;
+  if (from_averages) {
+    WEFT_ASSIGN_OR_RETURN(averages, LoadPhase(env, spec.start.run_dir));
+  }
   if (!spec.start.larger_run_dir.empty()) {
     WEFT_ASSIGN_OR_RETURN(larger, LoadPhase(env, spec.start.larger_run_dir));
     WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
@@ -227,19 +262,24 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   const engine::GrowthOperator grow(before->manifest.job.model, model.spec(), growth);
   const auto old = [&](engine::GrownFrom from,
                        const std::string& name) -> Result<std::vector<double>> {
-    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore ? before.get() : larger.get();
+    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore   ? before.get()
+                              : from == engine::GrownFrom::kLargerModel ? larger.get()
+                                                                        : averages.get();
     if (phase == nullptr) return InvalidError("no larger model is given to mix into " + name);
     return ValueOf(phase->model->parameters(), name);
   };
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(
-      GrowWeights(grow, old, static_cast<uint64_t>(spec.job.train.seed), parameters));
-
   GrownStart start;
   start.data_offset = DataOffset(before->manifest, spec.job);
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
+  if (LearnsGrowth(growth)) {
+    WEFT_RETURN_IF_ERROR(Learn(spec, before->manifest.job.model, old, model, trainer, start));
+    return start;
+  }
+  WEFT_RETURN_IF_ERROR(
+      GrowWeights(grow, old, static_cast<uint64_t>(spec.job.train.seed), parameters));
   if (!MayKeepState(growth)) return start;
   const bool wanted = growth.optimizer_state != "auto";
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);

@@ -13,10 +13,11 @@
 
 namespace weft::trainer {
 
-/// The loss on both sides of a growth: `<run_dir>/growth.json`.
+/// The loss on both sides of a growth, and what that took: `<run_dir>/growth.json`.
 struct GrowthLosses {
   std::optional<double> before_nats;
   std::optional<double> after_nats;
+  double fit_flops = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -25,6 +26,11 @@ struct GrowthLosses {
           self.before_nats);
     visit(Field("after_nats", "Validation loss of the grown weights.").Unit("nats per token"),
           self.after_nats);
+    visit(Field("fit_flops",
+                "Floating-point operations that learned the growth operator, which the phase's "
+                "training_flops have, too.")
+              .Unit("FLOP"),
+          self.fit_flops);
   }
 };
 
@@ -40,6 +46,7 @@ struct GrownStart {
   int64_t data_offset = 0;
   int64_t updates = 0;                ///< That the optimizer's state is of; 0 for a new state.
   std::optional<double> loss_before;  ///< Validation loss of the phase before.
+  double fit_flops = 0;               ///< See GrowthLosses.
   std::string note;                   ///< For people.
 };
 

@@ -124,6 +124,35 @@ class PhasesTest : public testing::Test {
     return outcome;
   }
 
+  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on two
+  /// data-parallel ranks.
+  void RunLastOnTwoRanks(const std::string& from, const JobSpec& job, const std::string& to,
+                         int64_t zero_stage) {
+    AttemptSpec whole;
+    whole.job_id = to;
+    whole.epoch = 1;
+    whole.host = "127.0.0.1";
+    whole.run_dir = Folder(from);
+    whole.cache_dir = root_ + "/cache";
+    whole.job = job;
+    engine::HashStore store;
+    std::vector<std::thread> ranks;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec attempt = AttemptOfPhase(whole, PhaseCount(job) - 1);
+        attempt.run_dir = Folder(to);
+        attempt.rank = rank;
+        attempt.world_size = 2;
+        attempt.plan = engine::TinyPlan("fp32", 2);
+        attempt.plan.mesh.data = 2;
+        attempt.plan.zero_stage = zero_stage;
+        Listener listener(1000);
+        const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
+        EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
   void CompareWithSharedState(const JobSpec& job, int64_t zero_stage);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
@@ -252,6 +281,77 @@ TEST_F(PhasesTest, GrowthThatKeepsTheFunctionKeepsTheLoss) {
   EXPECT_EQ(Manifest("stack").updates, 4);
 }
 
+TEST_F(PhasesTest, ImagesGrowWithTheNetwork) {
+  JobSpec job = Job({Phase(30), Phase(10, "stack"), Phase(10)});
+  job.model.family = "vit";
+  job.model.image_size = 12;
+  job.model.patch_size = 3;
+  job.model.image_channels = 1;
+  job.data = {};
+  job.data.train = {std::string(WEFT_SOURCE_DIR) + "/docs/examples/shapes-images-idx3-ubyte.gz"};
+  job.data.validation_fraction = 0.2;
+  job.train.averaging.kind = "ema";
+  job.train.averaging.decay = 0.9;
+  job.phases[0].image_size = 6;
+  job.phases[0].layers = 1;
+  job.phases[1].image_size = 9;
+  job.phases[1].growth.new_blocks = "averaged";
+  ASSERT_TRUE(Run("images", job).ok());
+  const RunSummary summary = Summary("images");
+  EXPECT_EQ(summary.phases[0].tokens, 30 * 4 * (2 * 2 + 1));
+  EXPECT_EQ(summary.phases[1].tokens, 10 * 4 * (3 * 3 + 1));
+  EXPECT_EQ(summary.phases[2].tokens, 10 * 4 * (4 * 4 + 1));
+  EXPECT_EQ(Manifest("images/phase-1").job.model.image_size, 6);
+  EXPECT_EQ(Manifest("images/phase-2").data_offset, 30) << "an image is one whatever its size";
+  ASSERT_TRUE(summary.phases[1].start_validation_loss_nats);
+  EXPECT_TRUE(std::isfinite(*summary.phases[1].start_validation_loss_nats));
+}
+
+TEST_F(PhasesTest, ALearnedGrowthStartsLowerThanItsCopies) {
+  JobSpec copies = Job({Phase(30), Phase(4, "fpi")});
+  copies.phases[0].layers = 1;
+  copies.phases[0].width = 16;
+  copies.phases[1].growth.optimizer_state = "new";
+  JobSpec learned = copies;
+  learned.phases[1].growth.method = "ligo";
+  learned.phases[1].growth.fit_steps = 20;
+  learned.phases[1].growth.fit_learning_rate = 3e-3;
+  ASSERT_TRUE(Run("copies", copies).ok());
+  ASSERT_TRUE(Run("learned", learned).ok());
+  EXPECT_THAT(events_, HasSubstr("grown by ligo, learned in 20 steps from loss "));
+  const PhaseSummary fpi = Summary("copies").phases[1], ligo = Summary("learned").phases[1];
+  EXPECT_LT(*ligo.start_validation_loss_nats, *fpi.start_validation_loss_nats - 0.05);
+  // The data and the work of the steps that learn count.
+  EXPECT_EQ(Manifest("learned").data_offset, 30 + 20);
+  EXPECT_EQ(ligo.tokens, fpi.tokens);
+  EXPECT_GT(ligo.training_flops, 6 * fpi.training_flops) << "20 steps and the operator, then 4";
+
+  // Within a phase the operator is not learned again.
+  ASSERT_TRUE(Run("stopped", learned, 32).ok());
+  ASSERT_TRUE(Run("stopped", learned).ok());
+  EXPECT_EQ(FinalState("stopped"), FinalState("learned"));
+  EXPECT_EQ(Summary("stopped").phases[1].training_flops, ligo.training_flops);
+  EXPECT_EQ(Summary("stopped").phases[1].start_validation_loss_nats,
+            ligo.start_validation_loss_nats);
+}
+
+TEST_F(PhasesTest, SampledDepthsGrowIntoLayersWithoutASeam) {
+  JobSpec job = Job({Phase(6), Phase(4, "stack")});
+  job.phases[0].layers = 1;
+  job.train.sampled_layers = 2;
+  ASSERT_TRUE(Run("sampled", job).ok());
+  ASSERT_TRUE(Run("stopped", job, 3).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(FinalState("stopped"), FinalState("sampled"));
+  EXPECT_EQ(Read("stopped/phase-1/loss.jsonl"), Read("sampled/phase-1/loss.jsonl"));
+  // Some steps of the first phase have run two layers, others one.
+  const RunSummary summary = Summary("sampled");
+  const auto flops_of_token = [&](size_t phase) {
+    return summary.phases[phase].training_flops / static_cast<double>(summary.phases[phase].tokens);
+  };
+  EXPECT_LT(flops_of_token(0), flops_of_token(1));
+}
+
 TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   JobSpec job = Job({Phase(4), Phase(3, "stack")});
   job.phases[0].layers = 1;
@@ -316,30 +416,7 @@ TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
 /// Runs the last of two phases on two ranks that share its state, and compares it with one rank.
 void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) {
   ASSERT_TRUE(Run("one", job).ok());
-  AttemptSpec whole;
-  whole.job_id = "shared";
-  whole.epoch = 1;
-  whole.host = "127.0.0.1";
-  whole.run_dir = Folder("one");
-  whole.cache_dir = root_ + "/cache";
-  whole.job = job;
-  engine::HashStore store;
-  std::vector<std::thread> ranks;
-  for (int64_t rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      AttemptSpec attempt = AttemptOfPhase(whole, 1);
-      attempt.run_dir = Folder("shared");
-      attempt.rank = rank;
-      attempt.world_size = 2;
-      attempt.plan = engine::TinyPlan("fp32", 2);
-      attempt.plan.mesh.data = 2;
-      attempt.plan.zero_stage = zero_stage;
-      Listener listener(1000);
-      const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
-      EXPECT_TRUE(outcome.ok()) << outcome.status().message();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  RunLastOnTwoRanks("one", job, "shared", zero_stage);
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
@@ -359,6 +436,19 @@ TEST_F(PhasesTest, RanksThatShareStateGrowTheirPartsOfMoments) {
     CompareWithSharedState(Masked(), zero_stage);
     ASSERT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
   }
+}
+
+TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
+  JobSpec job = Job({Phase(8), Phase(3, "ligo")});
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  job.phases[1].growth.fit_steps = 6;
+  ASSERT_TRUE(Run("one", job).ok());
+  RunLastOnTwoRanks("one", job, "shared", 0);
+  const RunSummary shared = Summary("shared"), one = Summary("one");
+  EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-4);
+  EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+  EXPECT_EQ(shared.training_flops, one.training_flops);
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {

@@ -82,7 +82,8 @@ struct RunSummary {
           self.tokens);
     visit(Field("training_flops",
                 "Floating-point operations of the training on these tokens, by the count of "
-                "`weft plan`: recomputation and evaluations aside.")
+                "`weft plan`, and of what learned a growth operator: recomputation and evaluations "
+                "aside.")
               .Unit("FLOP"),
           self.training_flops);
     visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")

@@ -13,6 +13,7 @@
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
 #include "worker/trainer/grown_state.h"
+#include "worker/trainer/learned_start.h"
 
 namespace weft::trainer {
 namespace {
@@ -78,6 +79,7 @@ Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Tr
   WEFT_ASSIGN_OR_RETURN(GrownStart grown, GrowState(env, spec, model, trainer));
   start.grown = true;
   start.loss_before = grown.loss_before;
+  start.fit_flops = grown.fit_flops;
   start.counters.data_offset = grown.data_offset;
   start.counters.updates = grown.updates;
   start.notes.push_back(std::move(grown.note));
@@ -167,14 +169,16 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
   }
   start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
+  const bool learns = LearnsGrowth(spec.start.growth);
   bool has_own = parameters.sharded() || parameters.values_sharded() || parameters.of_stage() ||
                  parameters.file() != nullptr;
   if (start.grown && MayKeepState(spec.start.growth)) {
     const std::vector<NamedTensor> state = trainer.StateTensors();
     has_own = has_own || std::any_of(state.begin(), state.end(), IsOwn);
   }
-  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
-    // At the same time: what adapters start from is computed by all that have a part of it.
+  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own || learns)) {
+    // At the same time: what adapters start from is computed by all that have a part of it, and
+    // growth is learned by all that have a part of the batch.
     StartPoint told_by_the_first;
     WEFT_RETURN_IF_ERROR(
         Begin(env, spec, model, trainer, group.rank() == 0 ? start : told_by_the_first));

@@ -21,6 +21,7 @@ struct StartPoint {
   std::string base_fingerprint;       ///< As in CheckpointManifest.
   bool grown = false;                 ///< A fresh start from the weights of a phase before.
   std::optional<double> loss_before;  ///< Of that phase, its validation loss. Rank 0 only.
+  double fit_flops = 0;               ///< See GrowthLosses. Rank 0 only.
   std::vector<std::string> warnings;  ///< Damaged checkpoints that were passed over. Rank 0 only.
   std::vector<std::string> notes;     ///< What people should know of the start. Rank 0 only.
 };

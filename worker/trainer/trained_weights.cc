@@ -127,12 +127,10 @@ Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointM
   return OkStatus();
 }
 
-}  // namespace
-
-Status LoadTrainedWeights(Env& env, const std::string& folder,
-                          const engine::CheckpointManifest& manifest,
-                          engine::ParameterSet& parameters,
-                          const std::map<std::string, std::string>& names) {
+/// With these averages in place of weights.
+Status LoadWeights(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
+                   const std::vector<StateName>& averages, engine::ParameterSet& parameters,
+                   const std::map<std::string, std::string>& names) {
   const std::optional<MaskedGrowth> growth = MaskedGrowthOf(manifest.job);
   if (growth && manifest.step < growth->growth.ramp_steps) {
     return InvalidError("the checkpoint in " + folder + " is of step " +
@@ -145,8 +143,7 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
   const std::vector<NamedTensor> tensors = Named(parameters, names);
   WEFT_RETURN_IF_ERROR(
       engine::LoadTensors(env, folder, manifest, tensors, engine::ExtraTensors::kIgnore, stream));
-  WEFT_RETURN_IF_ERROR(LoadAverages(
-      env, folder, manifest, ExportedAverages(manifest.job, manifest.updates), stream, tensors));
+  WEFT_RETURN_IF_ERROR(LoadAverages(env, folder, manifest, averages, stream, tensors));
   WEFT_RETURN_IF_ERROR(ApplyMasks(env, folder, manifest, ExportedMasks(manifest.job, manifest.step),
                                   stream, tensors));
   engine::Allocator allocator;
@@ -154,6 +151,22 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
   context.allocator = &allocator;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kCheckpoint);
+}
+
+}  // namespace
+
+Status LoadTrainedWeights(Env& env, const std::string& folder,
+                          const engine::CheckpointManifest& manifest,
+                          engine::ParameterSet& parameters,
+                          const std::map<std::string, std::string>& names) {
+  return LoadWeights(env, folder, manifest, ExportedAverages(manifest.job, manifest.updates),
+                     parameters, names);
+}
+
+Status LoadLastWeights(Env& env, const std::string& folder,
+                       const engine::CheckpointManifest& manifest,
+                       engine::ParameterSet& parameters) {
+  return LoadWeights(env, folder, manifest, {}, parameters, {});
 }
 
 std::map<std::string, std::string> NamesOfPart(const JobSpec& job, size_t part) {

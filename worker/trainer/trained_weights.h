@@ -22,6 +22,11 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                           engine::ParameterSet& parameters,
                           const std::map<std::string, std::string>& names = {});
 
+/// The same with the weights of the last step where the job averages them.
+Status LoadLastWeights(Env& env, const std::string& folder,
+                       const engine::CheckpointManifest& manifest,
+                       engine::ParameterSet& parameters);
+
 /// Of a training of several jobs together (TechniqueCost::JointJobs) what the checkpoint calls the
 /// parameters that job `part` would have by itself, where it has others.
 std::map<std::string, std::string> NamesOfPart(const JobSpec& job, size_t part);

@@ -9,6 +9,7 @@
 #include "common/formats/huggingface.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/model/step_extent.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/model_family.h"
@@ -139,6 +140,22 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
                       "); hint: labels that are names of the model's, or numbers in its order");
 }
 
+/// What a training whose sequences are cut leaves out, or "".
+std::string CutText(const JobSpec& job) {
+  constexpr int64_t kSamples = 4096;
+  const int64_t whole = SequenceLength(job);
+  int64_t cut = 0, of = 0;
+  for (const auto& [extent, count] : ExtentsOf(job, job.train.steps, kSamples)) {
+    cut += (whole - extent.length) * count;
+    of += whole * count;
+  }
+  if (cut == 0) return "";
+  const auto permille = std::llround(static_cast<double>(cut) / static_cast<double>(of) * 1000);
+  return "sequences are cut while they grow: " + std::to_string(permille / 10) + "." +
+         std::to_string(permille % 10) +
+         " % of the text that the steps go through is left out until it is read again";
+}
+
 /// The data of a job that validates, or null where nothing is held out.
 Result<std::unique_ptr<BatchSource>> ValidationOf(const engine::Dataset& dataset,
                                                   const AttemptSpec& spec, TrainingData& data) {
@@ -240,6 +257,7 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   WEFT_ASSIGN_OR_RETURN(JobData opened, jobs.empty() ? OpenJobData(env, spec, data)
                                                      : OpenJointData(env, spec, jobs, data));
   data.unigram_entropy = opened.info.unigram_entropy_nats;
+  if (std::string cut = CutText(job); !cut.empty()) data.warnings.push_back(std::move(cut));
   if (job.train.batch_warmup_steps > 0) {
     opened.train = std::make_unique<engine::BatchWarmup>(std::move(opened.train), job.train);
   }

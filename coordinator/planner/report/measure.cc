@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/model/precision.h"
+#include "common/model/step_extent.h"
 #include "common/spec/planned_job.h"
 #include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/cluster/runs_to_measure.h"
@@ -65,6 +66,7 @@ std::string WhyTeachesNothing(const JobSpec& job) {
   if (job.train.batch_warmup_steps > 0) {
     return "its steps are of different lengths: batch warm-up";
   }
+  if (ExtentChanges(job)) return "its steps differ in how many layers or tokens they have";
   if (job.model.family != "vit" && job.model.vocab_size == 0 && !job.data.tokenizer.path.empty()) {
     return "its vocabulary is that of a tokenizer file, which the planner did not see; hint: "
            "model.vocab_size says it";

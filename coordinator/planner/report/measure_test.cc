@@ -89,6 +89,9 @@ TEST(AdviseToMeasure, SaysWhyNothingWouldBeLearned) {
   JobSpec job = Asked();
   job.train.local_steps = 4;
   EXPECT_THAT(why(job, Machines()), HasSubstr("local steps"));
+  job = Asked();
+  job.train.sampled_layers = 2 * job.model.layers;
+  EXPECT_THAT(why(job, Machines()), HasSubstr("its steps differ in how many layers or tokens"));
   EXPECT_THAT(why(Asked(), {{GpuMachine("g", 1, 64 * kGiB)}}), HasSubstr("GPUs"));
 }
 

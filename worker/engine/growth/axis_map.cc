@@ -10,6 +10,22 @@ int64_t Repetitions(int64_t extent, int64_t period, int64_t i) {
   return (extent - i + period - 1) / period;
 }
 
+/// What each pixel of a side is the sum of.
+std::vector<std::vector<AxisMap::Term>> ResizedSide(int64_t old_side, int64_t new_side) {
+  const double ratio = static_cast<double>(old_side) / static_cast<double>(new_side);
+  std::vector<std::vector<AxisMap::Term>> side;
+  for (int64_t i = 0; i < new_side; ++i) {
+    const double at = std::clamp((static_cast<double>(i) + 0.5) * ratio - 0.5, 0.0,
+                                 static_cast<double>(old_side - 1));
+    const auto first = static_cast<int64_t>(at);
+    const double share = at - static_cast<double>(first);
+    std::vector<AxisMap::Term>& terms = side.emplace_back();
+    terms.push_back({first, 1 - share});
+    if (share > 0) terms.push_back({first + 1, share});
+  }
+  return side;
+}
+
 }  // namespace
 
 AxisMap AxisMap::Identity(int64_t extent) {
@@ -44,6 +60,24 @@ AxisMap AxisMap::Read(int64_t old_extent, int64_t new_extent) {
       for (int64_t old = i; old < old_extent; old += new_extent) terms.push_back({old, 1});
     }
     map.Add(terms);
+  }
+  return map;
+}
+
+AxisMap AxisMap::Resized(int64_t old_side, int64_t new_side) {
+  const auto side = ResizedSide(old_side, new_side);
+  AxisMap map;
+  map.old_size_ = old_side * old_side;
+  for (const std::vector<Term>& rows : side) {
+    for (const std::vector<Term>& columns : side) {
+      std::vector<Term> terms;
+      for (const Term& row : rows) {
+        for (const Term& column : columns) {
+          terms.push_back({row.old * old_side + column.old, row.factor * column.factor});
+        }
+      }
+      map.Add(terms);
+    }
   }
   return map;
 }

@@ -28,6 +28,11 @@ class AxisMap {
   /// side divides each factor among the repetitions, a smaller one adds them up.
   static AxisMap Read(int64_t old_extent, int64_t new_extent);
 
+  /// The points of a square grid, row by row, that is resized bilinearly: pixel i of a side lies at
+  /// (i + 1/2) old_side / new_side - 1/2 of the old one, and beyond an edge is what is at the edge
+  /// (PyTorch's interpolate with align_corners false and no antialiasing).
+  static AxisMap Resized(int64_t old_side, int64_t new_side);
+
   /// Positions of the new tensor, and of the old one.
   int64_t size() const { return static_cast<int64_t>(ends_.size()); }
   int64_t old_size() const { return old_size_; }

@@ -79,5 +79,33 @@ TEST(AxisMap, PartsLieOneUnderTheOther) {
   EXPECT_EQ(Dense(map.Squared()), (Matrix{{1, 0}, {1, 0}, {0, 0.25}, {0, 0.25}}));
 }
 
+/// What the map makes of values.
+std::vector<double> Applied(const AxisMap& map, const std::vector<double>& values) {
+  std::vector<double> made;
+  for (int64_t i = 0; i < map.size(); ++i) {
+    double sum = 0;
+    for (const AxisMap::Term& term : map[i]) {
+      sum += term.factor * values[static_cast<size_t>(term.old)];
+    }
+    made.push_back(sum);
+  }
+  return made;
+}
+
+// torch.nn.functional.interpolate(mode="bilinear", align_corners=False) of PyTorch, in float64.
+TEST(AxisMap, GridsAreResizedAsPyTorchDoes) {
+  const std::vector<double> three = {0, 10, 1, 6, 3, 3, 6, 1, 10};
+  const auto expect = [](const std::vector<double>& made, const std::vector<double>& truth) {
+    ASSERT_EQ(made.size(), truth.size());
+    for (size_t i = 0; i < made.size(); ++i) EXPECT_NEAR(made[i], truth[i], 1e-14) << i;
+  };
+  expect(Applied(AxisMap::Resized(2, 3), {0, 10, 1, 6}), {0, 5, 10, 0.5, 4.25, 8, 1, 3.5, 6});
+  expect(Applied(AxisMap::Resized(3, 2), three), {3.1875, 3.1875, 4.875, 6.5625});
+  expect(Applied(AxisMap::Resized(3, 5), three),
+         {0, 4, 10, 4.6,  1,   2.4,  4.32, 7.2, 3.96, 1.8, 6,   4.8, 3,
+          3, 3, 6,  4.32, 1.8, 5.04, 7.2,  6,   4,    1,   6.4, 10});
+  EXPECT_EQ(Applied(AxisMap::Resized(3, 3), three), three);
+}
+
 }  // namespace
 }  // namespace weft::engine

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/step_extent.h"
 #include "worker/engine/growth/testing.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -165,6 +166,24 @@ TEST(GrowthFunction, CopiedBlocksAndAkiChangeTheLogits) {
     EXPECT_GT(DistanceAfter(variant, 2, 16, 4, 16, Method("stack")), 100 * kRounding)
         << variant.name;
     EXPECT_GT(DistanceAfter(variant, 2, 16, 2, 32, Method("aki")), 100 * kRounding) << variant.name;
+  }
+}
+
+// The network of the new depth was trained all along, by layers that share blocks.
+TEST(GrowthFunction, StackedNeighboursAreTheLayersThatSharedABlock) {
+  for (const auto& [blocks, layers] : {std::pair{1, 3}, {2, 4}, {2, 6}, {4, 6}}) {
+    const ModelSpec from = Sized(kVariants[0], blocks, 32), to = Sized(kVariants[0], layers, 32);
+    JobSpec job;
+    job.model = from;
+    job.train.sampled_layers = blocks * 3;
+    const Plan plan = TinyPlan("fp32");
+    const TensorsByName before = RandomTensors(from, 15);
+    TinyRun shared(from, ModelOptionsOf(plan, job.train)), grown(to, ModelOptionsOf(plan));
+    SetValues(shared, before);
+    SetValues(grown, Grown(from, to, Method("stack"), before));
+    while (ExtentOf(job, shared.context.step).layers != layers) ++shared.context.step;
+    const Batch batch = *RandomTokens(from.vocab_size, 16).Get(0, 0, 2);
+    EXPECT_EQ(shared.Differentiate(batch), grown.Loss(batch)) << blocks << " to " << layers;
   }
 }
 

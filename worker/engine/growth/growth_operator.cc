@@ -75,6 +75,7 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   source.added = true;
   source.random = growth_.new_blocks == "random";
   source.silent = growth_.new_blocks == "identity";
+  source.averaged = growth_.new_blocks == "averaged";
   return source;
 }
 
@@ -89,6 +90,13 @@ bool GrowthOperator::FeedsTiedClassifier(const ParameterInfo& parameter) const {
 
 AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                GrownNumbers numbers, RowSet set) const {
+  if (parameter.role == ParameterRole::kPositionEmbedding && old.shape[0] != parameter.shape[0]) {
+    // Of images, after that of the class; moments lie where their parameters do.
+    AxisMap rows = AxisMap::Identity(1);
+    rows.Append(
+        AxisMap::Resized(from_.image_size / from_.patch_size, to_.image_size / to_.patch_size));
+    return rows;
+  }
   // The table repeats its columns, as what writes into the residual stream does. Each product of
   // the two would be there several times, if the norm in between did not divide what it writes.
   const bool written = !FeedsTiedClassifier(parameter);
@@ -123,11 +131,11 @@ AxisMap GrowthOperator::ColumnsOf(const ParameterInfo& old, const ParameterInfo&
   return Side(numbers, parameter.looked_up(), ColumnCount(old), ColumnCount(parameter));
 }
 
-void GrowthOperator::AddTerm(const ParameterInfo& parameter, const Place& place, double factor,
-                             GrownNumbers numbers, RowSet set, GrownTensor& tensor) const {
+void GrowthOperator::AddTerm(const ParameterInfo& parameter, GrownFrom from, const Place& place,
+                             double factor, GrownNumbers numbers, RowSet set,
+                             GrownTensor& tensor) const {
   const ParameterInfo& old = old_.at(place);
-  tensor.terms.push_back({GrownFrom::kPhaseBefore, old.name, factor,
-                          RowsOf(old, parameter, numbers, set),
+  tensor.terms.push_back({from, old.name, factor, RowsOf(old, parameter, numbers, set),
                           ColumnsOf(old, parameter, numbers)});
 }
 
@@ -156,16 +164,19 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
                               AxisMap::Identity(ColumnCount(parameter))});
     }
   }
+  const GrownFrom from = source.averaged && numbers == GrownNumbers::kValues
+                             ? GrownFrom::kAverages
+                             : GrownFrom::kPhaseBefore;
   const bool product = IsAttention(parameter.role) || IsMlp(parameter.role);
   const int64_t next = source.blocks.front() + 1;
   if (growth_.method == "aki" && !in_place(numbers) && product && next < DistinctBlocks(from_)) {
-    AddTerm(parameter, Place(next - 1, place.second), 1, numbers, RowSet::kKept, tensor);
-    AddTerm(parameter, Place(next, place.second), 1, numbers, RowSet::kAdded, tensor);
+    AddTerm(parameter, from, Place(next - 1, place.second), 1, numbers, RowSet::kKept, tensor);
+    AddTerm(parameter, from, Place(next, place.second), 1, numbers, RowSet::kAdded, tensor);
     return tensor;
   }
   share /= static_cast<double>(source.blocks.size());
   for (const int64_t block : source.blocks) {
-    AddTerm(parameter, Place(block, place.second), share, numbers, RowSet::kAll, tensor);
+    AddTerm(parameter, from, Place(block, place.second), share, numbers, RowSet::kAll, tensor);
   }
   return tensor;
 }

@@ -21,6 +21,7 @@ namespace weft::engine {
 enum class GrownFrom : uint8_t {
   kPhaseBefore,
   kLargerModel,  ///< As it was before it was coalesced.
+  kAverages,     ///< The averaged weights of the phase before, which else has its last ones.
 };
 
 /// A term of the sum that a new tensor is: factor x rows x old tensor x transposed columns.
@@ -60,6 +61,8 @@ using OldTensors =
 /// arXiv 2405.15319; identity blocks: Wu et al. 2024, arXiv 2401.02415. fpi and aki: Chen et al.
 /// 2022, arXiv 2110.07143. msg: Yao et al. 2024, arXiv 2305.02869: what was there stays in the
 /// first rows and columns, all else is random; the masks are a technique (structural_growth).
+/// averaged blocks: Li et al. 2022, arXiv 2203.14509, as are positions of images of another size,
+/// whose table is resized.
 class GrowthOperator {
  public:
   /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved.
@@ -77,7 +80,8 @@ class GrowthOperator {
     std::vector<int64_t> blocks;
     bool added = false;
     bool random = false;
-    bool silent = false;  ///< What ends its sub-layers is zero.
+    bool silent = false;    ///< What ends its sub-layers is zero.
+    bool averaged = false;  ///< Averages are copied.
   };
 
   /// Rows of a tensor that have a place in the old model's, that repeat others, or both.
@@ -98,7 +102,7 @@ class GrowthOperator {
   /// Whether the classifier is the token table and reads what this norm writes.
   bool FeedsTiedClassifier(const ParameterInfo& parameter) const;
   /// Adds what comes from the old tensor at `place`.
-  void AddTerm(const ParameterInfo& parameter, const Place& place, double factor,
+  void AddTerm(const ParameterInfo& parameter, GrownFrom from, const Place& place, double factor,
                GrownNumbers numbers, RowSet set, GrownTensor& tensor) const;
 
   ModelSpec from_;

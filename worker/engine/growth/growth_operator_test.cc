@@ -154,6 +154,52 @@ TEST(GrowthOperator, NewBlocksMayBeRandomOrEndInZeros) {
   }
 }
 
+TEST(GrowthOperator, NewBlocksMayCopyAverages) {
+  const ModelSpec small = Model(2, 16), large = Model(4, 16);
+  GrowthSpec growth = Method("stack");
+  growth.new_blocks = "averaged";
+  const GrowthOperator grow(small, large, growth);
+  for (const ParameterInfo& parameter : ParametersOf(large)) {
+    const auto tensor = grow.Of(parameter.name, GrownNumbers::kValues);
+    ASSERT_TRUE(tensor.ok() && tensor->terms.size() == 1);
+    const bool added = parameter.block == 1 || parameter.block == 3;
+    EXPECT_EQ(tensor->terms[0].from, added ? GrownFrom::kAverages : GrownFrom::kPhaseBefore)
+        << parameter.name;
+    // There are no averages of moments.
+    EXPECT_EQ(grow.Of(parameter.name, GrownNumbers::kGradients)->terms[0].from,
+              GrownFrom::kPhaseBefore);
+  }
+}
+
+TEST(GrowthOperator, PositionsOfOtherImagesAreResizedButForThatOfTheClass) {
+  const ModelSpec small = Model(2, 16, "vit");
+  for (const int64_t size : {4, 12, 16}) {
+    for (const char* method : {"none", "stack"}) {
+      ModelSpec other = Model(method == std::string("none") ? 2 : 4, 16, "vit");
+      other.image_size = size;
+      const TensorsByName before = RandomTensors(small, 9);
+      const TensorsByName after = Grown(small, other, Method(method), before);
+      const std::string name = "vit.embeddings.position_embeddings";
+      const std::vector<double>&old = before.at(name), &made = after.at(name);
+      EXPECT_EQ(std::ssize(made), (size * size / 16 + 1) * 16);
+      EXPECT_EQ(Rows(made, 16, 0, 1), Rows(old, 16, 0, 1));
+      // The mean over all patches stays where the sizes are whole multiples.
+      for (int64_t column = 0; column < 16 && size != 12; ++column) {
+        const auto mean = [&](const std::vector<double>& table) {
+          const int64_t rows = std::ssize(table) / 16;
+          double sum = 0;
+          for (int64_t row = 1; row < rows; ++row) {
+            sum += table[static_cast<size_t>(16 * row + column)];
+          }
+          return sum / static_cast<double>(rows - 1);
+        };
+        EXPECT_NEAR(mean(made), mean(old), 1e-12);
+      }
+      EXPECT_EQ(after.at("vit.embeddings.cls_token"), before.at("vit.embeddings.cls_token"));
+    }
+  }
+}
+
 TEST(GrowthOperator, AkiTakesRepeatedRowsOfTheNextBlock) {
   const ModelSpec small = Model(2, 16), large = Model(2, 32);
   const TensorsByName before = RandomTensors(small, 8);

@@ -45,10 +45,10 @@ PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
   return options.pipeline.value_or(PipelinePart{{{0, spec.layers}}, true, true});
 }
 
-// What the blocks of a stage do with their saved tensors.
+// What the blocks of a stage, or so many layers without a pipeline, do with their saved tensors.
 RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
-                       const PipelinePart::Stage& stage) {
-  if (!options.pipeline) return RematOf(options, stage.blocks).value();
+                       const PipelinePart::Stage& stage, int64_t layers) {
+  if (!options.pipeline) return RematOf(options, layers).value();
   if (!options.recompute_schedule.empty()) {
     return StageOf(RematOf(options, spec.layers).value(), stage.first_block, stage.blocks).value();
   }
@@ -65,6 +65,7 @@ RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
                                const Grafter& grafter, const ColumnMask* mask,
+                               const std::function<int64_t(int64_t step)>& layers_of_steps,
                                const ProductOptions& products) {
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
@@ -81,17 +82,19 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
   for (const PipelinePart::Stage& stage : PartOf(spec, options).stages) {
     stacks.emplace_back(
         parameters,
-        BlockStackOptions{.first = stage.first_block,
-                          .layers = stage.blocks,
-                          .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
-                          .network_blocks = DistinctBlocks(spec),
-                          .block = block,
-                          .remat = RematOfStage(spec, options, stage),
-                          .activation_bits = options.activation_bits,
-                          .context = options.context,
-                          .grafter = grafter,
-                          .parameters_stay = !options.pipeline,
-                          .operations = options.block_operations},
+        BlockStackOptions{
+            .first = stage.first_block,
+            .layers = stage.blocks,
+            .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
+            .layers_of_steps = layers_of_steps,
+            .network_blocks = DistinctBlocks(spec),
+            .block = block,
+            .remat = [=](int64_t layers) { return RematOfStage(spec, options, stage, layers); },
+            .activation_bits = options.activation_bits,
+            .context = options.context,
+            .grafter = grafter,
+            .parameters_stay = !options.pipeline,
+            .operations = options.block_operations},
         products);
   }
   return stacks;
@@ -150,7 +153,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                     : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(), stream_mask(),
-                     {precision_.products, block_products(), tensor_})),
+                     layers_of_steps(), {precision_.products, block_products(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_,
                                             With(tensor_, stream_mask(), family.final_norm))

@@ -71,7 +71,7 @@ struct Blocks {
               {.layers = spec.layers,
                .distinct = spec.layers,
                .block = Gpt2(spec).block,
-               .remat = RematOfPolicies(policies, spec.layers, 1),
+               .remat = [policies](int64_t layers) { return RematOfPolicies(policies, layers, 1); },
                .grafter = grafter},
               DType::kF32) {
     context.allocator = &allocator;

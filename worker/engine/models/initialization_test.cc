@@ -241,7 +241,7 @@ double AddedVariance(const ModelSpec& spec) {
                     {.layers = spec.layers,
                      .distinct = spec.layers,
                      .block = Gpt2(spec).block,
-                     .remat = RematOfPolicies({}, spec.layers, 1)},
+                     .remat = [](int64_t layers) { return RematOfPolicies({}, layers, 1); }},
                     DType::kF32);
   SetStarts(spec, parameters);
   WEFT_CHECK(parameters.Allocate(context, false).ok(), "allocate");

@@ -241,6 +241,7 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
+    if (layers_of_steps_ == nullptr) layers_of_steps_ = technique->LayersOfSteps();
   }
 }
 

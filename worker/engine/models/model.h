@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,6 +86,8 @@ class Model {
 
   /// Lets the techniques put what they have at the sites of the network.
   Grafter grafter() const;
+  /// Of the technique that says so, see Technique::LayersOfSteps.
+  std::function<int64_t(int64_t step)> layers_of_steps() const { return layers_of_steps_; }
 
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.
   ProductsFactory* block_products() const { return block_products_; }
@@ -115,8 +118,9 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
-  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
+  ProductsFactory* block_products_ = nullptr;             ///< Of one of them.
+  const ColumnMask* stream_mask_ = nullptr;               ///< Likewise.
+  std::function<int64_t(int64_t step)> layers_of_steps_;  ///< Likewise.
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or

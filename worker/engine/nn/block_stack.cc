@@ -27,14 +27,14 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       first_unit_(parameters->units()),
       first_(options.first),
       layers_(options.layers),
-      remat_(options.remat),
+      layers_of_steps_(options.layers_of_steps),
+      new_remat_(options.remat),
       activation_bits_(options.activation_bits),
       tensor_(products.tensor),
       context_(options.context),
       parameters_stay_(options.parameters_stay),
       operations_(options.operations) {
-  WEFT_CHECK((remat_.empty() ? 0 : remat_.back().end()) == layers_, "each layer has a policy");
-  WEFT_CHECK(layers_ == 0 || layers_ % options.distinct == 0, "layers in equal groups");
+  WEFT_CHECK(layers_ == 0 || options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit(options.first + i);
     const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
@@ -51,31 +51,44 @@ Status BlockStack::Pack(Context& context, Repack what) {
   return OkStatus();
 }
 
+const RematPlan& BlockStack::RematOf(int64_t layers) const {
+  const auto [found, added] = remat_.try_emplace(layers);
+  if (added) {
+    found->second = new_remat_(layers);
+    WEFT_CHECK(!found->second.empty() && found->second.back().end() == layers,
+               "each layer has a policy");
+  }
+  return found->second;
+}
+
 Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, const TokenBatch& batch,
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
   if (layers_ == 0) return stream;
-  const Pass pass{batch, activation_bits_, caches};
-  const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
+  const bool draws = layers_of_steps_ != nullptr && tape.differentiable();
+  const int64_t layers = draws ? layers_of_steps_(context.step) : layers_;
+  const RematPlan& remat = RematOf(layers);
+  const Pass pass{batch, remat, activation_bits_, caches};
   std::shared_ptr<ActivationOffload> offload;
-  if (Travels(remat_) && tape.recording()) {
-    offload = std::make_shared<ActivationOffload>(context.host, remat_);
+  if (Travels(remat) && tape.recording()) {
+    offload = std::make_shared<ActivationOffload>(context.host, remat);
   }
-  for (size_t i = 0; i < remat_.size(); ++i) {
-    const RematStep& step = remat_[i];
-    const int64_t last = step.end() - 1;
+  for (size_t i = 0; i < remat.size(); ++i) {
+    const RematStep& step = remat[i];
+    const int64_t last = step.end() - 1, block = BlockOf(last, layers);
     for (int64_t layer = step.first; layer <= last; ++layer) {
-      if (layer % uses != 0) continue;
-      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + layer / uses));
+      const int64_t entered = BlockOf(layer, layers);
+      if (layer != FirstLayerOf(entered, layers)) continue;
+      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + entered));
     }
     WEFT_ASSIGN_OR_RETURN(
         stream, offload == nullptr
                     ? RunStep(context, tape, step, std::move(stream), pass)
                     : RunBesideTransfers(context, tape, i, std::move(stream), pass, offload));
-    if (last % uses == uses - 1) {
+    if (last + 1 == FirstLayerOf(block + 1, layers)) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
-      WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
-                                     differentiated, parameters_stay_ && last + 1 == layers_));
+      WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + block,
+                                     differentiated, parameters_stay_ && last + 1 == layers));
     }
   }
   return stream;
@@ -84,18 +97,19 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
 Result<Residual> BlockStack::RunBesideTransfers(
     Context& context, Tape& tape, size_t index, Residual x, const Pass& pass,
     const std::shared_ptr<ActivationOffload>& offload) const {
-  const RematStep& step = remat_[index];
+  const RematPlan& remat = pass.remat;
+  const RematStep& step = remat[index];
   if (step.travels()) tape.SetSavedTensorPolicy(offload.get());
   Result<Residual> y = RunStep(context, tape, step, std::move(x), pass);
   tape.SetSavedTensorPolicy(nullptr);
   WEFT_RETURN_IF_ERROR(y.status());
   WEFT_RETURN_IF_ERROR(offload->EndForward(context, index));
-  for (const RematStep& other : remat_) {
+  for (const RematStep& other : remat) {
     if (other.sent == static_cast<int64_t>(index)) Note("sent", other.first);
   }
   // What is recorded last runs first.
-  tape.Record("fetch activations", [this, offload, index](Context& ctx, Tape&) {
-    for (auto other = remat_.rbegin(); other != remat_.rend(); ++other) {
+  tape.Record("fetch activations", [this, &remat, offload, index](Context& ctx, Tape&) {
+    for (auto other = remat.rbegin(); other != remat.rend(); ++other) {
       if (other->fetched == static_cast<int64_t>(index)) Note("fetch", other->first);
     }
     return offload->StartBackward(ctx, index);
@@ -124,8 +138,8 @@ Result<Residual> BlockStack::RunStep(Context& context, Tape& tape, const RematSt
 
 Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematStep& step,
                                       const Residual& x, const Pass& pass) const {
-  const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
-  const int64_t layer = step.first;
+  const int64_t layer = step.first, layers = pass.remat.back().end();
+  const int64_t block_index = BlockOf(layer, layers);
   const bool attention = step.kind == RematStep::Kind::kAttention;
   if (operations_ != nullptr && tape.recording()) {
     Note(std::string(attention ? "F_attention" : "F_all") + (step.travels() ? "_host" : ""), layer);
@@ -136,8 +150,9 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
   }
   KeyValueCache* cache =
       pass.caches == nullptr ? nullptr : &(*pass.caches)[static_cast<size_t>(first_ + layer)];
-  const TransformerBlock& block = blocks_[static_cast<size_t>(layer / uses)];
-  const BlockUse use{pass.batch, first_ + layer, layer % uses, cache, attention};
+  const TransformerBlock& block = blocks_[static_cast<size_t>(block_index)];
+  const BlockUse use{pass.batch, first_ + layer, layer - FirstLayerOf(block_index, layers), cache,
+                     attention};
   return InBits(tape, {pass.bits, first_ + layer, tensor_, context_}, pass.batch,
                 [&] { return block.Forward(context, tape, x, use); });
 }
@@ -145,10 +160,10 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
 // The input of the first layer is kept as one tensor: the sum, not its two terms.
 Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const RematStep& step,
                                         const Residual& x, const Pass& pass) const {
-  const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
+  const int64_t layers = pass.remat.back().end();
   const ParameterPrefetcher* prefetcher = parameters_->prefetcher();
   if (prefetcher != nullptr && prefetcher->drops() &&
-      step.first / uses != (step.end() - 1) / uses) {
+      BlockOf(step.first, layers) != BlockOf(step.end() - 1, layers)) {
     return InvalidError("blocks " + std::to_string(step.first) + " to " +
                         std::to_string(step.end() - 1) +
                         " are recomputed at once, and parameters of one block at a time are in "
@@ -160,12 +175,12 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
   }
   // What one layer keeps soon goes, and its codes would only stand beside what they are made of.
   const int64_t bits = step.count > 1 ? pass.bits : 0;
-  const Segment segment = [this, &step, batch = pass.batch, bits](
+  const Segment segment = [this, &step, &remat = pass.remat, batch = pass.batch, bits](
                               Context& ctx, Tape& t,
                               const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
     Residual out{inputs[0], {}};
     for (const RematStep& part : step.replay) {
-      WEFT_ASSIGN_OR_RETURN(out, RunStep(ctx, t, part, std::move(out), {batch, bits}));
+      WEFT_ASSIGN_OR_RETURN(out, RunStep(ctx, t, part, std::move(out), {batch, remat, bits}));
     }
     std::vector<Value> outputs{std::move(out.stream)};
     if (out.delta.tensor) outputs.push_back(std::move(out.delta));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,15 +16,18 @@ namespace weft::engine {
 struct BlockStackOptions {
   int64_t first = 0;   ///< Layer of the model that is the first here, where others are elsewhere.
   int64_t layers = 1;  ///< 0: what comes in goes on.
-  /// Blocks with parameters of their own; each serves layers / distinct successive layers, and its
-  /// gradients are the sums over them (Lan et al. 2020, arXiv 1909.11942).
+  /// Blocks with parameters of their own: of n layers layer l has block floor(l * distinct / n),
+  /// and gradients are the sums over the layers (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;
+  /// How many layers a training step runs, at least `distinct`, or null: `layers`, as all other
+  /// passes do.
+  std::function<int64_t(int64_t step)> layers_of_steps = {};
   int64_t network_blocks = 0;  ///< Of the model, where some are elsewhere; 0: those that are here.
   /// Options of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
-  /// What each layer does with its saved tensors; it has all layers. Offloaded tensors wait in the
-  /// host memory pool (activation_offload.h).
-  RematPlan remat;
+  /// What each of so many layers does with its saved tensors. Offloaded tensors wait in the host
+  /// memory pool (activation_offload.h).
+  std::function<RematPlan(int64_t layers)> remat;
   /// Bits of each saved value of a layer or a segment, except queries, keys and values; 0: not
   /// quantised. A single layer that is recomputed does not quantise, since its backward pass
   /// follows at once.
@@ -53,6 +57,7 @@ class BlockStack {
   /// A pass over layers.
   struct Pass {
     const TokenBatch& batch;
+    const RematPlan& remat;
     int64_t bits = 0;  ///< Of what is kept, or 0.
     std::vector<KeyValueCache>* caches = nullptr;
   };
@@ -69,11 +74,22 @@ class BlockStack {
                               const Residual& x, const Pass& pass) const;
   void Note(const std::string& operation, int64_t layer) const;
 
+  const RematPlan& RematOf(int64_t layers) const;
+  /// Of `layers` layers, that which has this one, and the first that has block `block`.
+  int64_t BlockOf(int64_t layer, int64_t layers) const {
+    return layer * std::ssize(blocks_) / layers;
+  }
+  int64_t FirstLayerOf(int64_t block, int64_t layers) const {
+    return (block * layers + std::ssize(blocks_) - 1) / std::ssize(blocks_);
+  }
+
   const ParameterSet* parameters_;
   int64_t first_unit_;  ///< That of the first block; each has one.
   int64_t first_;
   int64_t layers_;
-  RematPlan remat_;
+  std::function<int64_t(int64_t step)> layers_of_steps_;
+  std::function<RematPlan(int64_t layers)> new_remat_;
+  mutable std::map<int64_t, RematPlan> remat_;  ///< Of so many layers, once asked for.
   int64_t activation_bits_;
   const TensorParallel* tensor_;
   const ContextParallel* context_;

@@ -82,7 +82,7 @@ TEST(Products, AreMadeForTheLayersOfBlocksAndNotForRouters) {
                            .distinct = 2,
                            .network_blocks = 7,
                            .block = Block,
-                           .remat = RematOfPolicies({}, 2, 1)},
+                           .remat = [](int64_t layers) { return RematOfPolicies({}, layers, 1); }},
                           {DType::kBF16, &factory});
   const Linear outside(&parameters, {{{"outside", 8}}, 16}, DType::kBF16);
   std::vector<std::string> made;

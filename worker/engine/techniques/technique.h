@@ -145,6 +145,11 @@ class Technique {
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
 
+  /// How many layers a training step runs, or null: as many as the network has. They share its
+  /// blocks: of n layers layer l has block floor(l * blocks / n). The same on all ranks; at least
+  /// as many as blocks and at most those of DeepestModel (common/model/technique_cost.h).
+  virtual std::function<int64_t(int64_t step)> LayersOfSteps() { return nullptr; }
+
   /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
   /// embedding and each sub-layer on this rank, in their order.
   virtual void OnSite(const GraftSite&, Grafts&) {}
@@ -166,6 +171,9 @@ class Technique {
   /// Where a step is that the job has at `place`: elsewhere where the technique begins the training
   /// anew.
   virtual ScheduledStep Scheduled(ScheduledStep place) const { return place; }
+
+  /// Tokens that `step` trains on of each sequence, its first ones, where the data have `length`.
+  virtual int64_t TrainedLength(int64_t /*step*/, int64_t length) const { return length; }
 
   /// `step` is about to begin. May compute gradients and change parameters, see TrainingParts.
   virtual Status BeforeStep(int64_t /*step*/) { return OkStatus(); }

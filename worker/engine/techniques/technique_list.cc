@@ -31,6 +31,11 @@ ScheduledStep TechniqueList::Scheduled(ScheduledStep place) const {
   return place;
 }
 
+int64_t TechniqueList::TrainedLength(int64_t step, int64_t length) const {
+  for (const Technique* technique : all_) length = technique->TrainedLength(step, length);
+  return length;
+}
+
 Status TechniqueList::BeforeStep(int64_t step) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeStep(step));
   return OkStatus();

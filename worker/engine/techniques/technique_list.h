@@ -25,8 +25,9 @@ class TechniqueList {
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
 
-  /// That of each of the one before.
+  /// That of each of the one before; likewise below.
   ScheduledStep Scheduled(ScheduledStep place) const;
+  int64_t TrainedLength(int64_t step, int64_t length) const;
   Status BeforeStep(int64_t step);
   /// Whether any of them says so; likewise below.
   bool WeightsDependOnStep() const;

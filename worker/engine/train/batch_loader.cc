@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "worker/engine/train/first_tokens.h"
+
 namespace weft::engine {
 
 Result<std::unique_ptr<BatchLoader>> BatchLoader::New(Context& context, BatchSource* source,
@@ -15,15 +17,16 @@ Result<std::unique_ptr<BatchLoader>> BatchLoader::New(Context& context, BatchSou
   return loader;
 }
 
-Result<StepBatches> BatchLoader::Load(int64_t data_step) {
+Result<StepBatches> BatchLoader::Load(const Request& request) {
+  const int64_t data_step = request.data_step;
   StepBatches loaded;
-  loaded.data_step = data_step;
   loaded.sequences = options_.schedule.At(data_step);
   const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
     const int64_t first = (options_.rank * micro_batches + k) * options_.micro_batch;
     WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
+    if (request.length > 0) batch = FirstTokens(batch, request.length);
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
                           stage_ == nullptr ? TokenBatch::New(*context_, batch, first)
                                             : TokenBatch::New(*stage_, *context_, batch, first));
@@ -45,17 +48,18 @@ Result<StepBatches> BatchLoader::Load(int64_t data_step) {
   return loaded;
 }
 
-Result<StepBatches> BatchLoader::Take(int64_t data_step) {
-  std::optional<Result<StepBatches>> batches = std::exchange(prefetched_, std::nullopt);
+Result<StepBatches> BatchLoader::Take(const Request& request) {
+  std::optional<Prefetched> prefetched = std::exchange(prefetched_, std::nullopt);
   // After a rollback the data goes on elsewhere.
-  if (!batches || !batches->ok() || (*batches)->data_step != data_step) batches = Load(data_step);
-  WEFT_RETURN_IF_ERROR(batches->status());
+  const bool known = prefetched && prefetched->batches.ok() && prefetched->request == request;
+  Result<StepBatches> batches = known ? std::move(prefetched->batches) : Load(request);
+  WEFT_RETURN_IF_ERROR(batches.status());
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->Use(*context_));
-  return *std::move(batches);
+  return batches;
 }
 
-void BatchLoader::Prefetch(int64_t data_step) {
-  if (stage_ != nullptr) prefetched_ = Load(data_step);
+void BatchLoader::Prefetch(const Request& request) {
+  if (stage_ != nullptr) prefetched_ = {request, Load(request)};
 }
 
 }  // namespace weft::engine

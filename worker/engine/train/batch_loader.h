@@ -15,7 +15,6 @@ namespace weft::engine {
 
 /// What this rank trains on in a step.
 struct StepBatches {
-  int64_t data_step = 0;
   std::vector<TokenBatch> micro_batches;
   int64_t sequences = 0;      ///< Of all ranks.
   int64_t first_targets = 0;  ///< Of the first micro-batch.
@@ -41,24 +40,36 @@ class BatchLoader {
   static Result<std::unique_ptr<BatchLoader>> New(Context& context, BatchSource* source,
                                                   const Options& options);
 
-  /// The batches of step `data_step` of the data. The work enqueued from now on may read them.
-  Result<StepBatches> Take(int64_t data_step);
+  /// What a step trains on.
+  struct Request {
+    int64_t data_step = 0;  ///< The data of this step,
+    int64_t length = 0;     ///< of each sequence its first tokens, so many; 0: all of them.
 
-  /// Starts to bring those of `data_step` to the device. What goes wrong is told when they are
-  /// taken. Does nothing on a CPU.
-  void Prefetch(int64_t data_step);
+    bool operator==(const Request&) const = default;
+  };
+
+  /// Those batches. The work enqueued from now on may read them.
+  Result<StepBatches> Take(const Request& request);
+
+  /// Starts to bring them to the device. What goes wrong is told when they are taken. Does nothing
+  /// on a CPU.
+  void Prefetch(const Request& request);
 
  private:
   BatchLoader(Context& context, BatchSource* source, const Options& options)
       : context_(&context), source_(source), options_(options) {}
 
-  Result<StepBatches> Load(int64_t data_step);
+  Result<StepBatches> Load(const Request& request);
 
   Context* context_;
   BatchSource* source_;
   Options options_;
   std::unique_ptr<CopyStage> stage_;  ///< On a CUDA device.
-  std::optional<Result<StepBatches>> prefetched_;
+  struct Prefetched {
+    Request request;
+    Result<StepBatches> batches;
+  };
+  std::optional<Prefetched> prefetched_;
 };
 
 }  // namespace weft::engine

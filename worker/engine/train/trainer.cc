@@ -28,7 +28,7 @@ Result<StepReport> Trainer::Step() {
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(DataStep(counters_.step + 1));
+  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(BatchesOf(counters_.step + 1));
 
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
@@ -52,10 +52,8 @@ StepReport Trainer::NewReport() const {
   return report;
 }
 
-Status Trainer::ComputeGradients(double loss_scale) {
+Status Trainer::ComputeGradients(StepReport& report) {
   Context& context = *parts_.context;
-  StepReport report = NewReport();
-  report.loss_scale = loss_scale;
   weights_.Changed(Repack::kTrained);
   WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(true, report));
@@ -64,6 +62,17 @@ Status Trainer::ComputeGradients(double loss_scale) {
   const Status enqueued = EnqueueGradients(std::move(batches.micro_batches), report);
   context.numbers = nullptr;
   return enqueued;
+}
+
+Result<StepReport> Trainer::Differentiate() {
+  parts_.context->step = counters_.step;
+  StepReport report = NewReport();
+  WEFT_RETURN_IF_ERROR(ComputeGradients(report));
+  if (SumsLosses()) WEFT_RETURN_IF_ERROR(totals_.SumLosses(false, report.seconds));
+  WEFT_RETURN_IF_ERROR(totals_.Fetch());
+  WEFT_ASSIGN_OR_RETURN(const StepTotals::Numbers* totals, totals_.Wait());
+  report.loss = totals->loss.sum / static_cast<double>(report.targets);
+  return report;
 }
 
 Status Trainer::BeginAnew() {
@@ -80,9 +89,15 @@ Status Trainer::BeginAnew() {
   return ranks_.GatherParameters(ignored);
 }
 
+BatchLoader::Request Trainer::BatchesOf(int64_t step) const {
+  const int64_t scheduled = Scheduled(step).step, whole = SequenceLength(job_);
+  const int64_t length = techniques_.TrainedLength(scheduled, whole);
+  return {scheduled + counters_.data_offset, length < whole ? length : 0};
+}
+
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(DataStep(counters_.step)));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(BatchesOf(counters_.step)));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::vector<double> counts = {static_cast<double>(batches.targets),
                                 static_cast<double>(batches.tokens),

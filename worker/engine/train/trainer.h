@@ -53,6 +53,12 @@ class Trainer {
   /// train.local_steps after each outer step.
   bool AtOuterStep() const { return counters_.step == LastOuterStep(job_.train, counters_.step); }
 
+  /// Differentiates the loss of the batch of the step that is about to begin, at the values that
+  /// the parameters have, and neither updates them nor counts a step. Their gradients become those
+  /// of the mean loss of all ranks, who all ask, times `loss_scale` of the report, which has the
+  /// loss and the tokens, too.
+  Result<StepReport> Differentiate();
+
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
@@ -104,8 +110,8 @@ class Trainer {
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
-  /// As TrainingParts::compute_gradients has it.
-  Status ComputeGradients(double loss_scale);
+  /// As TrainingParts::compute_gradients has it, with the loss scale of `report`.
+  Status ComputeGradients(StepReport& report);
   /// As TrainingParts::begin_anew has it.
   Status BeginAnew();
   /// Enqueues all up to the gradients, summed over the ranks.
@@ -131,8 +137,7 @@ class Trainer {
   ScheduledStep Scheduled(int64_t step) const {
     return techniques_.Scheduled({.step = step, .steps = job_.train.steps});
   }
-  /// Which step's data `step` trains on.
-  int64_t DataStep(int64_t step) const { return Scheduled(step).step + counters_.data_offset; }
+  BatchLoader::Request BatchesOf(int64_t step) const;
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());

@@ -264,7 +264,12 @@ Status Trainer::StartTechniques() {
             waited_for_techniques_ += seconds.communication_exposed;
             return summed;
           },
-      .compute_gradients = [this](double scale) { return ComputeGradients(scale); },
+      .compute_gradients =
+          [this](double scale) {
+            StepReport report = NewReport();
+            report.loss_scale = scale;
+            return ComputeGradients(report);
+          },
       .score_sequences = [this](DataPart part) { return sequences_.Score(part); },
       .optimizer_state = [this] { return updaters_.StateTensors(); },
       .values_changed = [this] { weights_.Changed(Repack::kTrained); },

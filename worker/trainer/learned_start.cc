@@ -1,0 +1,85 @@
+#include "worker/trainer/learned_start.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/nn/whole_values.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::ParameterSet;
+
+Status CheckPlace(const AttemptSpec& spec, const ParameterSet& parameters) {
+  const bool whole = spec.world_size == spec.plan.mesh.data && spec.plan.zero_stage == 0;
+  if (whole && !parameters.offloaded() && !parameters.streamed()) return OkStatus();
+  return InvalidError(
+      "growth.method ligo learns on ranks that each have the whole model and its gradients on "
+      "their device; hint: data parallelism alone without zero_stage and offload, or growth.method "
+      "fpi or stack");
+}
+
+Status SetValues(engine::LearnedGrowth& learned, ParameterSet& parameters) {
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values, learned.ValueOf(parameters[i].name));
+    WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, std::move(values)));
+  }
+  engine::Context context;
+  context.stream = parameters.stream();
+  return parameters.OnValues(context, engine::ValuesFrom::kImported);
+}
+
+/// Adds the gradients of the parameters, which are `scale` times those of the loss. Frozen ones
+/// have none.
+Status AddGradients(const ParameterSet& parameters, double scale, engine::LearnedGrowth& learned) {
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const TensorView view = parameters.gradient(i);
+    if (view.data == nullptr) continue;
+    WEFT_ASSIGN_OR_RETURN(const engine::HostCopy copy,
+                          engine::HostCopy::Of(parameters.stream(), view));
+    const auto* numbers = copy.view().As<float>();
+    std::vector<float> gradient(numbers, numbers + parameters[i].logical_shape().Elements());
+    for (float& number : gradient) number = static_cast<float>(number / scale);
+    WEFT_RETURN_IF_ERROR(learned.AddGradient(parameters[i].name, gradient));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
+                                 engine::LearnedGrowth& learned, engine::Model& model,
+                                 engine::Trainer& trainer) {
+  const GrowthSpec& growth = spec.start.growth;
+  ParameterSet& parameters = model.parameters();
+  WEFT_RETURN_IF_ERROR(CheckPlace(spec, parameters));
+  const engine::TrainCounters fresh = trainer.counters();
+  LearnedStart start;
+  for (; start.steps < growth.fit_steps; ++start.steps) {
+    WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
+    engine::TrainCounters counters = fresh;
+    counters.data_offset = data_step + start.steps;
+    trainer.Restored(counters);
+    WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer.Differentiate());
+    if (!std::isfinite(report.loss)) {
+      return InvalidError("the loss is not finite in step " + std::to_string(start.steps) +
+                          " of those that learn the growth operator; hint: a smaller "
+                          "growth.fit_learning_rate");
+    }
+    if (start.steps == 0) start.first_loss = report.loss;
+    start.last_loss = report.loss;
+    start.tokens += report.tokens;
+    WEFT_RETURN_IF_ERROR(AddGradients(parameters, report.loss_scale, learned));
+    WEFT_RETURN_IF_ERROR(learned.Update(growth.fit_learning_rate));
+  }
+  WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
+  start.flops = learned.flops();
+  trainer.Restored(fresh);
+  return start;
+}
+
+}  // namespace weft::trainer
