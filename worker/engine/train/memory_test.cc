@@ -432,6 +432,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) {
          m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
        }},
+      {"branches", [](ModelSpec& m) { m.over_parameterization.kind = "branches"; }},
       {"monarch", [](ModelSpec& m) { m.structured_matrices.kind = "monarch"; }},
       {"monarch with attention",
        [](ModelSpec& m) {

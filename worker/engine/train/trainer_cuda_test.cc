@@ -243,7 +243,7 @@ TEST_F(TrainerOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {
 
 TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
   RandomTokens data(50, 16);
-  for (const char* kind : {"linear_expansion", "majority_kernels"}) {
+  for (const char* kind : {"linear_expansion", "majority_kernels", "branches"}) {
     SCOPED_TRACE(kind);
     JobSpec job = Job(4);
     job.model.layers = 1;
