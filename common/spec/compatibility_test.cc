@@ -161,6 +161,7 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
+      {FeatureOf("low_rank_core"), [](JobSpec& job) { job.model.low_rank_core.rank = 8; }},
       {FeatureOf("stochastic_depth"), [](JobSpec& job) { job.model.stochastic_depth.rate = 0.2; }},
       {FeatureOf("stochastic_depth", 0),
        [](JobSpec& job) {

@@ -164,6 +164,11 @@ Choice OverParameterization(const std::string& kind) {
           [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
 }
 
+Choice LowRankCore() {
+  return {"low_rank_core", Effect::kOwnTraining,
+          [](JobSpec& job) { job.model.low_rank_core.rank = 4; }};
+}
+
 /// Of the matrices of MLPs, or of all.
 Choice Monarch(bool attention) {
   return {attention ? "monarch with attention" : "monarch", Effect::kOwnTraining,
@@ -387,7 +392,8 @@ std::vector<Axis> MakeAxes() {
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
        OverParameterization("majority_kernels"),
-       OverParameterization("branches")},
+       OverParameterization("branches"),
+       LowRankCore()},
       {{"whole matrices", Effect::kOwnTraining, Nothing},
        Monarch(false),
        Monarch(true),

@@ -26,7 +26,7 @@
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/structured_matrices/monarch_values.h"
 #include "worker/engine/techniques/structured_matrices/pixelfly_values.h"
-#include "worker/engine/techniques/structured_matrices/singular_vectors.h"
+#include "worker/engine/techniques/singular_vectors.h"
 #include "worker/engine/techniques/structured_matrices/structured_products.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
