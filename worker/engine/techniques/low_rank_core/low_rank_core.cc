@@ -61,15 +61,15 @@ Status StartCores(Context& context, const ParameterSet& parameters, ValuesFrom f
       WEFT_RETURN_IF_ERROR(StartNearest(context.stream, parameters, i));
     }
     const CoreTensors tensors = TensorsOf(parameters, i);
-    const TensorView weight = parameters.value(i), rest = parameters.value(tensors.rest);
-    WEFT_ASSIGN_OR_RETURN(const Tensor core, Tensor::New(context, Component::kWorkspace,
-                                                         DType::kF32, weight.shape));
+    // M = -(U V^T - W), in place: there may be no memory for more yet.
+    const TensorView weight = parameters.value(i);
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {weight, -1}));
     WEFT_RETURN_IF_ERROR(MultiplyFactors(context, parameters.value(tensors.out_factor),
-                                         parameters.value(tensors.in_factor), core.view(),
-                                         /*accumulate=*/false));
-    WEFT_RETURN_IF_ERROR(kernels::AddScaled(
-        context.stream, {.x = core.view(), .y = weight, .factor = -1, .keep = 1}));
-    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {weight, rest}));
+                                         parameters.value(tensors.in_factor), weight,
+                                         /*accumulate=*/true));
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {weight, -1}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::Cast(context.stream, {weight, parameters.value(tensors.rest)}));
   }
   return OkStatus();
 }

@@ -82,6 +82,7 @@ TEST(NestedModelTest, TheSelectedNetworkComputesWhatOneOfItsSizeDoes) {
   ASSERT_TRUE(batch.ok());
   for (const char* family : {"gpt2", "llama"}) {
     for (const char* activation : {"", "squared_relu"}) {
+      if (family == std::string("llama") && *activation != '\0') continue;
       for (const char* policy : {"keep", "recompute"}) {
         SCOPED_TRACE(std::string(family) + " " + activation + " " + policy);
         JobSpec job = Job(family);

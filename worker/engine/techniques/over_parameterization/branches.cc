@@ -163,8 +163,10 @@ Status StartBranches(const Stream& stream, const ParameterSet& parameters, int64
   }
   WEFT_RETURN_IF_ERROR(
       kernels::Fill(stream, {.x = parameters.value(branches.low_rank.scale), .value = 1}));
-  return kernels::Fill(stream,
-                       {.x = parameters.value(branches.low_rank.in_factor), .value = 0});
+  WEFT_RETURN_IF_ERROR(kernels::Fill(
+      stream, {.x = parameters.value(branches.low_rank.in_factor), .value = 0}));
+  return kernels::Cast(
+      stream, {parameters.value(branches.full[0].matrix), parameters.value(weight)});
 }
 
 }  // namespace weft::engine

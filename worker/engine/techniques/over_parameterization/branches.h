@@ -21,8 +21,8 @@ Status MergeBranches(Context& context, const ParameterSet& parameters, int64_t w
 /// A ∘ (B dW^T). kExhausted where there is no memory for transposed matrices.
 Status SplitBranches(Context& context, const ParameterSet& parameters, int64_t weight);
 
-/// Starts the branches so that W is what it is: the first one has it, with scales of one. The
-/// scales of the other full ones are zero, and so is B.
+/// Starts the branches so that W stays what it is, up to the type that the first one is stored in,
+/// which has it with scales of one. The scales of the other full ones are zero, and so is B.
 Status StartBranches(const Stream& stream, const ParameterSet& parameters, int64_t weight);
 
 }  // namespace weft::engine

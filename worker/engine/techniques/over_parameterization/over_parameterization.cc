@@ -162,6 +162,8 @@ class OverParameterization : public Technique {
     parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
       if (from != ValuesFrom::kCheckpoint) {
         WEFT_RETURN_IF_ERROR(StartFactors(context, spec_, *parameters_, from));
+        // Merging takes memory, which there may not be yet.
+        if (HasBranches(spec_)) return OkStatus();
       }
       return MergeWeights(context, spec_, *parameters_, nullptr);
     });

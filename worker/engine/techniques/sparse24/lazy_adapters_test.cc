@@ -64,7 +64,8 @@ TEST(LazyAdapters, StepsBeforeTheirsAreThoseWithoutThem) {
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(std::string(family) + " " + precision);
       RandomTokens tokens = TinyTokens();
-      const JobSpec job = Job(family);
+      JobSpec job = Job(family);
+      job.train.gradient_clip_norm = 0;  // Norms are sums over more tensors.
       TinyTraining run(job, TinyPlan(precision, 2, 2), tokens);
       TinyTraining plain(WithoutAdapters(job), TinyPlan(precision, 2, 2), tokens);
       const ParameterSet& parameters = run.model->parameters();
@@ -83,7 +84,7 @@ TEST(LazyAdapters, StepsBeforeTheirsAreThoseWithoutThem) {
       for (int64_t step = 0; step < kFirst; ++step) {
         const StepReport own = run.Step(), other = plain.Step();
         EXPECT_EQ(own.loss, other.loss);
-        EXPECT_EQ(own.gradient_norm, other.gradient_norm);
+        EXPECT_NEAR(own.gradient_norm, other.gradient_norm, 1e-5 * other.gradient_norm);
         expect_still();
       }
       EXPECT_EQ(run.trainer->Evaluate()->loss, plain.trainer->Evaluate()->loss);
@@ -101,12 +102,14 @@ TEST(LazyAdapters, StepsBeforeTheirsAreThoseWithoutThem) {
   }
 }
 
+// With masks under which gradients of inputs are exact: those of slope are under masks of their own.
 TEST(LazyAdapters, GradientsAreSlopesOfTheLoss) {
   auto batch = TinyTokens().Get(0, 0, 2);
   ASSERT_TRUE(batch.ok());
   for (const char* family : {"gpt2", "llama"}) {
     SCOPED_TRACE(family);
-    const JobSpec job = Job(family);
+    JobSpec job = Job(family);
+    job.train.sparsity.method = "static";
     TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32"), job.train));
     ParameterSet& parameters = run.model->parameters();
     PhiloxStream random(PhiloxKey{3, 0, 0});

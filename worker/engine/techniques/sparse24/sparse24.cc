@@ -45,12 +45,11 @@ class Sparse24 : public Technique {
   ProductsFactory* BlockProducts() override { return &factory_; }
 
   Status OnParameters(ParameterSet& parameters) override {
-    // The second factors start at zero.
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      const double in = static_cast<double>(parameters[i].shape[-1]);
-      if (parameters[i].adapter == AdapterSide::kInput) {
-        parameters.SetStart(i, {.deviation = 1 / std::sqrt(in)});
-      }
+      if (parameters[i].adapter == AdapterSide::kNone) continue;
+      const bool first = parameters[i].adapter == AdapterSide::kInput;
+      const auto in = static_cast<double>(parameters[i].shape[-1]);
+      parameters.SetStart(i, {.deviation = first ? 1 / std::sqrt(in) : 0});
     }
     return factory_.ChooseLayers();
   }
