@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/rng.h"
+#include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -102,51 +104,129 @@ TEST(LazyAdapters, StepsBeforeTheirsAreThoseWithoutThem) {
   }
 }
 
-// With masks under which gradients of inputs are exact: those of slope are under masks of their own.
-TEST(LazyAdapters, GradientsAreSlopesOfTheLoss) {
-  auto batch = TinyTokens().Get(0, 0, 2);
-  ASSERT_TRUE(batch.ok());
-  for (const char* family : {"gpt2", "llama"}) {
-    SCOPED_TRACE(family);
-    JobSpec job = Job(family);
-    job.train.sparsity.method = "static";
-    TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32"), job.train));
-    ParameterSet& parameters = run.model->parameters();
-    PhiloxStream random(PhiloxKey{3, 0, 0});
-    for (const int64_t i : AdaptersIn(parameters, AdapterSide::kOutput)) {
-      float* values = parameters.value(i).As<float>();
-      for (int64_t e = 0; e < parameters[i].shape.Elements(); ++e) {
-        values[e] = static_cast<float>(0.2 * random.Normal());
+/// A layer with two outputs and adapters besides dense weights.
+struct LayerRun : ProductsFactory {
+  static constexpr int64_t kIn = 24, kRows[2] = {16, 40}, kOut = 56, kRank = 3;
+  bool active = true;
+  Allocator allocator;
+  Context context;
+  ParameterSet parameters;
+  Linear linear;
+  std::unique_ptr<ParameterGradients> gradients;
+
+  LayerRun()
+      : linear(&parameters, {{{"a", kRows[0]}, {"b", kRows[1]}}, kIn, /*bias=*/false},
+               {DType::kF32, this}) {
+    context.allocator = &allocator;
+    for (int64_t i = 0; i < parameters.size(); ++i) parameters.SetStart(i, {.deviation = 0.3});
+    WEFT_CHECK(parameters.Allocate(context, true).ok(), "allocate");
+    WEFT_CHECK(parameters.Initialize(4).ok(), "initialize");
+    WEFT_CHECK(linear.Pack(context, Repack::kAll).ok(), "pack");
+    gradients = std::make_unique<ParameterGradients>(parameters.DifferentiatedGradients());
+    gradients->StartStep();
+  }
+
+  std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override {
+    return LazyAdaptersOf({.method = "slope", .adapter_rank = kRank}, weight);
+  }
+  std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override {
+    return std::make_unique<LazyAdapterProducts>(layer, std::make_unique<DenseProducts>(layer),
+                                                 &active);
+  }
+  void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
+  Status Allocate(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+
+  Tensor Random(const Shape& shape, uint64_t seed) {
+    auto tensor = Tensor::New(context, Component::kActivations, DType::kF32, shape);
+    PhiloxStream random(PhiloxKey{seed, 0, 0});
+    for (int64_t i = 0; i < shape.Elements(); ++i) {
+      tensor->As<float>()[i] = static_cast<float>(random.Normal());
+    }
+    return *tensor;
+  }
+  std::vector<float> Value(const std::string& name) const {
+    return ValuesOf(parameters.value(*parameters.Find(name)));
+  }
+  std::vector<float> Gradient(const std::string& name) const {
+    return ValuesOf(parameters.gradient(*parameters.Find(name)));
+  }
+};
+
+TEST(LazyAdapters, ProductsHaveTheResultsAndGradientsOfTheSum) {
+  constexpr int64_t kCount = 5, kIn = LayerRun::kIn, kOut = LayerRun::kOut;
+  constexpr int64_t kRank = LayerRun::kRank;
+  for (const bool active : {false, true}) {
+    SCOPED_TRACE(active ? "with adapters" : "before them");
+    LayerRun run;
+    run.active = active;
+    // The whole matrix, by output.
+    std::vector<double> w;
+    for (const char* name : {"a", "b"}) {
+      const auto weight = run.Value(name + std::string(".weight"));
+      const auto a = run.Value(name + std::string(".weight.adapter_in"));
+      const auto b = run.Value(name + std::string(".weight.adapter_out"));
+      for (size_t i = 0; i < weight.size(); ++i) {
+        double sum = weight[i];
+        for (size_t k = 0; active && k < kRank; ++k) {
+          sum += double{b[i / kIn * kRank + k]} * a[k * kIn + i % kIn];
+        }
+        w.push_back(sum);
       }
     }
-    const auto prepare = [&] {
-      for (const auto& technique : run.model->techniques()) {
-        ASSERT_TRUE(technique->BeforeForward(run.context, kFirst).ok());
-      }
-      ASSERT_TRUE(run.model->Pack(run.context).ok());
-    };
-    prepare();
-    run.Differentiate(*batch);
-    for (const AdapterSide side : {AdapterSide::kInput, AdapterSide::kOutput}) {
-      for (const int64_t i : AdaptersIn(parameters, side)) {
-        const TensorView value = parameters.value(i);
-        const std::vector<float> start = ValuesOf(value), gradient = ValuesOf(parameters.gradient(i));
-        const double norm = std::sqrt(SumOfSquares(parameters.gradient(i)));
-        ASSERT_GT(norm, 0);
-        constexpr double kStep = 2e-3;
-        double loss[2];
-        for (int end : {0, 1}) {
-          for (size_t e = 0; e < start.size(); ++e) {
-            value.As<float>()[e] =
-                start[e] + static_cast<float>((end == 0 ? -kStep : kStep) * gradient[e] / norm);
+    std::vector<double> dw(w.size(), 0.0);
+    for (const uint64_t pass : {0, 1}) {  // The second one adds.
+      run.gradients->StartPass({});
+      Tape tape(run.gradients.get());
+      const weft::engine::Value x = tape.NewValue(run.Random({kCount, kIn}, 20 + pass), true);
+      auto y = run.linear.Forward(run.context, tape, x);
+      ASSERT_TRUE(y.ok()) << y.status().message();
+      const Tensor dy = run.Random({kCount, kOut}, 30 + pass);
+      const std::vector<float> xs = ValuesOf(x.tensor.view()), dys = ValuesOf(dy.view());
+      const std::vector<float> ys = ValuesOf(y->tensor.view());
+      ASSERT_TRUE(tape.AddGradient(run.context, y->node, dy).ok());
+      ASSERT_TRUE(tape.RunBackward(run.context).ok());
+      const std::vector<float> dxs = ValuesOf(tape.TakeGradient(x.node).view());
+      ASSERT_TRUE(run.gradients->FinishPass(run.context).ok());
+      std::vector<double> dx(dxs.size(), 0.0);
+      for (int64_t r = 0; r < kCount; ++r) {
+        for (int64_t o = 0; o < kOut; ++o) {
+          double sum = 0;
+          for (int64_t i = 0; i < kIn; ++i) {
+            sum += w[o * kIn + i] * xs[r * kIn + i];
+            dx[r * kIn + i] += w[o * kIn + i] * dys[r * kOut + o];
+            dw[o * kIn + i] += double{dys[r * kOut + o]} * xs[r * kIn + i];
           }
-          prepare();
-          loss[end] = run.Loss(*batch);
+          EXPECT_NEAR(ys[r * kOut + o], sum, 1e-5);
         }
-        std::copy(start.begin(), start.end(), value.As<float>());
-        EXPECT_NEAR((loss[1] - loss[0]) / (2 * kStep), norm, 0.02 * norm + 2e-3)
-            << parameters[i].name;
       }
+      for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dxs[i], dx[i], 1e-4);
+    }
+    int64_t first = 0;
+    for (const int64_t output : {0, 1}) {
+      const std::string name = output == 0 ? "a.weight" : "b.weight";
+      const int64_t rows = LayerRun::kRows[output];
+      const auto a = run.Value(name + ".adapter_in"), b = run.Value(name + ".adapter_out");
+      const auto da = run.Gradient(name + ".adapter_in"), db = run.Gradient(name + ".adapter_out");
+      const auto dweight = run.Gradient(name);
+      for (int64_t k = 0; k < kRank; ++k) {
+        for (int64_t i = 0; i < kIn; ++i) {
+          double sum = 0;
+          for (int64_t o = 0; active && o < rows; ++o) {
+            sum += b[o * kRank + k] * dw[(first + o) * kIn + i];
+          }
+          EXPECT_NEAR(da[k * kIn + i], sum, 1e-4);
+        }
+        for (int64_t o = 0; o < rows; ++o) {
+          double sum = 0;
+          for (int64_t i = 0; active && i < kIn; ++i) {
+            sum += dw[(first + o) * kIn + i] * a[k * kIn + i];
+          }
+          EXPECT_NEAR(db[o * kRank + k], sum, 1e-4);
+        }
+      }
+      for (int64_t i = 0; i < rows * kIn; ++i) EXPECT_NEAR(dweight[i], dw[first * kIn + i], 1e-4);
+      first += rows;
     }
   }
 }
