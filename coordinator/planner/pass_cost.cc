@@ -205,9 +205,8 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   if (const std::optional<SecondPass> second = SecondPassOf(shape.spec, train)) {
     ModelShape smaller = shape;
     smaller.spec.layers = second->layers;
-    const PassCost own =
-        CostOfPass(smaller, micro_batch, sequence_length, precision, format_share, dropout, rates,
-                   threads, context_ranks, techniques);
+    const PassCost own = CostOfPass(smaller, micro_batch, sequence_length, precision, format_share,
+                                    dropout, rates, threads, context_ranks, techniques);
     cost.gemm_seconds += second->share * own.gemm_seconds;
     cost.backward_gemm_seconds += second->share * own.backward_gemm_seconds;
     cost.memory_bytes += second->share * own.memory_bytes;

@@ -40,15 +40,15 @@ TEST(SubNetwork, OfACheckpointHasTheLossThatEvaluationMeasures) {
 
   TinyRun whole(job.model, {});
   SelectSubNetwork(*whole.model);
-  ASSERT_TRUE(
-      LoadTrainedWeights(Env::Posix(), folder, manifest, whole.model->parameters()).ok());
+  ASSERT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, whole.model->parameters()).ok());
   JobSpec own = job;
   own.model = *SubNetworkOf(job);
   EXPECT_EQ(own.model.low_rank_core.rank, 0);
   TinyTraining core(own, TinyPlan("fp32"), tokens);
   ASSERT_TRUE(TakeFirst(whole.model->parameters(), core.model->parameters()).ok());
   core.trainer->Restored({});
-  EXPECT_NEAR(core.trainer->Evaluate()->loss, report.technique_metrics.at("core_loss_nats"), 1e-6);
+  EXPECT_NEAR(core.trainer->Evaluate()->loss, report.technique_metrics.at("core_eval_loss_nats"),
+              1e-6);
   std::filesystem::remove_all(folder);
 }
 
@@ -66,7 +66,8 @@ TEST(SubNetwork, TakesTheFirstRowsAndColumnsOfEachParameter) {
     const int64_t columns = to[i].shape.Elements() / to[i].shape[0];
     const int64_t all_columns = from[index].shape.Elements() / from[index].shape[0];
     for (size_t e = 0; e < values.size(); ++e) {
-      const int64_t row = static_cast<int64_t>(e) / columns, column = static_cast<int64_t>(e) % columns;
+      const int64_t row = static_cast<int64_t>(e) / columns,
+                    column = static_cast<int64_t>(e) % columns;
       ASSERT_EQ(values[e], all[static_cast<size_t>(row * all_columns + column)]) << to[i].name;
     }
   }

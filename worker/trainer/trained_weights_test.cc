@@ -116,7 +116,8 @@ TEST(TrainedWeightsTest, ExportsOfSparseWeightsHaveTheirAdapters) {
     EXPECT_NEAR(plain.Loss(*batch) / 64, loss, 1e-5);
     ExportOptions compressed;
     compressed.compresses = true;
-    EXPECT_FALSE(ExportWeights(Env::Posix(), folder + "/compressed", *loaded.model, compressed).ok())
+    EXPECT_FALSE(
+        ExportWeights(Env::Posix(), folder + "/compressed", *loaded.model, compressed).ok())
         << "merged weights are dense";
     std::filesystem::remove_all(folder);
   }

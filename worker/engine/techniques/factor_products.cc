@@ -7,8 +7,8 @@ namespace weft::engine {
 namespace {
 
 void CountProduct(Context& context, const TensorView& factor, int64_t other_side) {
-  CountWork(context.profiler, 2.0 * static_cast<double>(factor.shape.Elements()) *
-                                  static_cast<double>(other_side));
+  CountWork(context.profiler,
+            2.0 * static_cast<double>(factor.shape.Elements()) * static_cast<double>(other_side));
 }
 
 }  // namespace
@@ -34,8 +34,8 @@ Status PackedGradient::Pack(Context& context, const TensorView& gradient) {
                     packed_->in_features() == shape[1];
   if (!fits) {
     packed_.reset();
-    WEFT_ASSIGN_OR_RETURN(packed_, kernels::NewPackedWeight(context.stream.device, shape[0],
-                                                            shape[1], DType::kF32));
+    WEFT_ASSIGN_OR_RETURN(
+        packed_, kernels::NewPackedWeight(context.stream.device, shape[0], shape[1], DType::kF32));
   }
   WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, gradient));
   return held_.Set(context.allocator, Component::kWorkspace, packed_->Bytes());

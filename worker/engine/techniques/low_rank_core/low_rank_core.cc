@@ -37,9 +37,8 @@ Status StartNearest(const Stream& stream, const ParameterSet& parameters, int64_
   const Shape& shape = parameters[index].shape;
   WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, parameters.value(index)));
   const auto* from = copy.view().As<float>();
-  const SingularVectors nearest =
-      NearestOfRank({from, from + shape.Elements()}, shape[0], shape[1],
-                    parameters[tensors.out_factor].shape[0]);
+  const SingularVectors nearest = NearestOfRank({from, from + shape.Elements()}, shape[0], shape[1],
+                                                parameters[tensors.out_factor].shape[0]);
   const auto fill = [&](int64_t to, const std::vector<double>& values) {
     return FillOnHost(stream, parameters.value(to), [&](const TensorView& host) {
       kernels::cpu::WithFloatType(host.dtype, [&]<class T>() {
@@ -68,8 +67,7 @@ Status StartCores(Context& context, const ParameterSet& parameters, ValuesFrom f
                                          parameters.value(tensors.in_factor), weight,
                                          /*accumulate=*/true));
     WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {weight, -1}));
-    WEFT_RETURN_IF_ERROR(
-        kernels::Cast(context.stream, {weight, parameters.value(tensors.rest)}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {weight, parameters.value(tensors.rest)}));
   }
   return OkStatus();
 }
@@ -116,7 +114,7 @@ class LowRankCore : public Technique {
     return IsCoreStep(spec_, step) ? rests_ : std::vector<bool>();
   }
 
-  std::string_view SubNetworkMetric() const override { return "core_loss_nats"; }
+  std::string_view SubNetworkMetric() const override { return "core_eval_loss_nats"; }
   void SelectSubNetwork(bool selected) override { selected_ = selected; }
 
  private:
@@ -130,8 +128,8 @@ class LowRankCore : public Technique {
         {.deviation = weight.initializer.deviation}, {.deviation = each}, {}};
     std::vector<ParameterList::Source> sources;
     for (size_t i = 0; i < infos.size(); ++i) {
-      sources.push_back({infos[i].name, Shape{infos[i].shape[0], infos[i].shape[1]}, starts[i],
-                         infos[i].parts});
+      sources.push_back(
+          {infos[i].name, Shape{infos[i].shape[0], infos[i].shape[1]}, starts[i], infos[i].parts});
     }
     parameters.Derive(index, std::move(sources));
     rests_.resize(static_cast<size_t>(parameters.size()), false);
@@ -156,8 +154,8 @@ Status MergeCores(Context& context, const ParameterSet& parameters, bool whole) 
   for (int64_t i : DerivedMatrices(parameters)) {
     const CoreTensors tensors = TensorsOf(parameters, i);
     if (whole) {
-      WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream,
-                                         {parameters.value(tensors.rest), parameters.value(i)}));
+      WEFT_RETURN_IF_ERROR(
+          kernels::Cast(context.stream, {parameters.value(tensors.rest), parameters.value(i)}));
     }
     WEFT_RETURN_IF_ERROR(MultiplyFactors(context, parameters.value(tensors.out_factor),
                                          parameters.value(tensors.in_factor), parameters.value(i),

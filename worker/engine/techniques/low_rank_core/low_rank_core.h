@@ -8,9 +8,9 @@
 
 namespace weft::engine {
 
-// Weights W [out, in] = U V^T + M of model.low_rank_core (Mohtashami et al. 2022, arXiv 2106.08895),
-// each derived from its factors and its rest (CoreTensorsOf). Some steps mask M to zero: what is
-// left, the core, is a network of its own.
+// Weights W [out, in] = U V^T + M of model.low_rank_core (Mohtashami et al. 2022, arXiv
+// 2106.08895), each derived from its factors and its rest (CoreTensorsOf). Some steps mask M to
+// zero: what is left, the core, is a network of its own.
 
 /// Renews W: U V^T, with M where `whole`.
 Status MergeCores(Context& context, const ParameterSet& parameters, bool whole);

@@ -77,10 +77,11 @@ Status CheckRank(const ModelSpec& model) {
     if (!HasCore(model, weight)) continue;
     const int64_t smaller = std::min(weight.shape[0], weight.shape[1]);
     if (rank < smaller) continue;
-    return InvalidError("model.low_rank_core.rank " + std::to_string(rank) + " is no low rank for " +
-                        weight.name + " [" + std::to_string(weight.shape[0]) + ", " +
-                        std::to_string(weight.shape[1]) + "]; hint: at most " +
-                        std::to_string(smaller - 1) + ", or other model.low_rank_core.layers");
+    return InvalidError("model.low_rank_core.rank " + std::to_string(rank) +
+                        " is no low rank for " + weight.name + " [" +
+                        std::to_string(weight.shape[0]) + ", " + std::to_string(weight.shape[1]) +
+                        "]; hint: at most " + std::to_string(smaller - 1) +
+                        ", or other model.low_rank_core.layers");
   }
   return OkStatus();
 }
@@ -126,7 +127,7 @@ class LowRankCoreCost : public TechniqueCost {
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
-    return {{"core_loss_nats", "Validation loss of the network of the low-rank cores alone."}};
+    return {{"core_eval_loss_nats", "Validation loss of the network of the low-rank cores alone."}};
   }
 
   std::optional<ModelSpec> SubNetworkOf(const JobSpec& job) const override {

@@ -338,7 +338,7 @@ TEST(LowRankCoreTest, EvaluationMeasuresTheWholeAndTheCoreAndChangesNothing) {
   const EvaluationReport report = *run.trainer->Evaluate();
   EXPECT_EQ(run.trainer->Evaluate()->loss, report.loss);
   ASSERT_EQ(report.technique_metrics.size(), 1);
-  const double core_loss = report.technique_metrics.at("core_loss_nats");
+  const double core_loss = report.technique_metrics.at("core_eval_loss_nats");
   EXPECT_NE(core_loss, report.loss);
 
   // The plain network with these weights.
@@ -447,8 +447,8 @@ TEST(LowRankCoreTest, TheCoreLearnsBesideTheWhole) {
   for (int i = 0; i < 60; ++i) run.Step();
   const EvaluationReport after = *run.trainer->Evaluate();
   EXPECT_LT(after.loss, before.loss - 0.5);
-  EXPECT_LT(after.technique_metrics.at("core_loss_nats"),
-            before.technique_metrics.at("core_loss_nats") - 0.5);
+  EXPECT_LT(after.technique_metrics.at("core_eval_loss_nats"),
+            before.technique_metrics.at("core_eval_loss_nats") - 0.5);
 }
 
 TEST(LowRankCoreTest, RefusesWhatIsNoLowRankAndPatternsThatMatchNothing) {

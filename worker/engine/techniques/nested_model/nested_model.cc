@@ -70,7 +70,7 @@ class NestedModel : public Technique {
     return "some passes are of the network within the network";
   }
 
-  std::string_view SubNetworkMetric() const override { return "nested_loss_nats"; }
+  std::string_view SubNetworkMetric() const override { return "nested_eval_loss_nats"; }
   void SelectSubNetwork(bool selected) override { selected_ = selected; }
   double SubNetworkWeight(int64_t step) const override {
     return step < joint_steps_ ? spec_.weight : 0;

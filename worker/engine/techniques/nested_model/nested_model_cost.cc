@@ -37,7 +37,8 @@ const Feature kNestedModel = {
           return "train.nested_model.layers " + std::to_string(job.train.nested_model.layers);
         }};
 
-constexpr std::string_view kMasked = "neurons outside of the nested network are masked in dense products";
+constexpr std::string_view kMasked =
+    "neurons outside of the nested network are masked in dense products";
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
@@ -84,7 +85,8 @@ class NestedModelCost : public TechniqueCost {
     }
     if (JointSteps(job.train) == 0 || spec.weight == 0) {
       return InvalidError(
-          "train.nested_model is in no step's loss; hint: train.nested_model.weight and joint_share "
+          "train.nested_model is in no step's loss; hint: train.nested_model.weight and "
+          "joint_share "
           "above 0");
     }
     if (!job.model.import_path.empty()) return OkStatus();
@@ -107,7 +109,7 @@ class NestedModelCost : public TechniqueCost {
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
-    return {{"nested_loss_nats", "Validation loss of the network within the network."}};
+    return {{"nested_eval_loss_nats", "Validation loss of the network within the network."}};
   }
 
   std::optional<ModelSpec> SubNetworkOf(const JobSpec& job) const override {
@@ -118,8 +120,7 @@ class NestedModelCost : public TechniqueCost {
   // Neurons that are masked are computed.
   std::optional<SecondPass> SecondPassOf(const ModelSpec&, const TrainSpec& train) const override {
     if (train.nested_model.layers == 0) return std::nullopt;
-    const double share =
-        static_cast<double>(JointSteps(train)) / static_cast<double>(train.steps);
+    const double share = static_cast<double>(JointSteps(train)) / static_cast<double>(train.steps);
     return SecondPass{.layers = train.nested_model.layers, .share = share};
   }
 };

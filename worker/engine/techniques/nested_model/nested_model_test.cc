@@ -151,7 +151,8 @@ TEST(NestedModelTest, AStepFollowsTheGradientsOfBothNetworks) {
           gradient[of_all] += 0.5 * nested[of_own];
         });
       }
-      const std::vector<float> before = ValuesOf(all.value(i)), after = ValuesOf(parameters.value(i));
+      const std::vector<float> before = ValuesOf(all.value(i)),
+                               after = ValuesOf(parameters.value(i));
       for (size_t e = 0; e < after.size(); ++e) {
         ASSERT_NEAR(after[e],
                     before[e] - 0.25 * gradient[e] / static_cast<double>(batch->target_count), 1e-5)
@@ -218,9 +219,9 @@ TEST(NestedModelTest, EvaluationMeasuresBothNetworksAndChangesNothing) {
   TinyTraining small(Small(job), TinyPlan("fp32"), tokens);
   TakeFirst(run.model->parameters(), small);
   small.trainer->Restored({});
-  EXPECT_NEAR(report.technique_metrics.at("nested_loss_nats"), small.trainer->Evaluate()->loss,
+  EXPECT_NEAR(report.technique_metrics.at("nested_eval_loss_nats"), small.trainer->Evaluate()->loss,
               1e-5);
-  EXPECT_NE(report.technique_metrics.at("nested_loss_nats"), report.loss);
+  EXPECT_NE(report.technique_metrics.at("nested_eval_loss_nats"), report.loss);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run.Step().loss, other.Step().loss);
   EXPECT_EQ(run.Parameters(), other.Parameters());
 }
@@ -273,8 +274,8 @@ TEST(NestedModelTest, BothNetworksLearn) {
   }
   const EvaluationReport after = *run.trainer->Evaluate();
   EXPECT_LT(after.loss, before.loss - 0.5);
-  const double nested = after.technique_metrics.at("nested_loss_nats");
-  EXPECT_LT(nested, before.technique_metrics.at("nested_loss_nats") - 0.5);
+  const double nested = after.technique_metrics.at("nested_eval_loss_nats");
+  EXPECT_LT(nested, before.technique_metrics.at("nested_eval_loss_nats") - 0.5);
   // What the first blocks of a network that was trained by itself come to.
   TinyTraining cut(Small(job), TinyPlan("fp32"), tokens);
   TakeFirst(plain.model->parameters(), cut);

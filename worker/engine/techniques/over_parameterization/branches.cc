@@ -41,8 +41,7 @@ TensorView AsRow(TensorView view) {
 /// y [columns, rows] = x [rows, columns] transposed.
 Status Transpose(Context& context, const TensorView& x, const TensorView& y) {
   return kernels::SwapBlocks(
-      context.stream,
-      {.x = AsRow(x), .y = AsRow(y), .outer = x.shape[0], .inner = x.shape[1]});
+      context.stream, {.x = AsRow(x), .y = AsRow(y), .outer = x.shape[0], .inner = x.shape[1]});
 }
 
 Result<Tensor> Matrix(Context& context, int64_t rows, int64_t columns) {
@@ -82,8 +81,7 @@ Status SplitScaled(Context& context, const TensorView& dy, const TensorView& x,
   CountWork(context.profiler, 3.0 * static_cast<double>(x.shape.Elements()));
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {.x = dscale, .value = 0}));
   return kernels::AffineBackward(
-      context.stream,
-      {.dy = dy, .x = x, .scale = scale, .dx = dx, .dscale = dscale, .dshift = {}});
+      context.stream, {.dy = dy, .x = x, .scale = scale, .dx = dx, .dscale = dscale, .dshift = {}});
 }
 
 Status SplitLowRank(Context& context, const ParameterSet& parameters, const TensorView& gradient,
@@ -126,9 +124,8 @@ Status MergeBranches(Context& context, const ParameterSet& parameters, int64_t w
   WEFT_ASSIGN_OR_RETURN(const Tensor out_factor,
                         ScaledOutFactor(context, parameters, branches.low_rank));
   Tensor storage;
-  WEFT_ASSIGN_OR_RETURN(
-      const TensorView in_factor,
-      InF32(context, parameters.value(branches.low_rank.in_factor), storage));
+  WEFT_ASSIGN_OR_RETURN(const TensorView in_factor,
+                        InF32(context, parameters.value(branches.low_rank.in_factor), storage));
   return MultiplyFactors(context, out_factor.view(), in_factor, value, /*accumulate=*/true);
 }
 
@@ -145,8 +142,7 @@ Status SplitBranches(Context& context, const ParameterSet& parameters, int64_t w
       WEFT_RETURN_IF_ERROR(SplitScaled(context, transposed.view(), matrix.view(),
                                        parameters.value(branch.scale), scaled.view(),
                                        parameters.gradient(branch.scale)));
-      WEFT_RETURN_IF_ERROR(
-          Transpose(context, scaled.view(), parameters.gradient(branch.matrix)));
+      WEFT_RETURN_IF_ERROR(Transpose(context, scaled.view(), parameters.gradient(branch.matrix)));
     }
   }
   return SplitLowRank(context, parameters, gradient, branches.low_rank);
@@ -154,8 +150,8 @@ Status SplitBranches(Context& context, const ParameterSet& parameters, int64_t w
 
 Status StartBranches(const Stream& stream, const ParameterSet& parameters, int64_t weight) {
   const Branches branches = BranchesOf(parameters, weight);
-  WEFT_RETURN_IF_ERROR(kernels::Cast(
-      stream, {parameters.value(weight), parameters.value(branches.full[0].matrix)}));
+  WEFT_RETURN_IF_ERROR(
+      kernels::Cast(stream, {parameters.value(weight), parameters.value(branches.full[0].matrix)}));
   for (const FullBranch& branch : branches.full) {
     const float scale = branch.matrix == branches.full[0].matrix ? 1.0f : 0.0f;
     WEFT_RETURN_IF_ERROR(
@@ -163,10 +159,10 @@ Status StartBranches(const Stream& stream, const ParameterSet& parameters, int64
   }
   WEFT_RETURN_IF_ERROR(
       kernels::Fill(stream, {.x = parameters.value(branches.low_rank.scale), .value = 1}));
-  WEFT_RETURN_IF_ERROR(kernels::Fill(
-      stream, {.x = parameters.value(branches.low_rank.in_factor), .value = 0}));
-  return kernels::Cast(
-      stream, {parameters.value(branches.full[0].matrix), parameters.value(weight)});
+  WEFT_RETURN_IF_ERROR(
+      kernels::Fill(stream, {.x = parameters.value(branches.low_rank.in_factor), .value = 0}));
+  return kernels::Cast(stream,
+                       {parameters.value(branches.full[0].matrix), parameters.value(weight)});
 }
 
 }  // namespace weft::engine

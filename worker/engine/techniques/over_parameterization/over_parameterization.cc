@@ -81,8 +81,7 @@ Status SplitProduct(Context& context, const ParameterSet& parameters, int64_t in
                     PackedGradient& packed) {
   const Product p = ProductOf(parameters, index);
   WEFT_RETURN_IF_ERROR(packed.Pack(context, parameters.gradient(index)));
-  WEFT_RETURN_IF_ERROR(
-      packed.ToOutFactor(context, p.in_factor, parameters.gradient(p.out_index)));
+  WEFT_RETURN_IF_ERROR(packed.ToOutFactor(context, p.in_factor, parameters.gradient(p.out_index)));
   return packed.ToInFactor(context, p.out_factor, parameters.gradient(p.in_index));
 }
 
@@ -126,10 +125,11 @@ bool HasBranches(const OverParameterizationSpec& spec) {
   return spec.kind == "branches";
 }
 
-/// Starts the factors (of branches see StartBranches). Those of a product are the weight and an identity, so that the network is
-/// the plain one; what `inner` exceeds the weight's smaller side by is random beside zeros. Copies
-/// of a mixture are drawn independently with a variance that gives mixtures that of the weight on
-/// average (the deviation grows by sqrt((copies + 1) / 2)), or are all equal to an imported weight.
+/// Starts the factors (of branches see StartBranches). Those of a product are the weight and an
+/// identity, so that the network is the plain one; what `inner` exceeds the weight's smaller side
+/// by is random beside zeros. Copies of a mixture are drawn independently with a variance that
+/// gives mixtures that of the weight on average (the deviation grows by sqrt((copies + 1) / 2)), or
+/// are all equal to an imported weight.
 Status StartFactors(Context& context, const OverParameterizationSpec& spec,
                     const ParameterSet& parameters, ValuesFrom from) {
   for (int64_t i : DerivedMatrices(parameters)) {
@@ -153,9 +153,9 @@ class OverParameterization : public Technique {
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
-    WEFT_ASSIGN_OR_RETURN(const std::vector<bool> chosen,
-                          ChooseTrainedMatrices("model.over_parameterization.layers", spec_.layers,
-                                                parameters));
+    WEFT_ASSIGN_OR_RETURN(
+        const std::vector<bool> chosen,
+        ChooseTrainedMatrices("model.over_parameterization.layers", spec_.layers, parameters));
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) RegisterFactors(parameters, static_cast<int64_t>(i));
     }

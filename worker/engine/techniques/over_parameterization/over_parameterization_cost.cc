@@ -115,7 +115,8 @@ class OverParameterizationCost : public TechniqueCost {
     constexpr int64_t kF32 = 4;
     const ModelShape& shape = inputs.shape;
     // The gradient, a branch and the gradient of that, transposed.
-    if (shape.spec.over_parameterization.kind == "branches") return 3 * kF32 * shape.largest_derived;
+    if (shape.spec.over_parameterization.kind == "branches")
+      return 3 * kF32 * shape.largest_derived;
     if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
     const bool narrow = inputs.precision->matrices != DType::kF32;
     const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);

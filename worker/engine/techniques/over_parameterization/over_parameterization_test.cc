@@ -76,8 +76,8 @@ Doubles Mixture(uint64_t seed, int64_t step, const std::string& name, int64_t co
   return p;
 }
 
-// The factors of a weight in float64: W = sum of left_i^T right_i over i for a product, the mixture,
-// or the branches with their scales.
+// The factors of a weight in float64: W = sum of left_i^T right_i over i for a product, the
+// mixture, or the branches with their scales.
 struct Factors {
   std::string kind;
   int64_t out, in, inner;
@@ -388,7 +388,8 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
   }
 }
 
-TEST(OverParameterizationTest, ProductsAndBranchesStartAsThePlainNetworkAndMixturesWithItsVariance) {
+TEST(OverParameterizationTest,
+     ProductsAndBranchesStartAsThePlainNetworkAndMixturesWithItsVariance) {
   auto batch = TinyTokens().Get(0, 0, 2);
   ASSERT_TRUE(batch.ok());
   for (const ModelSpec& model : {Job("linear_expansion", 1.0).model,

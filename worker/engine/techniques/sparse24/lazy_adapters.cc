@@ -34,8 +34,8 @@ Result<Tensor> LazyAdapterProducts::Middle(Context& context, const Adapter& adap
                                            const Tensor& x) const {
   WEFT_ASSIGN_OR_RETURN(Tensor middle, Tensor::New(context, Component::kWorkspace, compute_,
                                                    {x.shape().Rows(), adapter.rank}));
-  WEFT_RETURN_IF_ERROR(kernels::LinearForward(
-      context.stream, {.x = x, .weight = adapter.a.packed(), .y = middle}));
+  WEFT_RETURN_IF_ERROR(
+      kernels::LinearForward(context.stream, {.x = x, .weight = adapter.a.packed(), .y = middle}));
   return middle;
 }
 

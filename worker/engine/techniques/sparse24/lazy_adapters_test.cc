@@ -13,6 +13,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/rng.h"
+#include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/testing/product_kind.h"

@@ -57,8 +57,7 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return job.train.sparsity.adapter_rank > 0; },
      .shown =
          [](const JobSpec& job) {
-           return "train.sparsity.adapter_rank " +
-                  std::to_string(job.train.sparsity.adapter_rank);
+           return "train.sparsity.adapter_rank " + std::to_string(job.train.sparsity.adapter_rank);
          }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
@@ -150,9 +149,9 @@ Status CheckAdapters(const JobSpec& job) {
                         spec.method);
   }
   if (!job.model.freeze.empty() || !job.phases.empty()) {
-    return InvalidError(
-        std::string("train.sparsity.adapter_rank does not go with ") +
-        (job.phases.empty() ? "model.freeze" : "phases") + " yet; hint: leave one of them out");
+    return InvalidError(std::string("train.sparsity.adapter_rank does not go with ") +
+                        (job.phases.empty() ? "model.freeze" : "phases") +
+                        " yet; hint: leave one of them out");
   }
   if (FirstAdapterStep(job.train) < job.train.steps) return OkStatus();
   return InvalidError("train.sparsity.adapter_share leaves adapters none of train.steps " +
