@@ -158,15 +158,18 @@ Status CheckAdapters(const JobSpec& job) {
                       std::to_string(job.train.steps) + "; hint: a larger share");
 }
 
-/// Bytes of the adapters of `parameter`: values, gradients, packed copies and the state of the
-/// optimizer.
+/// Bytes of the adapters of `parameter`: values, gradients, packed copies, whose rows are filled up
+/// where libraries pack in blocks, and the state of the optimizer.
 int64_t AdapterBytes(const JobSpec& job, const ParameterInfo& parameter) {
   const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
-  const auto each = static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(DType::kF32) +
-                                         DTypeSize(precision.products));
+  const bool bf16 = precision.products == DType::kBF16;
   int64_t bytes = 0;
   for (const ParameterInfo& adapter : LazyAdaptersOf(job.train.sparsity, parameter)) {
-    bytes += each * adapter.Elements();
+    const PackedPadding padding = adapter.packed_padding();
+    const int64_t packed = adapter.Elements() + (bf16 ? padding.bf16 : padding.f32);
+    bytes += static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(DType::kF32)) *
+                 adapter.Elements() +
+             static_cast<int64_t>(DTypeSize(precision.products)) * packed;
     for (const StateTensor& state : StateTensorsOf(job.optimizer, adapter, adapter.shape)) {
       bytes += state.format.Bytes(state.Numbers());
     }
@@ -324,6 +327,8 @@ std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const Parame
     ParameterInfo& adapter = adapters.emplace_back(weight);
     adapter.name = weight.name + name;
     adapter.shape = std::move(shape);
+    adapter.product_rows = adapter.shape[0];
+    adapter.stacked = false;
     adapter.parts.clear();
     adapter.adapter = side;
   };
