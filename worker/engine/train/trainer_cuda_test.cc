@@ -253,6 +253,17 @@ TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
   }
 }
 
+TEST_F(TrainerOnCuda, NetworksWithinNetworksAndLazyAdaptersFollowTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec cores = Job(4), nested = Job(4), adapters = Job(4);
+  cores.model.low_rank_core.rank = 4;
+  nested.train.nested_model = {.layers = 1, .mlp_width = 40};
+  adapters.train.sparsity = {.method = "slope", .adapter_rank = 4, .adapter_share = 1};
+  for (const JobSpec& job : {cores, nested, adapters}) {
+    Compare(job, TinyPlan("fp32", 2, 2), data, 3);
+  }
+}
+
 /// `kind` for all matrices of one block, with low rank.
 JobSpec StructuredJob(const std::string& kind, int64_t global_batch) {
   JobSpec job = Job(global_batch);

@@ -11,10 +11,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/nested_model/nested_model_cost.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -281,6 +284,34 @@ TEST(NestedModelTest, BothNetworksLearn) {
   TakeFirst(plain.model->parameters(), cut);
   cut.trainer->Restored({});
   EXPECT_LT(nested, cut.trainer->Evaluate()->loss);
+}
+
+// The passes follow each other: only the masks of neurons are there besides.
+TEST(NestedModelTest, MemoryIsWhatIsPredicted) {
+  for (const char* family : {"gpt2", "llama"}) {
+    SCOPED_TRACE(family);
+    JobSpec job = Job(family);
+    job.model.width = 128;
+    job.model.heads = 4;
+    job.model.mlp_width = 512;
+    job.model.context = 64;
+    job.train.nested_model = {.layers = 2, .mlp_width = 256, .joint_share = 1};
+    const Plan plan = TinyPlan("fp32", 2, 2);
+    RandomTokens tokens(job.model.vocab_size, job.model.context);
+    TinyTraining run(job, plan, tokens);
+    run.Step();
+    const MemoryBreakdown measured = run.Step().peak_memory;
+    const MemoryBreakdown predicted =
+        PredictMemory(MemoryInputsOf(job, plan, {ProductKind::kNative}));
+    const auto near = [](int64_t own, int64_t truth) {
+      EXPECT_NEAR(static_cast<double>(own), static_cast<double>(truth),
+                  0.02 * static_cast<double>(truth));
+    };
+    near(predicted.parameters_bytes, measured.parameters_bytes);
+    near(predicted.gradients_bytes, measured.gradients_bytes);
+    near(predicted.activations_bytes, measured.activations_bytes);
+    near(predicted.optimizer_bytes, measured.optimizer_bytes);
+  }
 }
 
 TEST(NestedModelTest, RefusesWhatIsNoNetworkWithin) {
