@@ -82,7 +82,7 @@ class LowRankCore : public Technique {
         const std::vector<bool> chosen,
         ChooseTrainedMatrices("model.low_rank_core.layers", spec_.layers, parameters));
     for (size_t i = 0; i < chosen.size(); ++i) {
-      if (chosen[i]) RegisterTensors(parameters, static_cast<int64_t>(i));
+      if (chosen[i]) WEFT_RETURN_IF_ERROR(RegisterTensors(parameters, static_cast<int64_t>(i)));
     }
     parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
       if (from != ValuesFrom::kCheckpoint) {
@@ -118,10 +118,11 @@ class LowRankCore : public Technique {
   void SelectSubNetwork(bool selected) override { selected_ = selected; }
 
  private:
-  void RegisterTensors(ParameterList& parameters, int64_t index) {
+  Status RegisterTensors(ParameterList& parameters, int64_t index) {
     const Parameter weight = parameters[index];
-    const std::vector<ParameterInfo> infos =
-        CoreTensorsOf(spec_, {weight, weight.name, {weight.shape[0], weight.shape[1]}});
+    const ParameterInfo info = {weight, weight.name, {weight.shape[0], weight.shape[1]}};
+    WEFT_RETURN_IF_ERROR(CheckCoreRank(spec_, info));
+    const std::vector<ParameterInfo> infos = CoreTensorsOf(spec_, info);
     // Their product has the deviation of the weight.
     const double each = 1 / std::sqrt(static_cast<double>(spec_.rank));
     const std::vector<Initializer> starts = {
@@ -134,6 +135,7 @@ class LowRankCore : public Technique {
     parameters.Derive(index, std::move(sources));
     rests_.resize(static_cast<size_t>(parameters.size()), false);
     rests_.back() = true;
+    return OkStatus();
   }
 
   LowRankCoreSpec spec_;

@@ -71,17 +71,9 @@ bool HasCore(const ModelSpec& model, const ParameterInfo& parameter) {
          });
 }
 
-Status CheckRank(const ModelSpec& model) {
-  const int64_t rank = model.low_rank_core.rank;
+Status CheckRanks(const ModelSpec& model) {
   for (const ParameterInfo& weight : PlainParametersOf(model)) {
-    if (!HasCore(model, weight)) continue;
-    const int64_t smaller = std::min(weight.shape[0], weight.shape[1]);
-    if (rank < smaller) continue;
-    return InvalidError("model.low_rank_core.rank " + std::to_string(rank) +
-                        " is no low rank for " + weight.name + " [" +
-                        std::to_string(weight.shape[0]) + ", " + std::to_string(weight.shape[1]) +
-                        "]; hint: at most " + std::to_string(smaller - 1) +
-                        ", or other model.low_rank_core.layers");
+    if (HasCore(model, weight)) WEFT_RETURN_IF_ERROR(CheckCoreRank(model.low_rank_core, weight));
   }
   return OkStatus();
 }
@@ -95,7 +87,10 @@ class LowRankCoreCost : public TechniqueCost {
 
   Status Check(const JobSpec& job) const override {
     const LowRankCoreSpec& spec = job.model.low_rank_core;
-    if (spec.rank > 0) return CheckRank(ShapeOf(job).spec);
+    // The sizes of an imported network are not known yet.
+    if (spec.rank > 0) {
+      return job.model.import_path.empty() ? CheckRanks(ShapeOf(job).spec) : OkStatus();
+    }
     if (spec == LowRankCoreSpec()) return OkStatus();
     return InvalidError(
         "model.low_rank_core needs a rank; hint: model.low_rank_core.rank, a quarter of the width "
@@ -160,6 +155,16 @@ class LowRankCoreCost : public TechniqueCost {
 const TechniqueCost& LowRankCoreTechniqueCost() {
   static const LowRankCoreCost cost;
   return cost;
+}
+
+Status CheckCoreRank(const LowRankCoreSpec& spec, const ParameterInfo& weight) {
+  const int64_t smaller = std::min(weight.shape[0], weight.shape[1]);
+  if (spec.rank < smaller) return OkStatus();
+  return InvalidError("model.low_rank_core.rank " + std::to_string(spec.rank) +
+                      " is no low rank for " + weight.name + " [" +
+                      std::to_string(weight.shape[0]) + ", " + std::to_string(weight.shape[1]) +
+                      "]; hint: at most " + std::to_string(smaller - 1) +
+                      ", or other model.low_rank_core.layers");
 }
 
 std::vector<ParameterInfo> CoreTensorsOf(const LowRankCoreSpec& spec, const ParameterInfo& weight) {

@@ -5,6 +5,7 @@
 
 #include "common/model/parameter_list.h"
 #include "common/spec/model_spec.h"
+#include "common/status.h"
 
 namespace weft {
 
@@ -12,6 +13,9 @@ namespace weft {
 /// "<weight>.core_out" U^T [rank, out], "<weight>.core_in" V^T [rank, in] and "<weight>.rest" M
 /// [out, in].
 std::vector<ParameterInfo> CoreTensorsOf(const LowRankCoreSpec& spec, const ParameterInfo& weight);
+
+/// kInvalid where the rank is none below both sides of `weight`.
+Status CheckCoreRank(const LowRankCoreSpec& spec, const ParameterInfo& weight);
 
 /// Whether `step` trains the core alone: the last one of each core_every.
 inline bool IsCoreStep(const LowRankCoreSpec& spec, int64_t step) {

@@ -465,6 +465,9 @@ TEST(LowRankCoreTest, RefusesWhatIsNoLowRankAndPatternsThatMatchNothing) {
   Context context;
   context.allocator = &allocator;
   ModelSpec model = Job().model;
+  model.low_rank_core.rank = 32;
+  EXPECT_THAT(NewModel(context, model, {}).status().message(), HasSubstr("hint: at most 31"));
+  model = Job().model;
   model.low_rank_core.layers = {"transformer.h.1.mlp.c_fc.wieght"};
   EXPECT_THAT(NewModel(context, model, {}).status().message(),
               HasSubstr("did you mean 'transformer.h.1.mlp.c_fc.weight'?"));

@@ -57,6 +57,7 @@ class NestedModel : public Technique {
       : spec_(train.nested_model),
         joint_steps_(JointSteps(train)),
         masks_neurons_(spec_.mlp_width > 0 && spec_.mlp_width < MlpWidth(model)),
+        sizes_(CheckNestedSizes(model, spec_)),
         factory_(spec_.mlp_width, &selected_) {}
 
   ProductsFactory* BlockProducts() override { return masks_neurons_ ? &factory_ : nullptr; }
@@ -65,6 +66,8 @@ class NestedModel : public Technique {
     if (!site.sub_layer || site.block < spec_.layers) return;
     grafts.SetGate(std::make_unique<NestedGate>(spec_.layers, &selected_));
   }
+
+  Status OnParameters(ParameterSet&) override { return sizes_; }
 
   std::string_view WhyNoGraphs() const override {
     return "some passes are of the network within the network";
@@ -80,6 +83,7 @@ class NestedModel : public Technique {
   NestedModelSpec spec_;
   int64_t joint_steps_;
   bool masks_neurons_;
+  Status sizes_;  ///< Of an imported network they are known here first.
   NestedProductsFactory factory_;
   bool selected_ = false;
 };

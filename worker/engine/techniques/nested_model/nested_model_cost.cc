@@ -89,23 +89,9 @@ class NestedModelCost : public TechniqueCost {
           "joint_share "
           "above 0");
     }
+    // The sizes of an imported network are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
-    const ModelSpec& model = job.model;
-    if (spec.layers > model.layers) {
-      return InvalidError("train.nested_model.layers " + std::to_string(spec.layers) +
-                          " is more than model.layers " + std::to_string(model.layers));
-    }
-    const int64_t width = MlpWidth(model);
-    if (spec.mlp_width > width) {
-      return InvalidError("train.nested_model.mlp_width " + std::to_string(spec.mlp_width) +
-                          " is more than the " + std::to_string(width) +
-                          " neurons of the network's MLPs");
-    }
-    if (spec.layers < model.layers || (spec.mlp_width > 0 && spec.mlp_width < width)) {
-      return OkStatus();
-    }
-    return InvalidError(
-        "train.nested_model is the whole network; hint: fewer layers, or a smaller mlp_width");
+    return CheckNestedSizes(job.model, spec);
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
@@ -134,6 +120,24 @@ const TechniqueCost& NestedModelTechniqueCost() {
 
 int64_t JointSteps(const TrainSpec& train) {
   return std::llround(train.nested_model.joint_share * static_cast<double>(train.steps));
+}
+
+Status CheckNestedSizes(const ModelSpec& model, const NestedModelSpec& spec) {
+  if (spec.layers > model.layers) {
+    return InvalidError("train.nested_model.layers " + std::to_string(spec.layers) +
+                        " is more than model.layers " + std::to_string(model.layers));
+  }
+  const int64_t width = MlpWidth(model);
+  if (spec.mlp_width > width) {
+    return InvalidError("train.nested_model.mlp_width " + std::to_string(spec.mlp_width) +
+                        " is more than the " + std::to_string(width) +
+                        " neurons of the network's MLPs");
+  }
+  if (spec.layers < model.layers || (spec.mlp_width > 0 && spec.mlp_width < width)) {
+    return OkStatus();
+  }
+  return InvalidError(
+      "train.nested_model is the whole network; hint: fewer layers, or a smaller mlp_width");
 }
 
 ModelSpec NestedModelOf(const ModelSpec& model, const NestedModelSpec& spec) {
