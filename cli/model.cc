@@ -24,7 +24,7 @@ namespace {
 struct ExportOptions {
   std::string source;
   int64_t step = -1;
-  std::string adapter;
+  NetworkChoice network;
   std::string format = "hf";
   std::string output;
   std::string dtype = "float32";
@@ -97,7 +97,7 @@ ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
 }
 
 ExitCode Export(const Session& session, const ExportOptions& options) {
-  auto trained = LoadTrainedModel(session, options.source, options.step, options.adapter);
+  auto trained = LoadTrainedModel(session, options.source, options.step, options.network);
   if (!trained.ok()) return Fail(session, trained.status());
   if (options.format == "peft") return ExportOfAdapter(session, options, *trained);
   weft::ExportOptions extras;
@@ -120,7 +120,7 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
 struct PromptOptions {
   std::string source;
   int64_t step = -1;
-  std::string adapter;
+  NetworkChoice network;
   std::string prompt;
   bool chat = false;   ///< The prompt is what a user says, and an answer is generated.
   std::string system;  ///< What comes before it in a chat; "": nothing.
@@ -191,7 +191,7 @@ std::string TakeWholeCharacters(std::string& pending, bool last) {
 
 ExitCode Generate(const Session& session, const PromptOptions& options) {
   kernels::cpu::BoundSpinning();
-  auto trained = LoadTrainedModel(session, options.source, options.step, options.adapter);
+  auto trained = LoadTrainedModel(session, options.source, options.step, options.network);
   if (!trained.ok()) return Fail(session, trained.status());
   if (const ModelSpec& spec = trained->model->spec(); HeadOf(spec) != "causal_lm") {
     return Fail(session,
@@ -239,6 +239,8 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
 
 constexpr char kSourceHelp[] = "Job, run folder, checkpoint folder or Hugging Face folder";
 constexpr char kAdapterHelp[] = "Of several that were trained together, the one of this name";
+constexpr char kSubNetworkHelp[] =
+    "The network within the network (model.low_rank_core, train.nested_model)";
 
 }  // namespace
 
@@ -248,7 +250,8 @@ void AddModelCommands(CLI::App& app, Session& session) {
                                  [&session, exporting] { return Export(session, *exporting); });
   command->add_option("source", exporting->source, kSourceHelp)->required();
   command->add_option("--step", exporting->step, "Its checkpoint of this step (default: newest)");
-  command->add_option("--adapter", exporting->adapter, kAdapterHelp);
+  command->add_option("--adapter", exporting->network.adapter, kAdapterHelp);
+  command->add_flag("--sub-network", exporting->network.sub_network, kSubNetworkHelp);
   command
       ->add_option("--format", exporting->format,
                    "hf: a folder that transformers loads; compressed-tensors: the same with 2:4 "
@@ -268,7 +271,8 @@ void AddModelCommands(CLI::App& app, Session& session) {
                        [&session, prompting] { return Generate(session, *prompting); });
   command->add_option("source", prompting->source, kSourceHelp)->required();
   command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
-  command->add_option("--adapter", prompting->adapter, kAdapterHelp);
+  command->add_option("--adapter", prompting->network.adapter, kAdapterHelp);
+  command->add_flag("--sub-network", prompting->network.sub_network, kSubNetworkHelp);
   command->add_option("--prompt", prompting->prompt,
                       "Text to continue, or with --chat what the user says");
   CLI::Option* chat = command->add_flag(

@@ -10,6 +10,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/models/weights.h"
 #include "worker/trainer/class_names.h"
+#include "worker/trainer/sub_network.h"
 #include "worker/trainer/ticket.h"
 #include "worker/trainer/trained_weights.h"
 
@@ -79,12 +80,30 @@ Result<std::optional<size_t>> PartNamed(const std::vector<JobSpec>& jobs, const 
                       "; hint: --adapter with one of " + known);
 }
 
+/// The network within the network that was trained.
+Result<TrainedModel> SubNetwork(Env& env, const std::string& folder,
+                                const engine::CheckpointManifest& manifest) {
+  const std::optional<ModelSpec> spec = SubNetworkOf(manifest.job);
+  if (!spec) {
+    return InvalidError(
+        "the training has no network within the network; hint: leave --sub-network out");
+  }
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model, manifest.job.train));
+  trainer::SelectSubNetwork(*trained.model);
+  WEFT_RETURN_IF_ERROR(
+      trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel own, EmptyModel(*spec));
+  WEFT_RETURN_IF_ERROR(trainer::TakeFirst(trained.model->parameters(), own.model->parameters()));
+  return own;
+}
+
 /// The model that a training has come to, which may be smaller than the one that was trained.
 Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
                              const engine::CheckpointManifest& manifest,
-                             const std::string& adapter) {
+                             const NetworkChoice& choice) {
+  if (choice.sub_network) return SubNetwork(env, folder, manifest);
   const std::vector<JobSpec> jobs = JointJobs(manifest.job);
-  WEFT_ASSIGN_OR_RETURN(const std::optional<size_t> part, PartNamed(jobs, adapter));
+  WEFT_ASSIGN_OR_RETURN(const std::optional<size_t> part, PartNamed(jobs, choice.adapter));
   if (part) {
     WEFT_ASSIGN_OR_RETURN(TrainedModel own, EmptyModel(jobs[*part].model, manifest.job.train));
     WEFT_RETURN_IF_ERROR(trainer::LoadTrainedWeights(env, folder, manifest, own.model->parameters(),
@@ -102,10 +121,10 @@ Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
   return smaller;
 }
 
-Result<TrainedModel> FromCheckpoint(const std::string& folder, const std::string& adapter) {
+Result<TrainedModel> FromCheckpoint(const std::string& folder, const NetworkChoice& choice) {
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
-  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest, adapter));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest, choice));
   // <run>/checkpoints/<step>: tokenizer and names of classes stand in the run folder.
   const std::string run_dir = DirName(DirName(folder));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));
@@ -126,14 +145,14 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder, const std::string
 }  // namespace
 
 Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what, int64_t step,
-                                      const std::string& adapter) {
+                                      const NetworkChoice& choice) {
   auto load = [&]() -> Result<TrainedModel> {
     if (Env::Posix().FileExists(JoinPath(what, "config.json"))) {
-      if (adapter.empty()) return FromHuggingFace(what);
-      return InvalidError(what + " is one model; hint: leave --adapter out");
+      if (choice.adapter.empty() && !choice.sub_network) return FromHuggingFace(what);
+      return InvalidError(what + " is one model; hint: leave --adapter and --sub-network out");
     }
     WEFT_ASSIGN_OR_RETURN(std::string folder, FindCheckpoint(session, what, step));
-    return FromCheckpoint(folder, adapter);
+    return FromCheckpoint(folder, choice);
   };
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, load());
   WEFT_RETURN_IF_ERROR(trained.model->Pack(*trained.context));

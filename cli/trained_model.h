@@ -30,11 +30,15 @@ struct TrainedModel {
   std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 
+/// Which of the networks that a training makes.
+struct NetworkChoice {
+  std::string adapter = {};  ///< Of several adapters that with this name; "" for all others.
+  bool sub_network = false;  ///< That within the network (SubNetworkOf).
+};
+
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator
-/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first. Where
-/// a training has several adapters, the network with that called `adapter`, which is "" for all
-/// others.
+/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first.
 Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what, int64_t step,
-                                      const std::string& adapter);
+                                      const NetworkChoice& choice);
 
 }  // namespace weft::cli

@@ -321,4 +321,20 @@ std::optional<ExportedTicket> TicketOf(const ModelSpec& model) {
   return std::nullopt;
 }
 
+std::optional<ModelSpec> SubNetworkOf(const JobSpec& job) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::optional<ModelSpec> network = technique->SubNetworkOf(job);
+    if (network) return network;
+  }
+  return std::nullopt;
+}
+
+std::optional<SecondPass> SecondPassOf(const ModelSpec& model, const TrainSpec& train) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::optional<SecondPass> pass = technique->SecondPassOf(model, train);
+    if (pass) return pass;
+  }
+  return std::nullopt;
+}
+
 }  // namespace weft

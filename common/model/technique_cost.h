@@ -83,6 +83,12 @@ struct ExportedTicket {
   StateName masks;
 };
 
+/// A second pass of micro-batches, forward and backward.
+struct SecondPass {
+  int64_t layers = 0;  ///< That it computes, as they are in the whole network.
+  double share = 0;    ///< Of the steps that have it.
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -231,6 +237,15 @@ class TechniqueCost {
   /// The network as the step with most layers runs it. It has the same parameters.
   virtual ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec&) const { return model; }
 
+  /// The network within the network that the training makes besides (Technique::SubNetworkMetric),
+  /// as one of its own: each of its parameters is the first rows and columns of the whole network's
+  /// of this name. None: there is none.
+  virtual std::optional<ModelSpec> SubNetworkOf(const JobSpec&) const { return std::nullopt; }
+  /// What micro-batches compute of it, besides the pass of the whole network. None: nothing.
+  virtual std::optional<SecondPass> SecondPassOf(const ModelSpec&, const TrainSpec&) const {
+    return std::nullopt;
+  }
+
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
@@ -295,5 +310,7 @@ std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);
 std::optional<ExportedTicket> TicketOf(const ModelSpec& model);
+std::optional<ModelSpec> SubNetworkOf(const JobSpec& job);
+std::optional<SecondPass> SecondPassOf(const ModelSpec& model, const TrainSpec& train);
 
 }  // namespace weft

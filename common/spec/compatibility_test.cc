@@ -126,6 +126,11 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.train.sparsity = {.method = "s_ste", .gradient_estimate = "exact"};
        }},
+      {FeatureOf("sparse24", 3),
+       [](JobSpec& job) {
+         job.train.sparsity.method = "slope";
+         job.train.sparsity.adapter_rank = 4;
+       }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("preference_optimization"),
@@ -162,6 +167,8 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
+      {FeatureOf("low_rank_core"), [](JobSpec& job) { job.model.low_rank_core.rank = 8; }},
+      {FeatureOf("nested_model"), [](JobSpec& job) { job.train.nested_model.layers = 1; }},
       {FeatureOf("stochastic_depth"), [](JobSpec& job) { job.model.stochastic_depth.rate = 0.2; }},
       {FeatureOf("stochastic_depth", 0),
        [](JobSpec& job) {

@@ -1,6 +1,7 @@
 #include "coordinator/planner/pass_cost.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "common/model/model_counts.h"
@@ -207,6 +208,15 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
   }
   SetMemoryBytes(shape, tokens, length, precision, computed, dropout, cost);
+  if (const std::optional<SecondPass> second = SecondPassOf(shape.spec, train)) {
+    ModelShape smaller = shape;
+    smaller.spec.layers = second->layers;
+    const PassCost own = CostOfPass(smaller, micro_batch, sequence_length, precision, format_share,
+                                    dropout, rates, threads, context_ranks, techniques);
+    cost.gemm_seconds += second->share * own.gemm_seconds;
+    cost.backward_gemm_seconds += second->share * own.backward_gemm_seconds;
+    cost.memory_bytes += second->share * own.memory_bytes;
+  }
   AddStepWork(shape, train, rates, threads, cost);
   return cost;
 }

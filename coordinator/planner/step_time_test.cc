@@ -153,6 +153,25 @@ TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {
   EXPECT_NEAR(scored.memory_bytes - plain.memory_bytes, forward, 1);
 }
 
+TEST(CostOfPass, HasTheSecondPassOfTheStepsThatTrainANestedNetwork) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const auto cost = [&](int64_t layers, const NestedModelSpec& nested) {
+    ModelShape shape = Shape();
+    shape.spec.layers = layers;
+    TrainSpec train;
+    train.steps = 100;
+    train.nested_model = nested;
+    return CostOfPass(shape, 1, 256, kBf16Precision, 0, 0, *rates, 1, 1, {}, train);
+  };
+  const PassCost whole = cost(12, {}), small = cost(4, {});
+  const PassCost both = cost(12, {.layers = 4, .joint_share = 0.25});
+  EXPECT_NEAR(both.gemm_seconds, whole.gemm_seconds + 0.25 * small.gemm_seconds, 1e-12);
+  EXPECT_NEAR(both.backward_gemm_seconds,
+              whole.backward_gemm_seconds + 0.25 * small.backward_gemm_seconds, 1e-12);
+  EXPECT_NEAR(both.memory_bytes, whole.memory_bytes + 0.25 * small.memory_bytes, 1);
+}
+
 TEST(CostOfPass, HasRowsAndKeysOfVirtualTokens) {
   const WorkerProfile worker = GpuMachine(1);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);

@@ -160,9 +160,28 @@ Choice Sparsity(const std::string& method) {
           }};
 }
 
+/// Adapters in the second half of the steps.
+Choice LazyAdapters() {
+  return {"slope with adapters", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.sparsity.method = "slope";
+            job.train.sparsity.adapter_rank = 4;
+            job.train.sparsity.adapter_share = 0.5;
+          }};
+}
+
 Choice OverParameterization(const std::string& kind) {
   return {"over_parameterization " + kind, Effect::kOwnTraining,
           [=](JobSpec& job) { job.model.over_parameterization.kind = kind; }};
+}
+
+Choice LowRankCore() {
+  return {"low_rank_core", Effect::kOwnTraining,
+          [](JobSpec& job) { job.model.low_rank_core.rank = 4; }};
+}
+
+Choice NestedModel() {
+  return {"nested_model", Effect::kOwnTraining,
+          [](JobSpec& job) { job.train.nested_model = {.layers = 1, .joint_share = 0.5}; }};
 }
 
 /// Of the matrices of MLPs, or of all.
@@ -413,16 +432,20 @@ std::vector<Axis> MakeAxes() {
        Sparsity("sr_ste"),
        Sparsity("step"),
        Sparsity("slope"),
+       LazyAdapters(),
        Sparsity("activations")},
       {{"plain weights", Effect::kOwnTraining, Nothing},
        OverParameterization("linear_expansion"),
-       OverParameterization("majority_kernels")},
+       OverParameterization("majority_kernels"),
+       OverParameterization("branches"),
+       LowRankCore()},
       {{"whole matrices", Effect::kOwnTraining, Nothing},
        Monarch(false),
        Monarch(true),
        Pixelfly()},
       {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
       {{"all of the network", Effect::kOwnTraining, Nothing}, StructuralGrowth()},
+      {{"one network", Effect::kOwnTraining, Nothing}, NestedModel()},
       {{"all trained", Effect::kOwnTraining, Nothing},
        Lora(false),
        Lora(true),

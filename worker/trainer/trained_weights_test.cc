@@ -12,6 +12,7 @@
 #include "common/model/technique_cost.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/data/joint_batches.h"
+#include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -75,6 +76,51 @@ TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
   job.train.sparsity = {};
   job.optimizer.name = "schedule_free_adamw";
   ExpectEvaluatedWeights(job, 5);
+}
+
+TEST(TrainedWeightsTest, ExportsOfSparseWeightsHaveTheirAdapters) {
+  for (const char* family : {"gpt2", "llama"}) {
+    SCOPED_TRACE(family);
+    JobSpec job = TinyJob(4);
+    job.model.family = family;
+    job.train.eval_sequences = 4;
+    job.train.steps = 8;
+    job.train.sparsity = {.method = "slope", .adapter_rank = 3, .adapter_share = 0.5};
+    job.optimizer.learning_rate = 0.02;
+    RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+    TinyTraining run(job, TinyPlan("fp32"), tokens);
+    for (int step = 0; step < 8; ++step) run.Step();
+    const double loss = run.trainer->Evaluate()->loss;
+    const std::string folder = ::testing::TempDir() + "/sparse_adapters";
+    std::filesystem::create_directories(folder);
+    CheckpointManifest manifest;
+    manifest.job = job;
+    manifest.updates = manifest.step = 8;
+    auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    manifest.files = {*file};
+
+    TinyRun loaded(job.model, ModelOptionsOf(TinyPlan("fp32"), job.train));
+    ASSERT_TRUE(
+        LoadTrainedWeights(Env::Posix(), folder, manifest, loaded.model->parameters()).ok());
+    ASSERT_TRUE(loaded.model->Pack(loaded.context).ok());
+    const auto batch = tokens.Get(0, 0, 4);
+    ASSERT_TRUE(batch.ok());
+    EXPECT_NEAR(loaded.Loss(*batch) / 64, loss, 1e-5);
+
+    const std::string exported = folder + "/export";
+    ASSERT_TRUE(ExportWeights(Env::Posix(), exported, *loaded.model, {}).ok());
+    TinyRun plain(job.model, ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ImportWeights(Env::Posix(), exported, *plain.model).ok());
+    ASSERT_TRUE(plain.model->Pack(plain.context).ok());
+    EXPECT_NEAR(plain.Loss(*batch) / 64, loss, 1e-5);
+    ExportOptions compressed;
+    compressed.compresses = true;
+    EXPECT_FALSE(
+        ExportWeights(Env::Posix(), folder + "/compressed", *loaded.model, compressed).ok())
+        << "merged weights are dense";
+    std::filesystem::remove_all(folder);
+  }
 }
 
 TEST(TrainedWeightsTest, OfJobsThatWereTrainedTogetherEachIsReadByItself) {

@@ -65,7 +65,7 @@ struct BranchChoice {
 };
 
 /// Decides in each pass of training whether a residual branch is computed. Evaluation computes all
-/// branches as they are.
+/// branches as they are, unless the gate decides there, too.
 class BranchGate {
  public:
   virtual ~BranchGate() = default;
@@ -74,6 +74,9 @@ class BranchGate {
   /// because recomputation asks again, and on every rank that has a part of this micro-batch:
   /// branches have collectives. Ranks with other micro-batches may pick other sequences.
   virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
+
+  /// Whether it decides in evaluation, too.
+  virtual bool evaluates() const { return false; }
 };
 
 /// Vectors that are trained in the place of tokens, before those of each sequence: at the embedding
@@ -159,7 +162,8 @@ class Grafts {
 
   /// What is computed of the branch in a pass on `tape`.
   BranchChoice Choose(const Context& context, const Tape& tape, const GraftUse& use) const {
-    return gate_ != nullptr && tape.differentiable() ? gate_->Choose(context, use) : BranchChoice();
+    const bool decides = gate_ != nullptr && (tape.differentiable() || gate_->evaluates());
+    return decides ? gate_->Choose(context, use) : BranchChoice();
   }
 
  private:

@@ -131,8 +131,18 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }
 
+std::vector<kernels::UpdateTensor> FusedOptimizer::Moved(const std::vector<bool>& frozen) const {
+  if (frozen.empty()) return tensors_;
+  std::vector<kernels::UpdateTensor> moved;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!frozen[static_cast<size_t>(parts_[i].index)]) moved.push_back(tensors_[i]);
+  }
+  return moved;
+}
+
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
-  UpdateInputs inputs = InputsOf(context, args, tensors_);
+  const std::vector<kernels::UpdateTensor> moved = Moved(args.frozen);
+  UpdateInputs inputs = InputsOf(context, args, moved);
   const RuleArgs rule = {.update = context.Number(args.update, &StepNumbers::update),
                          .keeps_second_moments = args.keeps_second_moments};
   if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, rule);

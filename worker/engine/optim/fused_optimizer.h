@@ -64,6 +64,9 @@ class FusedOptimizer : public Optimizer {
   FusedOptimizer(const OptimizerSpec& spec, const FusedRule& rule, const ParameterSet& set)
       : spec_(spec), rule_(rule), set_(set) {}
 
+  /// The tensors of those parameters that UpdateArgs::frozen leaves.
+  std::vector<kernels::UpdateTensor> Moved(const std::vector<bool>& frozen) const;
+
   OptimizerSpec spec_;
   const FusedRule& rule_;
   const ParameterSet& set_;

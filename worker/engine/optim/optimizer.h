@@ -24,6 +24,9 @@ struct UpdateArgs {
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
   /// Of adam and adamw: second moments stay as they are (AdamArgs::keeps_second_moments).
   bool keeps_second_moments = false;
+  /// Of the rules of FindFusedRule: the parameters, by index, that stay as they are with their
+  /// state; empty: none.
+  std::vector<bool> frozen = {};
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
   /// Read by what runs in the host memory pool.
   const float* gradients = nullptr;

@@ -17,6 +17,7 @@ Status Updater::Update(Context& context, const StepArgs& args) {
                                       .update = args.update,
                                       .gate = args.gate,
                                       .keeps_second_moments = args.keeps_second_moments,
+                                      .frozen = args.frozen,
                                       .gradients = args.gradients,
                                       .beside = args.beside,
                                       .walk = args.walk});

@@ -17,6 +17,7 @@ struct StepArgs {
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< Clipping and loss scale as one factor; whether it is made.
   bool keeps_second_moments = false;  ///< As UpdateArgs has it.
+  std::vector<bool> frozen = {};      ///< As UpdateArgs has it.
   const float* gradients = nullptr;   ///< As UpdateArgs has it, and the others.
   bool beside = false;
   UnitIterator* walk = nullptr;

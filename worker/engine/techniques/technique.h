@@ -217,6 +217,11 @@ class Technique {
   /// Whether the second moments of Adam stay as they are in the update of `step`.
   virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
+  /// By index, the parameters that the update of `step` leaves as they are, with their state of the
+  /// optimizer; empty: none. Their gradients are zero after OnGradients. Of the rules of
+  /// FindFusedRule alone, and not with optimizers that are offloaded.
+  virtual std::vector<bool> FrozenIn(int64_t /*step*/) const { return {}; }
+
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
   /// ranks. Not with optimizers that are offloaded.
   virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
@@ -247,6 +252,17 @@ class Technique {
   /// An evaluation of several jobs that are trained together has ended: for numbers that the
   /// technique measures, by TechniqueMetric::name.
   virtual void OnEvaluated(const JointLosses&, std::map<std::string, double>& /*metrics*/) {}
+
+  // A network within the network, of which a training has one.
+
+  /// The name of the metric (TechniqueMetric::name) that evaluations give its loss, in nats; "":
+  /// there is none.
+  virtual std::string_view SubNetworkMetric() const { return ""; }
+  /// The passes from now on are of that network, or of the whole one again.
+  virtual void SelectSubNetwork(bool /*selected*/) {}
+  /// The factor of its loss in that of `step`; 0: the step does without. Micro-batches then have a
+  /// second pass, of that network.
+  virtual double SubNetworkWeight(int64_t /*step*/) const { return 0; }
 
   /// All that it remembers between steps, for checkpoints: writing into the views restores it.
   virtual std::vector<NamedTensor> StateTensors() { return {}; }

@@ -101,6 +101,13 @@ bool TechniqueList::KeepsSecondMoments(int64_t step) const {
                      [step](const Technique* t) { return t->KeepsSecondMoments(step); });
 }
 
+std::vector<bool> TechniqueList::FrozenIn(int64_t step) const {
+  for (const Technique* technique : all_) {
+    if (std::vector<bool> frozen = technique->FrozenIn(step); !frozen.empty()) return frozen;
+  }
+  return {};
+}
+
 bool TechniqueList::ReplacesUpdate(int64_t step) const {
   return std::any_of(all_.begin(), all_.end(),
                      [step](const Technique* t) { return t->ReplacesUpdate(step); });
@@ -145,6 +152,25 @@ Result<std::vector<AveragedParameter>> TechniqueList::EvaluatedAverages(int64_t 
 
 void TechniqueList::OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics) {
   for (Technique* technique : all_) technique->OnEvaluated(losses, metrics);
+}
+
+std::string_view TechniqueList::SubNetworkMetric() const {
+  for (const Technique* technique : all_) {
+    if (const std::string_view metric = technique->SubNetworkMetric(); !metric.empty()) {
+      return metric;
+    }
+  }
+  return "";
+}
+
+void TechniqueList::SelectSubNetwork(bool selected) {
+  for (Technique* technique : all_) technique->SelectSubNetwork(selected);
+}
+
+double TechniqueList::SubNetworkWeight(int64_t step) const {
+  double weight = 0;
+  for (const Technique* technique : all_) weight += technique->SubNetworkWeight(step);
+  return weight;
 }
 
 std::vector<NamedTensor> TechniqueList::StateTensors() {

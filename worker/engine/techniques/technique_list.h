@@ -42,6 +42,8 @@ class TechniqueList {
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
   bool ClipsGradients() const;
   bool KeepsSecondMoments(int64_t step) const;
+  /// Of the one that freezes some.
+  std::vector<bool> FrozenIn(int64_t step) const;
   bool ReplacesUpdate(int64_t step) const;
   /// Of those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);
@@ -53,6 +55,10 @@ class TechniqueList {
   /// Of all of them.
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);
   void OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics);
+  /// Of the one that has a network within the network.
+  std::string_view SubNetworkMetric() const;
+  void SelectSubNetwork(bool selected);
+  double SubNetworkWeight(int64_t step) const;
   std::vector<NamedTensor> StateTensors();
   void OnRestored(int64_t steps);
 

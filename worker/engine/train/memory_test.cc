@@ -481,6 +481,8 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
        [](ModelSpec& m) {
          m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
        }},
+      {"low-rank cores", [](ModelSpec& m) { m.low_rank_core.rank = 32; }},
+      {"branches", [](ModelSpec& m) { m.over_parameterization.kind = "branches"; }},
       {"monarch", [](ModelSpec& m) { m.structured_matrices.kind = "monarch"; }},
       {"monarch with attention",
        [](ModelSpec& m) {
@@ -624,7 +626,8 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
     ModelSpec model = Model(4, 4, 700, 256);
     variant.change(model);
     for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
-    if (model.over_parameterization.kind != "none" || model.structured_matrices.kind != "none") {
+    if (model.over_parameterization.kind != "none" || model.low_rank_core.rank > 0 ||
+        model.structured_matrices.kind != "none") {
       CheckPrediction(model, 2, "bf16_pure", 0);
     }
     if (model.structured_matrices.kind != "none" || model.peft.method != "none") {

@@ -56,8 +56,13 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
   techniques_->OnFirstMicroBatch();
   const bool observed = techniques_->ObservesFirstGradients();
   gradients_.StartStep();
-  for (size_t k = 0; k < batches.size(); ++k) {
-    const bool last = k + 1 == batches.size();
+  // Each micro-batch has a pass, with a network within the network one of that before it.
+  const double sub_weight = techniques_->SubNetworkWeight(context.step);
+  const size_t passes = (sub_weight > 0 ? 2 : 1) * batches.size();
+  for (size_t pass = 0; pass < passes; ++pass) {
+    const size_t k = sub_weight > 0 ? pass / 2 : pass;
+    const bool sub = sub_weight > 0 && pass % 2 == 0;
+    const bool last = pass + 1 == passes;
     const bool reduces = reducer != nullptr && (last || reducer->places_gradients());
     const bool observe = observed && k == 0;
     ParameterGradients::ReadyHook hook;
@@ -73,14 +78,22 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
     tape.SetFirstRow(batches[k].first_token);
-    WEFT_RETURN_IF_ERROR(part_losses_->Prepare(context, batches[k]));
-    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
-    WEFT_RETURN_IF_ERROR(part_losses_->Add(context, batches[k]));
-    batches[k] = {};
+    if (sub) {
+      techniques_->SelectSubNetwork(true);
+      WEFT_ASSIGN_OR_RETURN(BatchLoss* const ignored, sequences_->IgnoredLoss());
+      const auto scale = static_cast<float>(sub_weight * gradient_scale.value);
+      WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], scale, ignored));
+    } else {
+      WEFT_RETURN_IF_ERROR(part_losses_->Prepare(context, batches[k]));
+      WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
+      WEFT_RETURN_IF_ERROR(part_losses_->Add(context, batches[k]));
+      batches[k] = {};
+    }
     WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
     stalls.Charge(&PhaseSeconds::forward);
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
+    if (sub) techniques_->SelectSubNetwork(false);
     if (observe && !reduces) {
       WEFT_RETURN_IF_ERROR(
           techniques_->OnFirstGradient(context, parameters.differentiated_gradients()));

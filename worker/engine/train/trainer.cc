@@ -185,6 +185,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                            .update = counters_.updates + 1,
                            .gate = totals_.gate(),
                            .keeps_second_moments = techniques_.KeepsSecondMoments(counters_.step),
+                           .frozen = techniques_.FrozenIn(counters_.step),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
@@ -313,11 +314,26 @@ Result<EvaluationReport> Trainer::Evaluate() {
   const auto evaluate = [this]() -> Result<EvaluationReport> {
     WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
     if (techniques_.JudgesSequences()) return sequences_.Evaluate();
-    return EvaluateLoss(parts_, ranks_, rounds_.get(),
-                        {.sequences = job_.train.eval_sequences,
-                         .micro_batch = plan_.micro_batch,
-                         .parts = JointParts(job_),
-                         .techniques = &techniques_});
+    const auto loss = [this] {
+      return EvaluateLoss(parts_, ranks_, rounds_.get(),
+                          {.sequences = job_.train.eval_sequences,
+                           .micro_batch = plan_.micro_batch,
+                           .parts = JointParts(job_),
+                           .techniques = &techniques_});
+    };
+    WEFT_ASSIGN_OR_RETURN(EvaluationReport whole, loss());
+    const std::string_view metric = techniques_.SubNetworkMetric();
+    if (metric.empty()) return whole;
+    techniques_.SelectSubNetwork(true);
+    weights_.Changed(Repack::kTrained);
+    const Status prepared = weights_.Prepare(std::nullopt);
+    Result<EvaluationReport> sub = prepared.ok() ? loss() : prepared;
+    techniques_.SelectSubNetwork(false);
+    weights_.Changed(Repack::kTrained);
+    WEFT_RETURN_IF_ERROR(sub.status());
+    whole.technique_metrics[std::string(metric)] = sub->loss;
+    whole.seconds += sub->seconds;
+    return whole;
   };
   Result<EvaluationReport> report = evaluate();
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));

@@ -248,13 +248,24 @@ TEST_F(TrainerOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {
 
 TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
   RandomTokens data(50, 16);
-  for (const char* kind : {"linear_expansion", "majority_kernels"}) {
+  for (const char* kind : {"linear_expansion", "majority_kernels", "branches"}) {
     SCOPED_TRACE(kind);
     JobSpec job = Job(4);
     job.model.layers = 1;
     job.model.over_parameterization.kind = kind;
     job.train.gradient_noise_scale = true;
     Compare(job, TinyPlan("fp32", 2, 2), data, 2);
+  }
+}
+
+TEST_F(TrainerOnCuda, NetworksWithinNetworksAndLazyAdaptersFollowTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec cores = Job(4), nested = Job(4), adapters = Job(4);
+  cores.model.low_rank_core.rank = 4;
+  nested.train.nested_model = {.layers = 1, .mlp_width = 40};
+  adapters.train.sparsity = {.method = "slope", .adapter_rank = 4, .adapter_share = 1};
+  for (const JobSpec& job : {cores, nested, adapters}) {
+    Compare(job, TinyPlan("fp32", 2, 2), data, 3);
   }
 }
 

@@ -8,46 +8,18 @@
 #include <string_view>
 #include <utility>
 
-#include "common/glob.h"
 #include "common/rng.h"
-#include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/linear/linear.h"
+#include "worker/engine/techniques/factor_products.h"
+#include "worker/engine/techniques/over_parameterization/branches.h"
 #include "worker/engine/techniques/over_parameterization/over_parameterization_cost.h"
 #include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/trained_matrices.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
-
-// By weight, whether `spec` names it.
-Result<std::vector<bool>> Choose(const OverParameterizationSpec& spec,
-                                 const ParameterList& parameters) {
-  std::vector<bool> chosen(static_cast<size_t>(parameters.size()), false);
-  std::vector<bool> eligible = chosen;
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    eligible[i] = parameters[i].block_matrix() && parameters[i].trainable();
-    if (eligible[i]) names.push_back(parameters[i].name);
-  }
-  if (spec.layers.empty()) return eligible;
-  for (const std::string& pattern : spec.layers) {
-    bool used = false;
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (!eligible[i] || !GlobMatches(pattern, parameters[i].name)) continue;
-      chosen[i] = used = true;
-    }
-    if (used) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError("model.over_parameterization.layers '" + pattern +
-                        "' matches no trained matrix of a block; hint: " +
-                        (nearest.empty() ? names.empty() ? "model.freeze leaves none to train"
-                                                         : "names are like " + names.front()
-                                         : "did you mean '" + nearest + "'?"));
-  }
-  return chosen;
-}
 
 Initializer CopyStart(const Parameter& weight, int64_t copies) {
   Initializer initializer = weight.initializer;
@@ -69,12 +41,6 @@ struct Product {
 Product ProductOf(const ParameterSet& parameters, int64_t weight) {
   const int64_t first = parameters[weight].first_source;
   return {first, first + 1, parameters.value(first), parameters.value(first + 1)};
-}
-
-void CountProduct(Context& context, const Product& p) {
-  CountWork(context.profiler, 2.0 * static_cast<double>(p.out_factor.shape[0]) *
-                                  static_cast<double>(p.out_factor.shape[1]) *
-                                  static_cast<double>(p.in_factor.shape[1]));
 }
 
 Status MergeMixture(Context& context, const ParameterSet& parameters, int64_t index,
@@ -111,66 +77,12 @@ Status SplitMixture(Context& context, const ParameterSet& parameters, int64_t in
   return OkStatus();
 }
 
-/// A matrix as f32: itself, or a copy that `storage` holds.
-Result<TensorView> InF32(Context& context, const TensorView& matrix, Tensor& storage) {
-  if (matrix.dtype == DType::kF32) return matrix;
-  WEFT_ASSIGN_OR_RETURN(storage,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, matrix.shape));
-  WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {matrix, storage}));
-  return storage.view();
-}
-
-/// The gradient of a weight, packed for both products with it.
-class PackedGradient {
- public:
-  Status Pack(Context& context, const TensorView& gradient) {
-    const Shape& shape = gradient.shape;
-    const bool fits = packed_ != nullptr && packed_->out_features() == shape[0] &&
-                      packed_->in_features() == shape[1];
-    if (!fits) {
-      packed_.reset();
-      WEFT_ASSIGN_OR_RETURN(packed_, kernels::NewPackedWeight(context.stream.device, shape[0],
-                                                              shape[1], DType::kF32));
-    }
-    WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, gradient));
-    return held_.Set(context.allocator, Component::kWorkspace, packed_->Bytes());
-  }
-  const kernels::PackedWeight* get() const { return packed_.get(); }
-
- private:
-  std::unique_ptr<kernels::PackedWeight> packed_;
-  ExternalBytes held_;
-};
-
 Status SplitProduct(Context& context, const ParameterSet& parameters, int64_t index,
                     PackedGradient& packed) {
   const Product p = ProductOf(parameters, index);
   WEFT_RETURN_IF_ERROR(packed.Pack(context, parameters.gradient(index)));
-  Tensor storage;
-  {
-    WEFT_ASSIGN_OR_RETURN(const TensorView in_factor, InF32(context, p.in_factor, storage));
-    WEFT_RETURN_IF_ERROR(kernels::LinearForward(
-        context.stream, {in_factor, packed.get(), {}, parameters.gradient(p.out_index)}));
-  }
-  storage = {};
-  WEFT_ASSIGN_OR_RETURN(const TensorView out_factor, InF32(context, p.out_factor, storage));
-  WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-      context.stream, {out_factor, packed.get(), parameters.gradient(p.in_index), false}));
-  CountProduct(context, p);
-  CountProduct(context, p);
-  return OkStatus();
-}
-
-/// The weights that have factors, equal shapes one after the other.
-std::vector<int64_t> WeightsWithFactors(const ParameterList& parameters) {
-  std::vector<int64_t> weights;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].derived()) weights.push_back(i);
-  }
-  std::stable_sort(weights.begin(), weights.end(), [&](int64_t a, int64_t b) {
-    return parameters[a].shape.dims < parameters[b].shape.dims;
-  });
-  return weights;
+  WEFT_RETURN_IF_ERROR(packed.ToOutFactor(context, p.in_factor, parameters.gradient(p.out_index)));
+  return packed.ToInFactor(context, p.out_factor, parameters.gradient(p.in_index));
 }
 
 /// Makes the product of the factors of `index` the weight that it has: its smaller side becomes the
@@ -209,16 +121,22 @@ bool IsMixture(const OverParameterizationSpec& spec) {
   return spec.kind == "majority_kernels";
 }
 
-/// Starts the factors. Those of a product are the weight and an identity, so that the network is
-/// the plain one; what `inner` exceeds the weight's smaller side by is random beside zeros. Copies
-/// of a mixture are drawn independently with a variance that gives mixtures that of the weight on
-/// average (the deviation grows by sqrt((copies + 1) / 2)), or are all equal to an imported weight.
+bool HasBranches(const OverParameterizationSpec& spec) {
+  return spec.kind == "branches";
+}
+
+/// Starts the factors (of branches see StartBranches). Those of a product are the weight and an
+/// identity, so that the network is the plain one; what `inner` exceeds the weight's smaller side
+/// by is random beside zeros. Copies of a mixture are drawn independently with a variance that
+/// gives mixtures that of the weight on average (the deviation grows by sqrt((copies + 1) / 2)), or
+/// are all equal to an imported weight.
 Status StartFactors(Context& context, const OverParameterizationSpec& spec,
                     const ParameterSet& parameters, ValuesFrom from) {
-  for (int64_t i : WeightsWithFactors(parameters)) {
+  for (int64_t i : DerivedMatrices(parameters)) {
     const Parameter& weight = parameters[i];
     if (!IsMixture(spec)) {
-      WEFT_RETURN_IF_ERROR(StartProduct(context.stream, parameters, i));
+      WEFT_RETURN_IF_ERROR(HasBranches(spec) ? StartBranches(context.stream, parameters, i)
+                                             : StartProduct(context.stream, parameters, i));
       continue;
     }
     for (int64_t k = 0; from == ValuesFrom::kImported && k < weight.sources; ++k) {
@@ -235,13 +153,17 @@ class OverParameterization : public Technique {
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
-    WEFT_ASSIGN_OR_RETURN(const std::vector<bool> chosen, Choose(spec_, parameters));
+    WEFT_ASSIGN_OR_RETURN(
+        const std::vector<bool> chosen,
+        ChooseTrainedMatrices("model.over_parameterization.layers", spec_.layers, parameters));
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) RegisterFactors(parameters, static_cast<int64_t>(i));
     }
     parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
       if (from != ValuesFrom::kCheckpoint) {
         WEFT_RETURN_IF_ERROR(StartFactors(context, spec_, *parameters_, from));
+        // Merging takes memory, which there may not be yet.
+        if (HasBranches(spec_)) return OkStatus();
       }
       return MergeWeights(context, spec_, *parameters_, nullptr);
     });
@@ -269,12 +191,17 @@ class OverParameterization : public Technique {
     std::vector<ParameterList::Source> factors;
     for (const ParameterInfo& info :
          FactorsOf(spec_, {weight, weight.name, {weight.shape[0], weight.shape[1]}})) {
-      const Shape shape{info.shape[0], info.shape[1]};
-      factors.push_back({info.name, shape,
-                         IsMixture(spec_) ? CopyStart(weight, spec_.copies) : RandomRows(shape),
-                         info.parts});
+      const bool vector = info.shape.size() == 1;
+      const Shape shape = vector ? Shape{info.shape[0]} : Shape{info.shape[0], info.shape[1]};
+      factors.push_back({info.name, shape, StartOf(weight, shape), info.parts});
     }
     parameters.Derive(index, std::move(factors));
+  }
+
+  Initializer StartOf(const Parameter& weight, const Shape& shape) const {
+    if (IsMixture(spec_)) return CopyStart(weight, spec_.copies);
+    const bool full_branch = HasBranches(spec_) && shape == weight.shape;
+    return full_branch ? weight.initializer : RandomRows(shape);
   }
 
   OverParameterizationSpec spec_;
@@ -310,15 +237,18 @@ std::vector<float> MixtureOf(const MixtureKey& key, const std::string& name, int
 Status MergeWeights(Context& context, const OverParameterizationSpec& spec,
                     const ParameterSet& parameters, const MixtureKey* key) {
   ProfileScope scope(context.profiler, "merge weights");
-  for (int64_t i : WeightsWithFactors(parameters)) {
+  for (int64_t i : DerivedMatrices(parameters)) {
     if (IsMixture(spec)) {
       WEFT_RETURN_IF_ERROR(MergeMixture(context, parameters, i, key));
       continue;
     }
+    if (HasBranches(spec)) {
+      WEFT_RETURN_IF_ERROR(MergeBranches(context, parameters, i));
+      continue;
+    }
     const Product p = ProductOf(parameters, i);
-    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {p.in_factor, p.out_factor, parameters.value(i), {}, false}));
-    CountProduct(context, p);
+    WEFT_RETURN_IF_ERROR(MultiplyFactors(context, p.out_factor, p.in_factor, parameters.value(i),
+                                         /*accumulate=*/false));
   }
   return OkStatus();
 }
@@ -327,9 +257,10 @@ Status SplitGradients(Context& context, const OverParameterizationSpec& spec,
                       const ParameterSet& parameters, const MixtureKey& key) {
   ProfileScope scope(context.profiler, "split gradients");
   PackedGradient packed;
-  for (int64_t i : WeightsWithFactors(parameters)) {
-    WEFT_RETURN_IF_ERROR(IsMixture(spec) ? SplitMixture(context, parameters, i, key)
-                                         : SplitProduct(context, parameters, i, packed));
+  for (int64_t i : DerivedMatrices(parameters)) {
+    WEFT_RETURN_IF_ERROR(IsMixture(spec)     ? SplitMixture(context, parameters, i, key)
+                         : HasBranches(spec) ? SplitBranches(context, parameters, i)
+                                             : SplitProduct(context, parameters, i, packed));
   }
   return OkStatus();
 }

@@ -20,6 +20,7 @@ namespace weft::engine {
 //   majority_kernels (arXiv 2402.05033): W = sum of p_i W_i with p drawn uniformly from all convex
 //     combinations (the flat Dirichlet distribution) for each step and weight; dW_i = p_i dW. In
 //     evaluation and export all p_i are 1 / copies.
+//   branches (OREPA): see branches.h.
 
 /// What a mixture is drawn by: the same for all ranks, after a restart, in recomputation.
 struct MixtureKey {

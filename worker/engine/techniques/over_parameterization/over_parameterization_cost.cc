@@ -47,6 +47,11 @@ bool IsOverParameterized(const ModelSpec& model, const ParameterInfo& parameter)
          });
 }
 
+/// Of the low-rank branch of a weight.
+int64_t BranchRank(int64_t out, int64_t in) {
+  return std::max<int64_t>(1, std::min(out, in) / 4);
+}
+
 class OverParameterizationCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "over_parameterization"; }
@@ -59,7 +64,7 @@ class OverParameterizationCost : public TechniqueCost {
     if (spec.kind != "none" || spec.layers.empty()) return OkStatus();
     return InvalidError(
         "model.over_parameterization.layers needs a model.over_parameterization.kind; hint: "
-        "linear_expansion or majority_kernels");
+        "linear_expansion, majority_kernels or branches");
   }
 
   std::vector<ParameterInfo> SourcesOf(const ModelSpec& model,
@@ -82,11 +87,22 @@ class OverParameterizationCost : public TechniqueCost {
       work.f32_numbers += 4 * copies;
       work.parameter_numbers += copies;
     }
-    if (spec.kind != "linear_expansion") return;
+    if (spec.kind != "linear_expansion" && spec.kind != "branches") return;
     for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
       if (!IsOverParameterized(shape.spec, parameter)) continue;
       const int64_t out = parameter.shape[0], in = parameter.shape[1];
-      const int64_t inner = FactorsOf(spec, parameter)[0].shape[0];
+      int64_t inner = FactorsOf(spec, parameter)[0].shape[0];
+      if (spec.kind == "branches") {
+        inner = BranchRank(out, in);
+        const auto elements = static_cast<double>(parameter.Elements());
+        const auto full = static_cast<double>(spec.copies - 1);
+        // Scaling and adding up, then the gradients of a matrix and its scales; of the low-rank
+        // branch scaling twice, and these gradients.
+        work.flops += (5 * full - 1) * elements + 5 * static_cast<double>(inner * out);
+        // Transposed, scaled and added up; transposed, scaled with sums, and transposed again.
+        work.f32_numbers += (13 * full + 2) * elements;
+        work.parameter_numbers += 2 * full * elements;
+      }
       work.products.push_back({"expansion", GemmPass::kForward, out, in, inner, 1});
       work.products.push_back({"expansion", GemmPass::kInputGradient, inner, in, out, 1});
       work.products.push_back({"expansion", GemmPass::kWeightGradient, inner, out, in, 1});
@@ -98,6 +114,9 @@ class OverParameterizationCost : public TechniqueCost {
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
     constexpr int64_t kF32 = 4;
     const ModelShape& shape = inputs.shape;
+    // The gradient, a branch and the gradient of that, transposed.
+    if (shape.spec.over_parameterization.kind == "branches")
+      return 3 * kF32 * shape.largest_derived;
     if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
     const bool narrow = inputs.precision->matrices != DType::kF32;
     const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
@@ -128,6 +147,19 @@ std::vector<ParameterInfo> FactorsOf(const OverParameterizationSpec& spec,
     for (ParameterInfo& factor : factors) factor.parts.clear();
   } else if (spec.kind == "majority_kernels") {
     for (int64_t i = 0; i < spec.copies; ++i) add("copy_" + std::to_string(i), weight.shape);
+  } else if (spec.kind == "branches") {
+    const int64_t out = weight.shape[0], in = weight.shape[1], rank = BranchRank(out, in);
+    for (int64_t i = 0; i + 1 < spec.copies; ++i) {
+      const std::string branch = "branch_" + std::to_string(i);
+      add(branch, weight.shape);
+      add(branch + "_scale", {out});
+    }
+    add("branch_out", {rank, out});
+    add("branch_in", {rank, in});
+    add("branch_low_rank_scale", {out});
+    for (ParameterInfo& factor : factors) {
+      if (factor.shape != weight.shape) factor.parts.clear();
+    }
   }
   return factors;
 }

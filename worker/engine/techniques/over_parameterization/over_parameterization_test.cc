@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kKinds[] = {"linear_expansion", "majority_kernels"};
+constexpr const char* kKinds[] = {"linear_expansion", "majority_kernels", "branches"};
 
 using Doubles = std::vector<double>;
 
@@ -76,18 +76,33 @@ Doubles Mixture(uint64_t seed, int64_t step, const std::string& name, int64_t co
   return p;
 }
 
-// The factors of a weight in float64: W = sum_i left_i^T right_i over i for a product, and the
-// mixture otherwise.
+// The factors of a weight in float64: W = sum of left_i^T right_i over i for a product, the
+// mixture, or the branches with their scales.
 struct Factors {
-  bool product;
+  std::string kind;
   int64_t out, in, inner;
   std::vector<Doubles> values;
+
+  // Of branches: those of a whole matrix, and where the last one is.
+  size_t full() const { return (values.size() - 3) / 2; }
+  size_t last() const { return values.size() - 3; }
 
   Doubles Weight(const Doubles& p) const {
     Doubles w(static_cast<size_t>(out * in), 0.0);
     for (int64_t o = 0; o < out; ++o) {
       for (int64_t i = 0; i < in; ++i) {
         double& sum = w[o * in + i];
+        if (kind == "branches") {
+          for (size_t k = 0; k < full(); ++k) {
+            sum += values[2 * k + 1][o] * values[2 * k][o * in + i];
+          }
+          for (int64_t k = 0; k < inner; ++k) {
+            sum += values[last() + 2][o] * values[last()][k * out + o] *
+                   values[last() + 1][k * in + i];
+          }
+          continue;
+        }
+        const bool product = kind == "linear_expansion";
         for (int64_t k = 0; product && k < inner; ++k) {
           sum += values[0][k * out + o] * values[1][k * in + i];
         }
@@ -105,6 +120,21 @@ struct Factors {
     for (int64_t o = 0; o < out; ++o) {
       for (int64_t i = 0; i < in; ++i) {
         const double d = dw[o * in + i];
+        if (kind == "branches") {
+          for (size_t k = 0; k < full(); ++k) {
+            gradients[2 * k][o * in + i] = values[2 * k + 1][o] * d;
+            gradients[2 * k + 1][o] += d * values[2 * k][o * in + i];
+          }
+          for (int64_t k = 0; k < inner; ++k) {
+            const double a = values[last()][k * out + o], b = values[last() + 1][k * in + i];
+            const double s = values[last() + 2][o];
+            gradients[last()][k * out + o] += d * s * b;
+            gradients[last() + 1][k * in + i] += d * s * a;
+            gradients[last() + 2][o] += d * a * b;
+          }
+          continue;
+        }
+        const bool product = kind == "linear_expansion";
         for (int64_t k = 0; product && k < inner; ++k) {
           gradients[0][k * out + o] += d * values[1][k * in + i];
           gradients[1][k * in + i] += d * values[0][k * out + o];
@@ -120,13 +150,18 @@ struct Factors {
 
 Factors FactorsFrom(const ParameterSet& parameters, int64_t index) {
   const Parameter& weight = parameters[index];
-  Factors factors{parameters[weight.first_source].name.ends_with(".expansion_out"),
+  const int64_t first = weight.first_source, last = first + weight.sources - 1;
+  const bool branches = parameters[last].name.ends_with(".branch_low_rank_scale");
+  const bool product = parameters[first].name.ends_with(".expansion_out");
+  Factors factors{branches  ? "branches"
+                  : product ? "linear_expansion"
+                            : "majority_kernels",
                   weight.shape[0],
                   weight.shape[1],
-                  parameters[weight.first_source].shape[0],
+                  parameters[branches ? last - 1 : first].shape[0],
                   {}};
   for (int64_t k = 0; k < weight.sources; ++k) {
-    factors.values.push_back(AsDoubles(parameters.value(weight.first_source + k)));
+    factors.values.push_back(AsDoubles(parameters.value(first + k)));
   }
   return factors;
 }
@@ -344,20 +379,21 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
             << step << " " << parameters[i].name;
       }
     }
+    // Of branches the last tensor is a scale, and the one before has started at zero.
+    const int64_t last = parameters.size() - (kind == "branches" ? 2 : 1);
     EXPECT_GT(
-        Distance(
-            values[parameters.size() - 1],
-            AsDoubles(TinyRun(job.model, {}).model->parameters().value(parameters.size() - 1))),
+        Distance(values[last], AsDoubles(TinyRun(job.model, {}).model->parameters().value(last))),
         1e-2)
         << "it has moved";
   }
 }
 
-TEST(OverParameterizationTest, AProductStartsAsThePlainNetworkAndMixturesWithItsVariance) {
+TEST(OverParameterizationTest,
+     ProductsAndBranchesStartAsThePlainNetworkAndMixturesWithItsVariance) {
   auto batch = TinyTokens().Get(0, 0, 2);
   ASSERT_TRUE(batch.ok());
-  for (double ratio : {1.0, 2.0}) {
-    const ModelSpec model = Job("linear_expansion", ratio).model;
+  for (const ModelSpec& model : {Job("linear_expansion", 1.0).model,
+                                 Job("linear_expansion", 2.0).model, Job("branches").model}) {
     TinyRun expanded(model, ModelOptionsOf(TinyPlan("fp32")));
     TinyRun plain(Plain(model), ModelOptionsOf(TinyPlan("fp32")));
     EXPECT_EQ(expanded.Logits(*batch), plain.Logits(*batch)) << "bit for bit";
@@ -552,6 +588,26 @@ TEST(OverParameterizationTest, CountsItsOperationsOnceAStep) {
       flops += profiler.entries().at(operation).flops;
     }
     EXPECT_EQ(flops, StepWorkOf(ShapeOf(job), job.train).Flops()) << kind;
+  }
+}
+
+TEST(OverParameterizationTest, BranchesHaveAScaleForEachRowAndOneIsOfLowRank) {
+  for (int64_t copies : {2, 4}) {
+    JobSpec job = Job("branches");
+    job.model.over_parameterization.copies = copies;
+    TinyRun run(job.model, {});
+    const ParameterSet& parameters = run.model->parameters();
+    const int64_t weight = parameters.Find("transformer.h.0.mlp.c_fc.weight").value();
+    const int64_t out = parameters[weight].shape[0], in = parameters[weight].shape[1];
+    const int64_t first = parameters[weight].first_source;
+    ASSERT_EQ(parameters[weight].sources, 2 * copies + 1);
+    for (int64_t k = 0; k + 1 < copies; ++k) {
+      EXPECT_EQ(parameters[first + 2 * k].shape, (Shape{out, in}));
+      EXPECT_EQ(parameters[first + 2 * k + 1].shape, (Shape{out}));
+      EXPECT_FALSE(parameters[first + 2 * k + 1].decay()) << "scales";
+    }
+    EXPECT_EQ(parameters[first + 2 * copies - 2].shape, (Shape{std::min(out, in) / 4, out}));
+    EXPECT_EQ(parameters[first + 2 * copies - 1].shape, (Shape{std::min(out, in) / 4, in}));
   }
 }
 

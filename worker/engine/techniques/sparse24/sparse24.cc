@@ -32,6 +32,7 @@ class Sparse24 : public Technique {
   explicit Sparse24(const TrainSpec& train)
       : factory_(train.sparsity),
         first_dense_step_(FirstDenseStep(train)),
+        first_adapter_step_(FirstAdapterStep(train)),
         search_(train.sparsity) {
     if (train.sparsity.method == "step") switch_.emplace(train.sparsity.switch_share);
     if (PrunesActivations(train.sparsity)) {
@@ -43,13 +44,24 @@ class Sparse24 : public Technique {
 
   ProductsFactory* BlockProducts() override { return &factory_; }
 
-  Status OnParameters(ParameterSet&) override { return factory_.ChooseLayers(); }
+  Status OnParameters(ParameterSet& parameters) override {
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].adapter == AdapterSide::kNone) continue;
+      const bool first = parameters[i].adapter == AdapterSide::kInput;
+      const auto in = static_cast<double>(parameters[i].shape[-1]);
+      parameters.SetStart(i, {.deviation = first ? 1 / std::sqrt(in) : 0});
+    }
+    return factory_.ChooseLayers();
+  }
 
   Status OnTraining(const TrainingParts& parts) override {
     if (factory_.spec() != parts.job->train.sparsity) {
       return InvalidError("the model was made for another train.sparsity than the job has");
     }
     parts_ = parts;
+    for (const Parameter& parameter : *parts.parameters) {
+      adapters_.push_back(parameter.adapter != AdapterSide::kNone);
+    }
     WEFT_RETURN_IF_ERROR(search_.OnTraining(parts));
     if (switch_) WEFT_RETURN_IF_ERROR(switch_->OnTraining(parts));
     std::map<int64_t, TensorView> masks;
@@ -81,6 +93,7 @@ class Sparse24 : public Technique {
   Status BeforeForward(Context& context, std::optional<int64_t> step) override {
     if (step) {
       factory_.SetSparse(IsSparse(*step));
+      factory_.SetAdapters(*step >= first_adapter_step_);
       masked_ = IsMasked(*step);
     }
     if (!masked_) {
@@ -102,6 +115,11 @@ class Sparse24 : public Technique {
 
   bool KeepsSecondMoments(int64_t step) const override {
     return switch_ && switch_->Switched(step);
+  }
+
+  std::vector<bool> FrozenIn(int64_t step) const override {
+    const bool waits = factory_.spec().adapter_rank > 0 && step < first_adapter_step_;
+    return waits ? adapters_ : std::vector<bool>();
   }
 
   Status BeforeUpdate(Context& state, const PendingUpdate& update) override {
@@ -197,11 +215,13 @@ class Sparse24 : public Technique {
 
   Sparse24ProductsFactory factory_;
   int64_t first_dense_step_;
+  int64_t first_adapter_step_;
   int64_t first_pruned_step_ = 0;  ///< Of activations.
   DecaySearch search_;
   std::optional<MomentSwitch> switch_;  ///< Of step.
   bool masked_ = true;                  ///< In the step that weights were packed for last.
   TrainingParts parts_;
+  std::vector<bool> adapters_;  ///< By parameter, whether it is of one.
   std::vector<Decayed> decayed_;
   bool keeps_all_ = false;  ///< Masks before the first one do.
   bool has_masks_ = false;

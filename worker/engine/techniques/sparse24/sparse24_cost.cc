@@ -10,6 +10,8 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
+#include "common/model/precision.h"
+#include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -49,12 +51,22 @@ const Feature kSettings[] = {
     {.name = "2:4 soft thresholds",
      .setting = "train.sparsity.method s_ste",
      .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }}};
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }},
+    {.name = "adapters of sparse weights",
+     .setting = "train.sparsity.adapter_rank",
+     .asked = [](const JobSpec& job) { return job.train.sparsity.adapter_rank > 0; },
+     .shown =
+         [](const JobSpec& job) {
+           return "train.sparsity.adapter_rank " + std::to_string(job.train.sparsity.adapter_rank);
+         }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
 const Feature& kSoftThreshold = kSettings[2];
+const Feature& kLazyAdapters = kSettings[3];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
+constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
+constexpr std::string_view kWait = "adapters stay as they are until their steps begin";
 constexpr std::string_view kWholeWeights = "masks are searched in whole weights on the device";
 
 const Refusal kSparse24Refusals[] = {
@@ -71,6 +83,11 @@ const Refusal kSparse24Refusals[] = {
      "estimates are drawn by position in the whole batch",
      "train.sparsity.gradient_estimate exact, or model.stochastic_depth.mode batch"},
     {&kGradientEstimates, &kContextParallel, kNotYet, "train.sparsity.gradient_estimate exact"},
+    {&kLazyAdapters, &kTensorParallel, kNotYet, kNoAdapters},
+    {&kLazyAdapters, &kPipelineParallel, kNotYet, kNoAdapters},
+    {&kLazyAdapters, &kZero, kNotYet, "resources.zero_stage 0"},
+    {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
+    {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
     {&kWeightDecay, &kBf16Pure, "the decay is lost when weights are rounded to bf16",
      "train.precision bf16, or train.sparsity.method masked_decay"},
 };
@@ -119,6 +136,47 @@ Status CheckSwitch(const JobSpec& job) {
       optimizer + " does not have; hint: adamw");
 }
 
+Status CheckAdapters(const JobSpec& job) {
+  const SparsitySpec& spec = job.train.sparsity;
+  if (spec.adapter_rank == 0) {
+    if (spec.adapter_share == SparsitySpec().adapter_share) return OkStatus();
+    return InvalidError(
+        "train.sparsity.adapter_share is of adapters, and there are none; hint: "
+        "train.sparsity.adapter_rank");
+  }
+  if (spec.method != "slope") {
+    return InvalidError("train.sparsity.adapter_rank is of train.sparsity.method slope, not of " +
+                        spec.method);
+  }
+  if (!job.model.freeze.empty() || !job.phases.empty()) {
+    return InvalidError(std::string("train.sparsity.adapter_rank does not go with ") +
+                        (job.phases.empty() ? "model.freeze" : "phases") +
+                        " yet; hint: leave one of them out");
+  }
+  if (FirstAdapterStep(job.train) < job.train.steps) return OkStatus();
+  return InvalidError("train.sparsity.adapter_share leaves adapters none of train.steps " +
+                      std::to_string(job.train.steps) + "; hint: a larger share");
+}
+
+/// Bytes of the adapters of `parameter`: values, gradients, packed copies, whose rows are filled up
+/// where libraries pack in blocks, and the state of the optimizer.
+int64_t AdapterBytes(const JobSpec& job, const ParameterInfo& parameter) {
+  const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
+  const bool bf16 = precision.products == DType::kBF16;
+  int64_t bytes = 0;
+  for (const ParameterInfo& adapter : LazyAdaptersOf(job.train.sparsity, parameter)) {
+    const PackedPadding padding = adapter.packed_padding();
+    const int64_t packed = adapter.Elements() + (bf16 ? padding.bf16 : padding.f32);
+    bytes += static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(DType::kF32)) *
+                 adapter.Elements() +
+             static_cast<int64_t>(DTypeSize(precision.products)) * packed;
+    for (const StateTensor& state : StateTensorsOf(job.optimizer, adapter, adapter.shape)) {
+      bytes += state.format.Bytes(state.Numbers());
+    }
+  }
+  return bytes;
+}
+
 /// Share of the steps whose products are dense, as far as it is known before.
 double DenseShare(const TrainSpec& train) {
   const SparsitySpec& spec = train.sparsity;
@@ -148,6 +206,7 @@ class Sparse24Cost : public TechniqueCost {
     }
     WEFT_RETURN_IF_ERROR(CheckDecaySearch(job.train));
     WEFT_RETURN_IF_ERROR(CheckSwitch(job));
+    WEFT_RETURN_IF_ERROR(CheckAdapters(job));
     const ModelSpec& model = job.model;
     if (!model.import_path.empty()) return OkStatus();
     if (PrunesActivations(job.train.sparsity) && model.activation != "squared_relu") {
@@ -237,9 +296,11 @@ class Sparse24Cost : public TechniqueCost {
         {kDecayMetric, "Decay of what 2:4 masks leave out, where it is searched for."}};
   }
 
-  // The search for the decay begins each of its runs with the same weights.
+  // The search for the decay begins each of its runs with the same weights. Adapters are of the
+  // training, not of the network.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
-    return job.train.sparsity.decay_search_steps > 0 ? 4 * parameter.Elements() : 0;
+    return (job.train.sparsity.decay_search_steps > 0 ? 4 * parameter.Elements() : 0) +
+           AdapterBytes(job, parameter);
   }
 };
 
@@ -253,6 +314,29 @@ int64_t FirstDenseStep(const TrainSpec& train) {
   const int64_t steps = train.steps - DecaySearchSteps(spec);
   const double dense = spec.dense_share * static_cast<double>(steps);
   return HasSparseProducts(spec) ? train.steps - std::llround(dense) : 0;
+}
+
+int64_t FirstAdapterStep(const TrainSpec& train) {
+  const SparsitySpec& spec = train.sparsity;
+  if (spec.adapter_rank == 0) return train.steps;
+  return train.steps - std::llround(spec.adapter_share * static_cast<double>(train.steps));
+}
+
+std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const ParameterInfo& weight) {
+  if (spec.adapter_rank == 0 || !CanBeSparse24(weight) || !weight.matrix()) return {};
+  std::vector<ParameterInfo> adapters;
+  const auto add = [&](const char* name, std::vector<int64_t> shape, AdapterSide side) {
+    ParameterInfo& adapter = adapters.emplace_back(weight);
+    adapter.name = weight.name + name;
+    adapter.shape = std::move(shape);
+    adapter.product_rows = adapter.shape[0];
+    adapter.stacked = false;
+    adapter.parts.clear();
+    adapter.adapter = side;
+  };
+  add(".adapter_in", {spec.adapter_rank, weight.shape[1]}, AdapterSide::kInput);
+  add(".adapter_out", {weight.shape[0], spec.adapter_rank}, AdapterSide::kOutput);
+  return adapters;
 }
 
 const TechniqueCost& Sparse24TechniqueCost() {

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "common/model/parameter_info.h"
+#include "common/model/parameter_list.h"
 #include "common/spec/train_spec.h"
 
 namespace weft {
@@ -41,6 +43,13 @@ inline int64_t DecaySearchSteps(const SparsitySpec& spec) {
 
 /// The first step of those that train dense at the end.
 int64_t FirstDenseStep(const TrainSpec& train);
+
+/// The first step of those that train adapters, too; that after the last one where none has any.
+int64_t FirstAdapterStep(const TrainSpec& train);
+
+/// The adapters of a sparse `weight` [out, in], "<weight>.adapter_in" A [rank, in] and
+/// "<weight>.adapter_out" B [out, rank]; none where train.sparsity.adapter_rank is 0.
+std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const ParameterInfo& weight);
 
 /// Shares of the steps between which step switches to masks by itself.
 inline constexpr double kFirstSwitchShare = 0.1, kLastSwitchShare = 0.5;

@@ -12,6 +12,7 @@
 #include "kernels/sparse24_decay/sparse24_decay.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "worker/engine/techniques/sparse24/lazy_adapters.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -343,7 +344,30 @@ std::unique_ptr<WeightProducts> Sparse24ProductsFactory::Make(const LinearLayer&
   }
   layers_.push_back(std::make_unique<Sparse24Layer>(layer));
   if (!HasSparseProducts(mode_.spec)) return std::make_unique<DenseProducts>(layer);
-  return std::make_unique<Sparse24Products>(layers_.back().get(), &mode_);
+  auto sparse = std::make_unique<Sparse24Products>(layers_.back().get(), &mode_);
+  if (mode_.spec.adapter_rank == 0) return sparse;
+  return std::make_unique<LazyAdapterProducts>(layer, std::move(sparse), &mode_.adapters);
+}
+
+std::vector<ParameterInfo> Sparse24ProductsFactory::AdaptersOf(const ParameterInfo& weight) const {
+  return LazyAdaptersOf(mode_.spec, weight);
+}
+
+std::vector<float> Sparse24ProductsFactory::Merged(
+    const ParameterInfo& weight, std::span<const float> values,
+    const std::vector<std::vector<float>>& tensors) const {
+  const int64_t out = weight.shape[0], in = weight.shape[1], rank = mode_.spec.adapter_rank;
+  std::vector<float> merged(values.begin(), values.end());
+  for (int64_t row = 0; row < out; ++row) {
+    for (int64_t column = 0; column < in; ++column) {
+      double sum = 0;
+      for (int64_t k = 0; k < rank; ++k) {
+        sum += static_cast<double>(tensors[1][row * rank + k]) * tensors[0][k * in + column];
+      }
+      merged[row * in + column] += static_cast<float>(sum);
+    }
+  }
+  return merged;
 }
 
 Status Sparse24ProductsFactory::ChooseLayers() {

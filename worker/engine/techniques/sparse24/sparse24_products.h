@@ -73,7 +73,8 @@ class Sparse24Layer {
 /// What the layers of a model have in common.
 struct Sparse24Mode {
   SparsitySpec spec;
-  bool sparse = false;  ///< Products are, from the next Pack on.
+  bool sparse = false;   ///< Products are, from the next Pack on.
+  bool adapters = true;  ///< They count in passes, of weights that have any.
 };
 
 /// The products of an MLP's layer with half of its weights (Hu et al. 2024, arXiv 2404.01847): the
@@ -135,6 +136,10 @@ class Sparse24ProductsFactory : public ProductsFactory {
   bool PrunesActivations() const override {
     return mode_.sparse && weft::PrunesActivations(mode_.spec);
   }
+  /// As LazyAdaptersOf has them.
+  std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
+  std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
+                            const std::vector<std::vector<float>>& tensors) const override;
   /// Those of layers whose weight may become sparse. Call ChooseLayers once it is known what is
   /// trained.
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
@@ -145,6 +150,8 @@ class Sparse24ProductsFactory : public ProductsFactory {
 
   /// Whether products are sparse from the next Pack on.
   void SetSparse(bool sparse) { mode_.sparse = sparse; }
+  /// Whether adapters count in the passes from now on.
+  void SetAdapters(bool count) { mode_.adapters = count; }
 
   Status KeepAll(const Stream& stream);
   Status FindMasks(Context& context);

@@ -1,7 +1,7 @@
 #include "worker/engine/techniques/structured_matrices/pixelfly_values.h"
 
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/techniques/structured_matrices/singular_vectors.h"
+#include "worker/engine/techniques/singular_vectors.h"
 
 namespace weft::engine {
 namespace {

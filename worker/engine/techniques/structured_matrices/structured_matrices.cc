@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/engine/techniques/structured_matrices/structured_matrices_cost.h"
 #include "worker/engine/techniques/structured_matrices/structured_products.h"
 #include "worker/engine/techniques/technique.h"
 

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/structured_matrices/singular_vectors.h"
+#include "worker/engine/techniques/singular_vectors.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,186 @@
+#include "worker/engine/techniques/low_rank_core/low_rank_core.h"
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/float_types.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/techniques/factor_products.h"
+#include "worker/engine/techniques/low_rank_core/low_rank_core_cost.h"
+#include "worker/engine/techniques/singular_vectors.h"
+#include "worker/engine/techniques/technique.h"
+#include "worker/engine/techniques/trained_matrices.h"
+#include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+/// The tensors of a weight, by index.
+struct CoreTensors {
+  int64_t out_factor, in_factor, rest;
+};
+
+CoreTensors TensorsOf(const ParameterList& parameters, int64_t weight) {
+  const int64_t first = parameters[weight].first_source;
+  return {first, first + 1, first + 2};
+}
+
+/// Gives the factors of an imported weight the matrix of their rank that is nearest to it.
+Status StartNearest(const Stream& stream, const ParameterSet& parameters, int64_t index) {
+  const CoreTensors tensors = TensorsOf(parameters, index);
+  const Shape& shape = parameters[index].shape;
+  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, parameters.value(index)));
+  const auto* from = copy.view().As<float>();
+  const SingularVectors nearest = NearestOfRank({from, from + shape.Elements()}, shape[0], shape[1],
+                                                parameters[tensors.out_factor].shape[0]);
+  const auto fill = [&](int64_t to, const std::vector<double>& values) {
+    return FillOnHost(stream, parameters.value(to), [&](const TensorView& host) {
+      kernels::cpu::WithFloatType(host.dtype, [&]<class T>() {
+        for (size_t i = 0; i < values.size(); ++i) {
+          host.As<T>()[i] = FromFloat<T>(static_cast<float>(values[i]));
+        }
+      });
+    });
+  };
+  WEFT_RETURN_IF_ERROR(fill(tensors.out_factor, nearest.left));
+  return fill(tensors.in_factor, nearest.right);
+}
+
+/// Starts the factors and then the rests, so that the whole network is the plain one. The core of a
+/// random network is random with the deviation of its weights.
+Status StartCores(Context& context, const ParameterSet& parameters, ValuesFrom from) {
+  for (int64_t i : DerivedMatrices(parameters)) {
+    if (from == ValuesFrom::kImported) {
+      WEFT_RETURN_IF_ERROR(StartNearest(context.stream, parameters, i));
+    }
+    const CoreTensors tensors = TensorsOf(parameters, i);
+    // M = -(U V^T - W), in place: there may be no memory for more yet.
+    const TensorView weight = parameters.value(i);
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {weight, -1}));
+    WEFT_RETURN_IF_ERROR(MultiplyFactors(context, parameters.value(tensors.out_factor),
+                                         parameters.value(tensors.in_factor), weight,
+                                         /*accumulate=*/true));
+    WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {weight, -1}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {weight, parameters.value(tensors.rest)}));
+  }
+  return OkStatus();
+}
+
+class LowRankCore : public Technique {
+ public:
+  explicit LowRankCore(LowRankCoreSpec spec) : spec_(std::move(spec)) {}
+
+  Status OnParameters(ParameterSet& parameters) override {
+    parameters_ = &parameters;
+    WEFT_ASSIGN_OR_RETURN(
+        const std::vector<bool> chosen,
+        ChooseTrainedMatrices("model.low_rank_core.layers", spec_.layers, parameters));
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i]) WEFT_RETURN_IF_ERROR(RegisterTensors(parameters, static_cast<int64_t>(i)));
+    }
+    parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
+      if (from != ValuesFrom::kCheckpoint) {
+        WEFT_RETURN_IF_ERROR(StartCores(context, *parameters_, from));
+      }
+      return MergeCores(context, *parameters_, !selected_);
+    });
+    return OkStatus();
+  }
+
+  Status OnTraining(const TrainingParts& parts) override {
+    rests_.resize(static_cast<size_t>(parts.parameters->size()), false);
+    return OkStatus();
+  }
+
+  std::string_view WhyNoGraphs() const override { return "some steps train the core alone"; }
+
+  bool WeightsDependOnStep() const override { return true; }
+
+  Status BeforeForward(Context& context, std::optional<int64_t> step) override {
+    return MergeCores(context, *parameters_, step ? !IsCoreStep(spec_, *step) : !selected_);
+  }
+
+  Status OnGradients(Context& context, int64_t step) override {
+    return SplitCoreGradients(context, *parameters_, !IsCoreStep(spec_, step));
+  }
+
+  std::vector<bool> FrozenIn(int64_t step) const override {
+    return IsCoreStep(spec_, step) ? rests_ : std::vector<bool>();
+  }
+
+  std::string_view SubNetworkMetric() const override { return "core_eval_loss_nats"; }
+  void SelectSubNetwork(bool selected) override { selected_ = selected; }
+
+ private:
+  Status RegisterTensors(ParameterList& parameters, int64_t index) {
+    const Parameter weight = parameters[index];
+    const ParameterInfo info = {weight, weight.name, {weight.shape[0], weight.shape[1]}};
+    WEFT_RETURN_IF_ERROR(CheckCoreRank(spec_, info));
+    const std::vector<ParameterInfo> infos = CoreTensorsOf(spec_, info);
+    // Their product has the deviation of the weight.
+    const double each = 1 / std::sqrt(static_cast<double>(spec_.rank));
+    const std::vector<Initializer> starts = {
+        {.deviation = weight.initializer.deviation}, {.deviation = each}, {}};
+    std::vector<ParameterList::Source> sources;
+    for (size_t i = 0; i < infos.size(); ++i) {
+      sources.push_back(
+          {infos[i].name, Shape{infos[i].shape[0], infos[i].shape[1]}, starts[i], infos[i].parts});
+    }
+    parameters.Derive(index, std::move(sources));
+    rests_.resize(static_cast<size_t>(parameters.size()), false);
+    rests_.back() = true;
+    return OkStatus();
+  }
+
+  LowRankCoreSpec spec_;
+  ParameterSet* parameters_ = nullptr;
+  std::vector<bool> rests_;  ///< By parameter, whether it is one.
+  bool selected_ = false;    ///< Evaluation and export are of the core.
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> NewLowRankCore(const TechniqueInputs& inputs) {
+  const LowRankCoreSpec& spec = inputs.model.low_rank_core;
+  return spec.rank == 0 ? nullptr : std::make_unique<LowRankCore>(spec);
+}
+
+Status MergeCores(Context& context, const ParameterSet& parameters, bool whole) {
+  ProfileScope scope(context.profiler, "merge weights");
+  for (int64_t i : DerivedMatrices(parameters)) {
+    const CoreTensors tensors = TensorsOf(parameters, i);
+    if (whole) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::Cast(context.stream, {parameters.value(tensors.rest), parameters.value(i)}));
+    }
+    WEFT_RETURN_IF_ERROR(MultiplyFactors(context, parameters.value(tensors.out_factor),
+                                         parameters.value(tensors.in_factor), parameters.value(i),
+                                         /*accumulate=*/whole));
+  }
+  return OkStatus();
+}
+
+Status SplitCoreGradients(Context& context, const ParameterSet& parameters, bool whole) {
+  ProfileScope scope(context.profiler, "split gradients");
+  PackedGradient packed;
+  for (int64_t i : DerivedMatrices(parameters)) {
+    const CoreTensors tensors = TensorsOf(parameters, i);
+    const TensorView gradient = parameters.gradient(i), rest = parameters.gradient(tensors.rest);
+    WEFT_RETURN_IF_ERROR(whole ? kernels::Cast(context.stream, {gradient, rest})
+                               : kernels::Fill(context.stream, {.x = rest, .value = 0}));
+    WEFT_RETURN_IF_ERROR(packed.Pack(context, gradient));
+    WEFT_RETURN_IF_ERROR(packed.ToOutFactor(context, parameters.value(tensors.in_factor),
+                                            parameters.gradient(tensors.out_factor)));
+    WEFT_RETURN_IF_ERROR(packed.ToInFactor(context, parameters.value(tensors.out_factor),
+                                           parameters.gradient(tensors.in_factor)));
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,182 @@
+#include "worker/engine/techniques/low_rank_core/low_rank_core_cost.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/glob.h"
+#include "common/model/memory_model.h"
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+
+namespace weft {
+
+const TechniqueCost& OverParameterizationTechniqueCost();
+const TechniqueCost& PeftTechniqueCost();
+const TechniqueCost& PruningTechniqueCost();
+const TechniqueCost& Sparse24TechniqueCost();
+const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& StructuredPruningTechniqueCost();
+const TechniqueCost& WeightQuantizationTechniqueCost();
+
+namespace {
+
+using namespace features;
+
+const Feature kLowRankCore = {
+    .name = "low-rank cores",
+    .setting = "model.low_rank_core",
+    .asked = [](const JobSpec& job) { return job.model.low_rank_core.rank > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.low_rank_core.rank " + std::to_string(job.model.low_rank_core.rank);
+        }};
+
+constexpr std::string_view kHeldStill = "steps that train the core hold the rest of weights still";
+
+std::span<const Refusal> Rows() {
+  static const std::vector<Refusal> rows = {
+      {&kLowRankCore, &kZero, "the factors need the whole gradient of a weight",
+       "resources.zero_stage 0"},
+      {&kLowRankCore, &kTensorParallel, "the factors are of whole matrices",
+       "data parallelism alone"},
+      {&kLowRankCore, &kPipelineParallel, kNotYet, "data parallelism alone"},
+      {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},
+      {&kLowRankCore, &kWholeTensorOptimizer, kHeldStill, "optimizer.name adamw"},
+      {&kLowRankCore, &kScheduleFree, kHeldStill, "optimizer.name adamw"},
+      {&kLowRankCore, &kLocalSteps, kNotYet, kOneOfTwo},
+      {&kLowRankCore, &kExperts, kNotYet, kOneOfTwo},
+      {&kLowRankCore, &OverParameterizationTechniqueCost().feature(),
+       "a weight is made of one kind of factors", kOneOfTwo},
+      {&kLowRankCore, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &StructuredMatricesTechniqueCost().feature(),
+       "a structured matrix is in the place of the weight", kOneOfTwo},
+      {&kLowRankCore, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &PeftTechniqueCost().feature(), "adapters freeze the weights", kOneOfTwo},
+      {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
+  };
+  return rows;
+}
+
+/// A trained matrix of a block that one of the patterns names, or every one when there are none.
+bool HasCore(const ModelSpec& model, const ParameterInfo& parameter) {
+  const LowRankCoreSpec& spec = model.low_rank_core;
+  if (spec.rank == 0 || !parameter.block_matrix() || parameter.frozen) return false;
+  return spec.layers.empty() ||
+         std::any_of(spec.layers.begin(), spec.layers.end(), [&](const std::string& pattern) {
+           return GlobMatches(pattern, parameter.name);
+         });
+}
+
+Status CheckRanks(const ModelSpec& model) {
+  for (const ParameterInfo& weight : PlainParametersOf(model)) {
+    if (HasCore(model, weight)) WEFT_RETURN_IF_ERROR(CheckCoreRank(model.low_rank_core, weight));
+  }
+  return OkStatus();
+}
+
+class LowRankCoreCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "low_rank_core"; }
+
+  const Feature& feature() const override { return kLowRankCore; }
+  std::span<const Refusal> refusals() const override { return Rows(); }
+
+  Status Check(const JobSpec& job) const override {
+    const LowRankCoreSpec& spec = job.model.low_rank_core;
+    // The sizes of an imported network are not known yet.
+    if (spec.rank > 0) {
+      return job.model.import_path.empty() ? CheckRanks(ShapeOf(job).spec) : OkStatus();
+    }
+    if (spec == LowRankCoreSpec()) return OkStatus();
+    return InvalidError(
+        "model.low_rank_core needs a rank; hint: model.low_rank_core.rank, a quarter of the width "
+        "for example");
+  }
+
+  std::vector<ParameterInfo> SourcesOf(const ModelSpec& model,
+                                       const ParameterInfo& parameter) const override {
+    if (!HasCore(model, parameter)) return {};
+    return CoreTensorsOf(model.low_rank_core, parameter);
+  }
+
+  bool TellsBlocksApart(const ModelSpec& model) const override {
+    return model.low_rank_core.rank > 0 && !model.low_rank_core.layers.empty();
+  }
+
+  void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
+    const int64_t rank = shape.spec.low_rank_core.rank;
+    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+      if (!HasCore(shape.spec, parameter)) continue;
+      const int64_t out = parameter.shape[0], in = parameter.shape[1];
+      work.products.push_back({"core", GemmPass::kForward, out, in, rank, 1});
+      work.products.push_back({"core", GemmPass::kInputGradient, rank, in, out, 1});
+      work.products.push_back({"core", GemmPass::kWeightGradient, rank, out, in, 1});
+      // The rest is copied to the weight, and the gradient of the weight to that of the rest.
+      work.f32_numbers += 3 * static_cast<double>(parameter.Elements());
+      work.parameter_numbers += static_cast<double>(parameter.Elements());
+    }
+  }
+
+  std::vector<TechniqueMetric> Metrics() const override {
+    return {{"core_eval_loss_nats", "Validation loss of the network of the low-rank cores alone."}};
+  }
+
+  std::optional<ModelSpec> SubNetworkOf(const JobSpec& job) const override {
+    if (job.model.low_rank_core.rank == 0) return std::nullopt;
+    ModelSpec core = job.model;
+    core.low_rank_core = {};
+    return core;
+  }
+
+  // For carrying the gradient of a weight to its factors: a packed copy of it, and an f32 copy of a
+  // factor that is not.
+  int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
+    constexpr int64_t kF32 = 4;
+    const ModelShape& shape = inputs.shape;
+    const int64_t rank = shape.spec.low_rank_core.rank;
+    if (rank == 0) return 0;
+    int64_t longest = 0;
+    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+      if (!HasCore(shape.spec, parameter)) continue;
+      longest = std::max({longest, parameter.shape[0], parameter.shape[1]});
+    }
+    const bool narrow = inputs.precision->matrices != DType::kF32;
+    const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
+    return kF32 * ((stored ? 0 : shape.largest_derived) + (narrow ? rank * longest : 0));
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& LowRankCoreTechniqueCost() {
+  static const LowRankCoreCost cost;
+  return cost;
+}
+
+Status CheckCoreRank(const LowRankCoreSpec& spec, const ParameterInfo& weight) {
+  const int64_t smaller = std::min(weight.shape[0], weight.shape[1]);
+  if (spec.rank < smaller) return OkStatus();
+  return InvalidError("model.low_rank_core.rank " + std::to_string(spec.rank) +
+                      " is no low rank for " + weight.name + " [" +
+                      std::to_string(weight.shape[0]) + ", " + std::to_string(weight.shape[1]) +
+                      "]; hint: at most " + std::to_string(smaller - 1) +
+                      ", or other model.low_rank_core.layers");
+}
+
+std::vector<ParameterInfo> CoreTensorsOf(const LowRankCoreSpec& spec, const ParameterInfo& weight) {
+  std::vector<ParameterInfo> tensors;
+  const auto add = [&](const std::string& what, std::vector<int64_t> shape) {
+    tensors.push_back({weight, weight.name + "." + what, std::move(shape), weight.unit});
+  };
+  add("core_out", {spec.rank, weight.shape[0]});
+  add("core_in", {spec.rank, weight.shape[1]});
+  for (ParameterInfo& factor : tensors) factor.parts.clear();
+  add("rest", weight.shape);
+  return tensors;
+}
+
+}  // namespace weft
