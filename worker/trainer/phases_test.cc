@@ -41,6 +41,8 @@ class Listener : public Reporter {
   int64_t steps_;
 };
 
+using PlanChange = std::function<void(Plan&)>;
+
 class PhasesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -124,7 +126,7 @@ class PhasesTest : public testing::Test {
     return outcome;
   }
 
-  void CompareWithSharedState(const JobSpec& job, int64_t zero_stage);
+  void CompareWithTwoRanks(const JobSpec& job, const PlanChange& change);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
@@ -313,8 +315,9 @@ TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
   EXPECT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters()).ok());
 }
 
-/// Runs the last of two phases on two ranks that share its state, and compares it with one rank.
-void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) {
+/// Runs the last of two phases on two ranks, with a plan that `change` makes of that of one, and
+/// compares it with one rank.
+void PhasesTest::CompareWithTwoRanks(const JobSpec& job, const PlanChange& change) {
   ASSERT_TRUE(Run("one", job).ok());
   AttemptSpec whole;
   whole.job_id = "shared";
@@ -331,9 +334,8 @@ void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) 
       attempt.run_dir = Folder("shared");
       attempt.rank = rank;
       attempt.world_size = 2;
-      attempt.plan = engine::TinyPlan("fp32", 2);
-      attempt.plan.mesh.data = 2;
-      attempt.plan.zero_stage = zero_stage;
+      attempt.plan = engine::TinyPlan("fp32");
+      change(attempt.plan);
       Listener listener(1000);
       const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
       EXPECT_TRUE(outcome.ok()) << outcome.status().message();
@@ -341,8 +343,18 @@ void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) 
   }
   for (std::thread& rank : ranks) rank.join();
   const RunSummary shared = Summary("shared"), one = Summary("one");
+  EXPECT_EQ(Manifest("shared").updates, Manifest("one").updates);
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+  EXPECT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+}
+
+PlanChange Zero(int64_t stage) {
+  return [stage](Plan& plan) {
+    plan.micro_batch = 2;
+    plan.mesh.data = 2;
+    plan.zero_stage = stage;
+  };
 }
 
 TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
@@ -350,15 +362,21 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   job.phases[0].layers = 1;
   job.phases[0].width = 16;
   job.phases[1].growth.alpha = 1;
-  CompareWithSharedState(job, 3);
+  CompareWithTwoRanks(job, Zero(3));
 }
 
-TEST_F(PhasesTest, RanksThatShareStateGrowTheirPartsOfMoments) {
-  for (const int64_t zero_stage : {1, 2, 3}) {
-    SCOPED_TRACE(zero_stage);
-    CompareWithSharedState(Masked(), zero_stage);
-    ASSERT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+TEST_F(PhasesTest, RanksThatShareStateOrMatricesGrowTheirPartsOfThem) {
+  for (const int64_t stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    CompareWithTwoRanks(Masked(), Zero(stage));
   }
+  CompareWithTwoRanks(Masked(), [](Plan& plan) { plan.mesh.tensor = 2; });
+  CompareWithTwoRanks(Masked(), [](Plan& plan) {
+    plan.mesh.pipeline = 2;
+    plan.stage_blocks = {1, 1};
+    plan.micro_batch = 2;
+    plan.accumulation_steps = 2;
+  });
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {
