@@ -41,6 +41,8 @@ class Listener : public Reporter {
   int64_t steps_;
 };
 
+using PlanChange = std::function<void(Plan&)>;
+
 class PhasesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -125,9 +127,9 @@ class PhasesTest : public testing::Test {
   }
 
   /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on two
-  /// data-parallel ranks.
+  /// ranks, with a plan that `change` makes of that of one.
   void RunLastOnTwoRanks(const std::string& from, const JobSpec& job, const std::string& to,
-                         int64_t zero_stage) {
+                         const PlanChange& change) {
     AttemptSpec whole;
     whole.job_id = to;
     whole.epoch = 1;
@@ -143,9 +145,8 @@ class PhasesTest : public testing::Test {
         attempt.run_dir = Folder(to);
         attempt.rank = rank;
         attempt.world_size = 2;
-        attempt.plan = engine::TinyPlan("fp32", 2);
-        attempt.plan.mesh.data = 2;
-        attempt.plan.zero_stage = zero_stage;
+        attempt.plan = engine::TinyPlan("fp32");
+        change(attempt.plan);
         Listener listener(1000);
         const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
         EXPECT_TRUE(outcome.ok()) << outcome.status().message();
@@ -153,7 +154,7 @@ class PhasesTest : public testing::Test {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  void CompareWithSharedState(const JobSpec& job, int64_t zero_stage);
+  void CompareWithTwoRanks(const JobSpec& job, const PlanChange& change);
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }
   std::string Read(const std::string& path) const {
@@ -413,13 +414,24 @@ TEST_F(PhasesTest, ACheckpointWithMasksIsNotGrownFromOrExported) {
   EXPECT_TRUE(LoadTrainedWeights(Env::Posix(), folder, manifest, run.model->parameters()).ok());
 }
 
-/// Runs the last of two phases on two ranks that share its state, and compares it with one rank.
-void PhasesTest::CompareWithSharedState(const JobSpec& job, int64_t zero_stage) {
+/// Runs the last of two phases on two ranks, with a plan that `change` makes of that of one, and
+/// compares it with one rank.
+void PhasesTest::CompareWithTwoRanks(const JobSpec& job, const PlanChange& change) {
   ASSERT_TRUE(Run("one", job).ok());
-  RunLastOnTwoRanks("one", job, "shared", zero_stage);
+  RunLastOnTwoRanks("one", job, "shared", change);
   const RunSummary shared = Summary("shared"), one = Summary("one");
+  EXPECT_EQ(Manifest("shared").updates, Manifest("one").updates);
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
+  EXPECT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+}
+
+PlanChange Zero(int64_t stage) {
+  return [stage](Plan& plan) {
+    plan.micro_batch = 2;
+    plan.mesh.data = 2;
+    plan.zero_stage = stage;
+  };
 }
 
 TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
@@ -427,15 +439,21 @@ TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   job.phases[0].layers = 1;
   job.phases[0].width = 16;
   job.phases[1].growth.alpha = 1;
-  CompareWithSharedState(job, 3);
+  CompareWithTwoRanks(job, Zero(3));
 }
 
-TEST_F(PhasesTest, RanksThatShareStateGrowTheirPartsOfMoments) {
-  for (const int64_t zero_stage : {1, 2, 3}) {
-    SCOPED_TRACE(zero_stage);
-    CompareWithSharedState(Masked(), zero_stage);
-    ASSERT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+TEST_F(PhasesTest, RanksThatShareStateOrMatricesGrowTheirPartsOfThem) {
+  for (const int64_t stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    CompareWithTwoRanks(Masked(), Zero(stage));
   }
+  CompareWithTwoRanks(Masked(), [](Plan& plan) { plan.mesh.tensor = 2; });
+  CompareWithTwoRanks(Masked(), [](Plan& plan) {
+    plan.mesh.pipeline = 2;
+    plan.stage_blocks = {1, 1};
+    plan.micro_batch = 2;
+    plan.accumulation_steps = 2;
+  });
 }
 
 TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
@@ -444,7 +462,7 @@ TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
   job.phases[0].width = 16;
   job.phases[1].growth.fit_steps = 6;
   ASSERT_TRUE(Run("one", job).ok());
-  RunLastOnTwoRanks("one", job, "shared", 0);
+  RunLastOnTwoRanks("one", job, "shared", Zero(0));
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-4);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
