@@ -216,24 +216,33 @@ TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
       << out.str();
 }
 
-TEST(Follow, PlainViewShowsThePhasesAfterTheFirstOneToo) {
+TEST(Follow, PhasesAreNamedAndTheirGrownWeightsHaveALossOfTheirOwn) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/false);
-  for (const int phase : {1, 2}) {
-    for (int step = 0; step <= 100 / phase; ++step) {
-      v1::Job job = JobAt(step, v1::RUNNING);
-      job.mutable_progress()->set_steps_total(100 / phase);
-      if (phase == 2) {
-        job.mutable_progress()->set_validation_loss(0.5);
-        job.mutable_progress()->set_validation_step(0);
-      }
-      view.Update(job);
-    }
-  }
-  EXPECT_NE(out.str().find("step 100/100"), std::string::npos);
-  EXPECT_NE(out.str().find("validation after step 0: 0.5000 nats/token"), std::string::npos);
-  EXPECT_NE(out.str().find("step 3/50"), std::string::npos) << out.str();
-  EXPECT_NE(out.str().find("step 50/50"), std::string::npos);
+  v1::Job job = JobAt(10, v1::RUNNING);
+  job.mutable_spec()->add_phases();
+  job.mutable_spec()->add_phases()->set_name("wide");
+  job.mutable_progress()->set_validation_loss(0.5);
+  job.mutable_progress()->set_validation_step(10);
+  view.Update(job);
+  job.add_attempts()->set_reason(v1::COMPLETED);
+  job.set_message("phase 1 of 2 is complete");
+  job.set_state(v1::QUEUED);
+  view.Update(job);
+  view.Update(job);
+  job.mutable_progress()->set_validation_loss(0.75);
+  view.Update(job);
+  EXPECT_EQ(PhaseText(job), "phase 2 of 2 (wide)");
+  EXPECT_NE(out.str().find("RUNNING phase 1 of 2\n"), std::string::npos) << out.str();
+  EXPECT_NE(out.str().find("QUEUED phase 2 of 2 (wide): phase 1 of 2 is complete\n"),
+            std::string::npos)
+      << out.str();
+  const size_t first = out.str().find("validation after step 10: 0.5000 nats/token");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(out.str().find("validation after step 10: 0.5000", first + 1), std::string::npos);
+  EXPECT_NE(out.str().find("validation after step 10: 0.7500 nats/token", first),
+            std::string::npos);
+  EXPECT_EQ(PhaseText(JobAt(1, v1::RUNNING)), "");
 }
 
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {

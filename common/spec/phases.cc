@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/env.h"
+#include "common/model/model_counts.h"
+#include "common/model/model_shape.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
@@ -13,6 +16,8 @@
 
 namespace weft {
 namespace {
+
+const std::string kFolderPrefix = "phase-";
 
 /// A size of a model that growth changes, and its field.
 struct Size {
@@ -251,9 +256,50 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   return part;
 }
 
+int64_t StepsBefore(const JobSpec& job, size_t phase) {
+  int64_t steps = 0;
+  for (size_t i = 0; i < phase; ++i) steps += JobOfPhase(job, i).train.steps;
+  return steps;
+}
+
+JobSpec JobThrough(const JobSpec& job, size_t phase) {
+  JobSpec through = job;
+  through.train.steps = StepsBefore(job, phase + 1);
+  return through;
+}
+
+Result<size_t> PhaseToRun(const JobSpec& job) {
+  for (size_t phase = 0; phase < PhaseCount(job); ++phase) {
+    if (StepsBefore(job, phase + 1) == job.train.steps) return phase;
+  }
+  return InternalError("no phase of job " + job.name + " ends with step " +
+                       std::to_string(job.train.steps));
+}
+
+std::string PhaseFolder(const JobSpec& job, size_t phase, const std::string& run_dir) {
+  if (phase + 1 == PhaseCount(job)) return run_dir;
+  return JoinPath(run_dir, kFolderPrefix + std::to_string(phase + 1));
+}
+
+bool IsPhaseFolder(std::string_view name) {
+  if (!name.starts_with(kFolderPrefix)) return false;
+  name.remove_prefix(kFolderPrefix.size());
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+double StepFlops(const JobSpec& phase) {
+  const int64_t length = SequenceLength(phase);
+  return static_cast<double>(phase.train.global_batch * length) *
+         TrainingFlopsPerToken(ShapeOf(phase), length);
+}
+
 std::string PhaseTitle(const JobSpec& job, size_t phase) {
-  const std::string& name = job.phases[phase].name;
-  return "phase " + std::to_string(phase + 1) + " of " + std::to_string(job.phases.size()) +
+  return PhaseTitle(phase, job.phases.size(), job.phases[phase].name);
+}
+
+std::string PhaseTitle(size_t phase, size_t count, const std::string& name) {
+  return "phase " + std::to_string(phase + 1) + " of " + std::to_string(count) +
          (name.empty() ? "" : " (" + name + ")");
 }
 

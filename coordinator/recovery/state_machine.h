@@ -11,7 +11,8 @@ namespace weft::coordinator {
 enum class JobEvent {
   kDispatch,     ///< The scheduler starts an attempt.
   kTraining,     ///< The first optimizer step of the attempt is done.
-  kFinished,     ///< Every rank of the attempt ended with success.
+  kFinished,     ///< Every rank of the attempt ended with success, and the job is complete.
+  kPhaseFinished,  ///< The same of a phase that others follow.
   kInterrupted,  ///< A rank or worker of the attempt is lost or failed.
   kGone,         ///< No rank of the attempt is left, and not all had finished.
   kCancel,       ///< A user asks it to end.
@@ -19,7 +20,7 @@ enum class JobEvent {
   kReplan,       ///< The ranks are to save and stop, since another plan is better.
   kDrain,        ///< The ranks are to save and stop, since a worker of the attempt drains.
 };
-inline constexpr int kJobEvents = 9;
+inline constexpr int kJobEvents = 10;
 
 /// Condition under which a row of the table holds.
 enum class JobGuard {

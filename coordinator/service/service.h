@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -228,6 +229,7 @@ class Service {
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
+    JobSpec phase;  ///< JobOfPhase of the one that runs or is next: what is planned.
     Progress progress;
     bool busy = false;                                 ///< A change is being committed.
     std::deque<std::function<void()>> waiting;         ///< Changes after that one.
@@ -298,6 +300,8 @@ class Service {
   /// again later, and `done` waits.
   void Change(const std::string& job_id, Decide decide, Done done, bool must);
   void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
+  /// Forgets what attempts at the phase before have taught.
+  static void BeginPhase(LiveJob& live);
   void ShowMove(LiveJob& live, JobState from);
   void NextChange(const std::string& job_id);
   void Retire(const std::string& job_id);
@@ -403,7 +407,7 @@ class Service {
                                  const std::string& summary_json) const;
   void CountRun(const RunRecord& run);
   /// Plans by which the job has run, from what is stored.
-  Result<std::vector<TriedPlan>> LoadTried(const std::vector<AttemptRecord>& attempts);
+  Result<std::vector<TriedPlan>> LoadTried(std::span<const AttemptRecord> attempts);
   Status LoadCalibrations();
   /// As its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;

@@ -99,14 +99,14 @@ class PhasesTest : public testing::Test {
     whole.run_dir = Folder(name);
     whole.cache_dir = root_ + "/cache";
     whole.job = job;
-    std::vector<AttemptSpec> attempts;
+    std::vector<Plan> plans;
     for (size_t i = 0; i < PhaseCount(job); ++i) {
-      AttemptSpec& attempt = attempts.emplace_back(AttemptOfPhase(whole, i));
-      attempt.plan = engine::TinyPlan("fp32", attempt.job.train.global_batch);
+      plans.push_back(engine::TinyPlan("fp32", JobOfPhase(job, i).train.global_batch));
     }
     Listener listener(steps);
     engine::HashStore store;
-    auto outcome = RunPhases(Env::Posix(), whole, attempts, listener, store);
+    auto outcome = RunPhases(
+        Env::Posix(), whole, plans, [](size_t) {}, listener, store);
     events_ = listener.events;
     return outcome;
   }
