@@ -316,8 +316,8 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
 Status CheckOnePhase(const JobSpec& job) {
   if (job.phases.empty()) return OkStatus();
   return InvalidError(
-      "phases: workers run and plan jobs without phases so far; hint: `weft train` runs them on "
-      "this machine, `weft plan --phase 1` plans one");
+      "phases: each of them has a plan of its own; hint: `weft plan FILE` shows all, "
+      "`weft plan FILE --phase 1` one");
 }
 
 Status CheckPhases(const JobSpec& job) {

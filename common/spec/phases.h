@@ -51,8 +51,7 @@ std::string PhaseTitle(size_t phase, size_t count, const std::string& name);
 /// same sizes. None for other methods, and where growth.alpha 1 leaves nothing of them.
 std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase);
 
-/// kInvalid for a job with phases, where only a job without them, or one of its phases, can be
-/// planned or run.
+/// kInvalid for a job with phases, where one plan is asked for: each phase has its own.
 Status CheckOnePhase(const JobSpec& job);
 
 /// Whether the phases fit each other and each is a valid job. kInvalid names the field, as

@@ -208,15 +208,15 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
   return PlanCall::Start(
       service_, [this](const Status& status) { Count("ExplainPlan", status); },
       [&](const PlanCall::Answer& answer) {
-        return service_.ExplainFor(
-            *spec, *cluster, *query,
-            [answer, response](const Result<planner::PlanExplanation>& explanation) {
-              if (explanation.ok()) {
-                response->set_report_json(
-                    ToJson(*explanation).dump(-1, ' ', false, Json::error_handler_t::replace));
-              }
-              answer(explanation.status());
-            });
+        const auto reply = [answer, response](const auto& report) {
+          if (report.ok()) {
+            response->set_report_json(
+                ToJson(*report).dump(-1, ' ', false, Json::error_handler_t::replace));
+          }
+          answer(report.status());
+        };
+        return spec->phases.empty() ? service_.ExplainFor(*spec, *cluster, *query, reply)
+                                    : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
       });
 }
 

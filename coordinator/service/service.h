@@ -18,6 +18,7 @@
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/report/explanation.h"
+#include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -154,6 +155,11 @@ class Service {
   std::shared_ptr<PlanTicket> ExplainFor(
       const JobSpec& spec, const std::optional<ClusterProfile>& cluster, const PlanQuery& query,
       std::function<void(Result<planner::PlanExplanation>)> done);
+  /// The plans of all phases of a job that has some (planner/report/phase_plans.h).
+  std::shared_ptr<PlanTicket> PlanPhasesFor(const JobSpec& spec,
+                                            const std::optional<ClusterProfile>& cluster,
+                                            const PlanQuery& query,
+                                            std::function<void(Result<planner::PhasePlans>)> done);
   /// `done` is called with kAborted soon, unless it was called already.
   void CancelPlanning(const std::shared_ptr<PlanTicket>& ticket);
   /// Fits what the planner assumes of each kind of machine to the runs that are stored, and plans

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/spec/phases.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
@@ -76,6 +77,7 @@ std::shared_ptr<PlanTicket> Service::PlanFor(const JobSpec& spec,
                                              std::function<void(Result<PlanReport>)> done) {
   return PlanForCall<PlanReport>(
       [this, spec, cluster, top](const std::stop_token& stop) -> Result<PlanReport> {
+        WEFT_RETURN_IF_ERROR(CheckOnePhase(spec));
         WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
         WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(asked.first, asked.second, stop));
         if (std::ssize(report.candidates) > top) {
@@ -98,6 +100,21 @@ std::shared_ptr<PlanTicket> Service::ExplainFor(
                               planner::ExplainPlan(asked.first, asked.second, query, stop));
         explanation.report.planning_seconds = SecondsSince(clock_, begin);
         return explanation;
+      },
+      std::move(done));
+}
+
+std::shared_ptr<PlanTicket> Service::PlanPhasesFor(
+    const JobSpec& spec, const std::optional<ClusterProfile>& cluster, const PlanQuery& query,
+    std::function<void(Result<planner::PhasePlans>)> done) {
+  return PlanForCall<planner::PhasePlans>(
+      [this, spec, cluster, query](const std::stop_token& stop) -> Result<planner::PhasePlans> {
+        WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
+        const Duration begin = clock_.Monotonic();
+        WEFT_ASSIGN_OR_RETURN(planner::PhasePlans plans,
+                              planner::PlanPhases(asked.first, asked.second, query, stop));
+        plans.planning_seconds = SecondsSince(clock_, begin);
+        return plans;
       },
       std::move(done));
 }
