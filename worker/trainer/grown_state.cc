@@ -1,5 +1,6 @@
 #include "worker/trainer/grown_state.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -113,8 +114,8 @@ struct Moment {
   GrownNumbers numbers = GrownNumbers::kGradients;
 };
 
-/// The state of the training besides the weights, when it consists of whole moments; none when
-/// there is something else.
+/// The state of the training besides the weights, when it consists of moments; none when there is
+/// something else.
 std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
                                              const ParameterSet& parameters) {
   std::vector<Moment> moments;
@@ -123,9 +124,10 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     const engine::Parameter& parameter = parameters[tensor.parameter];
     if (tensor.name == parameter.name) continue;
     const size_t at = tensor.name.find(parameter.name);
-    const bool whole = !tensor.part && tensor.stored == nullptr &&
-                       tensor.view.dtype == DType::kF32 && tensor.view.shape == parameter.shape;
-    if (at == std::string::npos || !whole) return std::nullopt;
+    const Shape& whole = tensor.part ? tensor.part->whole : tensor.view.shape;
+    const bool known = tensor.stored == nullptr && tensor.view.dtype == DType::kF32 &&
+                       whole == parameter.logical_shape();
+    if (at == std::string::npos || !known) return std::nullopt;
     Moment moment{std::move(tensor), parameter.name, {}, {}};
     moment.prefix = moment.tensor.name.substr(0, at);
     moment.suffix = moment.tensor.name.substr(at + parameter.name.size());
@@ -137,6 +139,17 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     moments.push_back(std::move(moment));
   }
   return moments;
+}
+
+/// What this rank has of a tensor with these values.
+std::vector<float> HeldPart(const NamedTensor& tensor, std::vector<float> values) {
+  if (!tensor.part) return values;
+  std::vector<float> held(static_cast<size_t>(tensor.view.shape.Elements()));
+  tensor.part->ForEachRun(tensor.view.shape.Elements(),
+                          [&](int64_t own, int64_t logical, int64_t count) {
+                            std::copy_n(values.begin() + logical, count, held.begin() + own);
+                          });
+  return held;
 }
 
 Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOperator& grow,
@@ -155,9 +168,12 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
       return std::vector<double>(values.begin(), values.end());
     };
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.numbers));
-    WEFT_ASSIGN_OR_RETURN(const std::vector<float> values,
-                          Make(tensor, old, moment.tensor.view.shape.Elements()));
-    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), moment.tensor.view));
+    const NamedTensor& to = moment.tensor;
+    const Shape& whole = to.part ? to.part->whole : to.view.shape;
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values, Make(tensor, old, whole.Elements()));
+    const std::vector<float> held = HeldPart(to, std::move(values));
+    if (held.empty()) continue;
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, held.data(), to.view));
   }
   return OkStatus();
 }
