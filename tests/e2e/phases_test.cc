@@ -127,7 +127,7 @@ TEST(Phases, AVCycleIsOneJobWithAnAttemptForEachPhase) {
 
 TEST(Phases, EachPhaseHasAMeshOfItsOwn) {
   Cluster cluster({});
-  v1::JobSpec spec = cluster.OpenJob("meshes", 0);
+  v1::JobSpec spec = cluster.OpenJob("meshes", 12);
   spec.mutable_schedule()->set_warmup_steps(0);
   v1::PhaseSpec& narrow = AddPhase(spec, 6);
   narrow.set_width(64);

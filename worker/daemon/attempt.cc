@@ -322,7 +322,8 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
 
 void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
   progress_.Take(evaluation);
-  metrics_.SetProgress(job_id(), progress_.message());
+  // Before the first step there is none to count.
+  if (training_) metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveTechniques(job_id(), evaluation.technique_metrics);
 }
 
