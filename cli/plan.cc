@@ -102,7 +102,7 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   }
   const Result<JobSpec> job = LoadJob(options);
   if (!job.ok()) return Fail(session, job.status());
-  if (!job->phases.empty()) return ShowPhases(session, options, *job);
+  if (!CheckOnePhase(*job).ok()) return ShowPhases(session, options, *job);
   const auto explanation =
       Ask<planner::PlanExplanation>(session, options, *job, planner::ExplainPlan);
   if (!explanation.ok()) return Fail(session, explanation.status());

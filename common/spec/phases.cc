@@ -247,6 +247,7 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
   if (own.image_size > 0) model.image_size = own.image_size;
   part.train.steps = own.steps;
+  if (phase > 0) part.train.batch_warmup_steps = 0;  // a warm-up is of the beginning
   if (own.sequence_length > 0) part.train.sequence_length = own.sequence_length;
   if (own.sampled_layers > 0) part.train.sampled_layers = own.sampled_layers;
   if (own.global_batch > 0) part.train.global_batch = own.global_batch;
@@ -324,10 +325,6 @@ Status CheckPhases(const JobSpec& job) {
   if (!job.model.import_path.empty()) {
     return InvalidError(
         "phases do not go with model.import_path: the first phase starts from random weights");
-  }
-  if (job.train.batch_warmup_steps > 0) {
-    return InvalidError(
-        "phases do not go with train.batch_warmup_steps; hint: phases with a global_batch each");
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));

@@ -185,12 +185,17 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
   EXPECT_THAT(
       Error(Stack(3), [](JobSpec& j) { j.model.over_parameterization.kind = "linear_expansion"; }),
       HasSubstr("tensors in place of weights"));
-  EXPECT_THAT(Error(Stack(3),
-                    [](JobSpec& j) {
-                      j.train.batch_warmup_start = 8;
-                      j.train.batch_warmup_steps = 10;
-                    }),
-              HasSubstr("train.batch_warmup_steps"));
+}
+
+TEST(Phases, AWarmUpOfTheBatchIsOfTheFirstOne) {
+  JobSpec job = Stack(3);
+  job.train.batch_warmup_start = 8;
+  job.train.batch_warmup_steps = 10;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).train.batch_warmup_steps, 10);
+  EXPECT_EQ(JobOfPhase(job, 1).train.batch_warmup_steps, 0);
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.train.batch_warmup_steps = 101; }),
+              HasSubstr("phases[0]: train.batch_warmup_steps"));
 }
 
 TEST(Phases, TheDefaultWarmupFitsTheShortestPhaseWithoutItsOwn) {

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "common/spec/check_profile.h"
+#include "common/spec/phases.h"
 #include "common/version.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/job_streams.h"
@@ -215,8 +216,8 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
           }
           answer(report.status());
         };
-        return spec->phases.empty() ? service_.ExplainFor(*spec, *cluster, *query, reply)
-                                    : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
+        return CheckOnePhase(*spec).ok() ? service_.ExplainFor(*spec, *cluster, *query, reply)
+                                         : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
       });
 }
 

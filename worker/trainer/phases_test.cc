@@ -132,7 +132,9 @@ class PhasesTest : public testing::Test {
     whole.job = job;
     std::vector<Plan> plans;
     for (size_t i = 0; i < PhaseCount(job); ++i) {
-      plans.push_back(engine::TinyPlan("fp32", JobOfPhase(job, i).train.global_batch));
+      const TrainSpec train = JobOfPhase(job, i).train;
+      plans.push_back(engine::TinyPlan(
+          "fp32", train.batch_warmup_steps > 0 ? train.batch_warmup_start : train.global_batch));
     }
     Listener listener(steps);
     engine::HashStore store;
@@ -267,6 +269,17 @@ TEST_F(PhasesTest, ALargerBatchGoesOnWhereTheDataWereLeft) {
   // 12 sequences of 16 tokens were read, then 16 more after the 4 that end a batch of 8.
   EXPECT_EQ(Manifest("batches/phase-2").data_offset, 2);
   EXPECT_EQ(Manifest("batches").data_offset, 8);
+}
+
+TEST_F(PhasesTest, AWarmUpOfTheBatchEndsInTheFirstPhase) {
+  JobSpec job = Job({Phase(4), Phase(3)});
+  job.train.batch_warmup_start = 1;
+  job.train.batch_warmup_steps = 4;
+  ASSERT_TRUE(Run("warmup", job).ok());
+  // 1, 1, 2 and 3 sequences, which are two batches of 4 begun.
+  EXPECT_EQ(Summary("warmup").phases[0].tokens, 7 * 16);
+  EXPECT_EQ(Manifest("warmup").data_offset, 2);
+  EXPECT_EQ(Summary("warmup").phases[1].tokens, 12 * 16);
 }
 
 TEST_F(PhasesTest, GrowthThatKeepsTheFunctionKeepsTheLoss) {
