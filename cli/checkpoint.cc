@@ -80,9 +80,8 @@ Result<std::vector<engine::CheckpointInfo>> CheckpointsOf(Env& env, const v1::Jo
   WEFT_ASSIGN_OR_RETURN(const JobSpec spec, FromProto<JobSpec>(job.spec()));
   std::vector<engine::CheckpointInfo> all;
   for (size_t phase = 0; phase < PhaseCount(spec); ++phase) {
-    WEFT_ASSIGN_OR_RETURN(
-        std::vector<engine::CheckpointInfo> checkpoints,
-        engine::ListCheckpoints(env, PhaseFolder(spec, phase, job.run_dir())));
+    WEFT_ASSIGN_OR_RETURN(std::vector<engine::CheckpointInfo> checkpoints,
+                          engine::ListCheckpoints(env, PhaseFolder(spec, phase, job.run_dir())));
     for (engine::CheckpointInfo& checkpoint : checkpoints) {
       checkpoint.step += StepsBefore(spec, phase);
       all.push_back(std::move(checkpoint));

@@ -159,9 +159,8 @@ std::string PhaseText(const v1::Job& job) {
   const int count = job.spec().phases_size();
   if (count == 0) return "";
   const auto completed =
-      std::count_if(job.attempts().begin(), job.attempts().end(), [](const v1::Attempt& attempt) {
-        return attempt.reason() == v1::COMPLETED;
-      });
+      std::count_if(job.attempts().begin(), job.attempts().end(),
+                    [](const v1::Attempt& attempt) { return attempt.reason() == v1::COMPLETED; });
   const int phase = std::min(static_cast<int>(completed), count - 1);
   return PhaseTitle(static_cast<size_t>(phase), static_cast<size_t>(count),
                     job.spec().phases(phase).name());

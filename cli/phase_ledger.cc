@@ -69,8 +69,8 @@ std::vector<PhaseAccount> PhaseLedger(const v1::Job& job, double now) {
   present.done_steps = std::max<int64_t>(progress.step() - steps, 0);
   if (present.done_steps == 0 || newest == nullptr) return ledger;
   present.tokens = std::max(static_cast<double>(progress.tokens()) - tokens, 0.0);
-  present.flops = static_cast<double>(present.done_steps) *
-                  newest->plan().prediction().model_flops_per_step();
+  present.flops =
+      static_cast<double>(present.done_steps) * newest->plan().prediction().model_flops_per_step();
   if (progress.has_validation_loss() && progress.validation_step() > steps) {
     present.loss_nats = progress.validation_loss();
   }

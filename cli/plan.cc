@@ -79,7 +79,8 @@ bool PrintForPrograms(const Session& session, const Report& report) {
 
 ExitCode ShowPhases(const Session& session, const PlanOptions& options, const JobSpec& job) {
   if (session.output == OutputFormat::kHtml) {
-    return Fail(session, InvalidError("the plans of all phases have no HTML form; hint: --phase 1"));
+    return Fail(session,
+                InvalidError("the plans of all phases have no HTML form; hint: --phase 1"));
   }
   const auto plans = Ask<planner::PhasePlans>(session, options, job, planner::PlanPhases);
   if (!plans.ok()) return Fail(session, plans.status());
@@ -130,7 +131,9 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
   command.add_flag("--any-mesh", query.any_mesh,
                    "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
                    "sequence parallelism too, where the job leaves them at their defaults");
-  command.add_option("--phase", options.phase, "Of a job with phases the one to plan, from 1 (default: all in one table)")
+  command
+      .add_option("--phase", options.phase,
+                  "Of a job with phases the one to plan, from 1 (default: all in one table)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))

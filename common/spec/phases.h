@@ -23,7 +23,7 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase);
 /// Optimizer steps of the phases before `phase`; with PhaseCount(job), of all.
 int64_t StepsBefore(const JobSpec& job, size_t phase);
 
-/// The whole job with train.steps at the end of `phase`: how ranks are told which phase to run.
+/// The whole job with train.steps at the end of `phase`: the order to run that phase.
 JobSpec JobThrough(const JobSpec& job, size_t phase);
 
 /// The phase at whose end train.steps of a JobThrough is; 0 without phases. kInternal when no phase

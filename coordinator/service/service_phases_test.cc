@@ -47,7 +47,7 @@ class ServicePhasesTest : public ServiceTest {
               PlacementEvent event, Reason reason = Reason::kNone) {
     service_->Report(link, id, {"", epoch, event, reason, "", "{}"});
   }
-  /// Moves the clock until the worker is told that; whether it was.
+  /// Moves the clock until the worker receives that; whether it did.
   bool PassUntil(const std::shared_ptr<FakeLink>& link, const std::string& beginning) {
     for (int i = 0; i < 50; ++i) {
       Pass(1, {link});
@@ -87,8 +87,8 @@ TEST_F(ServicePhasesTest, EachPhaseIsPlannedAndStartedAsTheOneBeforeEnds) {
   EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   EXPECT_EQ(service_->Get(id)->attempts.size(), 3u);
   const int64_t layers = JobSpec().model.layers;
-  EXPECT_THAT(Planned(), ElementsAre(std::pair(layers, 10), std::pair(layers / 2, 20),
-                                     std::pair(layers, 5)));
+  EXPECT_THAT(Planned(),
+              ElementsAre(std::pair(layers, 10), std::pair(layers / 2, 20), std::pair(layers, 5)));
 }
 
 TEST_F(ServicePhasesTest, APhaseThatFailsIsTriedAgainByItsPlan) {

@@ -79,8 +79,7 @@ RunningJob Service::AsRunning(const LiveJob& live) const {
   job.plan = &live.current.attempt->plan;
   job.history = live.history;
   job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
-  job.steps_left =
-      StepsBefore(live.current.job.spec, live.current.phase + 1) - live.progress.step;
+  job.steps_left = StepsBefore(live.current.job.spec, live.current.phase + 1) - live.progress.step;
   job.step_seconds = live.steps.StepSeconds();
   job.median_step_seconds = live.steps.MedianSeconds();
   job.start_seconds = live.start_seconds;

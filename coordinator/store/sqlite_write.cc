@@ -201,7 +201,8 @@ Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
                          const CheckpointRetention& retention) {
   SqliteQuery forget(db,
                      "DELETE FROM checkpoints WHERE job_id = ? AND step < ? AND step > ? AND "
-                     "step IS NOT ? AND step NOT IN (SELECT step FROM checkpoints WHERE job_id = ? AND step < ? AND "
+                     "step IS NOT ? AND step NOT IN (SELECT step FROM checkpoints WHERE job_id = ? "
+                     "AND step < ? AND "
                      "verified ORDER BY step DESC LIMIT ?)");
   forget.Bind(newest.job_id).Bind(newest.step).Bind(retention.after_step);
   forget.Bind(retention.resume_step);

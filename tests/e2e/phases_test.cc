@@ -113,8 +113,9 @@ TEST(Phases, AVCycleIsOneJobWithAnAttemptForEachPhase) {
   // Metrics and checkpoints count the steps of the whole job.
   double steps = 0;
   for (const int worker : {0, 1}) {
-    steps += MetricValue(cluster.WorkerMetrics(worker), "weft_train_steps_total{run=\"" + id + "\"}")
-                 .value_or(0);
+    steps +=
+        MetricValue(cluster.WorkerMetrics(worker), "weft_train_steps_total{run=\"" + id + "\"}")
+            .value_or(0);
   }
   EXPECT_EQ(steps, kAllSteps);
   std::vector<int64_t> saved;
@@ -162,8 +163,8 @@ TEST(Phases, TheCoordinatorIsKilledWhereAPhaseEnds) {
   // Of the first attempt: started, training, finished; the change with the last of them ends it.
   for (const char* point :
        {"coordinator.attempt.report.before_commit=crash@3",
-        "coordinator.attempt.report.after_commit=crash@3", "coordinator.dispatch.before_send=crash@2",
-        "coordinator.dispatch.after_send=crash@2"}) {
+        "coordinator.attempt.report.after_commit=crash@3",
+        "coordinator.dispatch.before_send=crash@2", "coordinator.dispatch.after_send=crash@2"}) {
     SCOPED_TRACE(point);
     Cluster cluster({.workers = 1, .coordinator = {{"WEFT_FAILPOINTS", point}}});
     const std::string id = cluster.Submit(VCycle(cluster, "coordinator-killed"));

@@ -108,8 +108,8 @@ std::vector<std::string> Attempt::Marker() const {
 Status Attempt::FindPhase() {
   WEFT_ASSIGN_OR_RETURN(job_, FromProto<JobSpec>(start_.spec()));
   WEFT_ASSIGN_OR_RETURN(const size_t phase, PhaseToRun(job_));
-  ledger_ = TimeLedger(clock_.Monotonic(),
-                       StepsDoneBefore(PhaseFolder(job_, phase, start_.run_dir())));
+  ledger_ =
+      TimeLedger(clock_.Monotonic(), StepsDoneBefore(PhaseFolder(job_, phase, start_.run_dir())));
   if (job_.phases.empty()) return OkStatus();
   place_ = PlaceOfPhase(job_, phase);
   if (phase > 0) place_.tokens_before = TokensUpTo(PhaseFolder(job_, phase - 1, start_.run_dir()));

@@ -52,8 +52,8 @@ TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
     EXPECT_EQ(ToJson(one.plan), ToJson(alone->report.candidates.front().plan));
     EXPECT_EQ(one.steps, phase.train.steps);
     EXPECT_EQ(one.width, phase.model.width);
-    EXPECT_DOUBLE_EQ(one.seconds, static_cast<double>(phase.train.steps) *
-                                      one.plan.prediction.step_seconds);
+    EXPECT_DOUBLE_EQ(one.seconds,
+                     static_cast<double>(phase.train.steps) * one.plan.prediction.step_seconds);
     EXPECT_DOUBLE_EQ(one.flops, static_cast<double>(phase.train.steps) *
                                     one.plan.prediction.model_flops_per_step);
     EXPECT_GT(one.price, 0);
