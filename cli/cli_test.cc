@@ -282,7 +282,8 @@ TEST(PhaseLedger, AccountsForEachPhase) {
   EXPECT_EQ(ledger[2].seconds, 0);
   std::ostringstream out;
   PhaseTable(ledger).Print(out);
-  EXPECT_NE(out.str().find("phase 2 of 3 (small)  now       4/20  400"), std::string::npos)
+  EXPECT_NE(out.str().find("phase 2 of 3 (small)  now       4/20   400     4e+08  "),
+            std::string::npos)
       << out.str();
   EXPECT_TRUE(PhaseLedger(JobAt(1, v1::RUNNING), 0).empty());
 }

@@ -1,6 +1,7 @@
 #include "cli/phase_ledger.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "common/json.h"
 #include "common/spec/phases.h"
@@ -27,6 +28,13 @@ void TakeSummary(const Json& summary, PhaseAccount& account) {
   account.flops = NumberAt(summary, "training_flops").value_or(0);
   account.start_loss_nats = NumberAt(summary, "start_validation_loss_nats");
   account.loss_nats = NumberAt(summary, "validation_loss_nats");
+}
+
+/// "4.56e+18", as plans have it.
+std::string Flops(double flops) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", flops);
+  return text;
 }
 
 }  // namespace
@@ -86,7 +94,7 @@ Table PhaseTable(const std::vector<PhaseAccount>& ledger) {
   for (const PhaseAccount& one : ledger) {
     table.Add({one.title, one.state,
                std::to_string(one.done_steps) + "/" + std::to_string(one.steps),
-               known(one.tokens, HumanCount(one.tokens)), known(one.flops, HumanCount(one.flops)),
+               known(one.tokens, HumanCount(one.tokens)), known(one.flops, Flops(one.flops)),
                known(one.seconds, HumanDuration(one.seconds)), loss(one.start_loss_nats),
                loss(one.loss_nats)});
   }
