@@ -303,7 +303,7 @@ class WithCluster(unittest.TestCase):
         table = cluster.weft("plan", path)
         self.assertEqual(table.code, 0, table.err)
         self.assertRegex(table.out, r"phase 2 of 3 \(small\) +1 +32 ")
-        self.assertRegex(table.out, r"\nall +30 ")
+        self.assertRegex(table.out, r"\n +all +30 ")
         plans = cluster.weft("plan", path, "-o", "json").json()
         self.assertEqual([phase["steps"] for phase in plans["phases"]], [5, 15, 10])
         self.assertAlmostEqual(plans["seconds"], sum(p["seconds"] for p in plans["phases"]))

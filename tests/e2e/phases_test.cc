@@ -130,12 +130,14 @@ TEST(Phases, EachPhaseHasAMeshOfItsOwn) {
   Cluster cluster({});
   v1::JobSpec spec = cluster.OpenJob("meshes", 12);
   spec.mutable_schedule()->set_warmup_steps(0);
+  spec.mutable_resources()->set_micro_batch(1);
   v1::PhaseSpec& narrow = AddPhase(spec, 6);
   narrow.set_width(64);
   narrow.set_global_batch(1);  // leaves nothing to share
   narrow.set_sequence_length(16);
   AddPhase(spec, 6, "fpi");
   const std::string id = cluster.Submit(spec);
+  ASSERT_NE(id, "");
   const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(90));
   ASSERT_EQ(job.attempts_size(), 2);
   EXPECT_EQ(job.attempts(0).plan().rank_workers_size(), 1);

@@ -72,7 +72,7 @@ TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
   EXPECT_LT(plans->phases[1].parameters, plans->phases[0].parameters / 2);
 
   const std::string table = FormatPhasePlans(*plans);
-  EXPECT_THAT(table, AllOf(HasSubstr("phase 2 of 3 (small)"), HasSubstr("\nall "),
+  EXPECT_THAT(table, AllOf(HasSubstr("phase 2 of 3 (small)"), HasSubstr("\n  all "),
                            HasSubstr("`--phase N` explains one plan")));
 }
 
