@@ -16,6 +16,7 @@
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/measure.h"
 #include "coordinator/planner/report/phase_plans.h"
+#include "coordinator/planner/report/propose_phases.h"
 #include "proto/convert.h"
 
 namespace weft::cli {
@@ -27,6 +28,7 @@ struct PlanOptions {
   std::string costs;
   std::string jobs;   ///< Folder for what is to be measured.
   int64_t phase = 0;  ///< Of the job, from 1; 0: the whole job.
+  bool propose_phases = false;
   PlanQuery query;
 };
 
@@ -97,12 +99,26 @@ Status WriteJobs(const std::string& folder, const planner::MeasureAdvice& advice
   return OkStatus();
 }
 
+ExitCode ProposePhases(const Session& session, const JobSpec& job) {
+  const auto phases = planner::ProposeVCycle(job);
+  if (!phases.ok()) return Fail(session, phases.status());
+  if (session.output == OutputFormat::kJson) {
+    Json list = Json::array();
+    for (const PhaseSpec& phase : *phases) list.push_back(ToJson(phase));
+    std::cout << Json{{"phases", list}}.dump(2) << '\n';
+  } else {
+    std::cout << planner::PhaseLines(*phases);
+  }
+  return ExitCode::kOk;
+}
+
 ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   if (options.query.measure > 0 && session.output == OutputFormat::kHtml) {
     return Fail(session, InvalidError("--measure has no HTML form"));
   }
   const Result<JobSpec> job = LoadJob(options);
   if (!job.ok()) return Fail(session, job.status());
+  if (options.propose_phases) return ProposePhases(session, *job);
   if (!CheckOnePhase(*job).ok()) return ShowPhases(session, options, *job);
   const auto explanation =
       Ask<planner::PlanExplanation>(session, options, *job, planner::ExplainPlan);
@@ -135,6 +151,8 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
       .add_option("--phase", options.phase,
                   "Of a job with phases the one to plan, from 1 (default: all in one table)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command.add_flag("--propose-phases", options.propose_phases,
+                   "Instead: lines of a V-cycle that takes as many FLOPs as the job");
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "common/spec/phases.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
@@ -77,7 +76,6 @@ std::shared_ptr<PlanTicket> Service::PlanFor(const JobSpec& spec,
                                              std::function<void(Result<PlanReport>)> done) {
   return PlanForCall<PlanReport>(
       [this, spec, cluster, top](const std::stop_token& stop) -> Result<PlanReport> {
-        WEFT_RETURN_IF_ERROR(CheckOnePhase(spec));
         WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
         WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(asked.first, asked.second, stop));
         if (std::ssize(report.candidates) > top) {

@@ -12,6 +12,7 @@
 
 #include "common/json.h"
 #include "common/rng.h"
+#include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -133,8 +134,8 @@ class PhasesTest : public testing::Test {
     std::vector<Plan> plans;
     for (size_t i = 0; i < PhaseCount(job); ++i) {
       const TrainSpec train = JobOfPhase(job, i).train;
-      plans.push_back(engine::TinyPlan(
-          "fp32", train.batch_warmup_steps > 0 ? train.batch_warmup_start : train.global_batch));
+      const int64_t unit = BatchSchedule(train).unit();
+      plans.push_back(engine::TinyPlan("fp32", unit, train.global_batch / unit));
     }
     Listener listener(steps);
     engine::HashStore store;
