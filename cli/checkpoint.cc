@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/env.h"
 #include "common/formats/weight_files.h"
+#include "common/spec/phases.h"
 #include "proto/convert.h"
 #include "worker/engine/checkpoint/catalog.h"
 
@@ -74,12 +75,28 @@ ExitCode Verify(const Session& session, const std::string& what, int64_t step) {
   return ExitCode::kOk;
 }
 
+/// Those in the folders of all phases of a job, by the steps of the whole job, newest last.
+Result<std::vector<engine::CheckpointInfo>> CheckpointsOf(Env& env, const v1::Job& job) {
+  WEFT_ASSIGN_OR_RETURN(const JobSpec spec, FromProto<JobSpec>(job.spec()));
+  std::vector<engine::CheckpointInfo> all;
+  for (size_t phase = 0; phase < PhaseCount(spec); ++phase) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<engine::CheckpointInfo> checkpoints,
+                          engine::ListCheckpoints(env, PhaseFolder(spec, phase, job.run_dir())));
+    for (engine::CheckpointInfo& checkpoint : checkpoints) {
+      checkpoint.step += StepsBefore(spec, phase);
+      all.push_back(std::move(checkpoint));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<std::string> FindCheckpoint(const Session& session, const std::string& what, int64_t step) {
   Env& env = Env::Posix();
   if (env.FileExists(JoinPath(what, engine::kManifestName))) return what;
   std::string run_dir = what;
+  std::vector<engine::CheckpointInfo> checkpoints;
   if (!env.FileExists(engine::CheckpointsFolder(what))) {
     const NamedCheckpoint named = ParseName(what);
     if (named.step >= 0) step = named.step;
@@ -92,9 +109,10 @@ Result<std::string> FindCheckpoint(const Session& session, const std::string& wh
     Result<v1::Job> job = session.Connect().GetJob(named.job);
     if (!job.ok()) return job.status().WithContext(missing.message() + ", and as a job");
     run_dir = job->run_dir();
+    WEFT_ASSIGN_OR_RETURN(checkpoints, CheckpointsOf(env, *job));
+  } else {
+    WEFT_ASSIGN_OR_RETURN(checkpoints, engine::ListCheckpoints(env, run_dir));
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<engine::CheckpointInfo> checkpoints,
-                        engine::ListCheckpoints(env, run_dir));
   std::string known;
   for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
     if (step < 0 || it->step == step) return it->path;

@@ -12,6 +12,7 @@
 #include "cli/follow.h"
 #include "cli/job_file.h"
 #include "cli/output.h"
+#include "cli/phase_ledger.h"
 #include "cli/text_columns.h"
 #include "common/yaml.h"
 
@@ -216,24 +217,75 @@ TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {
       << out.str();
 }
 
-TEST(Follow, PlainViewShowsThePhasesAfterTheFirstOneToo) {
+TEST(Follow, PhasesAreNamedAndTheirGrownWeightsHaveALossOfTheirOwn) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/false);
-  for (const int phase : {1, 2}) {
-    for (int step = 0; step <= 100 / phase; ++step) {
-      v1::Job job = JobAt(step, v1::RUNNING);
-      job.mutable_progress()->set_steps_total(100 / phase);
-      if (phase == 2) {
-        job.mutable_progress()->set_validation_loss(0.5);
-        job.mutable_progress()->set_validation_step(0);
-      }
-      view.Update(job);
-    }
+  v1::Job job = JobAt(10, v1::RUNNING);
+  job.mutable_spec()->add_phases();
+  job.mutable_spec()->add_phases()->set_name("wide");
+  job.mutable_progress()->set_validation_loss(0.5);
+  job.mutable_progress()->set_validation_step(10);
+  view.Update(job);
+  job.add_attempts()->set_reason(v1::COMPLETED);
+  job.set_message("phase 1 of 2 is complete");
+  job.set_state(v1::QUEUED);
+  view.Update(job);
+  view.Update(job);
+  job.mutable_progress()->set_validation_loss(0.75);
+  view.Update(job);
+  EXPECT_EQ(PhaseText(job), "phase 2 of 2 (wide)");
+  EXPECT_NE(out.str().find("RUNNING phase 1 of 2\n"), std::string::npos) << out.str();
+  EXPECT_NE(out.str().find("QUEUED phase 2 of 2 (wide): phase 1 of 2 is complete\n"),
+            std::string::npos)
+      << out.str();
+  const size_t first = out.str().find("validation after step 10: 0.5000 nats/token");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(out.str().find("validation after step 10: 0.5000", first + 1), std::string::npos);
+  EXPECT_NE(out.str().find("validation after step 10: 0.7500 nats/token", first),
+            std::string::npos);
+  EXPECT_EQ(PhaseText(JobAt(1, v1::RUNNING)), "");
+}
+
+TEST(PhaseLedger, AccountsForEachPhase) {
+  v1::Job job = JobAt(14, v1::RUNNING);
+  for (const int64_t steps : {10, 20, 5}) job.mutable_spec()->add_phases()->set_steps(steps);
+  job.mutable_spec()->mutable_phases(1)->set_name("small");
+  job.mutable_progress()->set_tokens(1400);
+  job.mutable_progress()->set_validation_loss(3.5);
+  job.mutable_progress()->set_validation_step(12);
+  job.set_summary_json(
+      R"({"phases": [{"tokens": 1000, "training_flops": 5e9, "validation_loss_nats": 4.5}]})");
+  // Two attempts at the first phase, of which one failed, and one at the second.
+  const v1::Reason ends[] = {v1::RANK_DIED, v1::COMPLETED, v1::REASON_UNSPECIFIED};
+  for (int i = 0; i < 3; ++i) {
+    v1::Attempt& attempt = *job.add_attempts();
+    attempt.set_started_at(100 * i);
+    attempt.set_reason(ends[i]);
+    if (i < 2) attempt.set_ended_at(100 * i + 60);
+    attempt.mutable_plan()->mutable_prediction()->set_model_flops_per_step(1e8);
   }
-  EXPECT_NE(out.str().find("step 100/100"), std::string::npos);
-  EXPECT_NE(out.str().find("validation after step 0: 0.5000 nats/token"), std::string::npos);
-  EXPECT_NE(out.str().find("step 3/50"), std::string::npos) << out.str();
-  EXPECT_NE(out.str().find("step 50/50"), std::string::npos);
+  const std::vector<PhaseAccount> ledger = PhaseLedger(job, 230);
+  ASSERT_EQ(ledger.size(), 3u);
+  EXPECT_EQ(ledger[0].state, "complete");
+  EXPECT_EQ(ledger[0].done_steps, 10);
+  EXPECT_EQ(ledger[0].seconds, 120);
+  EXPECT_EQ(ledger[0].flops, 5e9);
+  EXPECT_EQ(ledger[0].loss_nats, 4.5);
+  EXPECT_EQ(ledger[1].title, "phase 2 of 3 (small)");
+  EXPECT_EQ(ledger[1].state, "now");
+  EXPECT_EQ(ledger[1].done_steps, 4);
+  EXPECT_EQ(ledger[1].tokens, 400);
+  EXPECT_EQ(ledger[1].flops, 4e8);
+  EXPECT_EQ(ledger[1].seconds, 30);
+  EXPECT_EQ(ledger[1].loss_nats, 3.5);
+  EXPECT_EQ(ledger[2].state, "to come");
+  EXPECT_EQ(ledger[2].seconds, 0);
+  std::ostringstream out;
+  PhaseTable(ledger).Print(out);
+  EXPECT_NE(out.str().find("phase 2 of 3 (small)  now       4/20   400     4e+08  "),
+            std::string::npos)
+      << out.str();
+  EXPECT_TRUE(PhaseLedger(JobAt(1, v1::RUNNING), 0).empty());
 }
 
 TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {

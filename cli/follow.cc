@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/text_columns.h"
 #include "common/spec/instruction_data.h"
+#include "common/spec/phases.h"
 
 namespace weft::cli {
 namespace {
@@ -61,6 +62,7 @@ void Append(std::vector<std::string>& lines, std::vector<std::string> more) {
 std::vector<std::string> Block(const v1::Job& job, int width) {
   const v1::Progress& p = job.progress();
   std::vector<std::string> head = {job.id(), StateText(job)};
+  if (std::string phase = PhaseText(job); !phase.empty()) head.push_back(std::move(phase));
   if (job.attempts_size() > 1) head.push_back("attempt " + std::to_string(job.attempts_size()));
   std::vector<std::string> lines = FlowParts(head, kGap, width);
   if (p.steps_total() > 0) {
@@ -153,6 +155,17 @@ ScreenSize ReadScreenSize() {
   return size;
 }
 
+std::string PhaseText(const v1::Job& job) {
+  const int count = job.spec().phases_size();
+  if (count == 0) return "";
+  const auto completed =
+      std::count_if(job.attempts().begin(), job.attempts().end(),
+                    [](const v1::Attempt& attempt) { return attempt.reason() == v1::COMPLETED; });
+  const int phase = std::min(static_cast<int>(completed), count - 1);
+  return PhaseTitle(static_cast<size_t>(phase), static_cast<size_t>(count),
+                    job.spec().phases(phase).name());
+}
+
 std::string StateText(const v1::Job& job) {
   std::string text = v1::JobState_Name(job.state());
   if (job.reason() != v1::REASON_UNSPECIFIED && job.reason() != v1::COMPLETED) {
@@ -210,6 +223,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
   if (job.state() != last_state_ || job.message() != last_message_ || epoch != last_epoch_) {
     out_ << job.id() << ' ' << StateText(job);
     if (epoch > 1) out_ << " attempt " << epoch;
+    if (const std::string phase = PhaseText(job); !phase.empty()) out_ << ' ' << phase;
     if (!job.message().empty()) out_ << ": " << job.message();
     out_ << '\n';
     last_state_ = job.state();
@@ -217,12 +231,6 @@ void FollowView::PrintPlain(const v1::Job& job) {
     if (epoch != last_epoch_) next_step_ = 0;
     last_epoch_ = epoch;
   }
-  if (p.step() == 0 && last_step_ > 0) {
-    // The steps of another phase begin, perhaps with a validation of the weights it starts from.
-    next_step_ = last_checkpoint_step_ = 0;
-    last_validation_step_ = -1;
-  }
-  last_step_ = p.step();
   if (p.step() > 0 && p.step() >= next_step_) {
     out_ << "step " << p.step() << '/' << p.steps_total();
     for (const std::string& part : LossParts(p)) out_ << kGap << part;
@@ -234,9 +242,14 @@ void FollowView::PrintPlain(const v1::Job& job) {
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;
   }
-  if (p.has_validation_loss() && p.validation_step() > last_validation_step_) {
+  // Of one step there are two where another phase begins: the loss of what it starts from, too.
+  const bool newer = p.validation_step() > last_validation_step_ ||
+                     (p.validation_step() == last_validation_step_ &&
+                      p.validation_loss() != last_validation_loss_);
+  if (p.has_validation_loss() && newer) {
     out_ << "validation after step " << p.validation_step() << ": " << ValidationText(job) << '\n';
     last_validation_step_ = p.validation_step();
+    last_validation_loss_ = p.validation_loss();
   }
   if (p.has_checkpoint_step() && p.checkpoint_step() > last_checkpoint_step_) {
     out_ << "checkpoint verified at step " << p.checkpoint_step() << '\n';

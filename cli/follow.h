@@ -46,9 +46,9 @@ class FollowView {
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string last_message_;
   int64_t last_epoch_ = 0;
-  int64_t last_step_ = 0;
   int64_t next_step_ = 0;
   int64_t last_validation_step_ = 0;
+  double last_validation_loss_ = 0;
   int64_t last_checkpoint_step_ = 0;
 };
 
@@ -63,6 +63,10 @@ std::string ValidationText(const v1::Job& job);
 
 /// "[#####.....]" with `width` cells between the brackets.
 std::string ProgressBar(double share, int width);
+
+/// "phase 2 of 3 (wide)": the one that runs, is next or was the last; empty for a job without
+/// phases, and in lists.
+std::string PhaseText(const v1::Job& job);
 
 /// "RUNNING", "QUEUED (WAITING_FOR_WORKERS)"
 std::string StateText(const v1::Job& job);

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/job_file.h"
+#include "cli/phase_ledger.h"
 #include "common/clock.h"
 #include "common/model/memory_text.h"
 #include "common/yaml.h"
@@ -189,6 +190,11 @@ ExitCode Describe(const Session& session, const std::string& id) {
   if (p.skipped_steps() > 0 || p.rollbacks() > 0) {
     out << "guard:       " << p.skipped_steps() << " updates dropped, " << p.loss_spikes()
         << " of them for a jump of the loss; " << p.rollbacks() << " rollbacks\n";
+  }
+  if (const auto ledger = PhaseLedger(*job, Clock::System().UnixSeconds()); !ledger.empty()) {
+    out << "phase:       " << PhaseText(*job) << "\n\n";
+    PhaseTable(ledger).Print(out);
+    out << '\n';
   }
   for (const v1::Attempt& attempt : job->attempts()) {
     out << "attempt " << attempt.epoch() << ":   from " << FormatTime(attempt.started_at());

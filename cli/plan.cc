@@ -1,6 +1,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "cli/budget.h"
@@ -14,6 +15,8 @@
 #include "common/yaml.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/measure.h"
+#include "coordinator/planner/report/phase_plans.h"
+#include "coordinator/planner/report/propose_phases.h"
 #include "proto/convert.h"
 
 namespace weft::cli {
@@ -24,20 +27,27 @@ struct PlanOptions {
   std::string cluster;
   std::string costs;
   std::string jobs;   ///< Folder for what is to be measured.
-  int64_t phase = 0;  ///< Of the job, from 1; 0: the job has none.
+  int64_t phase = 0;  ///< Of the job, from 1; 0: the whole job.
+  bool propose_phases = false;
   PlanQuery query;
 };
 
-/// With --cluster this needs no coordinator at all; otherwise the attached workers count.
-Result<planner::PlanExplanation> Explain(const Session& session, const PlanOptions& options) {
+/// The job, or the phase that is asked for.
+Result<JobSpec> LoadJob(const PlanOptions& options) {
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
-  if (options.phase > 0) {
-    if (options.phase > std::ssize(job.phases)) {
-      return InvalidError("--phase " + std::to_string(options.phase) + ": the job has " +
-                          std::to_string(job.phases.size()) + " phases");
-    }
-    job = JobOfPhase(job, static_cast<size_t>(options.phase - 1));
+  if (options.phase == 0) return job;
+  if (options.phase > std::ssize(job.phases)) {
+    return InvalidError("--phase " + std::to_string(options.phase) + ": the job has " +
+                        std::to_string(job.phases.size()) + " phases");
   }
+  return JobOfPhase(job, static_cast<size_t>(options.phase - 1));
+}
+
+/// Finds a report by `find` on the machines that --cluster names, which needs no coordinator at
+/// all, or asks for that of the attached workers.
+template <class Report, class Find>
+Result<Report> Ask(const Session& session, const PlanOptions& options, const JobSpec& job,
+                   const Find& find) {
   PlanQuery query = options.query;
   ClusterFile given;
   if (!options.cluster.empty()) {
@@ -47,13 +57,37 @@ Result<planner::PlanExplanation> Explain(const Session& session, const PlanOptio
   if (!options.costs.empty()) {
     WEFT_ASSIGN_OR_RETURN(query.costs, LoadCostsFile(options.costs));
   }
-  if (!options.cluster.empty()) return planner::ExplainPlan(job, given.cluster, query);
+  if (!options.cluster.empty()) return find(job, given.cluster, query, std::stop_token());
   v1::ExplainPlanRequest request;
   *request.mutable_spec() = ToProto<v1::JobSpec>(job);
   *request.mutable_query() = ToProto<v1::PlanQuery>(query);
   WEFT_ASSIGN_OR_RETURN(v1::ExplainPlanResponse response, session.Connect().ExplainPlan(request));
   WEFT_ASSIGN_OR_RETURN(Json report, ParseJson(response.report_json()));
-  return FromJson<planner::PlanExplanation>(report);
+  return FromJson<Report>(report);
+}
+
+/// Whether the output is one for programs, which then is printed.
+template <class Report>
+bool PrintForPrograms(const Session& session, const Report& report) {
+  if (session.output == OutputFormat::kJson) {
+    std::cout << ToJson(report).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else if (session.output == OutputFormat::kYaml) {
+    std::cout << ToYaml(ToJson(report));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+ExitCode ShowPhases(const Session& session, const PlanOptions& options, const JobSpec& job) {
+  if (session.output == OutputFormat::kHtml) {
+    return Fail(session,
+                InvalidError("the plans of all phases have no HTML form; hint: --phase 1"));
+  }
+  const auto plans = Ask<planner::PhasePlans>(session, options, job, planner::PlanPhases);
+  if (!plans.ok()) return Fail(session, plans.status());
+  if (!PrintForPrograms(session, *plans)) std::cout << planner::FormatPhasePlans(*plans);
+  return ExitCode::kOk;
 }
 
 Status WriteJobs(const std::string& folder, const planner::MeasureAdvice& advice) {
@@ -65,31 +99,41 @@ Status WriteJobs(const std::string& folder, const planner::MeasureAdvice& advice
   return OkStatus();
 }
 
+ExitCode ProposePhases(const Session& session, const JobSpec& job) {
+  const auto phases = planner::ProposeVCycle(job);
+  if (!phases.ok()) return Fail(session, phases.status());
+  if (session.output == OutputFormat::kJson) {
+    Json list = Json::array();
+    for (const PhaseSpec& phase : *phases) list.push_back(ToJson(phase));
+    std::cout << Json{{"phases", list}}.dump(2) << '\n';
+  } else {
+    std::cout << planner::PhaseLines(*phases);
+  }
+  return ExitCode::kOk;
+}
+
 ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   if (options.query.measure > 0 && session.output == OutputFormat::kHtml) {
     return Fail(session, InvalidError("--measure has no HTML form"));
   }
-  const auto explanation = Explain(session, options);
+  const Result<JobSpec> job = LoadJob(options);
+  if (!job.ok()) return Fail(session, job.status());
+  if (options.propose_phases) return ProposePhases(session, *job);
+  if (!CheckOnePhase(*job).ok()) return ShowPhases(session, options, *job);
+  const auto explanation =
+      Ask<planner::PlanExplanation>(session, options, *job, planner::ExplainPlan);
   if (!explanation.ok()) return Fail(session, explanation.status());
   if (!options.jobs.empty()) {
     const Status written = WriteJobs(options.jobs, explanation->measure);
     if (!written.ok()) return Fail(session, written);
   }
-  switch (session.output) {
-    case OutputFormat::kJson:
-      std::cout << ToJson(*explanation).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-      break;
-    case OutputFormat::kYaml:
-      std::cout << ToYaml(ToJson(*explanation));
-      break;
-    case OutputFormat::kHtml:
-      std::cout << planner::HtmlReport(*explanation);
-      break;
-    default:
-      std::cout << (options.query.measure > 0 ? planner::FormatMeasure(*explanation)
-                    : options.query.frontier  ? planner::FormatFrontier(*explanation)
-                                              : planner::FormatExplanation(*explanation));
-      break;
+  if (PrintForPrograms(session, *explanation)) return ExitCode::kOk;
+  if (session.output == OutputFormat::kHtml) {
+    std::cout << planner::HtmlReport(*explanation);
+  } else {
+    std::cout << (options.query.measure > 0 ? planner::FormatMeasure(*explanation)
+                  : options.query.frontier  ? planner::FormatFrontier(*explanation)
+                                            : planner::FormatExplanation(*explanation));
   }
   return ExitCode::kOk;
 }
@@ -103,8 +147,12 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
   command.add_flag("--any-mesh", query.any_mesh,
                    "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
                    "sequence parallelism too, where the job leaves them at their defaults");
-  command.add_option("--phase", options.phase, "Of a job with phases the one to plan, from 1")
+  command
+      .add_option("--phase", options.phase,
+                  "Of a job with phases the one to plan, from 1 (default: all in one table)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command.add_flag("--propose-phases", options.propose_phases,
+                   "Instead: lines of a V-cycle that takes as many FLOPs as the job");
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

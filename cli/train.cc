@@ -34,10 +34,20 @@ std::atomic<bool> interrupted{false};
 class ViewReporter : public trainer::Reporter {
  public:
   /// `profile_steps`: to record, from the second step on; 0 for none.
-  ViewReporter(const std::string& job_id, int64_t profile_steps)
-      : view_(std::cout, isatty(STDOUT_FILENO) != 0), profile_steps_(profile_steps) {
-    job_.set_id(job_id);
+  ViewReporter(const AttemptSpec& whole, int64_t profile_steps)
+      : whole_(whole.job),
+        view_(std::cout, isatty(STDOUT_FILENO) != 0),
+        profile_steps_(profile_steps) {
+    job_.set_id(whole.job_id);
     job_.set_state(v1::STARTING);
+  }
+
+  /// What is reported from now on is of that phase.
+  void BeginPhase(size_t phase) {
+    std::lock_guard lock(mutex_);
+    if (whole_.phases.empty()) return;
+    phase_ = PhaseTitle(whole_, phase);
+    progress_ = daemon::ProgressRecord(daemon::PlaceOfPhase(whole_, phase));
   }
 
   void Report(const trainer::RankMessage& message) override {
@@ -62,9 +72,9 @@ class ViewReporter : public trainer::Reporter {
 
  private:
   void Take(const trainer::StartedMessage& m) {
-    progress_ = {};  // of a phase before
     job_.set_state(v1::RUNNING);
-    job_.set_message(m.resumed_from.empty() ? "" : "resumed from " + m.resumed_from);
+    const std::string resumed = m.resumed_from.empty() ? "" : "resumed from " + m.resumed_from;
+    job_.set_message(phase_ + (phase_.empty() || resumed.empty() ? "" : ", ") + resumed);
   }
   void Take(const trainer::ProgressMessage& m) { progress_.Take(m); }
   void Take(const trainer::EvaluationMessage& m) { progress_.Take(m); }
@@ -77,6 +87,8 @@ class ViewReporter : public trainer::Reporter {
   template <class Other>
   void Take(const Other&) {}
 
+  const JobSpec& whole_;
+  std::string phase_;  ///< For people.
   std::mutex mutex_;
   FollowView view_;
   v1::Job job_;
@@ -103,10 +115,10 @@ struct TrainOptions {
   int64_t profile_steps = 0;
 };
 
-/// What is run: the attempt at the whole job, and those at its phases.
+/// What is run: the attempt at the whole job, and the plans of its phases.
 struct PlannedRun {
   AttemptSpec whole;
-  std::vector<AttemptSpec> phases;
+  std::vector<Plan> plans;
 };
 
 Result<PlannedRun> PlanRun(const TrainOptions& options) {
@@ -128,9 +140,9 @@ Result<PlannedRun> PlanRun(const TrainOptions& options) {
   whole.cache_dir = JoinPath(HomeDir(), "cache");
   whole.job = std::move(job);
   for (size_t i = 0; i < PhaseCount(whole.job); ++i) {
-    AttemptSpec& phase = run.phases.emplace_back(trainer::AttemptOfPhase(whole, i));
-    WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(phase.job, ThisMachine()));
-    phase.plan = report.candidates.front().plan;
+    WEFT_ASSIGN_OR_RETURN(PlanReport report,
+                          planner::PlanJob(JobOfPhase(whole.job, i), ThisMachine()));
+    run.plans.push_back(std::move(report.candidates.front().plan));
   }
   return run;
 }
@@ -144,9 +156,11 @@ ExitCode Train(const Session& session, const TrainOptions& options) {
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
-  ViewReporter reporter(run->whole.job_id, options.profile_steps);
+  ViewReporter reporter(run->whole, options.profile_steps);
   engine::HashStore store;
-  auto outcome = trainer::RunPhases(Env::Posix(), run->whole, run->phases, reporter, store);
+  auto outcome = trainer::RunPhases(
+      Env::Posix(), run->whole, run->plans, [&](size_t phase) { reporter.BeginPhase(phase); },
+      reporter, store);
   if (!outcome.ok()) {
     reporter.Finish(v1::FAILED, "");
     return Fail(session, outcome.status());

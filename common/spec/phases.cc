@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/env.h"
+#include "common/model/model_counts.h"
+#include "common/model/model_shape.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
@@ -14,6 +17,8 @@
 
 namespace weft {
 namespace {
+
+const std::string kFolderPrefix = "phase-";
 
 /// A size of a model that growth changes, and its field.
 struct Size {
@@ -318,6 +323,7 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
   if (own.image_size > 0) model.image_size = own.image_size;
   part.train.steps = own.steps;
+  if (phase > 0) part.train.batch_warmup_steps = 0;  // a warm-up is of the beginning
   if (own.sequence_length > 0) part.train.sequence_length = own.sequence_length;
   if (own.sampled_layers > 0) part.train.sampled_layers = own.sampled_layers;
   if (own.global_batch > 0) part.train.global_batch = own.global_batch;
@@ -365,9 +371,50 @@ bool IsAddedBlock(const GrowthSpec& growth, int64_t before, int64_t now, int64_t
   return block == 0 ? before == 0 : block * before / now == (block - 1) * before / now;
 }
 
+int64_t StepsBefore(const JobSpec& job, size_t phase) {
+  int64_t steps = 0;
+  for (size_t i = 0; i < phase; ++i) steps += JobOfPhase(job, i).train.steps;
+  return steps;
+}
+
+JobSpec JobThrough(const JobSpec& job, size_t phase) {
+  JobSpec through = job;
+  through.train.steps = StepsBefore(job, phase + 1);
+  return through;
+}
+
+Result<size_t> PhaseToRun(const JobSpec& job) {
+  for (size_t phase = 0; phase < PhaseCount(job); ++phase) {
+    if (StepsBefore(job, phase + 1) == job.train.steps) return phase;
+  }
+  return InternalError("no phase of job " + job.name + " ends with step " +
+                       std::to_string(job.train.steps));
+}
+
+std::string PhaseFolder(const JobSpec& job, size_t phase, const std::string& run_dir) {
+  if (phase + 1 == PhaseCount(job)) return run_dir;
+  return JoinPath(run_dir, kFolderPrefix + std::to_string(phase + 1));
+}
+
+bool IsPhaseFolder(std::string_view name) {
+  if (!name.starts_with(kFolderPrefix)) return false;
+  name.remove_prefix(kFolderPrefix.size());
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+double StepFlops(const JobSpec& phase) {
+  const int64_t length = SequenceLength(phase);
+  return static_cast<double>(phase.train.global_batch * length) *
+         TrainingFlopsPerToken(ShapeOf(phase), length);
+}
+
 std::string PhaseTitle(const JobSpec& job, size_t phase) {
-  const std::string& name = job.phases[phase].name;
-  return "phase " + std::to_string(phase + 1) + " of " + std::to_string(job.phases.size()) +
+  return PhaseTitle(phase, job.phases.size(), job.phases[phase].name);
+}
+
+std::string PhaseTitle(size_t phase, size_t count, const std::string& name) {
+  return "phase " + std::to_string(phase + 1) + " of " + std::to_string(count) +
          (name.empty() ? "" : " (" + name + ")");
 }
 
@@ -384,18 +431,14 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
 Status CheckOnePhase(const JobSpec& job) {
   if (job.phases.empty() || MaskedGrowthOf(job)) return OkStatus();
   return InvalidError(
-      "phases: workers run and plan jobs without phases so far; hint: `weft train` runs them on "
-      "this machine, `weft plan --phase 1` plans one");
+      "phases: each of them has a plan of its own; hint: `weft plan FILE` shows all, "
+      "`weft plan FILE --phase 1` one");
 }
 
 Status CheckPhases(const JobSpec& job) {
   if (!job.model.import_path.empty()) {
     return InvalidError(
         "phases do not go with model.import_path: the first phase starts from random weights");
-  }
-  if (job.train.batch_warmup_steps > 0) {
-    return InvalidError(
-        "phases do not go with train.batch_warmup_steps; hint: phases with a global_batch each");
   }
   if (job.train.sequence_warmup_steps > 0) {
     return InvalidError(

@@ -294,12 +294,6 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
       HasSubstr("tensors in place of weights"));
   EXPECT_THAT(Error(Stack(3),
                     [](JobSpec& j) {
-                      j.train.batch_warmup_start = 8;
-                      j.train.batch_warmup_steps = 10;
-                    }),
-              HasSubstr("train.batch_warmup_steps"));
-  EXPECT_THAT(Error(Stack(3),
-                    [](JobSpec& j) {
                       j.train.sequence_warmup_start = 8;
                       j.train.sequence_warmup_steps = 10;
                     }),
@@ -365,6 +359,17 @@ TEST(Phases, AveragedBlocksWantAverages) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
+TEST(Phases, AWarmUpOfTheBatchIsOfTheFirstOne) {
+  JobSpec job = Stack(3);
+  job.train.batch_warmup_start = 8;
+  job.train.batch_warmup_steps = 10;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(JobOfPhase(job, 0).train.batch_warmup_steps, 10);
+  EXPECT_EQ(JobOfPhase(job, 1).train.batch_warmup_steps, 0);
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.train.batch_warmup_steps = 101; }),
+              HasSubstr("phases[0]: train.batch_warmup_steps"));
+}
+
 TEST(Phases, TheDefaultWarmupFitsTheShortestPhaseWithoutItsOwn) {
   JobSpec job = VCycle();
   job.schedule.warmup_steps = 100;
@@ -375,6 +380,46 @@ TEST(Phases, TheDefaultWarmupFitsTheShortestPhaseWithoutItsOwn) {
   job.phases[0].warmup_steps = 20;
   EXPECT_TRUE(FitDefaultWarmup(job));
   EXPECT_EQ(job.schedule.warmup_steps, 20);
+}
+
+TEST(Phases, AnOrderSaysByItsStepsWhichPhaseIsToRun) {
+  const JobSpec job = VCycle();
+  const int64_t ends[] = {100, 400, 600};
+  for (size_t phase = 0; phase < 3; ++phase) {
+    const JobSpec order = JobThrough(job, phase);
+    EXPECT_EQ(order.train.steps, ends[phase]);
+    EXPECT_EQ(order.phases, job.phases);
+    EXPECT_EQ(*PhaseToRun(order), phase);
+  }
+  EXPECT_EQ(StepsBefore(job, 0), 0);
+  EXPECT_EQ(StepsBefore(job, 3), 600);
+  JobSpec broken = job;
+  broken.train.steps = 101;
+  EXPECT_THAT(PhaseToRun(broken).status().message(), HasSubstr("no phase of job"));
+  const JobSpec plain = GoodJob();
+  EXPECT_EQ(JobThrough(plain, 0).train.steps, plain.train.steps);
+  EXPECT_EQ(*PhaseToRun(plain), 0u);
+}
+
+TEST(Phases, TheLastOneHasTheRunFolder) {
+  EXPECT_EQ(PhaseFolder(VCycle(), 0, "/runs/a"), "/runs/a/phase-1");
+  EXPECT_EQ(PhaseFolder(VCycle(), 1, "/runs/a"), "/runs/a/phase-2");
+  EXPECT_EQ(PhaseFolder(VCycle(), 2, "/runs/a"), "/runs/a");
+  EXPECT_EQ(PhaseFolder(GoodJob(), 0, "/runs/a"), "/runs/a");
+  EXPECT_TRUE(IsPhaseFolder("phase-12"));
+  for (const char* name : {"phase-", "phase-1a", "phase", "my-phase-1"}) {
+    EXPECT_FALSE(IsPhaseFolder(name)) << name;
+  }
+}
+
+TEST(Phases, StepsOfSmallModelsCostLess) {
+  const JobSpec job = VCycle();
+  const double large = StepFlops(JobOfPhase(job, 0)), small = StepFlops(JobOfPhase(job, 1));
+  EXPECT_GT(large, 2 * small);
+  EXPECT_GT(small, 0);
+  JobSpec longer = job;
+  longer.train.global_batch *= 3;
+  EXPECT_DOUBLE_EQ(StepFlops(JobOfPhase(longer, 1)), 3 * small);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "common/spec/check_profile.h"
+#include "common/spec/phases.h"
 #include "common/version.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/job_streams.h"
@@ -208,15 +209,15 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
   return PlanCall::Start(
       service_, [this](const Status& status) { Count("ExplainPlan", status); },
       [&](const PlanCall::Answer& answer) {
-        return service_.ExplainFor(
-            *spec, *cluster, *query,
-            [answer, response](const Result<planner::PlanExplanation>& explanation) {
-              if (explanation.ok()) {
-                response->set_report_json(
-                    ToJson(*explanation).dump(-1, ' ', false, Json::error_handler_t::replace));
-              }
-              answer(explanation.status());
-            });
+        const auto reply = [answer, response](const auto& report) {
+          if (report.ok()) {
+            response->set_report_json(
+                ToJson(*report).dump(-1, ' ', false, Json::error_handler_t::replace));
+          }
+          answer(report.status());
+        };
+        return CheckOnePhase(*spec).ok() ? service_.ExplainFor(*spec, *cluster, *query, reply)
+                                         : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
       });
 }
 

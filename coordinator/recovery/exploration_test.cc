@@ -8,6 +8,7 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "common/spec/phases.h"
 #include "coordinator/recovery/job_logic.h"
 
 namespace weft::coordinator {
@@ -34,6 +35,7 @@ struct Message {
 /// The stored state, and the world outside.
 struct World {
   JobCase jobs[kJobs];
+  size_t completed[kJobs] = {};  ///< Phases of each job.
   std::set<std::tuple<int, std::string, int64_t, IntentKind>> outbox;
   std::map<std::string, std::set<Ranks>> running;
   /// Attempts a worker process has seen: it starts none twice, and forgets when it crashes.
@@ -49,6 +51,7 @@ struct World {
         out << ',' << static_cast<int>(c.attempt->reason) << c.attempt->ended_at.has_value();
         for (const auto& s : c.attempt->placements) out << s.worker_id << static_cast<int>(s.state);
       }
+      out << 'p' << c.phase;
       out << ';';
     }
     for (const auto& [job, worker, epoch, kind] : outbox) {
@@ -93,6 +96,8 @@ struct World {
         EXPECT_TRUE(c.attempt->ended_at);
         c.previous_reason = c.attempt->reason;
       }
+      if (change.attempt->reason == Reason::kCompleted) ++completed[index];
+      c.phase = std::min(completed[index], PhaseCount(c.job.spec) - 1);
       c.attempt = change.attempt;
     }
     for (const auto& i : change.remove_intents) outbox.erase({index, i.worker_id, i.epoch, i.kind});
@@ -128,6 +133,8 @@ void CheckInvariants(const World& world) {
     }
     ASSERT_LE(job.last_epoch - job.budget_from, job.spec.retry.max_attempts);
     ASSERT_EQ(IsTerminal(job.state), job.ended_at.has_value());
+    ASSERT_EQ(job.state == JobState::kSucceeded, world.completed[j] == PhaseCount(job.spec))
+        << world.Key();
   }
 }
 
@@ -262,6 +269,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
     start.jobs[j].job.spec.retry.max_attempts = 1;
   }
   start.jobs[0].job.spec.retry.max_attempts = 2;
+  start.jobs[1].job.spec.phases.resize(2);
   std::unordered_set<std::string> seen = {start.Key()};
   std::deque<World> frontier = {start};
   std::set<JobState> reached;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "common/clock.h"
+#include "common/spec/phases.h"
 
 namespace weft::coordinator {
 namespace {
@@ -18,9 +19,11 @@ class Change {
         previous_reason_(current.previous_reason),
         failures_(current.failures),
         retry_(current.retry),
+        phase_(current.phase),
         now_(now) {}
 
   JobRecord& job() { return job_; }
+  size_t phase() const { return phase_; }
   std::optional<AttemptRecord>& attempt() { return attempt_; }
   void SaveAttempt() { attempt_changed_ = true; }
   void SaveJob() { job_changed_ = true; }
@@ -79,7 +82,7 @@ class Change {
 
   /// The attempt has ended as failed and the job is queued again: from when on.
   std::optional<double> RetryAt() const {
-    return coordinator::RetryAt({job_, attempt_, previous_reason_, failures_, retry_});
+    return coordinator::RetryAt({job_, attempt_, previous_reason_, failures_, retry_, phase_});
   }
 
   Transaction Finish() {
@@ -94,6 +97,7 @@ class Change {
   std::optional<Reason> previous_reason_;
   int64_t failures_;
   RetryRules retry_;
+  size_t phase_;
   double now_;
   Transaction transaction_;
   bool job_changed_ = false;
@@ -159,6 +163,10 @@ bool Drain(Change& change, const std::string& why, bool graceful) {
   return true;
 }
 
+bool Completed(const AttemptRecord& attempt) {
+  return attempt.reason == Reason::kCompleted;
+}
+
 /// "attempt 3 of 10 starts in 3.2 s, at 2026-01-31T12:00:00.000Z"
 std::string NextTry(const JobRecord& job, double now, double at) {
   const auto tenths = std::llround((at - now) * 10);
@@ -174,11 +182,18 @@ void CloseAttempt(Change& change, double now) {
   bool finished = std::all_of(
       attempt.placements.begin(), attempt.placements.end(),
       [](const auto& placement) { return placement.state == PlacementState::kFinished; });
-  if (finished && change.Fire(JobEvent::kFinished) == JobOutcome::kMove) {
+  const bool last = change.phase() + 1 == PhaseCount(job.spec);
+  const JobEvent end = last ? JobEvent::kFinished : JobEvent::kPhaseFinished;
+  if (finished && change.Fire(end) == JobOutcome::kMove) {
     change.EndAttempt(Reason::kCompleted);
     attempt.message.clear();
-    job.reason = Reason::kCompleted;
-    job.message.clear();
+    job.reason = last ? Reason::kCompleted : Reason::kNone;
+    job.message = last ? "" : PhaseTitle(job.spec, change.phase()) + " is complete";
+    if (job.state == JobState::kCancelled) {
+      job.reason = Reason::kCancelledByUser;
+      job.message = "cancelled by the user; " + job.message;
+    }
+    job.budget_from = job.last_epoch;  // each phase may be tried as often
     return;
   }
   bool cancelled = job.state == JobState::kCancelling;
@@ -202,6 +217,20 @@ void CloseAttempt(Change& change, double now) {
 }
 
 }  // namespace
+
+size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts) {
+  const auto completed = std::count_if(attempts.begin(), attempts.end(), Completed);
+  return std::min(static_cast<size_t>(completed), PhaseCount(job) - 1);
+}
+
+std::span<const AttemptRecord> AttemptsAtPhase(std::span<const AttemptRecord> attempts) {
+  const auto last = std::find_if(attempts.rbegin(), attempts.rend(), Completed);
+  return attempts.last(static_cast<size_t>(last - attempts.rbegin()));
+}
+
+const AttemptRecord* LastOfPhase(const JobCase& current) {
+  return current.attempt && !Completed(*current.attempt) ? &*current.attempt : nullptr;
+}
 
 bool IsFatal(Reason reason) {
   return reason == Reason::kUserError || reason == Reason::kNumerics;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "common/status.h"
@@ -17,7 +19,18 @@ struct JobCase {
   std::optional<Reason> previous_reason;  ///< Why the attempt before `attempt` ended.
   int64_t failures = 0;                   ///< FailuresInARow up to the one before `attempt`.
   RetryRules retry;
+  size_t phase = 0;  ///< The one that runs or is next (PhaseAfter).
 };
+
+/// The phase of a job that runs or is next after these attempts at it, from 0: each that COMPLETED
+/// has ended one. Nothing else says so, and it is stored with the end of the attempt in one change.
+size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts);
+
+/// Of all attempts at a job, oldest first, those at the phase that runs or is next.
+std::span<const AttemptRecord> AttemptsAtPhase(std::span<const AttemptRecord> attempts);
+
+/// The newest of them; null before the first.
+const AttemptRecord* LastOfPhase(const JobCase& current);
 
 /// What a worker says about its ranks of one attempt, or what is concluded about them.
 struct PlacementReport {

@@ -404,5 +404,75 @@ TEST(JobLogic, OnlyQueuedJobsAreDispatchedAndOnlyEndedOnesRetried) {
   EXPECT_EQ(DispatchAttempt(life.current, Plan(), 1).status().code(), StatusCode::kConflict);
 }
 
+/// A life of a job with phases, whose attempts are kept as the store keeps them.
+class LifeInPhases : public Life {
+ public:
+  explicit LifeInPhases(size_t phases) {
+    current.job.spec.phases.resize(phases);
+    for (PhaseSpec& phase : current.job.spec.phases) phase.steps = 10;
+  }
+  /// One worker runs the phase to an end of this kind.
+  void RunPhase(PlacementEvent end) {
+    Dispatch({"a"});
+    Report("a", PlacementEvent::kTraining);
+    Report("a", end);
+    attempts.push_back(*current.attempt);
+    current.phase = PhaseAfter(current.job.spec, attempts);
+  }
+  std::vector<AttemptRecord> attempts;
+};
+
+TEST(JobLogic, APhaseThatEndsQueuesTheJobForTheNextOne) {
+  LifeInPhases life(3);
+  life.RunPhase(PlacementEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.job.reason, Reason::kNone);
+  EXPECT_EQ(life.current.job.message, "phase 1 of 3 is complete");
+  EXPECT_FALSE(life.current.job.ended_at);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kCompleted);
+  EXPECT_EQ(life.current.phase, 1u);
+  EXPECT_EQ(LastOfPhase(life.current), nullptr) << "its plan is not that of the next phase";
+  EXPECT_EQ(RetryAt(life.current), std::nullopt) << "nothing failed";
+  life.RunPhase(PlacementEvent::kFailed);
+  EXPECT_EQ(life.current.phase, 1u) << "the same one again";
+  EXPECT_EQ(LastOfPhase(life.current)->epoch, 2);
+  EXPECT_EQ(AttemptsAtPhase(life.attempts).size(), 1u);
+  life.RunPhase(PlacementEvent::kFinished);
+  life.RunPhase(PlacementEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kSucceeded);
+  EXPECT_EQ(life.current.job.reason, Reason::kCompleted);
+  EXPECT_EQ(life.current.job.message, "");
+  EXPECT_EQ(PhaseAfter(life.current.job.spec, life.attempts), 2u) << "the last one";
+}
+
+TEST(JobLogic, EachPhaseMayBeTriedAsOften) {
+  LifeInPhases life(2);  // three attempts
+  for (int i = 0; i < 2; ++i) life.RunPhase(PlacementEvent::kFailed);
+  life.RunPhase(PlacementEvent::kFinished);
+  for (int i = 0; i < 2; ++i) {
+    life.RunPhase(PlacementEvent::kFailed);
+    EXPECT_EQ(life.state(), JobState::kQueued);
+  }
+  life.RunPhase(PlacementEvent::kFailed);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.job.reason, Reason::kRetriesExhausted);
+  EXPECT_THAT(life.current.job.message, HasSubstr("gave up after 3 attempts"));
+}
+
+TEST(JobLogic, ACancelledPhaseThatEndsIsCompleteAndNoOtherStarts) {
+  LifeInPhases life(2);
+  life.Dispatch({"a"});
+  life.Report("a", PlacementEvent::kTraining);
+  life.Take(CancelJob(life.current, 3));
+  life.Report("a", PlacementEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kCancelled);
+  EXPECT_EQ(life.current.job.reason, Reason::kCancelledByUser);
+  EXPECT_EQ(life.current.job.message, "cancelled by the user; phase 1 of 2 is complete");
+  life.current.phase = PhaseAfter(life.current.job.spec, std::vector{*life.current.attempt});
+  life.Take(RetryJob(life.current, 4));
+  life.RunPhase(PlacementEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kSucceeded);
+}
+
 }  // namespace
 }  // namespace weft::coordinator

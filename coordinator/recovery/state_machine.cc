@@ -26,6 +26,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kQueued, JobEvent::kDispatch, kStarting),
     Record(kQueued, JobEvent::kTraining),
     Record(kQueued, JobEvent::kFinished),
+    Record(kQueued, JobEvent::kPhaseFinished),
     Record(kQueued, JobEvent::kInterrupted),
     Record(kQueued, JobEvent::kGone),
     Move(kQueued, JobEvent::kCancel, kCancelled),
@@ -36,6 +37,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kStarting, JobEvent::kDispatch),
     Move(kStarting, JobEvent::kTraining, kRunning),
     Move(kStarting, JobEvent::kFinished, kSucceeded),
+    Move(kStarting, JobEvent::kPhaseFinished, kQueued),
     Move(kStarting, JobEvent::kInterrupted, kRecovering),
     Record(kStarting, JobEvent::kGone),
     Move(kStarting, JobEvent::kCancel, kCancelling),
@@ -46,6 +48,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kRunning, JobEvent::kDispatch),
     Record(kRunning, JobEvent::kTraining),
     Move(kRunning, JobEvent::kFinished, kSucceeded),
+    Move(kRunning, JobEvent::kPhaseFinished, kQueued),
     Move(kRunning, JobEvent::kInterrupted, kRecovering),
     Record(kRunning, JobEvent::kGone),
     Move(kRunning, JobEvent::kCancel, kCancelling),
@@ -56,6 +59,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kRecovering, JobEvent::kDispatch),
     Record(kRecovering, JobEvent::kTraining),
     Move(kRecovering, JobEvent::kFinished, kSucceeded),
+    Move(kRecovering, JobEvent::kPhaseFinished, kQueued),
     Record(kRecovering, JobEvent::kInterrupted),
     Move(kRecovering, JobEvent::kGone, kQueued, JobGuard::kMayRetry),
     Move(kRecovering, JobEvent::kGone, kFailed, JobGuard::kMayNotRetry),
@@ -67,6 +71,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kCancelling, JobEvent::kDispatch),
     Record(kCancelling, JobEvent::kTraining),
     Move(kCancelling, JobEvent::kFinished, kSucceeded),
+    Move(kCancelling, JobEvent::kPhaseFinished, kCancelled),
     Record(kCancelling, JobEvent::kInterrupted),
     Move(kCancelling, JobEvent::kGone, kCancelled),
     Record(kCancelling, JobEvent::kCancel),
@@ -77,6 +82,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kSucceeded, JobEvent::kDispatch),
     Record(kSucceeded, JobEvent::kTraining),
     Record(kSucceeded, JobEvent::kFinished),
+    Record(kSucceeded, JobEvent::kPhaseFinished),
     Record(kSucceeded, JobEvent::kInterrupted),
     Record(kSucceeded, JobEvent::kGone),
     Record(kSucceeded, JobEvent::kCancel),
@@ -87,6 +93,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kFailed, JobEvent::kDispatch),
     Record(kFailed, JobEvent::kTraining),
     Record(kFailed, JobEvent::kFinished),
+    Record(kFailed, JobEvent::kPhaseFinished),
     Record(kFailed, JobEvent::kInterrupted),
     Record(kFailed, JobEvent::kGone),
     Record(kFailed, JobEvent::kCancel),
@@ -97,6 +104,7 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kCancelled, JobEvent::kDispatch),
     Record(kCancelled, JobEvent::kTraining),
     Record(kCancelled, JobEvent::kFinished),
+    Record(kCancelled, JobEvent::kPhaseFinished),
     Record(kCancelled, JobEvent::kInterrupted),
     Record(kCancelled, JobEvent::kGone),
     Record(kCancelled, JobEvent::kCancel),
@@ -147,9 +155,9 @@ PlacementState NextPlacementState(PlacementState from, PlacementEvent event) {
 }
 
 std::string_view Name(JobEvent event) {
-  constexpr std::string_view kNames[kJobEvents] = {"dispatch",    "training", "finished",
-                                                   "interrupted", "gone",     "cancel",
-                                                   "retry",       "replan",   "drain"};
+  constexpr std::string_view kNames[kJobEvents] = {
+      "dispatch", "training", "finished", "phase finished", "interrupted",
+      "gone",     "cancel",   "retry",    "replan",         "drain"};
   return kNames[static_cast<size_t>(event)];
 }
 

@@ -9,17 +9,18 @@ namespace weft::coordinator {
 
 /// What can happen to a job.
 enum class JobEvent {
-  kDispatch,     ///< The scheduler starts an attempt.
-  kTraining,     ///< The first optimizer step of the attempt is done.
-  kFinished,     ///< Every rank of the attempt ended with success.
-  kInterrupted,  ///< A rank or worker of the attempt is lost or failed.
-  kGone,         ///< No rank of the attempt is left, and not all had finished.
-  kCancel,       ///< A user asks it to end.
-  kRetry,        ///< A user asks for another run of a failed or cancelled job.
-  kReplan,       ///< The ranks are to save and stop, since another plan is better.
-  kDrain,        ///< The ranks are to save and stop, since a worker of the attempt drains.
+  kDispatch,       ///< The scheduler starts an attempt.
+  kTraining,       ///< The first optimizer step of the attempt is done.
+  kFinished,       ///< Every rank of the attempt ended with success, and the job is complete.
+  kPhaseFinished,  ///< The same of a phase that others follow.
+  kInterrupted,    ///< A rank or worker of the attempt is lost or failed.
+  kGone,           ///< No rank of the attempt is left, and not all had finished.
+  kCancel,         ///< A user asks it to end.
+  kRetry,          ///< A user asks for another run of a failed or cancelled job.
+  kReplan,         ///< The ranks are to save and stop, since another plan is better.
+  kDrain,          ///< The ranks are to save and stop, since a worker of the attempt drains.
 };
-inline constexpr int kJobEvents = 9;
+inline constexpr int kJobEvents = 10;
 
 /// Condition under which a row of the table holds.
 enum class JobGuard {

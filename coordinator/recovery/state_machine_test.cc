@@ -44,7 +44,8 @@ TEST(JobTable, RanksAreGoneBeforeAJobIsQueuedAgainOrHasEnded) {
   for (const JobTransition& row : JobTransitions()) {
     if (row.outcome != JobOutcome::kMove || !with_ranks.count(row.from)) continue;
     if (with_ranks.count(row.to)) continue;
-    EXPECT_TRUE(row.event == JobEvent::kGone || row.event == JobEvent::kFinished)
+    EXPECT_TRUE(row.event == JobEvent::kGone || row.event == JobEvent::kFinished ||
+                row.event == JobEvent::kPhaseFinished)
         << Name(row.from) << " -> " << Name(row.to);
   }
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/spec/phases.h"
+
 namespace weft::coordinator {
 namespace {
 
@@ -35,6 +37,11 @@ Result<std::string> ForeignContent(Env& env, const std::string& run_dir) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(run_dir));
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);
+    if (IsPhaseFolder(name)) {
+      WEFT_ASSIGN_OR_RETURN(const std::string foreign, ForeignContent(env, path));
+      if (!foreign.empty()) return foreign;
+      continue;
+    }
     if (IsOwnFolder(name)) continue;
     if (HoldsWeights(name) || IsFolder(env, path)) return path;
   }

@@ -18,7 +18,7 @@ class RunFolder : public testing::Test {
     run_ = root_ / "job-abcde";
     for (const char* folder :
          {"checkpoints/step-00000010", "checkpoints/.tmp-step-00000020-epoch-1", "epochs",
-          "profiles", "rendezvous-3"}) {
+          "profiles", "rendezvous-3", "phase-1/checkpoints/step-00000010"}) {
       std::filesystem::create_directories(run_ / folder);
     }
     for (const char* file : {"loss.jsonl", "summary.json", "tokenizer.json",
@@ -44,7 +44,8 @@ TEST_F(RunFolder, WhatAJobWritesIsItsOwn) {
 }
 
 TEST_F(RunFolder, ExportsAndCheckpointsSetAsideAreNot) {
-  for (const char* folder : {"hf", "checkpoints/best", "checkpoints/step-10-keep"}) {
+  for (const char* folder : {"hf", "checkpoints/best", "checkpoints/step-10-keep", "phase-2-keep",
+                             "phase-1/hf", "phase-1/checkpoints/best"}) {
     std::filesystem::create_directories(run_ / folder);
     EXPECT_EQ(Foreign(), (run_ / folder).string());
     std::filesystem::remove_all(run_ / folder);

@@ -1,8 +1,10 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
+#include <span>
 
 #include "common/log.h"
+#include "common/spec/phases.h"
 
 namespace weft::coordinator {
 namespace {
@@ -122,15 +124,18 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
   live->current.retry = options_.retry;
   live->progress = live->current.job.progress;
-  if (attempts.size() > 1) live->current.previous_reason = attempts[attempts.size() - 2].reason;
-  for (const AttemptRecord& attempt : attempts) {
+  live->current.phase = PhaseAfter(live->current.job.spec, attempts);
+  live->phase = JobOfPhase(live->current.job.spec, live->current.phase);
+  const std::span<const AttemptRecord> tried = AttemptsAtPhase(attempts);
+  if (tried.size() > 1) live->current.previous_reason = tried[tried.size() - 2].reason;
+  for (const AttemptRecord& attempt : tried) {
     if (attempt.ended_at) live->history.Add(attempt);
-    if (attempt.epoch == attempts.back().epoch) break;
+    if (attempt.epoch == tried.back().epoch) break;
     live->current.failures =
         FailuresInARow(live->current.failures, attempt, live->progress.checkpoint_step);
   }
   if (live->current.job.spec.resources.try_plans > 1) {
-    WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(attempts));
+    WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
   }
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
@@ -271,6 +276,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     live.current.job.ordinal = result.job_ordinal;
     ShowMove(live, from);
     if (live.current.job.state != from) WaitForRetry(live);
+    if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
   for (const IntentRecord& intent : change.remove_intents) {
     outbox_.erase({intent.worker_id, intent.job_id, intent.epoch, intent.kind});
@@ -291,6 +297,21 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
   if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);
 }
 
+void Service::BeginPhase(LiveJob& live) {
+  JobCase& current = live.current;
+  current.phase = std::min(current.phase + 1, PhaseCount(current.job.spec) - 1);
+  live.phase = JobOfPhase(current.job.spec, current.phase);
+  current.previous_reason.reset();
+  current.failures = 0;
+  live.history = {};
+  live.tried.clear();
+  live.next_plan.reset();
+  live.before.reset();
+  live.went_back = false;
+  live.planned.reset();
+  live.infeasible.reset();
+}
+
 void Service::ShowMove(LiveJob& live, JobState from) {
   const JobRecord& job = live.current.job;
   if (job.state == from) return;
@@ -305,7 +326,8 @@ void Service::ShowMove(LiveJob& live, JobState from) {
     metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
   }
   if (job.state == JobState::kRecovering ||
-      (from != JobState::kRecovering && job.state == JobState::kQueued && live.current.attempt)) {
+      (from != JobState::kRecovering && job.state == JobState::kQueued &&
+       LastOfPhase(live.current) != nullptr)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;
   }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/report/explanation.h"
+#include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -153,6 +155,11 @@ class Service {
   std::shared_ptr<PlanTicket> ExplainFor(
       const JobSpec& spec, const std::optional<ClusterProfile>& cluster, const PlanQuery& query,
       std::function<void(Result<planner::PlanExplanation>)> done);
+  /// The plans of all phases of a job that has some (planner/report/phase_plans.h).
+  std::shared_ptr<PlanTicket> PlanPhasesFor(const JobSpec& spec,
+                                            const std::optional<ClusterProfile>& cluster,
+                                            const PlanQuery& query,
+                                            std::function<void(Result<planner::PhasePlans>)> done);
   /// `done` is called with kAborted soon, unless it was called already.
   void CancelPlanning(const std::shared_ptr<PlanTicket>& ticket);
   /// Fits what the planner assumes of each kind of machine to the runs that are stored, and plans
@@ -228,6 +235,7 @@ class Service {
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
+    JobSpec phase;  ///< JobOfPhase of the one that runs or is next: what is planned.
     Progress progress;
     bool busy = false;                                 ///< A change is being committed.
     std::deque<std::function<void()>> waiting;         ///< Changes after that one.
@@ -298,6 +306,8 @@ class Service {
   /// again later, and `done` waits.
   void Change(const std::string& job_id, Decide decide, Done done, bool must);
   void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
+  /// Forgets what attempts at the phase before have taught.
+  static void BeginPhase(LiveJob& live);
   void ShowMove(LiveJob& live, JobState from);
   void NextChange(const std::string& job_id);
   void Retire(const std::string& job_id);
@@ -403,7 +413,7 @@ class Service {
                                  const std::string& summary_json) const;
   void CountRun(const RunRecord& run);
   /// Plans by which the job has run, from what is stored.
-  Result<std::vector<TriedPlan>> LoadTried(const std::vector<AttemptRecord>& attempts);
+  Result<std::vector<TriedPlan>> LoadTried(std::span<const AttemptRecord> attempts);
   Status LoadCalibrations();
   /// As its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;

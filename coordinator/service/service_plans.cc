@@ -102,6 +102,21 @@ std::shared_ptr<PlanTicket> Service::ExplainFor(
       std::move(done));
 }
 
+std::shared_ptr<PlanTicket> Service::PlanPhasesFor(
+    const JobSpec& spec, const std::optional<ClusterProfile>& cluster, const PlanQuery& query,
+    std::function<void(Result<planner::PhasePlans>)> done) {
+  return PlanForCall<planner::PhasePlans>(
+      [this, spec, cluster, query](const std::stop_token& stop) -> Result<planner::PhasePlans> {
+        WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
+        const Duration begin = clock_.Monotonic();
+        WEFT_ASSIGN_OR_RETURN(planner::PhasePlans plans,
+                              planner::PlanPhases(asked.first, asked.second, query, stop));
+        plans.planning_seconds = SecondsSince(clock_, begin);
+        return plans;
+      },
+      std::move(done));
+}
+
 void Service::CancelPlanning(const std::shared_ptr<PlanTicket>& ticket) {
   if (ticket != nullptr) call_pool_.Cancel(ticket);
 }
@@ -133,8 +148,7 @@ void Service::AdviseOnMemory(const std::string& job_id, const PlacementReport& r
     return;
   }
   live.busy = true;
-  auto work = [this, job_id, report, commit, spec = live.current.job.spec,
-               plan = live.current.attempt->plan,
+  auto work = [this, job_id, report, commit, spec = live.phase, plan = live.current.attempt->plan,
                cluster = TakeSnapshot().cluster](const PlanTicket& ticket) {
     PlacementReport advised = report;
     const std::stop_token stop = ticket.stop();

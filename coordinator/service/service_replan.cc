@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/spec/phases.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -74,11 +75,11 @@ bool Service::HasAllWorkers(const Plan& plan) const {
 
 RunningJob Service::AsRunning(const LiveJob& live) const {
   RunningJob job;
-  job.spec = &live.current.job.spec;
+  job.spec = &live.phase;
   job.plan = &live.current.attempt->plan;
   job.history = live.history;
   job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
-  job.steps_left = job.spec->train.steps - live.progress.step;
+  job.steps_left = StepsBefore(live.current.job.spec, live.current.phase + 1) - live.progress.step;
   job.step_seconds = live.steps.StepSeconds();
   job.median_step_seconds = live.steps.MedianSeconds();
   job.start_seconds = live.start_seconds;

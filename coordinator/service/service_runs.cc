@@ -91,7 +91,7 @@ void Service::CountRun(const RunRecord& run) {
   }
 }
 
-Result<std::vector<TriedPlan>> Service::LoadTried(const std::vector<AttemptRecord>& attempts) {
+Result<std::vector<TriedPlan>> Service::LoadTried(std::span<const AttemptRecord> attempts) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<RunRecord> runs, store_.ListRuns(kRunsRead));
   std::vector<TriedPlan> tried;
   for (const AttemptRecord& attempt : attempts) {

@@ -2,6 +2,7 @@
 
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/spec/phases.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -87,8 +88,8 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     const LiveJob& live = *live_.at(job_id);
     if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
     if (live.busy || live.reserved || !MayStart(live)) continue;
-    const std::optional<AttemptRecord>& last = live.current.attempt;
-    snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr,
+    const AttemptRecord* last = LastOfPhase(live.current);
+    snapshot.queue.push_back({job_id, &live.phase, last ? &last->plan : nullptr,
                               last && last->reason == Reason::kOutOfMemory,
                               live.history.ran_out_of_memory, live.history.replanned,
                               live.next_plan ? &*live.next_plan : nullptr});
@@ -190,7 +191,7 @@ void Service::Deliver(const IntentRecord& intent) {
     StartOrder order;
     order.job_id = intent.job_id;
     order.epoch = intent.epoch;
-    order.spec = current.job.spec;
+    order.spec = JobThrough(current.job.spec, current.phase);
     order.plan = current.attempt->plan;
     order.run_dir = current.job.run_dir;
     for (const PlacementRecord& placement : current.attempt->placements) {

@@ -216,23 +216,6 @@ TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
   ASSERT_TRUE(env.RemoveTree(folder).ok());
 }
 
-TEST_F(ServiceTest, JobsWithPhasesAreRefusedWithAHint) {
-  JobSpec spec;
-  spec.name = "job";
-  spec.data.train = {"/data/a"};
-  spec.schedule.warmup_steps = 0;
-  spec.phases.resize(2);
-  for (PhaseSpec& phase : spec.phases) phase.steps = 10;
-  ASSERT_TRUE(ValidateJob(spec).ok());
-  std::promise<Status> promise;
-  service_->Submit(spec, "request",
-                   [&](const Result<SubmitResult>& r) { promise.set_value(r.status()); });
-  const Status status = promise.get_future().get();
-  EXPECT_EQ(status.code(), StatusCode::kInvalid);
-  EXPECT_THAT(status.message(), HasSubstr("hint: `weft train` runs them"));
-  EXPECT_TRUE(service_->List({})->jobs.empty());
-}
-
 TEST_F(ServiceTest, CheckpointsThatTheJobDoesNotKeepAreNotListedAnyMore) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;  // keeps three

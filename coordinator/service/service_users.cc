@@ -86,7 +86,6 @@ Status ResolveImport(JobSpec& spec) {
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::function<void(Result<SubmitResult>)>& done) {
   Status status = ValidateJob(spec);
-  if (status.ok()) status = CheckOnePhase(spec);
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
   JobRecord job;
   job.spec = spec;
@@ -148,7 +147,8 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         auto live = std::make_unique<LiveJob>();
         live->current.job = job;
         live->current.retry = options_.retry;
-        live->progress.steps_total = job.spec.train.steps;
+        live->phase = JobOfPhase(job.spec, 0);
+        live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
         CountJob(JobState::kQueued, 1);

@@ -5,6 +5,7 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/check_profile.h"
+#include "common/spec/phases.h"
 #include "common/version.h"
 #include "coordinator/service/service.h"
 
@@ -385,7 +386,9 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
     }
     Transaction change;
     if (checkpoint.verified) {
-      change.retention = {it->second->current.job.spec.checkpoint.keep_last, resume_step};
+      const JobCase& current = it->second->current;
+      change.retention = {current.job.spec.checkpoint.keep_last, resume_step,
+                          StepsBefore(current.job.spec, current.phase)};
     }
     change.checkpoint = std::move(checkpoint);
     store_.Commit(std::move(change), [this, job_id](const Result<CommitResult>& result) {

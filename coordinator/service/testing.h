@@ -32,7 +32,8 @@ class FakeLink : public WorkerLink {
   void Refuse(const std::string& why) override { Note("refused " + why); }
   void AckHeartbeat(int64_t sequence) override { Note("heartbeat " + std::to_string(sequence)); }
   void Start(const StartOrder& order) override {
-    Note("start " + order.job_id + " " + std::to_string(order.epoch));
+    Note("start " + order.job_id + " " + std::to_string(order.epoch) + " to step " +
+         std::to_string(order.spec.train.steps));
   }
   void Stop(const std::string& job, int64_t epoch, bool graceful) override {
     Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));

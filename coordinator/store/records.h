@@ -233,7 +233,7 @@ struct RunRecord {
   double step_seconds = 0;              ///< Median of its steps.
   int64_t timed_steps = 0;              ///< Of which that is the median.
   int64_t memory_bytes = 0;  ///< Peak of rank 0 without the process itself; 0: not reported.
-  JobSpec spec;              ///< Of the job, as it is read; not written.
+  JobSpec spec;              ///< Of the phase (JobOfPhase), as it is read; not written.
   Plan plan;                 ///< Of the attempt, as it is read; not written.
 };
 

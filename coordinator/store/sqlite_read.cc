@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <limits>
 
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/store/sqlite_store.h"
 
@@ -234,7 +236,10 @@ Result<std::vector<RunRecord>> SqliteStore::ListRuns(int64_t limit) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),
                    "SELECT runs.job_id, runs.epoch, runs.ended_at, machines_json, step_seconds, "
-                   "timed_steps, memory_bytes, spec_json, plan_json FROM runs "
+                   "timed_steps, memory_bytes, spec_json, plan_json, "
+                   // Of the attempts before, those that ended a phase.
+                   "(SELECT count(*) FROM attempts AS done WHERE done.job_id = runs.job_id AND "
+                   "done.epoch < runs.epoch AND done.reason = 'COMPLETED') FROM runs "
                    "JOIN jobs ON jobs.id = runs.job_id "
                    "JOIN attempts ON attempts.job_id = runs.job_id AND attempts.epoch = runs.epoch "
                    "ORDER BY runs.ended_at DESC, runs.job_id, runs.epoch LIMIT ?");
@@ -252,6 +257,8 @@ Result<std::vector<RunRecord>> SqliteStore::ListRuns(int64_t limit) {
     run.memory_bytes = row.Int();
     WEFT_ASSIGN_OR_RETURN(run.spec, Decode<JobSpec>(row.Text(), what));
     WEFT_ASSIGN_OR_RETURN(run.plan, Decode<Plan>(row.Text(), what));
+    const auto phase = static_cast<size_t>(row.Int());
+    run.spec = JobOfPhase(run.spec, std::min(phase, PhaseCount(run.spec) - 1));
     return run;
   });
 }

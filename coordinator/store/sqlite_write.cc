@@ -200,10 +200,12 @@ Status ForgetLinks(SqliteDb& db, const std::vector<std::string>& machines) {
 Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
                          const CheckpointRetention& retention) {
   SqliteQuery forget(db,
-                     "DELETE FROM checkpoints WHERE job_id = ? AND step < ? AND step IS NOT ? AND "
-                     "step NOT IN (SELECT step FROM checkpoints WHERE job_id = ? AND step < ? AND "
+                     "DELETE FROM checkpoints WHERE job_id = ? AND step < ? AND step > ? AND "
+                     "step IS NOT ? AND step NOT IN (SELECT step FROM checkpoints WHERE job_id = ? "
+                     "AND step < ? AND "
                      "verified ORDER BY step DESC LIMIT ?)");
-  forget.Bind(newest.job_id).Bind(newest.step).Bind(retention.resume_step);
+  forget.Bind(newest.job_id).Bind(newest.step).Bind(retention.after_step);
+  forget.Bind(retention.resume_step);
   forget.Bind(newest.job_id).Bind(newest.step).Bind(std::max<int64_t>(retention.keep_last - 1, 0));
   return forget.Run();
 }

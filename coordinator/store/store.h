@@ -17,6 +17,7 @@ namespace weft::coordinator {
 struct CheckpointRetention {
   int64_t keep_last = 1;               ///< Newest verified ones, the one just verified among them.
   std::optional<int64_t> resume_step;  ///< And this one.
+  int64_t after_step = 0;              ///< And those up to here, of phases that are complete.
 };
 
 /// A job that is forgotten, if it is still as its version says.

@@ -288,6 +288,52 @@ class WithCluster(unittest.TestCase):
                             "--temperature", "0")
         self.assertEqual(again.out, same.out, again.err + same.err)
 
+    def test_a_v_cycle_from_plan_to_export(self):
+        """A job with phases is one job: planned, followed, explained, saved and exported."""
+        cluster = self.cluster
+        path = cluster.job("cycle")
+        job = json.loads(path.read_text())
+        job["schedule"]["kind"] = "constant"
+        job["phases"] = [{"steps": 5},
+                         {"name": "small", "steps": 15, "layers": 1, "width": 32,
+                          "growth": {"method": "coalesce"}},
+                         {"steps": 10, "growth": {"method": "decoalesce"}}]
+        path.write_text(json.dumps(job))
+
+        table = cluster.weft("plan", path)
+        self.assertEqual(table.code, 0, table.err)
+        self.assertRegex(table.out, r"phase 2 of 3 \(small\) +1 +32 ")
+        self.assertRegex(table.out, r"\n +all +30 ")
+        plans = cluster.weft("plan", path, "-o", "json").json()
+        self.assertEqual([phase["steps"] for phase in plans["phases"]], [5, 15, 10])
+        self.assertAlmostEqual(plans["seconds"], sum(p["seconds"] for p in plans["phases"]))
+        alone = cluster.weft("plan", path, "--phase", "2", "-o", "json").json()
+        self.assertEqual(alone["candidates"][0]["plan"]["prediction"],
+                         plans["phases"][1]["plan"]["prediction"])
+        self.assertIn("--phase 1", cluster.weft("plan", path, "--frontier").err)
+
+        followed = cluster.weft("submit", path, "--follow")
+        self.assertEqual(followed.code, 0, followed.err + followed.out)
+        self.assertIn("phase 2 of 3 (small)", followed.out)
+        listed = cluster.weft("ls", "--state", "SUCCEEDED", "-o", "json").json()["items"]
+        done = next(item for item in listed if item["id"].startswith("cycle-"))
+        self.assertEqual(done["progress"]["step"], 30)
+        explained = cluster.weft("explain", done["id"]).out
+        self.assertRegex(explained, r"phase 2 of 3 \(small\) +complete +15/15 ")
+        self.assertIn("phase 3 of 3", explained)
+
+        checkpoints = cluster.weft("ckpt", "list", done["id"], "-o", "json").json()["items"]
+        self.assertEqual([c["step"] for c in checkpoints], [30, 20, 15, 5])
+        of_small = cluster.weft("export", done["id"], "--step", "20", "--output", "small")
+        self.assertEqual(of_small.code, 0, of_small.err)
+        whole = cluster.weft("export", done["id"], "--output", "whole")
+        self.assertEqual(whole.code, 0, whole.err)
+        for folder, layers in (("small", 1), ("whole", 2)):
+            config = json.loads((cluster.folder / folder / "config.json").read_text())
+            self.assertEqual(config["n_layer"], layers)
+        deleted = cluster.weft("job", "delete", done["id"], "--run-dir")
+        self.assertEqual(deleted.code, 0, deleted.err)
+
     def test_plan_names_the_chosen_one_and_why_others_lost(self):
         cluster = self.cluster
         plan = cluster.weft("plan", cluster.job("planned"))

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/model/precision.h"
 #include "common/spec/attempt_spec.h"
+#include "common/spec/phases.h"
 #include "proto/convert.h"
 #include "worker/daemon/machine.h"
 #include "worker/daemon/process_scan.h"
@@ -33,11 +34,11 @@ constexpr milliseconds kVerdictDelay{150};
 /// Ranks that were killed must be gone after this time; otherwise it is tried again.
 constexpr milliseconds kKillPatience{2000};
 
-/// Steps in the loss curve that earlier attempts left: 0 when there is none.
-int64_t StepsDoneBefore(const v1::StartAttempt& start) {
+/// Steps in the loss curve in `folder` that earlier attempts left: 0 when there is none.
+int64_t StepsDoneBefore(const std::string& folder) {
   constexpr uint64_t kTail = 4096;
   Env& env = Env::Posix();
-  std::string path = JoinPath(start.run_dir(), "loss.jsonl");
+  std::string path = JoinPath(folder, "loss.jsonl");
   Result<uint64_t> size = env.FileSize(path);
   if (!size.ok() || *size == 0) return 0;
   std::string tail(std::min(*size, kTail), '\0');
@@ -51,6 +52,20 @@ int64_t StepsDoneBefore(const v1::StartAttempt& start) {
   if (!line.ok() || !line->is_object() || !line->value("step", Json()).is_number_integer())
     return 0;
   return line->at("step").get<int64_t>();
+}
+
+/// Tokens of all phases up to the one that ended in `folder`, by its summary; 0 when there is none.
+int64_t TokensUpTo(const std::string& folder) {
+  const Result<std::string> text = ReadFile(Env::Posix(), JoinPath(folder, "summary.json"));
+  if (!text.ok()) return 0;
+  const Result<Json> summary = ParseJson(*text);
+  if (!summary.ok() || !summary->is_object()) return 0;
+  int64_t tokens = 0;
+  for (const Json& phase : summary->value("phases", Json::array())) {
+    const auto found = phase.find("tokens");
+    if (found != phase.end() && found->is_number_integer()) tokens += found->get<int64_t>();
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -80,7 +95,7 @@ Attempt::Attempt(asio::io_context& io, const Clock& clock, const AttemptSettings
       listener_(listener),
       metrics_(metrics),
       timer_(io),
-      ledger_(clock.Monotonic(), StepsDoneBefore(start_)) {}
+      ledger_(clock.Monotonic(), 0) {}
 
 Attempt::~Attempt() {
   *alive_ = false;
@@ -88,6 +103,18 @@ Attempt::~Attempt() {
 
 std::vector<std::string> Attempt::Marker() const {
   return {settings_.owner, "WEFT_ATTEMPT=" + job_id() + ":" + std::to_string(epoch())};
+}
+
+Status Attempt::FindPhase() {
+  WEFT_ASSIGN_OR_RETURN(job_, FromProto<JobSpec>(start_.spec()));
+  WEFT_ASSIGN_OR_RETURN(const size_t phase, PhaseToRun(job_));
+  ledger_ =
+      TimeLedger(clock_.Monotonic(), StepsDoneBefore(PhaseFolder(job_, phase, start_.run_dir())));
+  if (job_.phases.empty()) return OkStatus();
+  place_ = PlaceOfPhase(job_, phase);
+  if (phase > 0) place_.tokens_before = TokensUpTo(PhaseFolder(job_, phase - 1, start_.run_dir()));
+  progress_ = ProgressRecord(place_);
+  return OkStatus();
 }
 
 Status Attempt::CheckStart() const {
@@ -112,7 +139,9 @@ void Attempt::Start() {
   bool has_rank_zero =
       std::find(start_.ranks().begin(), start_.ranks().end(), 0) != start_.ranks().end();
   metrics_.BeginRun(job_id(), epoch(), start_.plan(), has_rank_zero);
-  Status status = CheckStart();
+  Status status = FindPhase();
+  if (!status.ok()) return Abort(v1::SERVICE_FAULT, status.WithContext("read the job").message());
+  status = CheckStart();
   if (status.code() == StatusCode::kInvalid) return Abort(v1::USER_ERROR, status.message());
   for (int i = 0; status.ok() && i < start_.ranks_size(); ++i) status = StartRank(start_.ranks(i));
   if (!status.ok()) return Abort(v1::SERVICE_FAULT, status.WithContext("start ranks").message());
@@ -128,7 +157,7 @@ Status Attempt::StartRank(int index) {
   spec.host = settings_.host;
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
-  WEFT_ASSIGN_OR_RETURN(spec.job, FromProto<JobSpec>(start_.spec()));
+  spec.job = job_;
   WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
                                                            "-" + std::to_string(index) + ".json");
@@ -259,7 +288,7 @@ void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
 
 void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
   if (!started.resumed_from.empty()) {
-    resume_step_ = started.step;
+    resume_step_ = place_.steps_before + started.step;
     WEFT_LOG_INFO << Name() << ": rank " << rank.index << " resumes at step " << started.step;
   }
 }
@@ -293,7 +322,8 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
 
 void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
   progress_.Take(evaluation);
-  metrics_.SetProgress(job_id(), progress_.message());
+  // Before the first step there is none to count.
+  if (training_) metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveTechniques(job_id(), evaluation.technique_metrics);
 }
 
@@ -309,7 +339,7 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
   v1::Checkpoint& checkpoint = *report.mutable_checkpoint();
   checkpoint.set_job_id(job_id());
   checkpoint.set_epoch(epoch());
-  checkpoint.set_step(message.step);
+  checkpoint.set_step(place_.steps_before + message.step);
   checkpoint.set_path(message.path);
   checkpoint.set_bytes(message.bytes);
   checkpoint.set_verified(message.state == "verified");

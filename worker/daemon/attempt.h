@@ -97,6 +97,8 @@ class Attempt {
  private:
   struct Rank;
 
+  /// Which phase is to be run, and what surrounds it in the job.
+  Status FindPhase();
   Status CheckStart() const;
   Status StartRank(int index);
   /// The environment in which a rank sees its GPU and no other; empty with a plan for CPUs.
@@ -140,6 +142,8 @@ class Attempt {
   AttemptListener& listener_;
   Metrics& metrics_;
   boost::asio::steady_timer timer_;
+  JobSpec job_;  ///< The whole one.
+  PhasePlace place_;
   TimeLedger ledger_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // false: callbacks do nothing
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "common/spec/phases.h"
+
 namespace weft::daemon {
 namespace {
 
@@ -20,19 +22,31 @@ void TakeMetrics(const std::map<std::string, double>& metrics, v1::Progress& pro
 
 }  // namespace
 
+PhasePlace PlaceOfPhase(const JobSpec& job, size_t phase) {
+  PhasePlace place;
+  place.steps_before = StepsBefore(job, phase);
+  const double flops = StepFlops(JobOfPhase(job, phase));
+  for (size_t i = phase + 1; i < PhaseCount(job); ++i) {
+    const JobSpec later = JobOfPhase(job, i);
+    place.steps_after += later.train.steps;
+    place.work_after += static_cast<double>(later.train.steps) * StepFlops(later) / flops;
+  }
+  return place;
+}
+
 void ProgressRecord::Take(const trainer::ProgressMessage& message) {
   constexpr int kRecentLosses = 120;
-  progress_.set_step(message.step);
-  progress_.set_steps_total(message.steps_total);
+  progress_.set_step(place_.steps_before + message.step);
+  progress_.set_steps_total(place_.steps_before + message.steps_total + place_.steps_after);
   progress_.set_learning_rate(message.learning_rate);
-  progress_.set_tokens(message.tokens);
+  progress_.set_tokens(place_.tokens_before + message.tokens);
   progress_.set_tokens_per_second(message.tokens_per_second);
   progress_.set_step_seconds(message.step_seconds);
   mean_step_seconds_ = mean_step_seconds_ == 0
                            ? message.step_seconds
                            : 0.9 * mean_step_seconds_ + 0.1 * message.step_seconds;
-  progress_.set_eta_seconds(mean_step_seconds_ *
-                            static_cast<double>(message.steps_total - message.step));
+  const auto left = static_cast<double>(message.steps_total - message.step);
+  progress_.set_eta_seconds(mean_step_seconds_ * (left + place_.work_after));
   progress_.set_skipped_steps(message.skipped_steps);
   progress_.set_loss_spikes(message.loss_spikes);
   progress_.set_rollbacks(message.rollbacks);
@@ -59,13 +73,14 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
 void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
   progress_.set_validation_loss(message.loss);
   progress_.set_validation_perplexity(Perplexity(message.loss));
-  progress_.set_validation_step(message.step);
+  progress_.set_validation_step(place_.steps_before + message.step);
   if (message.accuracy) progress_.set_validation_accuracy(*message.accuracy);
   TakeMetrics(message.technique_metrics, progress_);
 }
 
 void ProgressRecord::Take(const trainer::CheckpointMessage& message) {
-  if (message.state == "verified") progress_.set_checkpoint_step(message.step);
+  if (message.state != "verified") return;
+  progress_.set_checkpoint_step(place_.steps_before + message.step);
 }
 
 }  // namespace weft::daemon

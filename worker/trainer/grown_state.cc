@@ -154,10 +154,9 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     const engine::Parameter& parameter = parameters[tensor.parameter];
     if (tensor.name == parameter.name) continue;
     const size_t at = tensor.name.find(parameter.name);
-    const int64_t numbers =
-        tensor.part ? tensor.part->whole.Elements() : tensor.view.shape.Elements();
+    const Shape& whole = tensor.part ? tensor.part->whole : tensor.view.shape;
     const bool plain = tensor.stored == nullptr && tensor.view.dtype == DType::kF32 &&
-                       numbers == parameter.logical_shape().Elements();
+                       whole.Elements() == parameter.logical_shape().Elements();
     if (at == std::string::npos || !plain) return std::nullopt;
     Moment moment{std::move(tensor), parameter.name, {}, {}};
     moment.prefix = moment.tensor.name.substr(0, at);
@@ -170,6 +169,17 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     moments.push_back(std::move(moment));
   }
   return moments;
+}
+
+/// What this rank has of a tensor with these values.
+std::vector<float> HeldPart(const NamedTensor& tensor, std::vector<float> values) {
+  if (!tensor.part) return values;
+  std::vector<float> held(static_cast<size_t>(tensor.view.shape.Elements()));
+  tensor.part->ForEachRun(tensor.view.shape.Elements(),
+                          [&](int64_t own, int64_t logical, int64_t count) {
+                            std::copy_n(values.begin() + logical, count, held.begin() + own);
+                          });
+  return held;
 }
 
 Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOperator& grow,
@@ -188,18 +198,12 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
       return std::vector<double>(values.begin(), values.end());
     };
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.numbers));
-    const TensorView& view = moment.tensor.view;
-    const auto& part = moment.tensor.part;
-    WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
-                          Make(tensor, old, part ? part->whole.Elements() : view.shape.Elements()));
-    if (part) {
-      std::vector<float> own(static_cast<size_t>(view.shape.Elements()));
-      part->ForEachRun(std::ssize(own), [&](int64_t to, int64_t from, int64_t count) {
-        std::copy_n(values.begin() + from, count, own.begin() + to);
-      });
-      values = std::move(own);
-    }
-    WEFT_RETURN_IF_ERROR(engine::Upload(stream, values.data(), view));
+    const NamedTensor& to = moment.tensor;
+    const Shape& whole = to.part ? to.part->whole : to.view.shape;
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values, Make(tensor, old, whole.Elements()));
+    const std::vector<float> held = HeldPart(to, std::move(values));
+    if (held.empty()) continue;
+    WEFT_RETURN_IF_ERROR(engine::Upload(stream, held.data(), to.view));
   }
   return OkStatus();
 }

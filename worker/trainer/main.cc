@@ -10,12 +10,13 @@
 
 #include "common/json.h"
 #include "common/log.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
 #include "kernels/cpu/wait_policy.h"
 #include "worker/engine/comm/file_store.h"
 #include "worker/trainer/control_channel.h"
-#include "worker/trainer/run_attempt.h"
+#include "worker/trainer/phases.h"
 
 namespace weft::trainer {
 namespace {
@@ -77,7 +78,11 @@ int ExitCodeOf(const Status& status) {
 
 int Run(const AttemptSpec& spec, Reporter& reporter, engine::Store& store) {
   reporter.Report(HelloMessage{getpid(), spec.rank, spec.epoch, kVersion});
-  Result<AttemptOutcome> outcome = RunAttempt(Env::Posix(), spec, reporter, store);
+  const auto run = [&]() -> Result<AttemptOutcome> {
+    WEFT_ASSIGN_OR_RETURN(const size_t phase, PhaseToRun(spec.job));
+    return RunPhase(Env::Posix(), spec, phase, reporter, store);
+  };
+  Result<AttemptOutcome> outcome = run();
   if (!outcome.ok()) {
     WEFT_LOG_ERROR << outcome.status().ToString();
     FailedMessage failed = ToFailed(outcome.status());

@@ -72,11 +72,7 @@ PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
 }  // namespace
 
 AttemptSpec AttemptOfPhase(const AttemptSpec& whole, size_t phase) {
-  const size_t count = PhaseCount(whole.job);
-  const auto folder = [&](size_t of) {
-    return of + 1 == count ? whole.run_dir
-                           : JoinPath(whole.run_dir, "phase-" + std::to_string(of + 1));
-  };
+  const auto folder = [&](size_t of) { return PhaseFolder(whole.job, of, whole.run_dir); };
   AttemptSpec attempt = whole;
   attempt.job = JobOfPhase(whole.job, phase);
   attempt.run_dir = folder(phase);
@@ -89,33 +85,45 @@ AttemptSpec AttemptOfPhase(const AttemptSpec& whole, size_t phase) {
   return attempt;
 }
 
-Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole,
-                                 const std::vector<AttemptSpec>& attempts, Reporter& reporter,
-                                 engine::Store& store) {
-  if (whole.job.phases.empty()) return RunAttempt(env, attempts.front(), reporter, store);
-  std::vector<PhaseSummary> done;
-  for (size_t i = 0; i + 1 < attempts.size(); ++i) {
-    const std::string title = PhaseTitle(whole.job, i);
-    WEFT_ASSIGN_OR_RETURN(std::optional<RunSummary> summary, ReadSummary(env, attempts[i].run_dir));
-    if (!summary) {
-      reporter.Report(EventMessage{"info", title});
-      WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempts[i], reporter, store));
-      if (!outcome.summary) return outcome;
-      summary = std::move(outcome.summary);
-    } else {
-      WEFT_RETURN_IF_ERROR(CheckSamePhase(env, attempts[i], *summary));
-    }
-    done.push_back(SummaryOf(title, *summary));
+Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase,
+                                Reporter& reporter, engine::Store& store) {
+  const AttemptSpec attempt = AttemptOfPhase(whole, phase);
+  if (whole.job.phases.empty()) return RunAttempt(env, attempt, reporter, store);
+  if (whole.rank == 0) reporter.Report(EventMessage{"info", PhaseTitle(whole.job, phase)});
+  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempt, reporter, store));
+  if (!outcome.summary || whole.rank != 0) return outcome;
+  std::vector<PhaseSummary>& phases = outcome.summary->phases;
+  for (size_t i = 0; i < phase; ++i) {
+    const std::string folder = PhaseFolder(whole.job, i, whole.run_dir);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<RunSummary> before, ReadSummary(env, folder));
+    if (before) phases.push_back(SummaryOf(PhaseTitle(whole.job, i), *before));
   }
-  const std::string title = PhaseTitle(whole.job, attempts.size() - 1);
-  reporter.Report(EventMessage{"info", title});
-  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempts.back(), reporter, store));
-  if (!outcome.summary) return outcome;
-  done.push_back(SummaryOf(title, *outcome.summary));
-  outcome.summary->phases = std::move(done);
+  phases.push_back(SummaryOf(PhaseTitle(whole.job, phase), *outcome.summary));
   WEFT_RETURN_IF_ERROR(
-      WriteFileAtomic(env, SummaryPath(whole.run_dir), ToJson(*outcome.summary).dump(2) + "\n"));
+      WriteFileAtomic(env, SummaryPath(attempt.run_dir), ToJson(*outcome.summary).dump(2) + "\n"));
   return outcome;
+}
+
+Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole, const std::vector<Plan>& plans,
+                                 const std::function<void(size_t)>& begin, Reporter& reporter,
+                                 engine::Store& store) {
+  AttemptSpec planned = whole;
+  for (size_t i = 0; i + 1 < plans.size(); ++i) {
+    const AttemptSpec attempt = AttemptOfPhase(whole, i);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<RunSummary> summary,
+                          ReadSummary(env, attempt.run_dir));
+    if (summary) {
+      WEFT_RETURN_IF_ERROR(CheckSamePhase(env, attempt, *summary));
+      continue;
+    }
+    begin(i);
+    planned.plan = plans[i];
+    WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunPhase(env, planned, i, reporter, store));
+    if (!outcome.summary) return outcome;
+  }
+  begin(plans.size() - 1);
+  planned.plan = plans.back();
+  return RunPhase(env, planned, plans.size() - 1, reporter, store);
 }
 
 }  // namespace weft::trainer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "common/env.h"
@@ -12,17 +13,20 @@
 
 namespace weft::trainer {
 
-/// The attempt at one phase of `whole` (JobOfPhase), without a plan. The last phase has the folder
-/// of the whole run, so that what it comes to is where the result of a job is; the others have
-/// `phase-1`, `phase-2`, ... in it.
+/// The attempt at one phase of `whole` (JobOfPhase), by the same plan, in its folder (PhaseFolder)
+/// and from the weights of the phases before.
 AttemptSpec AttemptOfPhase(const AttemptSpec& whole, size_t phase);
 
-/// Runs the phases of `whole` one after the other, of which `attempts` are those at each phase
-/// (AttemptOfPhase) with their plans. A phase that is complete, as its `summary.json` says, is not
-/// run again: a run that was stopped goes on where it was. The summary of the last phase then has
-/// all of them. A job without phases is one attempt. Outcome and errors as RunAttempt.
-Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole,
-                                 const std::vector<AttemptSpec>& attempts, Reporter& reporter,
+/// Runs one phase of `whole`, whose plan is that of the phase. The summary has those of the phases
+/// up to this one, too. A job without phases is one attempt. Outcome and errors as RunAttempt.
+Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase,
+                                Reporter& reporter, engine::Store& store);
+
+/// Runs the phases of `whole` one after the other, by a plan each. A phase that is complete, as its
+/// `summary.json` says, is not run again, but for the last one: a run that was stopped goes on
+/// where it was. `begin` is called before a phase that is run. Outcome and errors as RunAttempt.
+Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole, const std::vector<Plan>& plans,
+                                 const std::function<void(size_t)>& begin, Reporter& reporter,
                                  engine::Store& store);
 
 }  // namespace weft::trainer

@@ -12,6 +12,7 @@
 
 #include "common/json.h"
 #include "common/rng.h"
+#include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -42,6 +43,37 @@ class Listener : public Reporter {
 };
 
 using PlanChange = std::function<void(Plan&)>;
+
+/// A way to spread the ranks of a phase.
+struct Spread {
+  const char* name;
+  void (*set)(Plan&);
+};
+
+constexpr Spread kSpreads[] = {
+    {"data", [](Plan& plan) { plan.mesh.data = 2; }},
+    {"zero-1",
+     [](Plan& plan) {
+       plan.mesh.data = 2;
+       plan.zero_stage = 1;
+     }},
+    {"zero-3",
+     [](Plan& plan) {
+       plan.mesh.data = 2;
+       plan.zero_stage = 3;
+     }},
+    {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+    {"pipeline",
+     [](Plan& plan) {
+       plan.mesh.pipeline = 2;
+       plan.stage_blocks = {1, 1};
+     }},
+    {"tensor-zero-1",
+     [](Plan& plan) {
+       plan.mesh.data = plan.mesh.tensor = 2;
+       plan.zero_stage = 1;
+     }},
+};
 
 class PhasesTest : public testing::Test {
  protected:
@@ -114,14 +146,16 @@ class PhasesTest : public testing::Test {
     whole.run_dir = Folder(name);
     whole.cache_dir = root_ + "/cache";
     whole.job = job;
-    std::vector<AttemptSpec> attempts;
+    std::vector<Plan> plans;
     for (size_t i = 0; i < PhaseCount(job); ++i) {
-      AttemptSpec& attempt = attempts.emplace_back(AttemptOfPhase(whole, i));
-      attempt.plan = engine::TinyPlan("fp32", attempt.job.train.global_batch);
+      const TrainSpec train = JobOfPhase(job, i).train;
+      const int64_t unit = BatchSchedule(train).unit();
+      plans.push_back(engine::TinyPlan("fp32", unit, train.global_batch / unit));
     }
     Listener listener(steps);
     engine::HashStore store;
-    auto outcome = RunPhases(Env::Posix(), whole, attempts, listener, store);
+    auto outcome = RunPhases(
+        Env::Posix(), whole, plans, [](size_t) {}, listener, store);
     events_ = listener.events;
     return outcome;
   }
@@ -150,6 +184,26 @@ class PhasesTest : public testing::Test {
         Listener listener(1000);
         const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
         EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+  /// One phase on ranks that are threads.
+  static void RunRanks(const AttemptSpec& whole, size_t phase, const Spread& spread) {
+    AttemptSpec one = whole;
+    one.plan = engine::TinyPlan("fp32", 2);
+    spread.set(one.plan);
+    one.plan.accumulation_steps = whole.job.train.global_batch / (2 * one.plan.mesh.data);
+    one.world_size = RankCount(one.plan.mesh);
+    engine::HashStore store;
+    std::vector<std::thread> ranks;
+    for (int64_t rank = 0; rank < one.world_size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec attempt = one;
+        attempt.rank = rank;
+        Listener listener(1000);
+        const auto outcome = RunPhase(Env::Posix(), attempt, phase, listener, store);
+        EXPECT_TRUE(outcome.ok()) << "rank " << rank << ": " << outcome.status().message();
       });
     }
     for (std::thread& rank : ranks) rank.join();
@@ -260,6 +314,17 @@ TEST_F(PhasesTest, ALargerBatchGoesOnWhereTheDataWereLeft) {
   // 12 sequences of 16 tokens were read, then 16 more after the 4 that end a batch of 8.
   EXPECT_EQ(Manifest("batches/phase-2").data_offset, 2);
   EXPECT_EQ(Manifest("batches").data_offset, 8);
+}
+
+TEST_F(PhasesTest, AWarmUpOfTheBatchEndsInTheFirstPhase) {
+  JobSpec job = Job({Phase(4), Phase(3)});
+  job.train.batch_warmup_start = 1;
+  job.train.batch_warmup_steps = 4;
+  ASSERT_TRUE(Run("warmup", job).ok());
+  // 1, 1, 2 and 3 sequences, which are two batches of 4 begun.
+  EXPECT_EQ(Summary("warmup").phases[0].tokens, 7 * 16);
+  EXPECT_EQ(Manifest("warmup").data_offset, 2);
+  EXPECT_EQ(Summary("warmup").phases[1].tokens, 12 * 16);
 }
 
 TEST_F(PhasesTest, GrowthThatKeepsTheFunctionKeepsTheLoss) {
@@ -467,6 +532,39 @@ TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-4);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
   EXPECT_EQ(shared.training_flops, one.training_flops);
+}
+
+TEST_F(PhasesTest, RanksOfAnyMeshGrowTheirPartsFromThoseOfAnother) {
+  // From half the width and one block, with and without the optimizer's state; on as many heads as
+  // ranks share.
+  for (const char* method : {"fpi", "decoalesce"}) {
+    JobSpec job = Job({Phase(4), Phase(3, method)});
+    job.phases[0].layers = 1;
+    job.phases[0].width = 16;
+    job.phases[1].growth.alpha = 1;
+    job.phases[1].growth.optimizer_state = "kept";
+    const std::string one = std::string("one-") + method;
+    ASSERT_TRUE(Run(one, job).ok());
+    for (const Spread& spread : kSpreads) {
+      SCOPED_TRACE(std::string(method) + " on " + spread.name);
+      AttemptSpec whole;
+      whole.job_id = std::string(spread.name) + "-" + method;
+      whole.epoch = 1;
+      whole.host = "127.0.0.1";
+      whole.run_dir = Folder(whole.job_id);
+      whole.cache_dir = root_ + "/cache";
+      whole.job = job;
+      // The small model has one head and block: its ranks share the optimizer's state alone.
+      RunRanks(whole, 0, kSpreads[1]);
+      RunRanks(whole, 1, spread);
+      const RunSummary shared = Summary(whole.job_id), expected = Summary(one);
+      EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-4);
+      EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-3);
+      ASSERT_EQ(shared.phases.size(), 2u);
+      EXPECT_EQ(shared.phases[0].steps, 4);
+      EXPECT_EQ(Manifest(whole.job_id).updates, 7) << "the optimizer's state was grown";
+    }
+  }
 }
 
 TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {

@@ -1,0 +1,115 @@
+#include "coordinator/planner/report/phase_plans.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "common/duration_text.h"
+#include "common/spec/phases.h"
+#include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/report/explain.h"
+#include "coordinator/planner/report/money.h"
+#include "coordinator/planner/units.h"
+
+namespace weft::planner {
+namespace {
+
+Status CheckWishes(const PlanQuery& query) {
+  const std::pair<bool, const char*> wishes[] = {
+      {query.frontier, "frontier"},
+      {query.measure > 0, "measure"},
+      {query.finish_within_seconds > 0, "finish_within_seconds"}};
+  for (const auto& [asked, name] : wishes) {
+    if (!asked) continue;
+    return InvalidError(std::string(name) +
+                        " is asked of one plan, and each phase of the job has its own; hint: "
+                        "`weft plan --phase 1`");
+  }
+  return OkStatus();
+}
+
+PhasePlan PhasePlanOf(const JobSpec& phase, std::string title, PlanExplanation explanation) {
+  PhasePlan one;
+  one.phase = std::move(title);
+  one.layers = phase.model.layers;
+  one.width = phase.model.width;
+  one.heads = phase.model.heads;
+  one.parameters = explanation.report.parameters;
+  one.steps = explanation.steps;
+  one.tokens_per_step = explanation.tokens_per_step;
+  one.plan = std::move(explanation.report.candidates.front().plan);
+  one.mesh = MeshText(one.plan);
+  const PlanDetail& detail = explanation.details.front();
+  one.seconds = detail.finish_seconds;
+  one.flops = static_cast<double>(one.steps) * one.plan.prediction.model_flops_per_step;
+  one.price = detail.price;
+  one.kilowatt_hours = detail.kilowatt_hours;
+  return one;
+}
+
+std::string Short(const char* format, double value) {
+  char text[48];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+/// "-" where it is not known.
+std::string Known(double value, const std::string& text) {
+  return value > 0 ? text : "-";
+}
+
+}  // namespace
+
+Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
+                              const PlanQuery& query, const std::stop_token& stop) {
+  WEFT_RETURN_IF_ERROR(CheckWishes(query));
+  WEFT_RETURN_IF_ERROR(ValidateJob(job));
+  PhasePlans plans;
+  plans.job = job.name;
+  bool priced = true, metered = true;
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    const JobSpec phase = JobOfPhase(job, i);
+    const std::string title = PhaseTitle(job, i);
+    Result<PlanExplanation> explanation = ExplainPlan(phase, cluster, query, stop);
+    if (!explanation.ok()) return explanation.status().WithContext(title);
+    plans.currency = explanation->currency;
+    const PhasePlan& one =
+        plans.phases.emplace_back(PhasePlanOf(phase, title, *std::move(explanation)));
+    plans.steps += one.steps;
+    plans.seconds += one.seconds;
+    plans.flops += one.flops;
+    plans.price += one.price;
+    plans.kilowatt_hours += one.kilowatt_hours;
+    priced = priced && one.price > 0;
+    metered = metered && one.kilowatt_hours > 0;
+  }
+  if (!priced) plans.price = 0;
+  if (!metered) plans.kilowatt_hours = 0;
+  return plans;
+}
+
+std::string FormatPhasePlans(const PhasePlans& plans) {
+  std::vector<std::vector<std::string>> rows = {{"phase", "layers", "width", "parameters", "ranks",
+                                                 "mesh", "memory/rank", "step", "steps", "time",
+                                                 "FLOPs", "price", "energy"}};
+  for (const PhasePlan& one : plans.phases) {
+    const Prediction& prediction = one.plan.prediction;
+    rows.push_back({one.phase, std::to_string(one.layers), std::to_string(one.width),
+                    HumanCount(static_cast<double>(one.parameters)),
+                    std::to_string(RankCount(one.plan.mesh)), one.mesh,
+                    HumanBytes(TotalBytes(prediction.memory_per_rank)),
+                    HumanSeconds(prediction.step_seconds), std::to_string(one.steps),
+                    HumanDuration(one.seconds), Short("%.3g", one.flops),
+                    Known(one.price, Money(one.price, plans.currency)),
+                    Known(one.kilowatt_hours, Short("%.3g kWh", one.kilowatt_hours))});
+  }
+  rows.push_back({"all", "", "", "", "", "", "", "", std::to_string(plans.steps),
+                  HumanDuration(plans.seconds), Short("%.3g", plans.flops),
+                  Known(plans.price, Money(plans.price, plans.currency)),
+                  Known(plans.kilowatt_hours, Short("%.3g kWh", plans.kilowatt_hours))});
+  return AlignedRows(rows, {false, true, true, true, true, false, true, true, true, true, true,
+                            true, true}) +
+         "Without validation, checkpoints and the start of each phase; `--phase N` explains one "
+         "plan.\n";
+}
+
+}  // namespace weft::planner

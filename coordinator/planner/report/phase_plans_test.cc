@@ -1,0 +1,102 @@
+#include "coordinator/planner/report/phase_plans.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/phases.h"
+#include "common/spec/spec_json.h"
+#include "coordinator/planner/report/explain.h"
+#include "coordinator/planner/report/testing.h"
+
+namespace weft::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Large, half in all sizes with a batch that leaves nothing to share, and large again.
+JobSpec VCycle() {
+  JobSpec job = SmallGpt2();
+  job.schedule.warmup_steps = 0;
+  job.phases.resize(3);
+  for (PhaseSpec& phase : job.phases) phase.steps = 100;
+  job.phases[1].steps = 400;
+  job.phases[1].name = "small";
+  job.phases[1].layers = 6;
+  job.phases[1].width = 384;
+  job.phases[1].global_batch = 1;
+  job.phases[1].growth.method = "coalesce";
+  job.phases[2].growth.method = "decoalesce";
+  return job;
+}
+
+ClusterProfile TwoMachines() {
+  return {{CpuMachine("a", 4, 16 * kGiB), CpuMachine("b", 4, 16 * kGiB)}};
+}
+
+TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
+  const JobSpec job = VCycle();
+  PlanQuery query;
+  query.costs.machines.emplace_back().price_per_hour = 2;
+  const Result<PhasePlans> plans = PlanPhases(job, TwoMachines(), query);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  ASSERT_EQ(plans->phases.size(), 3u);
+  double seconds = 0, flops = 0, price = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const PhasePlan& one = plans->phases[i];
+    const JobSpec phase = JobOfPhase(job, i);
+    const Result<PlanExplanation> alone = ExplainPlan(phase, TwoMachines(), query);
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ(ToJson(one.plan), ToJson(alone->report.candidates.front().plan));
+    EXPECT_EQ(one.steps, phase.train.steps);
+    EXPECT_EQ(one.width, phase.model.width);
+    EXPECT_DOUBLE_EQ(one.seconds,
+                     static_cast<double>(phase.train.steps) * one.plan.prediction.step_seconds);
+    EXPECT_DOUBLE_EQ(one.flops, static_cast<double>(phase.train.steps) *
+                                    one.plan.prediction.model_flops_per_step);
+    EXPECT_GT(one.price, 0);
+    seconds += one.seconds;
+    flops += one.flops;
+    price += one.price;
+  }
+  EXPECT_EQ(plans->steps, 600);
+  EXPECT_DOUBLE_EQ(plans->seconds, seconds);
+  EXPECT_DOUBLE_EQ(plans->flops, flops);
+  EXPECT_DOUBLE_EQ(plans->price, price);
+  EXPECT_EQ(plans->kilowatt_hours, 0) << "nobody knows";
+  // Another size, another mesh.
+  EXPECT_EQ(RankCount(plans->phases[1].plan.mesh), 1);
+  EXPECT_GT(RankCount(plans->phases[0].plan.mesh), 1);
+  EXPECT_LT(plans->phases[1].parameters, plans->phases[0].parameters / 2);
+
+  const std::string table = FormatPhasePlans(*plans);
+  EXPECT_THAT(table, AllOf(HasSubstr("phase 2 of 3 (small)"), HasSubstr("\n  all "),
+                           HasSubstr("`--phase N` explains one plan")));
+}
+
+TEST(PhasePlans, AWishOfOnePlanIsRefused) {
+  PlanQuery frontier, measure, soon;
+  frontier.frontier = true;
+  measure.measure = 2;
+  soon.finish_within_seconds = 60;
+  for (const PlanQuery& query : {frontier, measure, soon}) {
+    const Status status = PlanPhases(VCycle(), TwoMachines(), query).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(), HasSubstr("hint: `weft plan --phase 1`"));
+  }
+}
+
+TEST(PhasePlans, AnErrorSaysOfWhichPhaseItIs) {
+  JobSpec job = VCycle();
+  ClusterProfile small{{CpuMachine("a", 4, int64_t{2} << 30)}};
+  const Status status = PlanPhases(job, small, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("phase 1 of 3"));
+  EXPECT_THAT(ExplainPlan(job, small, {}).status().message(),
+              HasSubstr("phases: each of them has a plan of its own"));
+}
+
+}  // namespace
+}  // namespace weft::planner
