@@ -300,25 +300,6 @@ struct NestedModelSpec {
   }
 };
 
-/// Training of a small network whose logits are added to those of a frozen larger one (inverse
-/// value learning, Lu et al. 2025, arXiv 2410.21027).
-struct ValueLearningSpec {
-  std::string base_path;
-  double penalty = 0;
-
-  bool operator==(const ValueLearningSpec&) const = default;
-
-  template <class Self, class Visitor>
-  static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("base_path",
-                "Hugging Face folder of the frozen network, of the same vocabulary; empty: none."),
-          self.base_path);
-    visit(Field("penalty", "Factor of the mean square of the trained network's logits in the loss.")
-              .Range(0, 1e6),
-          self.penalty);
-  }
-};
-
 struct TrainSpec {
   int64_t steps = 1000;
   int64_t global_batch = 32;
@@ -347,8 +328,6 @@ struct TrainSpec {
   int64_t sequence_warmup_steps = 0;
   int64_t sequence_warmup_start = 0;
   NestedModelSpec nested_model;
-  bool local_sub_models = false;
-  ValueLearningSpec value_learning;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -440,12 +419,6 @@ struct TrainSpec {
           self.sequence_warmup_start);
     visit(Field("nested_model", "A smaller network within the network, trained with it."),
           self.nested_model);
-    visit(Field("local_sub_models",
-                "Between two outer steps each rank trains its own part of the heads and neurons "
-                "(HIST, arXiv 2310.17890), with local_steps."),
-          self.local_sub_models);
-    visit(Field("value_learning", "A network whose logits are added to those of a frozen one."),
-          self.value_learning);
   }
 };
 

@@ -75,6 +75,7 @@ struct DeviceRun {
     device = *std::move(opened);
     context = device->NewContext();
     ModelOptions model_options = ModelOptionsOf(plan, job.train);
+    model_options.growth = MaskedGrowthOf(job);
     if (options.group != nullptr) model_options.update_rank = options.group->rank();
     auto made = options.make ? options.make(context) : NewModel(context, job.model, model_options);
     WEFT_CHECK(made.ok(), made.status().message());

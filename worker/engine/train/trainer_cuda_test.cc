@@ -282,6 +282,25 @@ JobSpec StructuredJob(const std::string& kind, int64_t global_batch) {
   return job;
 }
 
+TEST_F(TrainerOnCuda, MasksOfGrowthFollowTheCpu) {
+  RandomTokens data(50, 16);
+  for (const char* family : {"gpt2", "llama"}) {
+    JobSpec job = Job();
+    job.model.family = family;
+    MaskedGrowth growth{job.model, {}};
+    growth.before.layers = 1;
+    growth.before.width /= 2;
+    growth.before.heads /= 2;
+    growth.growth.method = "msg";
+    growth.growth.ramp_steps = 3;
+    SetMaskedGrowth(growth, job);
+    Plan plan = TinyPlan("fp32", 2, 2);
+    plan.block_memory_policy = {"recompute", "keep"};
+    Compare(job, plan, data, 5);
+    Compare(job, TinyPlan("bf16"), data, 5);
+  }
+}
+
 TEST_F(TrainerOnCuda, TrainingOfStructuredMatricesFollowsTheCpu) {
   RandomTokens data(50, 16);
   for (const char* kind : {"monarch", "pixelfly"}) {
