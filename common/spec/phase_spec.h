@@ -34,7 +34,10 @@ struct GrowthSpec {
                 "arXiv 2404.07999). stack: more blocks, copies of those there are (Gong et al. "
                 "2019; Du et al. 2024, arXiv 2405.15319) or new ones. fpi: more columns, copies "
                 "that share their inputs, so that the function stays; aki: the same with rows of "
-                "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143).")
+                "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143). msg: larger, with "
+                "masks that hide at first what is new (masked structural growth, Yao et al. 2024, "
+                "arXiv 2305.02869). ligo: larger, by an operator that is learned (LiGO, Wang et "
+                "al. 2023, arXiv 2303.00980).")
               .OneOf(GrowthMethods()),
           self.method);
     visit(Field("alpha", "Share of the small model in the mixture (decoalesce).").Range(0, 1),
@@ -53,7 +56,7 @@ struct GrowthSpec {
           self.new_blocks);
     visit(Field("optimizer_state",
                 "kept: grows with the parameters; new: zero; asymmetric: kept where a weight was "
-                "there before, zero where it was added; auto: what the method's paper does.")
+                "there before, zero where it was added; auto: kept by fpi and msg.")
               .OneOf({"auto", "kept", "new", "asymmetric"}),
           self.optimizer_state);
     visit(Field("ramp_steps",
