@@ -312,6 +312,10 @@ class WithCluster(unittest.TestCase):
                          plans["phases"][1]["plan"]["prediction"])
         self.assertIn("--phase 1", cluster.weft("plan", path, "--frontier").err)
 
+        proposed = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases")
+        self.assertRegex(proposed.out, r"^phases:\n  - \{ steps: ")
+        self.assertIn("layers: 1, width: 32,", proposed.out)
+
         followed = cluster.weft("submit", path, "--follow")
         self.assertEqual(followed.code, 0, followed.err + followed.out)
         self.assertIn("phase 2 of 3 (small)", followed.out)
