@@ -221,8 +221,8 @@ TEST(JobYaml, ErrorsCarryFileAndLine) {
             "job.yaml:5: train.step is not a known field; did you mean 'steps'?");
   EXPECT_EQ(error("name: a\ndata:\n  train: [x]\ntrain:\n  steps: five\n"),
             "job.yaml:5: train.steps must be an integer, not the string \"five\"");
-  EXPECT_EQ(error("name: a\ndata:\n  train: [x]\nmodel:\n  layers: 0\n"),
-            "job.yaml:5: model.layers is 0, but must be 1 to 1024");
+  EXPECT_EQ(error("name: a\ndata:\n  train: [x]\nmodel:\n  layers: -1\n"),
+            "job.yaml:5: model.layers is -1, but must be 0 to 1024");
   EXPECT_THAT(error("data:\n  train: [x]\n"), HasSubstr("required field name is missing"));
   EXPECT_THAT(error("name: a\ndata:\n  validation: [x]\n"),
               HasSubstr("job.yaml:2: data: required field data.train is missing"));

@@ -104,7 +104,7 @@ TEST(Gpt2Config, RefusesWhatTheEngineDoesNotCompute) {
       {"tie_word_embeddings", "no", "tie_word_embeddings"},
       {"add_cross_attention", true, "add_cross_attention"},
       {"n_layer", "two", "n_layer"},
-      {"n_layer", 0, "layers is 0"},
+      {"n_layer", -1, "layers is -1"},
       {"n_embd", -8, "width is -8"},
       {"n_embd", 9, "multiple"},
       {"n_embd", 18446744073709551615u, "n_embd"},

@@ -15,6 +15,7 @@
 #include "worker/engine/nn/activation.h"
 #include "worker/engine/nn/affine.h"
 #include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/embedding.h"
 #include "worker/engine/nn/mixture_of_experts.h"
@@ -222,6 +223,68 @@ Problem MixtureProblem(Sides& sides, MixtureOfExpertsOptions options, bool padde
         for (int64_t c = 0; c < x.columns; ++c) {
           y.at(r, c) += std::exp(logits.at(r, e)) / sum * result.values[c];
         }
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+/// What the columns from `kept` on are multiplied by in problems with a mask.
+constexpr float kMaskedShare = 0.25f;
+
+Problem MaskProblem(Sides& sides) {
+  Problem p;
+  const int64_t rows = sides.Draw(), kept = sides.Draw(), width = kept + sides.Draw();
+  auto mask = std::make_shared<ColumnMask>(kept, width);
+  p.inputs = {sides.Normal(rows, width)};
+  p.run = [mask](Context& c, Tape& t, const std::vector<Value>& in) -> Result<std::vector<Value>> {
+    WEFT_RETURN_IF_ERROR(mask->SetShare(c, kMaskedShare));
+    return One(MaskColumns(mask.get()).Forward(c, t, in[0], {}));
+  };
+  p.reference = [kept](const std::vector<Matrix>& in) {
+    Matrix y = in[0];
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = kept; c < y.columns; ++c) y.at(r, c) *= kMaskedShare;
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+/// Norm with a mask: Yao et al. 2024, arXiv 2305.02869.
+Problem MaskedNormProblem(Sides& sides, NormKind kind) {
+  Problem p;
+  constexpr double kEpsilon = 0.1;
+  const int64_t rows = sides.Draw(), kept = sides.Draw(), width = kept + sides.Draw();
+  auto mask = std::make_shared<ColumnMask>(kept, width);
+  auto norm = std::make_shared<Norm>(
+      p.parameters.get(),
+      NormOptions{
+          .name = "norm", .width = width, .epsilon = kEpsilon, .kind = kind, .mask = mask.get()});
+  p.inputs = {sides.Normal(rows, width)};
+  p.run = [mask, norm](Context& c, Tape& t,
+                       const std::vector<Value>& in) -> Result<std::vector<Value>> {
+    WEFT_RETURN_IF_ERROR(mask->SetShare(c, kMaskedShare));
+    WEFT_ASSIGN_OR_RETURN(Norm::Output out, norm->Forward(c, t, {in[0], Value()}));
+    return std::vector<Value>{out.normalized};
+  };
+  p.reference = [kept, kind](const std::vector<Matrix>& in) {
+    Matrix y = in[0];
+    const auto share = [kept](int64_t c) { return c < kept ? 1.0 : double{kMaskedShare}; };
+    double whole = 0;
+    for (int64_t c = 0; c < y.columns; ++c) whole += share(c);
+    for (int64_t r = 0; r < y.rows; ++r) {
+      double mean = 0, square = 0;
+      for (int64_t c = 0; c < y.columns; ++c) mean += share(c) * in[0].at(r, c) / whole;
+      if (kind == NormKind::kRms) mean = 0;
+      for (int64_t c = 0; c < y.columns; ++c) {
+        square += share(c) * std::pow(in[0].at(r, c) - mean, 2) / whole;
+      }
+      for (int64_t c = 0; c < y.columns; ++c) {
+        y.at(r, c) = (in[0].at(r, c) - mean) / std::sqrt(square + kEpsilon) * in[1].values[c];
+        if (kind == NormKind::kLayer) y.at(r, c) += in[2].values[c];
+        y.at(r, c) *= share(c);
       }
     }
     return std::vector<Matrix>{y};
@@ -572,6 +635,11 @@ std::vector<Operation> Operations() {
        [](Sides& sides) { return NormProblem(sides, NormKind::kLayer); }},
       {"norm backward", "rms norm",
        [](Sides& sides) { return NormProblem(sides, NormKind::kRms); }},
+      {"norm backward", "layer norm with a mask",
+       [](Sides& sides) { return MaskedNormProblem(sides, NormKind::kLayer); }},
+      {"norm backward", "rms norm with a mask",
+       [](Sides& sides) { return MaskedNormProblem(sides, NormKind::kRms); }},
+      {"mask columns backward", "mask columns", MaskProblem},
       {"embedding backward", "embedding", EmbeddingProblem},
       {"attention backward", "causal attention", attention({})},
       {"attention backward", "attention to all", attention({.causal = false})},
