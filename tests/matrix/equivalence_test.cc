@@ -72,7 +72,7 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
 /// elsewhere, and gradients are the same on average alone. In FP8 a rank scales what it has of a
 /// micro-batch in the first step, or the sequences of it that a branch picks, and other parts have
 /// other roundings; so have the partial sums of tensor-parallel ranks, in bf16. Where weights are
-/// kept by such gradients, some are others.
+/// kept by such gradients, some are others, as are elements that an estimate of gradients draws.
 double ToleranceOf(const Combination& combination) {
   const JobSpec job = JobOf(combination);
   const ResourceSpec& resources = job.resources;
@@ -84,7 +84,9 @@ double ToleranceOf(const Combination& combination) {
                             (resources.micro_batch != 2 || picks || resources.expert_parallel > 1 ||
                              resources.context_parallel > 1 || resources.tensor_parallel > 1);
   const std::string& pruning = job.train.pruning.method;
-  const double others_kept = pruning == "snip" || pruning == "rigl" ? 5 : 1;
+  const SparsitySpec& sparsity = job.train.sparsity;
+  const bool draws = sparsity.method != "none" && sparsity.gradient_estimate != "exact";
+  const double others_kept = pruning == "snip" || pruning == "rigl" || draws ? 5 : 1;
   const double of_scales = other_scales ? others_kept * 1e-3 : kTolerance;
   if (resources.activation_bits == 0 || !parts) return of_scales;
   const double of_bits = resources.activation_bits == 8   ? 2e-4
