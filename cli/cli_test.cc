@@ -255,7 +255,7 @@ TEST(PhaseLedger, AccountsForEachPhase) {
   job.mutable_progress()->set_validation_step(12);
   job.set_summary_json(
       R"({"phases": [{"tokens": 1000, "training_flops": 5e9, "validation_loss_nats": 4.5}]})");
-  // Two attempts at the first phase, of which one failed, and one at the second.
+  // Two attempts at the first phase, the first of them failed, and one at the second.
   const v1::Reason ends[] = {v1::RANK_DIED, v1::COMPLETED, v1::REASON_UNSPECIFIED};
   for (int i = 0; i < 3; ++i) {
     v1::Attempt& attempt = *job.add_attempts();

@@ -23,8 +23,8 @@ bool ExtentChanges(const JobSpec& job);
 /// That of a step of the job.
 StepExtent ExtentOf(const JobSpec& job, int64_t step);
 
-/// How many of the first `steps` steps of a job have an extent. Where they differ, at most
-/// `samples` of them are looked at, evenly spaced ones, and their counts add up to so many.
+/// How many of the first `steps` steps of a job have each extent. Where steps differ, at most
+/// `samples` evenly spaced ones are counted, and the counts add up to the number of these.
 std::map<StepExtent, int64_t> ExtentsOf(const JobSpec& job, int64_t steps, int64_t samples);
 
 /// FLOPs of training for each token (TrainingFlopsPerToken), the mean over the tokens of the first

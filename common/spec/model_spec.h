@@ -270,7 +270,7 @@ struct LowRankCoreSpec {
     visit(Field("layers",
                 "Name patterns (with *) of the weights; empty: every matrix of the blocks."),
           self.layers);
-    visit(Field("core_every", "One step of so many trains the core alone; 1: all do.")
+    visit(Field("core_every", "Every core_every-th step trains the core alone; 1: all do.")
               .Unit("steps")
               .Range(1, 1e6),
           self.core_every);

@@ -367,7 +367,7 @@ double ShareOfGrowth(const GrowthSpec& growth, int64_t step) {
 
 bool IsAddedBlock(const GrowthSpec& growth, int64_t before, int64_t now, int64_t block) {
   if (growth.depth_order != "adjacent") return block >= before;
-  // Several stand for each of those before, of which the first is that one.
+  // Each block of before has several in its place; the first of them is that block itself.
   return block == 0 ? before == 0 : block * before / now == (block - 1) * before / now;
 }
 

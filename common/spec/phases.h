@@ -68,7 +68,7 @@ double StepFlops(const JobSpec& phase);
 
 /// The name of a phase for people: "phase 2 of 3 (wide)".
 std::string PhaseTitle(const JobSpec& job, size_t phase);
-/// The same of a phase, from 0, of so many; its own name may be empty.
+/// The same of phase `phase`, from 0, of `count`; `name` may be empty.
 std::string PhaseTitle(size_t phase, size_t count, const std::string& name);
 
 /// The phase whose weights decoalesce mixes into those of `phase`: the last one before it with the

@@ -17,7 +17,7 @@ struct MaskedNormForwardArgs {
   TensorView residual_out;  ///< [rows, width] same type; may be residual itself; none without delta
   TensorView weight;        ///< [width] f32
   TensorView bias;          ///< [width] f32; none: RMS
-  TensorView mask;          ///< [width] f32, from 0 to 1, of which some are not 0
+  TensorView mask;          ///< [width] f32, from 0 to 1, not all 0
   float epsilon = 1e-5f;
   TensorView y;      ///< [rows, width] same type
   TensorView mean;   ///< [rows] f32; none for RMS

@@ -79,7 +79,7 @@ struct Hopper::Copy {
   unsigned char* to;
   CUtensorMap map;
   int x, y, z;
-  const unsigned char* from = nullptr;  // So many bytes as they are, and no box of a map.
+  const unsigned char* from = nullptr;  // `bytes` bytes from here, instead of a box of the map.
   size_t bytes = 0;
 };
 
