@@ -156,7 +156,9 @@ TEST(Phases, AWorkerIsKilledInTheSecondPhase) {
   cluster.StartWorker(1);
   const v1::Job job = ExpectUnharmed(cluster, id);
   ASSERT_EQ(job.attempts_size(), 4);
-  EXPECT_EQ(job.attempts(1).first_step(), kSteps[0] + 1);
+  // The first that a heartbeat named.
+  EXPECT_GT(job.attempts(1).first_step(), kSteps[0]);
+  EXPECT_LE(job.attempts(1).first_step(), job.attempts(1).last_step());
   EXPECT_NE(job.attempts(1).reason(), v1::COMPLETED);
   EXPECT_GE(job.attempts(2).first_step(), kSteps[0] + 5) << "goes on in its phase";
 }
