@@ -17,6 +17,8 @@ namespace weft {
 struct CheckpointSpec {
   int64_t every_steps = 100;
   int64_t keep_last = 3;
+  std::string interval = "steps";
+  int64_t peer_every_steps = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -26,12 +28,26 @@ struct CheckpointSpec {
           self.every_steps);
     visit(Field("keep_last", "Verified checkpoints kept; older ones are deleted.").Range(1, 1e6),
           self.keep_last);
+    visit(
+        Field("interval",
+              "steps: every_steps. auto: what loses least time by the measured time of a save and "
+              "the time between failures; every_steps until both are known.")
+            .OneOf({"steps", "auto"}),
+        self.interval);
+    visit(Field("peer_every_steps",
+                "Interval between snapshots in the memory of another machine, from which training "
+                "goes on when one machine is lost; 0: none.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.peer_every_steps);
   }
 };
 
 /// What the job may use, and what the planner must respect. 0 and "auto" leave the choice to it.
 struct ResourceSpec {
   int64_t ranks = 0;
+  int64_t min_ranks = 0;
+  int64_t max_ranks = 0;
   int64_t threads_per_rank = 0;
   int64_t memory_per_rank_bytes = 0;
   int64_t micro_batch = 0;
@@ -65,6 +81,12 @@ struct ResourceSpec {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("ranks", "Rank processes; 0: the planner chooses.").Range(0, 1 << 20), self.ranks);
+    visit(Field("min_ranks", "Fewest ranks it starts with, where ranks is 0; 0: any number.")
+              .Range(0, 1 << 20),
+          self.min_ranks);
+    visit(Field("max_ranks", "Most ranks it uses, where ranks is 0; 0: any number.")
+              .Range(0, 1 << 20),
+          self.max_ranks);
     visit(Field("threads_per_rank", "Compute threads of a rank; 0: the planner chooses.")
               .Range(0, 4096),
           self.threads_per_rank);
@@ -199,11 +221,58 @@ struct ResourceSpec {
 
 struct RetrySpec {
   int64_t max_attempts = 10;
+  int64_t max_memory_failures = 0;
+  int64_t max_numerics_failures = 0;
+  int64_t max_hangs = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("max_attempts", "Attempts until the job has failed for good.").Range(1, 1000),
           self.max_attempts);
+    visit(Field("max_memory_failures", "Of them those that may run out of memory; 0: max_attempts.")
+              .Range(0, 1000),
+          self.max_memory_failures);
+    visit(Field("max_numerics_failures",
+                "Of them those that may end by numbers that are not finite; 0: max_attempts.")
+              .Range(0, 1000),
+          self.max_numerics_failures);
+    visit(Field("max_hangs", "Of them those that may hang; 0: max_attempts.").Range(0, 1000),
+          self.max_hangs);
+  }
+};
+
+/// When a job is its turn, beside others.
+struct SchedulingSpec {
+  std::string queue = "default";
+  int64_t priority = 0;
+  bool preemptible = true;
+  double time_limit_seconds = 0;
+  std::vector<std::string> after;
+  std::string group;
+  int64_t group_limit = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("queue", "Queue of the coordinator that it waits in.").Range(1, 63), self.queue);
+    visit(
+        Field("priority", "Jobs of a higher one go first, and displace preemptible ones of lower.")
+            .Range(-1000, 1000),
+        self.priority);
+    visit(Field("preemptible",
+                "It may be stopped at a checkpoint for a job that goes first, and goes on later."),
+          self.preemptible);
+    visit(Field("time_limit_seconds",
+                "Time that it may run, all attempts together; it then saves, stops and has failed. "
+                "0: no limit.")
+              .Unit("seconds")
+              .Range(0, 1e9),
+          self.time_limit_seconds);
+    visit(Field("after", "Ids of jobs that must have succeeded before it starts.").Range(0, 1000),
+          self.after);
+    visit(Field("group", "Name that jobs of one array share; empty: none.").Range(0, 63),
+          self.group);
+    visit(Field("group_limit", "Jobs of the group that run at once; 0: any number.").Range(0, 1e6),
+          self.group_limit);
   }
 };
 
@@ -218,6 +287,7 @@ struct JobSpec {
   CheckpointSpec checkpoint;
   ResourceSpec resources;
   RetrySpec retry;
+  SchedulingSpec scheduling;
   std::vector<PhaseSpec> phases;
 
   template <class Self, class Visitor>
@@ -234,6 +304,7 @@ struct JobSpec {
     visit(Field("checkpoint", "When to save and what to keep."), self.checkpoint);
     visit(Field("resources", "Limits and wishes for the plan."), self.resources);
     visit(Field("retry", "What happens after failures."), self.retry);
+    visit(Field("scheduling", "Its place among other jobs."), self.scheduling);
     visit(Field("phases",
                 "Parts of the training, one after the other, whose models grow out of each other; "
                 "the last one is model. Their steps replace train.steps. Empty: one part."),

@@ -323,6 +323,10 @@ struct TrainSpec {
   int64_t local_steps = 1;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
+  double local_round_seconds = 0.0;
+  std::string deterministic = "run";
+  int64_t logical_micro_batch = 0;
+  int64_t replay_every_steps = 0;
   PruningSpec pruning;
   int64_t sampled_layers = 0;
   int64_t sequence_warmup_steps = 0;
@@ -400,6 +404,32 @@ struct TrainSpec {
     visit(Field("outer_momentum", "Nesterov momentum of the outer step, with local_steps.")
               .Range(0, 1),
           self.outer_momentum);
+    visit(
+        Field("local_round_seconds",
+              "Time of a round instead of local_steps: each rank makes as many steps as it "
+              "manages, and the outer step weighs ranks by their tokens; 0: rounds of local_steps.")
+            .Unit("seconds")
+            .Range(0, 1e6),
+        self.local_round_seconds);
+    visit(
+        Field("deterministic",
+              "What has the same bits. run: the same job on the same mesh. mesh: also on any other "
+              "number of ranks, with data parallelism, ZeRO and pipelines.")
+            .OneOf({"run", "mesh"}),
+        self.deterministic);
+    visit(
+        Field("logical_micro_batch",
+              "With deterministic: mesh, sequences whose gradients are summed together before they "
+              "are added to others in a fixed order; 0: 1.")
+            .Unit("sequences")
+            .Range(0, 1 << 24),
+        self.logical_micro_batch);
+    visit(Field("replay_every_steps",
+                "Interval at which forward and backward pass of a micro-batch are done twice and "
+                "compared bit by bit, to find machines that compute wrong; 0: never.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.replay_every_steps);
     visit(Field("pruning", "Sparse training: only some weights of each matrix."), self.pruning);
     visit(Field("sampled_layers",
                 "Most layers of a step, drawn anew for each step from model.layers up, that share "

@@ -213,6 +213,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
       case v1::WorkerMessage::kLink:
         service_.ReportLink(link, FromMessage(incoming_.link()));
         return OkStatus();
+      case v1::WorkerMessage::kHealth:
       case v1::WorkerMessage::MESSAGE_NOT_SET:
         return OkStatus();  // of a newer worker; it may say more than this version knows
     }

@@ -105,6 +105,7 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
       return OnLogAck(message.log_ack());
     case v1::CoordinatorMessage::kAttemptAck:
       return OnAttemptAck(message.attempt_ack());
+    case v1::CoordinatorMessage::kCheckHealth:
     case v1::CoordinatorMessage::MESSAGE_NOT_SET:
       return;  // of a newer coordinator
   }
