@@ -20,9 +20,10 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   MemoryInputs inputs;
   inputs.shape = shape;
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
-  // Rows of virtual tokens count as tokens, wherever they are.
+  const VirtualTokenCounts virtual_tokens = VirtualTokensOf(shape.spec);
   inputs.sequence_length =
-      SequenceLength(planned) / inputs.context.ranks + VirtualTokensOf(shape.spec).Total();
+      SequenceLength(planned) / inputs.context.ranks + virtual_tokens.in_blocks;
+  inputs.prefix_rows = virtual_tokens.in_attention;
   inputs.zero_stage = resources.zero_stage;
   inputs.zero_shard_ranks = resources.zero_shard_ranks;
   inputs.local_steps = planned.train.local_steps > 1;

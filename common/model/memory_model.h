@@ -81,6 +81,7 @@ struct MemoryInputs {
   ModelShape shape;
   int64_t micro_batch = 1;
   int64_t sequence_length = 1;
+  int64_t prefix_rows = 0;  ///< Of a sequence beside those, in keys and values alone.
   int64_t accumulation_steps = 1;
   int64_t ranks = 1;
   int64_t zero_stage = 0;
@@ -112,6 +113,8 @@ struct MemoryInputs {
   bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
   bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
+  /// Rows that the products with keys and values work on.
+  int64_t AttendedRows() const { return micro_batch * (sequence_length + prefix_rows); }
   bool OnCuda() const { return products == ProductKind::kStored; }
   /// Of the products with the weights of blocks, or null.
   const ProductFormat* format() const { return precision->block_products; }

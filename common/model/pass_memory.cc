@@ -193,6 +193,8 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t attending = size.attended + PartWorkspace(inputs) +
                             ContextWorkspaceBytes(shape, inputs.context, tokens, element);
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended + branch);
+  // The gradient of the merged rows is picked apart into that of the tokens and of the prefix.
+  if (inputs.prefix_rows > 0) reading = std::max(reading, size.row + 2 * size.qkv);
   if (inputs.format() != nullptr) {
     // The gradient in the format by rows and by columns; the input by columns is gone when its
     // gradient is made, or comes when that by rows is gone.
@@ -320,8 +322,9 @@ PassSizes::PassSizes(const MemoryInputs& inputs) {
   const int64_t whole = element * model.width / rows;
   gathered = inputs.shape.sequence_parallel ? whole : 0;
   row = inputs.shape.sequence_parallel ? whole / columns : whole;
-  attended = element * QueryWidth(model) / columns;
-  qkv = element * QkvWidth(model) / columns;
+  const int64_t attended_element = inputs.AttendedRows() * ElementOf(inputs);
+  attended = attended_element * QueryWidth(model) / columns;
+  qkv = attended_element * QkvWidth(model) / columns;
   inner = element * MlpWidth(model) / columns;
   const int64_t expert_rows = inputs.shape.ExpertRows();
   before = MlpInputs(model) * inner * expert_rows;

@@ -92,18 +92,19 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const PassSizes size(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  BlockBytes bytes{.row = size.row,
-                   .gathered = size.gathered,
-                   .attended = size.attended,
-                   .qkv = size.qkv,
-                   .mlp_hidden = size.before + size.passed,
-                   .mlp_quantised = size.before,
-                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
-                   .post_norm = NormPositionOf(model) == "post",
-                   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
-                   .compressed = inputs.activation_bits > 0,
-                   .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
-                   .untrained = inputs.shape.first_trained_layer};
+  BlockBytes bytes{
+      .row = size.row,
+      .gathered = size.gathered,
+      .attended = size.attended,
+      .qkv = size.qkv,
+      .mlp_hidden = size.before + size.passed,
+      .mlp_quantised = size.before,
+      .log_sum_exp = kF32 * inputs.AttendedRows() * model.heads / inputs.shape.TensorColumns(),
+      .post_norm = NormPositionOf(model) == "post",
+      // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+      .compressed = inputs.activation_bits > 0,
+      .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
+      .untrained = inputs.shape.first_trained_layer};
   // Results of both branches and, in between, the sum and its norm.
   bytes.after_mlp = (bytes.post_norm                                   ? 2
                      : NormPositionOf(model) == "pre" || bytes.shifted ? 4
@@ -113,7 +114,8 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const auto kept = [&](int64_t bits) {
     BlockBytes::Kept sum;
     for (const SavedTensorSlot& slot : slots) {
-      const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
+      const int64_t rows = slot.in_attention ? inputs.AttendedRows() : tokens;
+      const int64_t held = SlotBytes(slot, rows, ElementOf(inputs), bits);
       sum.saved += held;
       if (slot.in_attention) sum.attention += held;
       if (sum.attention == 0) sum.before_qkv += held;
@@ -175,8 +177,9 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
     if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
     // A graft beside the MLP reads what the MLP does.
     if (slot.name == "norm_2" && first == "mlp_grafts") continue;
-    bytes += SlotBytes(slot, inputs.micro_batch * inputs.sequence_length, ElementOf(inputs),
-                       inputs.activation_bits);
+    const int64_t rows =
+        slot.in_attention ? inputs.AttendedRows() : inputs.micro_batch * inputs.sequence_length;
+    bytes += SlotBytes(slot, rows, ElementOf(inputs), inputs.activation_bits);
   }
   return 0;
 }

@@ -613,6 +613,11 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "prefix";
          m.peft.num_virtual_tokens = 4;
        }},
+      {"long prefix",
+       [](ModelSpec& m) {
+         m.peft.method = "prefix";
+         m.peft.num_virtual_tokens = 64;
+       }},
       // Of so small a rate no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
