@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,129 +10,17 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
-#include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
-#include "worker/engine/data/joint_batches.h"
-#include "worker/engine/testing/encoder_batches.h"
-#include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
+#include "worker/engine/train/memory_testing.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr double kTolerance = 0.03;
-constexpr int64_t kTooSmallToMatter = int64_t{1} << 20;
-
-ModelSpec Model(int64_t layers, int64_t heads, int64_t vocab_size, int64_t context) {
-  ModelSpec model;
-  model.layers = layers;
-  model.width = 128;
-  model.heads = heads;
-  model.vocab_size = vocab_size;
-  model.context = context;
-  return model;
-}
-
-void ExpectNear(const char* name, int64_t promised, int64_t taken) {
-  if (std::max(promised, taken) < kTooSmallToMatter) return;
-  EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1.0, kTolerance)
-      << name << ": predicted " << promised << ", measured " << taken;
-}
-
-std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
-  if (model.family == "vit") return std::make_unique<BrightPictures>(model);
-  if (HeadOf(model) == "classification") {
-    return std::make_unique<RandomLabelled>(model.vocab_size, model.context, model.classes);
-  }
-  if (HeadOf(model) == "masked_lm") {
-    return std::make_unique<RandomMasked>(model.vocab_size, model.context,
-                                          MaskingSpec().probability);
-  }
-  std::vector<std::unique_ptr<BatchSource>> sources;
-  for (size_t part = 0; part < std::max<size_t>(model.peft.adapters.size(), 1); ++part) {
-    sources.push_back(std::make_unique<RandomTokens>(
-        model.vocab_size, model.context - VirtualTokensOf(model).Total()));
-  }
-  if (sources.size() == 1) return std::move(sources.front());
-  return std::make_unique<JointBatches>(std::move(sources), JointBatches::AtEnd::kNone);
-}
-
-void SetTwoAdapters(ModelSpec& model) {
-  model.peft.method = "lora";
-  model.peft.target_modules = {"all-linear"};
-  model.peft.adapters.resize(2);
-  model.peft.adapters[0].name = "one";
-  model.peft.adapters[1].name = "two";
-}
-
-void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
-                     int64_t recomputed, std::optional<MaskedGrowth> growth = std::nullopt) {
-  SCOPED_TRACE(std::to_string(model.layers) + " layers, " + precision + ", " +
-               std::to_string(recomputed) + " recomputed");
-  JobSpec job = TinyJob(2 * micro_batch);
-  job.model = model;
-  if (growth) SetMaskedGrowth(*growth, job);
-  job.train.eval_sequences = micro_batch;
-  const int64_t virtual_tokens = VirtualTokensOf(model).Total();
-  if (virtual_tokens > 0) job.train.sequence_length = model.context - virtual_tokens;
-  Plan plan = TinyPlan(precision, micro_batch, 2);
-  plan.block_memory_policy = BlockPolicies(model.layers, recomputed);
-  const auto batches = BatchesFor(model);
-  TinyTraining run(job, plan, *batches);
-  run.Step();
-  const MemoryBreakdown measured = run.Step().peak_memory;
-
-  MemoryInputs inputs = MemoryInputsOf(job, plan, {ProductsOf(PrecisionOf(precision).products)});
-  MemoryBreakdown predicted = PredictMemory(inputs);
-  // Operands that are widened for one product are the kernels' own, which no allocator counts.
-  inputs.products = ProductKind::kNative;
-  predicted.workspace_bytes = PredictMemory(inputs).workspace_bytes;
-  ExpectNear("parameters", predicted.parameters_bytes, measured.parameters_bytes);
-  ExpectNear("gradients", predicted.gradients_bytes, measured.gradients_bytes);
-  ExpectNear("optimizer", predicted.optimizer_bytes, measured.optimizer_bytes);
-  ExpectNear("activations", predicted.activations_bytes, measured.activations_bytes);
-  ExpectNear("workspace", predicted.workspace_bytes, measured.workspace_bytes);
-
-  // An evaluation holds as workspace what a training step saves as activations.
-  run.allocator.ResetPeaks();
-  ASSERT_TRUE(run.trainer->Evaluate().ok());
-  const MemoryBreakdown evaluation = run.allocator.Peaks();
-  EXPECT_LE(static_cast<double>(evaluation.workspace_bytes + evaluation.activations_bytes),
-            (1 + kTolerance) *
-                static_cast<double>(predicted.workspace_bytes + predicted.activations_bytes));
-}
-
-// Peaks of activations alone, which recomputation is about.
-void CheckActivations(const ModelSpec& model, const std::string& precision,
-                      const std::vector<std::string>& policies, int64_t segment,
-                      const std::vector<std::string>& schedule = {}, int64_t bits = 0) {
-  JobSpec job = TinyJob(2);
-  job.model = model;
-  Plan plan = TinyPlan(precision, 2, 1);
-  plan.block_memory_policy = policies;
-  plan.recompute_segment = segment;
-  plan.recompute_schedule = schedule;
-  plan.activation_bits = bits;
-  RandomTokens tokens(model.vocab_size, model.context);
-  TinyTraining run(job, plan, tokens);
-  run.Step();
-  const MemoryInputs inputs = MemoryInputsOf(job, plan, {});
-  ASSERT_FALSE(inputs.remat.empty()) << RematOf(plan, model.layers).status().ToString();
-  const MemoryBreakdown predicted = PredictMemory(inputs);
-  const MemoryBreakdown measured = run.Step().peak_memory;
-  EXPECT_NEAR(static_cast<double>(predicted.activations_bytes) /
-                  static_cast<double>(measured.activations_bytes),
-              1.0, 0.01)
-      << "predicted " << predicted.activations_bytes << ", measured " << measured.activations_bytes;
-  if (bits > 0) {
-    EXPECT_LE(measured.workspace_bytes, predicted.workspace_bytes * 103 / 100);
-  }
-}
-
 TEST(PredictMemoryTest, ActivationsOfEveryPolicyAreWithinOnePercent) {
   for (const std::string family : {"gpt2", "llama", "llama with wide heads"}) {
-    ModelSpec model = Model(6, 4, 700, 128);
+    ModelSpec model = SmallModel(6, 4, 700, 128);
     model.family = family.substr(0, family.find(' '));
     if (family != model.family) model.head_width = model.width / 2;
     if (model.family == "llama") {
@@ -161,7 +47,7 @@ TEST(PredictMemoryTest, ActivationsOfEveryPolicyAreWithinOnePercent) {
 }
 
 ModelSpec Mixtral(int64_t layers, int64_t context) {
-  ModelSpec model = Model(layers, 4, 700, context);
+  ModelSpec model = SmallModel(layers, 4, 700, context);
   model.family = "llama";
   model.kv_heads = 1;
   model.mlp_width = 96;
@@ -198,7 +84,7 @@ TEST(PredictMemoryTest, CompressedActivationsOfExpertsAreWithinOnePercent) {
 
 TEST(PredictMemoryTest, HoldsForMasksOfGrowth) {
   for (const char* family : {"gpt2", "llama"}) {
-    ModelSpec model = Model(3, 4, 700, 256);
+    ModelSpec model = SmallModel(3, 4, 700, 256);
     model.family = family;
     model.mlp_width = 512;
     const std::pair<const char*, std::function<void(ModelSpec&)>> parts[] = {
@@ -233,7 +119,7 @@ TEST(PredictMemoryTest, HoldsForMasksOfGrowth) {
 
 TEST(PredictMemoryTest, HoldsForNetworksWithoutBlocks) {
   for (const char* family : {"gpt2", "llama"}) {
-    ModelSpec model = Model(0, 4, 2500, 256);
+    ModelSpec model = SmallModel(0, 4, 2500, 256);
     model.family = family;
     for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
       CheckPrediction(model, 8, precision, 0);
@@ -250,7 +136,7 @@ TEST(PredictMemoryTest, HoldsForExperts) {
 TEST(PredictMemoryTest, CompressedActivationsAreWithinOnePercent) {
   for (const auto& [family, norms] :
        {std::pair{"gpt2", "pre"}, std::pair{"gpt2", "post"}, std::pair{"llama", "pre"}}) {
-    ModelSpec model = Model(4, 4, 700, 128);
+    ModelSpec model = SmallModel(4, 4, 700, 128);
     model.family = family;
     model.norm_position = norms;
     for (const auto& [precision, bits] : {std::pair{"fp32", 2}, std::pair{"bf16", 8}}) {
@@ -292,7 +178,7 @@ TEST(PredictMemoryTest, EachBlockKeepsTheBytesOfTheFormula) {
       SCOPED_TRACE(std::string(policy) + " in " + std::to_string(bits) + " bits");
       const auto peak = [&, policy = policy](int64_t layers) {
         JobSpec job = TinyJob(2);
-        job.model = Model(layers, 4, 700, 128);
+        job.model = SmallModel(layers, 4, 700, 128);
         Plan plan = TinyPlan("bf16", 2, 1);
         plan.activation_bits = bits;
         plan.block_memory_policy = std::vector<std::string>(static_cast<size_t>(layers), policy);
@@ -341,8 +227,8 @@ TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
 
 TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {
   // One with a wide classifier and short sequences, one that is mostly activations.
-  const std::pair<ModelSpec, int64_t> shapes[] = {{Model(2, 2, 2500, 64), 6},
-                                                  {Model(3, 4, 700, 256), 2}};
+  const std::pair<ModelSpec, int64_t> shapes[] = {{SmallModel(2, 2, 2500, 64), 6},
+                                                  {SmallModel(3, 4, 700, 256), 2}};
   for (const auto& [shape, micro_batch] : shapes) {
     for (const std::string family : {"gpt2", "llama"}) {
       SCOPED_TRACE(family);
@@ -363,7 +249,7 @@ TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {
 }
 
 ModelSpec Vit(int64_t layers) {
-  ModelSpec model = Model(layers, 4, 0, 1);
+  ModelSpec model = SmallModel(layers, 4, 0, 1);
   model.family = "vit";
   model.classes = 10;
   model.image_size = 64;
@@ -372,7 +258,7 @@ ModelSpec Vit(int64_t layers) {
 }
 
 ModelSpec Bert(int64_t layers, const std::string& head) {
-  ModelSpec model = Model(layers, 4, 2500, 128);
+  ModelSpec model = SmallModel(layers, 4, 2500, 128);
   model.family = "bert";
   model.head = head;
   model.classes = head == "classification" ? 100 : 0;
@@ -396,7 +282,7 @@ TEST(PredictMemoryTest, HoldsForEncoders) {
 
 // The operations that the planner counts are those that the engine counts while it runs.
 TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
-  ModelSpec gpt2 = Model(2, 4, 700, 64);
+  ModelSpec gpt2 = SmallModel(2, 4, 700, 64);
   ModelSpec monarch = gpt2, parts = gpt2, lora = gpt2, lora_of_llama = gpt2;
   monarch.structured_matrices.kind = "monarch";
   parts.family = "llama";
@@ -456,212 +342,6 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
       const double predicted =
           layers * 4 * static_cast<double>(length * model.width) * TwiceTheKeys(model, length);
       EXPECT_NEAR(predicted / attention, 1, HeadOf(model) == "causal_lm" ? 0.02 : 1e-9);
-    }
-  }
-}
-
-TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
-  const struct {
-    const char* name;
-    void (*change)(ModelSpec&);
-  } variants[] = {
-      {"post-norm", [](ModelSpec& m) { m.norm_position = "post"; }},
-      {"no norms", [](ModelSpec& m) { m.norm_position = "none"; }},
-      {"layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
-      {"rezero", [](ModelSpec& m) { m.initialization.method = "rezero"; }},
-      {"fixup", [](ModelSpec& m) { m.initialization.method = "fixup"; }},
-      {"one block", [](ModelSpec& m) { m.distinct_blocks = 1; }},
-      {"factorised", [](ModelSpec& m) { m.embedding_width = 64; }},
-      {"expanded", [](ModelSpec& m) { m.over_parameterization.kind = "linear_expansion"; }},
-      {"widely expanded",
-       [](ModelSpec& m) {
-         m.over_parameterization = {"linear_expansion", {"*.mlp.*"}, 3.0, 3};
-       }},
-      {"copies",
-       [](ModelSpec& m) {
-         m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
-       }},
-      {"low-rank cores", [](ModelSpec& m) { m.low_rank_core.rank = 32; }},
-      {"branches", [](ModelSpec& m) { m.over_parameterization.kind = "branches"; }},
-      {"monarch", [](ModelSpec& m) { m.structured_matrices.kind = "monarch"; }},
-      {"monarch with attention",
-       [](ModelSpec& m) {
-         m.structured_matrices = {"monarch", {"*"}, 2};
-       }},
-      {"monarch llama with part of attention",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.structured_matrices = {"monarch", {"*mlp*", "*k_proj*"}, 4};
-       }},
-      {"pixelfly without low rank",
-       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 32, 0.5, 0}; }},
-      {"pixelfly",
-       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 16, 0.6, 0.5}; }},
-      {"lora", [](ModelSpec& m) { m.peft.method = "lora"; }},
-      {"lora everywhere",
-       [](ModelSpec& m) {
-         m.peft.method = "lora";
-         m.peft.rank = 32;
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"lora of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "lora";
-         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
-       }},
-      {"two adapters", SetTwoAdapters},
-      {"two adapters with dropout in a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         SetTwoAdapters(m);
-         m.peft.rank = 32;
-         m.peft.dropout = 0.1;
-       }},
-      {"dora",
-       [](ModelSpec& m) {
-         m.peft.method = "lora";
-         m.peft.use_dora = true;
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"dora with dropout",
-       [](ModelSpec& m) {
-         m.peft.method = "lora";
-         m.peft.use_dora = true;
-         m.peft.dropout = 0.1;
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"dora with dropout of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "lora";
-         m.peft.use_dora = true;
-         m.peft.dropout = 0.1;
-         m.peft.target_modules = {"q_proj", "v_proj", "gate_proj"};
-       }},
-      {"lora of the embedding",
-       [](ModelSpec& m) {
-         m.peft.method = "lora";
-         m.peft.rank = 32;
-         m.peft.target_modules = {"wte", "c_attn"};
-       }},
-      {"trained tokens of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "selective";
-         m.peft.trainable_token_indices = {1, 2, 3, 5, 8, 13};
-       }},
-      {"lora of a mixture",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.experts = 4;
-         m.experts_per_token = 2;
-         m.peft.method = "lora";
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"qlora",
-       [](ModelSpec& m) {
-         m.peft.method = "lora";
-         m.weight_quantization.type = "nf4";
-       }},
-      {"qlora of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "lora";
-         m.peft.target_modules = {"all-linear"};
-         m.weight_quantization = {.type = "fp4", .double_quantization = false};
-       }},
-      {"loha everywhere",
-       [](ModelSpec& m) {
-         m.peft.method = "loha";
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"lokr of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "lokr";
-         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
-       }},
-      {"oft everywhere",
-       [](ModelSpec& m) {
-         m.peft.method = "oft";
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"vera of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "vera";
-         m.peft.rank = 64;
-         m.peft.target_modules = {"all-linear"};
-       }},
-      {"houlsby", [](ModelSpec& m) { m.peft.method = "houlsby"; }},
-      {"wide pfeiffer of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "pfeiffer";
-         m.peft.reduction_factor = 2;
-       }},
-      {"parallel", [](ModelSpec& m) { m.peft.method = "parallel"; }},
-      {"prompt",
-       [](ModelSpec& m) {
-         m.peft.method = "prompt";
-         m.peft.num_virtual_tokens = 4;
-       }},
-      {"prefix of a llama",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.peft.method = "prefix";
-         m.peft.num_virtual_tokens = 4;
-       }},
-      {"long prefix",
-       [](ModelSpec& m) {
-         m.peft.method = "prefix";
-         m.peft.num_virtual_tokens = 64;
-       }},
-      // Of so small a rate no branch is skipped here.
-      {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
-      {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
-      {"frozen below",
-       [](ModelSpec& m) {
-         m.freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"};
-       }},
-  };
-  for (const auto& variant : variants) {
-    SCOPED_TRACE(variant.name);
-    ModelSpec model = Model(4, 4, 700, 256);
-    variant.change(model);
-    for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
-    if (model.over_parameterization.kind != "none" || model.low_rank_core.rank > 0 ||
-        model.structured_matrices.kind != "none") {
-      CheckPrediction(model, 2, "bf16_pure", 0);
-    }
-    if (model.structured_matrices.kind != "none" || model.peft.method != "none") {
-      CheckPrediction(model, 2, "bf16", 0);
-    }
-  }
-}
-
-// What frozen products read is not kept, nor made again.
-TEST(PredictMemoryTest, HoldsWhereProductsAreFrozen) {
-  for (const char* family : {"gpt2", "llama"}) {
-    ModelSpec model = Model(4, 4, 700, 256);
-    model.family = family;
-    const bool llama = model.family == "llama";
-    if (llama) {
-      model.kv_heads = 1;
-      model.mlp_width = 352;
-    }
-    const std::vector<std::string> blocks = {llama ? "model.layers.*" : "transformer.h.*",
-                                             llama ? "model.embed*" : "transformer.w*"};
-    for (const std::vector<std::string>& frozen :
-         {std::vector<std::string>{"*.mlp.*"}, {"*attn.*"}, {"*.mlp.*", "*attn.*"}, blocks}) {
-      model.freeze = frozen;
-      SCOPED_TRACE(model.family + ", frozen " + frozen.back());
-      for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
-      if (frozen != blocks) {
-        CheckActivations(model, "bf16", std::vector<std::string>(4, "attention"), 1);
-        CheckActivations(model, "bf16", {"recompute", "attention", "attention"}, 1, {}, 8);
-      }
     }
   }
 }

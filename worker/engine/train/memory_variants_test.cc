@@ -1,0 +1,219 @@
+// The same as memory_test.cc for what techniques change of a network.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "worker/engine/train/memory_testing.h"
+
+namespace weft::engine {
+namespace {
+
+TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
+  const struct {
+    const char* name;
+    void (*change)(ModelSpec&);
+  } variants[] = {
+      {"post-norm", [](ModelSpec& m) { m.norm_position = "post"; }},
+      {"no norms", [](ModelSpec& m) { m.norm_position = "none"; }},
+      {"layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
+      {"rezero", [](ModelSpec& m) { m.initialization.method = "rezero"; }},
+      {"fixup", [](ModelSpec& m) { m.initialization.method = "fixup"; }},
+      {"one block", [](ModelSpec& m) { m.distinct_blocks = 1; }},
+      {"factorised", [](ModelSpec& m) { m.embedding_width = 64; }},
+      {"expanded", [](ModelSpec& m) { m.over_parameterization.kind = "linear_expansion"; }},
+      {"widely expanded",
+       [](ModelSpec& m) {
+         m.over_parameterization = {"linear_expansion", {"*.mlp.*"}, 3.0, 3};
+       }},
+      {"copies",
+       [](ModelSpec& m) {
+         m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
+       }},
+      {"low-rank cores", [](ModelSpec& m) { m.low_rank_core.rank = 32; }},
+      {"branches", [](ModelSpec& m) { m.over_parameterization.kind = "branches"; }},
+      {"monarch", [](ModelSpec& m) { m.structured_matrices.kind = "monarch"; }},
+      {"monarch with attention",
+       [](ModelSpec& m) {
+         m.structured_matrices = {"monarch", {"*"}, 2};
+       }},
+      {"monarch llama with part of attention",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.structured_matrices = {"monarch", {"*mlp*", "*k_proj*"}, 4};
+       }},
+      {"pixelfly without low rank",
+       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 32, 0.5, 0}; }},
+      {"pixelfly",
+       [](ModelSpec& m) { m.structured_matrices = {"pixelfly", {"*"}, 4, 16, 0.6, 0.5}; }},
+      {"lora", [](ModelSpec& m) { m.peft.method = "lora"; }},
+      {"lora everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.rank = 32;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"lora of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
+       }},
+      {"two adapters", SetTwoAdapters},
+      {"two adapters with dropout in a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         SetTwoAdapters(m);
+         m.peft.rank = 32;
+         m.peft.dropout = 0.1;
+       }},
+      {"dora",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"dora with dropout",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.dropout = 0.1;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"dora with dropout of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.dropout = 0.1;
+         m.peft.target_modules = {"q_proj", "v_proj", "gate_proj"};
+       }},
+      {"lora of the embedding",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.peft.rank = 32;
+         m.peft.target_modules = {"wte", "c_attn"};
+       }},
+      {"trained tokens of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "selective";
+         m.peft.trainable_token_indices = {1, 2, 3, 5, 8, 13};
+       }},
+      {"lora of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "lora";
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"qlora",
+       [](ModelSpec& m) {
+         m.peft.method = "lora";
+         m.weight_quantization.type = "nf4";
+       }},
+      {"qlora of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lora";
+         m.peft.target_modules = {"all-linear"};
+         m.weight_quantization = {.type = "fp4", .double_quantization = false};
+       }},
+      {"loha everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "loha";
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"lokr of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "lokr";
+         m.peft.target_modules = {"q_proj", "v_proj", "down_proj"};
+       }},
+      {"oft everywhere",
+       [](ModelSpec& m) {
+         m.peft.method = "oft";
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"vera of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "vera";
+         m.peft.rank = 64;
+         m.peft.target_modules = {"all-linear"};
+       }},
+      {"houlsby", [](ModelSpec& m) { m.peft.method = "houlsby"; }},
+      {"wide pfeiffer of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "pfeiffer";
+         m.peft.reduction_factor = 2;
+       }},
+      {"parallel", [](ModelSpec& m) { m.peft.method = "parallel"; }},
+      {"prompt",
+       [](ModelSpec& m) {
+         m.peft.method = "prompt";
+         m.peft.num_virtual_tokens = 4;
+       }},
+      {"prefix of a llama",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.peft.method = "prefix";
+         m.peft.num_virtual_tokens = 4;
+       }},
+      {"long prefix",
+       [](ModelSpec& m) {
+         m.peft.method = "prefix";
+         m.peft.num_virtual_tokens = 64;
+       }},
+      // Of so small a rate no branch is skipped here.
+      {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
+      {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
+      {"frozen below",
+       [](ModelSpec& m) {
+         m.freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"};
+       }},
+  };
+  for (const auto& variant : variants) {
+    SCOPED_TRACE(variant.name);
+    ModelSpec model = SmallModel(4, 4, 700, 256);
+    variant.change(model);
+    for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
+    if (model.over_parameterization.kind != "none" || model.low_rank_core.rank > 0 ||
+        model.structured_matrices.kind != "none") {
+      CheckPrediction(model, 2, "bf16_pure", 0);
+    }
+    if (model.structured_matrices.kind != "none" || model.peft.method != "none") {
+      CheckPrediction(model, 2, "bf16", 0);
+    }
+  }
+}
+
+// What frozen products read is not kept, nor made again.
+TEST(PredictMemoryTest, HoldsWhereProductsAreFrozen) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = SmallModel(4, 4, 700, 256);
+    model.family = family;
+    const bool llama = model.family == "llama";
+    if (llama) {
+      model.kv_heads = 1;
+      model.mlp_width = 352;
+    }
+    const std::vector<std::string> blocks = {llama ? "model.layers.*" : "transformer.h.*",
+                                             llama ? "model.embed*" : "transformer.w*"};
+    for (const std::vector<std::string>& frozen :
+         {std::vector<std::string>{"*.mlp.*"}, {"*attn.*"}, {"*.mlp.*", "*attn.*"}, blocks}) {
+      model.freeze = frozen;
+      SCOPED_TRACE(model.family + ", frozen " + frozen.back());
+      for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
+      if (frozen != blocks) {
+        CheckActivations(model, "bf16", std::vector<std::string>(4, "attention"), 1);
+        CheckActivations(model, "bf16", {"recompute", "attention", "attention"}, 1, {}, 8);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
