@@ -50,6 +50,7 @@ Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   WEFT_RETURN_IF_ERROR(LoadLinks());
+  WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
   JobQuery query;
   query.limit = 1000;
   for (int i = 0; i < kJobStates; ++i) {
@@ -60,6 +61,11 @@ Status Service::Start() {
     for (const JobSummary& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
     if (std::ssize(jobs) < query.limit) break;
     query.before_ordinal = jobs.back().ordinal;
+  }
+  // Once all are known: those before them have not ended, or are read from the store.
+  for (const auto& [id, live] : live_) {
+    WaitForJobs(*live);
+    WatchTime(id);
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
@@ -128,6 +134,9 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   live->phase = JobOfPhase(live->current.job.spec, live->current.phase);
   const std::span<const AttemptRecord> tried = AttemptsAtPhase(attempts);
   if (tried.size() > 1) live->current.previous_reason = tried[tried.size() - 2].reason;
+  for (size_t i = 0; i + 1 < attempts.size(); ++i) {
+    Count(attempts[i], live->current.job.retried_from, live->current.tally);
+  }
   for (const AttemptRecord& attempt : tried) {
     if (attempt.ended_at) live->history.Add(attempt);
     if (attempt.epoch == tried.back().epoch) break;
@@ -248,6 +257,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       live.current.previous_reason = live.current.attempt->reason;
       live.current.failures = FailuresInARow(live.current.failures, *live.current.attempt,
                                              live.progress.checkpoint_step);
+      Count(*live.current.attempt, live.current.job.retried_from, live.current.tally);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
       live.placements.clear();
@@ -271,11 +281,17 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
   }
   if (change.run) CountRun(*change.run);
   if (change.job) {
+    if (change.job->retried_from != live.current.job.retried_from) live.current.tally = {};
     live.current.job = *change.job;
     live.current.job.version = result.job_version;
     live.current.job.ordinal = result.job_ordinal;
     ShowMove(live, from);
-    if (live.current.job.state != from) WaitForRetry(live);
+    if (live.current.job.state != from) {
+      WaitForRetry(live);
+      WatchTime(job_id);
+      if (IsTerminal(from)) WaitForJobs(live);
+      if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
+    }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
   for (const IntentRecord& intent : change.remove_intents) {
@@ -325,8 +341,9 @@ void Service::ShowMove(LiveJob& live, JobState from) {
   if (job.state == JobState::kStarting) {
     metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
   }
-  if (job.state == JobState::kRecovering ||
-      (from != JobState::kRecovering && job.state == JobState::kQueued &&
+  const bool waited = from == JobState::kRecovering || from == JobState::kPaused;
+  if ((job.state == JobState::kRecovering && job.reason != Reason::kPreempted) ||
+      (!waited && job.state == JobState::kQueued &&
        LastOfPhase(live.current) != nullptr)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;

@@ -32,6 +32,7 @@
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/retention.h"
 #include "coordinator/service/step_timer.h"
+#include "coordinator/service/views.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
 
@@ -63,50 +64,6 @@ struct ServiceOptions {
   std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
 };
 
-/// A job for people: as stored, with the newest progress and the reason why it waits.
-struct JobView {
-  JobRecord job;
-  std::vector<AttemptRecord> attempts;  ///< Oldest first.
-};
-
-struct JobPage {
-  std::vector<JobSummary> jobs;     ///< With the newest progress and the reason why they wait.
-  int64_t next_before_ordinal = 0;  ///< For the next page; 0: this was the last.
-};
-
-struct DeletedJob {
-  std::string id;
-  std::string kept_run_dir;  ///< Its run folder, where that is still there; else empty.
-};
-
-struct SubmitResult {
-  JobView view;
-  bool already_submitted = false;
-};
-
-/// What a recording of a running job gave.
-struct JobProfile {
-  std::string job_id;
-  std::string report_json;
-};
-
-enum class WorkerState { kReady, kDisconnected, kLost };
-
-/// Where the network rate of a worker comes from, best first.
-enum class NetworkSource { kGiven, kMeasured, kAssumed };
-
-struct WorkerView {
-  WorkerProfile profile;
-  WorkerState state = WorkerState::kDisconnected;
-  std::vector<std::string> job_ids;
-  double last_heartbeat_at = 0;
-  std::string version;
-  std::string machine;
-  double network_bytes_per_second = 0;  ///< As plans have it.
-  NetworkSource network_source = NetworkSource::kAssumed;
-  std::vector<LinkView> links;
-};
-
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
 /// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
 /// says was committed before any answer. Public functions are thread-safe unless said
@@ -134,12 +91,22 @@ class Service {
               const std::function<void(Result<SubmitResult>)>& done);
   void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  /// Moves it to another queue or priority, where given.
+  void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+              std::optional<int64_t> priority, std::function<void(Result<JobView>)> done);
+  Result<JobExplanation> Explain(const std::string& id_or_prefix);
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
               std::function<void(Result<DeletedJob>)> done);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
   void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
+  /// Says whether jobs may be put on a worker; of one that must not have any, they save and go on
+  /// elsewhere. kNotFound when it is unknown.
+  void SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
+                           const std::string& why, std::function<void(Result<WorkerView>)> done);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
   Result<JobView> Get(const std::string& id_or_prefix);
@@ -257,6 +224,7 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+    std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
   };
 
   struct Session {
@@ -301,6 +269,9 @@ class Service {
 
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
+  /// Change of the job that a user named, and its view.
+  void ChangeForUser(const std::string& id_or_prefix, Decide decide,
+                     std::function<void(Result<JobView>)> done);
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -351,6 +322,27 @@ class Service {
   void CheckStop(const std::string& job_id, int64_t epoch, int round);
   void WaitForRetry(LiveJob& live);
   bool MayStart(const LiveJob& live) const;
+
+  // service_waits.cc: what jobs wait for besides machines, and how long they may run. On the loop.
+  /// kInvalid when the job names a queue, or jobs before it, that there are not.
+  Status CheckScheduling(const JobSpec& spec);
+  /// Finds out which of the jobs before it have not succeeded yet; gives it up when one failed.
+  void WaitForJobs(LiveJob& live);
+  /// Tells those that come after it that a job has ended.
+  void EndWaits(const JobRecord& ended);
+  /// Of queued jobs those that must not start yet, and why: they come after others, or their group
+  /// is full.
+  std::map<std::string, WaitDecision> HoldBack() const;
+  /// Ends the job when its time is over, or looks again then.
+  void WatchTime(const std::string& job_id);
+  void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
+
+  // service_machines.cc: whether jobs may be put on workers.
+  Status LoadWorkerScheduling();
+  /// Needs the loop or view_mutex_.
+  WorkerScheduling SchedulingOf(const std::string& worker_id) const;
+  /// The ranks of its jobs are to save and go on elsewhere. On the loop.
+  bool MustLeave(const std::string& worker_id) const;
 
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
@@ -450,6 +442,9 @@ class Service {
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
+  /// Jobs that come after a job which has not ended, by its id.
+  std::map<std::string, std::set<std::string>> dependents_;
+  std::map<std::string, WaitDecision> held_;  ///< HoldBack of the last pass over the queue.
   LeaseTable leases_;
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
@@ -476,6 +471,8 @@ class Service {
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
   std::map<std::string, Session> sessions_;
+  /// As stored; those that may have jobs are not in it.
+  std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.

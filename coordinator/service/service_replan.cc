@@ -69,7 +69,8 @@ bool Service::HasAllWorkers(const Plan& plan) const {
                      [this](const std::string& id) {
                        auto it = sessions_.find(id);
                        return it != sessions_.end() && it->second.link && !it->second.lost &&
-                              !it->second.draining && leases_.IsValid(id);
+                              !it->second.draining && leases_.IsValid(id) &&
+                              SchedulingOf(id) == WorkerScheduling::kSchedulable;
                      });
 }
 

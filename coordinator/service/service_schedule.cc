@@ -42,7 +42,10 @@ void Service::ScheduleSoon() {
 SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot;
   for (const auto& [id, session] : sessions_) {
-    if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
+    if (!session.link || session.lost || session.draining || !leases_.IsValid(id) ||
+        SchedulingOf(id) != WorkerScheduling::kSchedulable) {
+      continue;
+    }
     snapshot.cluster.workers.push_back(Calibrated(session.profile));
     WorkerProfile& profile = snapshot.cluster.workers.back();
     if (profile.memory_limit_bytes <= 0) {
@@ -87,7 +90,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   for (const auto& [ordinal, job_id] : queue_) {
     const LiveJob& live = *live_.at(job_id);
     if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
-    if (live.busy || live.reserved || !MayStart(live)) continue;
+    if (live.busy || live.reserved || held_.contains(job_id) || !MayStart(live)) continue;
     const AttemptRecord* last = LastOfPhase(live.current);
     snapshot.queue.push_back({job_id, &live.phase, last ? &last->plan : nullptr,
                               last && last->reason == Reason::kOutOfMemory,
