@@ -46,8 +46,16 @@ enum class Reason {
   kDrained,
   kHung,
   kPlanning,
+  kWaitingForQuota,
+  kWaitingForJobs,
+  kPreempted,
+  kPausedByUser,
+  kTimeLimit,
+  kJobBeforeFailed,
+  kMachineUnhealthy,
+  kSilentCorruption,
 };
-inline constexpr int kReasons = 17;
+inline constexpr int kReasons = 25;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class PlacementState {
