@@ -1,78 +1,12 @@
 #include "coordinator/scheduler/scheduler.h"
 
-#include <algorithm>
-#include <tuple>
-
-#include "common/model/device_order.h"
-
 namespace weft::coordinator {
 namespace {
 
-/// What the rank takes of its worker's memory: on a GPU what it has outside of that.
-int64_t WorkerBytes(const Plan& plan, size_t rank) {
-  const int64_t bytes = BytesOfRank(plan, static_cast<int64_t>(rank));
-  if (!OnDevices(plan)) return bytes;
-  const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
-  return offloads ? TotalBytes(plan.prediction.memory_per_rank) - bytes : 0;
-}
-
-/// Whether the rank fits, too, on GPUs on `device`; takes its share if so.
-bool TakeRank(const Plan& plan, size_t rank, int64_t device, FreeCapacity& free) {
-  if (free.cores < plan.threads_per_rank) return false;
-  const int64_t bytes = WorkerBytes(plan, rank);
-  if (free.memory_bytes < bytes) return false;
-  if (OnDevices(plan) && free.devices.erase(device) == 0) return false;
-  free.memory_bytes -= bytes;
-  free.cores -= plan.threads_per_rank;
-  return true;
-}
-
-/// The same plan on workers that have room: where it was if possible, else filling the emptiest
-/// worker first so that neighbouring ranks share a machine.
+/// The same plan on workers that have room; see CapacityPool::Place.
 std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
                                const FreeMap& free) {
-  if (last.rank_workers.empty()) return std::nullopt;
-  if (Fits(last, free)) return last;
-  struct Room {
-    const WorkerProfile* worker;
-    FreeCapacity free;
-  };
-  std::vector<Room> rooms;
-  for (const WorkerProfile& worker : cluster.workers) {
-    if (auto it = free.find(worker.worker_id); it != free.end()) {
-      rooms.push_back({&worker, it->second});
-    }
-  }
-  std::stable_sort(rooms.begin(), rooms.end(), [&](const Room& a, const Room& b) {
-    const size_t devices_a = OnDevices(last) ? a.free.devices.size() : 0;
-    const size_t devices_b = OnDevices(last) ? b.free.devices.size() : 0;
-    return std::tie(devices_b, b.free.cores, a.worker->worker_id) <
-           std::tie(devices_a, a.free.cores, b.worker->worker_id);
-  });
-  Plan plan = last;
-  plan.rank_devices.clear();
-  size_t rank = 0;
-  for (Room& room : rooms) {
-    std::vector<int64_t> devices;
-    if (OnDevices(plan)) {
-      const int64_t wanted = std::min(static_cast<int64_t>(plan.rank_workers.size() - rank),
-                                      room.free.cores / plan.threads_per_rank);
-      int64_t bytes = 0;
-      for (int64_t i = 0; i < wanted; ++i) {
-        bytes = std::max(bytes, BytesOfRank(plan, static_cast<int64_t>(rank) + i));
-      }
-      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted, bytes);
-    }
-    size_t next = 0;
-    while (rank < plan.rank_workers.size()) {
-      const int64_t device = next < devices.size() ? devices[next++] : -1;
-      if (!TakeRank(plan, rank, device, room.free)) break;
-      plan.rank_workers[rank++] = room.worker->worker_id;
-      if (OnDevices(plan)) plan.rank_devices.push_back(device);
-    }
-  }
-  if (rank < plan.rank_workers.size()) return std::nullopt;
-  return plan;
+  return CapacityPool(cluster, free).Place(last);
 }
 
 /// Jobs behind one whose plan is not known that are planned, too.
@@ -102,25 +36,6 @@ Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProf
 }
 
 }  // namespace
-
-bool Fits(const Plan& plan, FreeMap free) {
-  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
-    auto it = free.find(plan.rank_workers[rank]);
-    if (it == free.end() || !TakeRank(plan, rank, DeviceOf(plan, rank), it->second)) return false;
-  }
-  return true;
-}
-
-void TakeCapacity(const Plan& plan, FreeMap& free) {
-  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
-    auto it = free.find(plan.rank_workers[rank]);
-    if (it == free.end()) continue;
-    it->second.cores -= plan.threads_per_rank;
-    if (OnDevices(plan)) it->second.devices.erase(DeviceOf(plan, rank));
-    it->second.memory_bytes -= WorkerBytes(plan, rank);
-    if (it->second.cores < 1) free.erase(it);
-  }
-}
 
 SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunction& plan) {
   SchedulerDecisions decisions;
