@@ -153,7 +153,16 @@ void Count(const AttemptRecord& attempt, int64_t retried_from, Tally& tally) {
   tally.memory_failures += attempt.reason == Reason::kOutOfMemory ? 1 : 0;
   tally.numerics_failures += attempt.reason == Reason::kNumerics ? 1 : 0;
   tally.hangs += attempt.reason == Reason::kHung ? 1 : 0;
-  if (Completed(attempt)) tally = {.run_seconds = tally.run_seconds};
+  tally.preemptions += attempt.reason == Reason::kPreempted ? 1 : 0;
+  if (Completed(attempt)) {
+    tally.memory_failures = tally.numerics_failures = tally.hangs = 0;
+  }
+}
+
+int64_t Preemptions(const JobCase& current) {
+  Tally tally = current.tally;
+  if (current.attempt) Count(*current.attempt, current.job.retried_from, tally);
+  return tally.preemptions;
 }
 
 double RunSeconds(const JobCase& current, double now) {

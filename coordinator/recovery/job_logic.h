@@ -18,6 +18,7 @@ struct Tally {
   int64_t memory_failures = 0;  ///< Of the phase that runs or is next, as the two below.
   int64_t numerics_failures = 0;
   int64_t hangs = 0;
+  int64_t preemptions = 0;  ///< Of all phases.
 };
 
 /// What decisions about a job need: it, and its newest and last but one attempts.
@@ -33,6 +34,9 @@ struct JobCase {
 
 /// Adds an attempt that has ended; those up to epoch `retried_from` do not count.
 void Count(const AttemptRecord& attempt, int64_t retried_from, Tally& tally);
+
+/// Times that attempts at it were stopped for other jobs.
+int64_t Preemptions(const JobCase& current);
 
 /// Time for which attempts at the job ran, up to `now`, since a user last asked for a retry. Unit:
 /// seconds.

@@ -15,9 +15,13 @@ using ::testing::UnorderedElementsAreArray;
 
 TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   Metrics metrics;
-  metrics.JobSubmitted();
+  metrics.JobSubmitted("default");
   metrics.JobMoved(JobState::kQueued, JobState::kStarting);
-  metrics.JobFinished(JobState::kFailed, Reason::kUserError);
+  metrics.JobFinished("default", JobState::kFailed, Reason::kUserError);
+  metrics.QueueWaited("default", 1);
+  metrics.QueueEtaError("default", 1);
+  metrics.JobPreempted("default", 1);
+  metrics.SetQueues(QueueUses({}, {8, 0}, {}));
   metrics.Planned(true, 0.1, 5);
   metrics.Fenced("heartbeat");
   metrics.Recovered(Reason::kRankDied, 2);

@@ -1,6 +1,7 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "common/log.h"
@@ -40,6 +41,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
           options_.planning, [this](auto task) { loop_.Post(std::move(task)); },
           [this](auto delay, auto task) { loop_.PostAfter(delay, std::move(task)); },
           [this](const std::string& owner) { PlansChanged(owner); }),
+      queues_(options_.queues),
       links_(options_.links_per_machine, options_.link_retry) {}
 
 Service::~Service() {
@@ -158,7 +160,7 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
     queue_[live->current.job.ordinal] = job_id;
     WaitForRetry(*live);
   }
-  CountJob(live->current.job.state, 1);
+  CountJob(live->current.job.queue, live->current.job.state, 1);
   return (live_[job_id] = std::move(live)).get();
 }
 
@@ -240,7 +242,8 @@ void Service::NextChange(const std::string& job_id) {
 }
 
 void Service::Retire(const std::string& job_id) {
-  CountJob(live_.at(job_id)->current.job.state, -1);
+  const JobRecord& job = live_.at(job_id)->current.job;
+  CountJob(job.queue, job.state, -1);
   live_.erase(job_id);
   plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);
@@ -250,7 +253,9 @@ void Service::Retire(const std::string& job_id) {
 void Service::Committed(const std::string& job_id, const Transaction& change,
                         const CommitResult& result) {
   LiveJob& live = *live_.at(job_id);
-  JobState from = live.current.job.state;
+  const JobState from = live.current.job.state;
+  const std::string from_queue = live.current.job.queue;
+  const int64_t from_priority = live.current.job.priority;
   if (change.attempt) {
     const AttemptRecord& attempt = *change.attempt;
     if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
@@ -285,7 +290,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     live.current.job = *change.job;
     live.current.job.version = result.job_version;
     live.current.job.ordinal = result.job_ordinal;
-    ShowMove(live, from);
+    ShowMove(live, from, from_queue);
     if (live.current.job.state != from) {
       WaitForRetry(live);
       WatchTime(job_id);
@@ -305,10 +310,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
                                 [](const IntentRecord& intent) { return intent.graceful; });
   if (asks) ExpectStop(job_id, live.current.job.last_epoch);
   if (change.delete_job) live.deleted = true;
+  const bool moved_queues =
+      from_queue != live.current.job.queue || live.current.job.priority != from_priority;
   bool frees = change.attempt &&
                std::any_of(change.attempt->placements.begin(), change.attempt->placements.end(),
                            [](const auto& placement) { return IsGone(placement.state); });
-  if (frees || live.current.job.state != from) ScheduleSoon();
+  if (frees || moved_queues || live.current.job.state != from) ScheduleSoon();
   job_changes_.Notify(job_id);
   if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);
 }
@@ -328,23 +335,31 @@ void Service::BeginPhase(LiveJob& live) {
   live.infeasible.reset();
 }
 
-void Service::ShowMove(LiveJob& live, JobState from) {
+void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_queue) {
   const JobRecord& job = live.current.job;
+  if (job.state != from || job.queue != from_queue) {
+    CountJob(from_queue, from, -1);
+    CountJob(job.queue, job.state, 1);
+  }
   if (job.state == from) return;
   metrics_.JobMoved(from, job.state);
-  CountJob(from, -1);
-  CountJob(job.state, 1);
   WEFT_LOG_INFO << "job " << job.id << ": " << Name(from) << " -> " << Name(job.state)
                 << (job.message.empty() ? "" : ": ") << job.message;
   if (from == JobState::kQueued) queue_.erase(job.ordinal);
-  if (job.state == JobState::kQueued) queue_[job.ordinal] = job.id;
+  if (job.state == JobState::kQueued) {
+    queue_[job.ordinal] = job.id;
+    live.predicted_start.reset();
+  }
   if (job.state == JobState::kStarting) {
-    metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
+    const double now = clock_.UnixSeconds();
+    metrics_.QueueWaited(job.queue, std::max(0.0, now - job.queued_at));
+    if (live.predicted_start) {
+      metrics_.QueueEtaError(job.queue, std::fabs(now - *live.predicted_start));
+    }
   }
   const bool waited = from == JobState::kRecovering || from == JobState::kPaused;
   if ((job.state == JobState::kRecovering && job.reason != Reason::kPreempted) ||
-      (!waited && job.state == JobState::kQueued &&
-       LastOfPhase(live.current) != nullptr)) {
+      (!waited && job.state == JobState::kQueued && LastOfPhase(live.current) != nullptr)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;
   }
@@ -360,18 +375,19 @@ void Service::ShowMove(LiveJob& live, JobState from) {
     live.interrupted_at.reset();
   }
   if (IsTerminal(job.state)) {
-    metrics_.JobFinished(job.state, job.reason);
+    metrics_.JobFinished(job.queue, job.state, job.reason);
   }
   SetOverlay(job.id, [](Overlay& overlay) {
     overlay.reason = Reason::kNone;
     overlay.message.clear();
+    overlay.wait.reset();
   });
 }
 
-void Service::CountJob(JobState state, int64_t change) {
-  int64_t& count = job_counts_[static_cast<size_t>(state)];
+void Service::CountJob(const std::string& queue, JobState state, int64_t change) {
+  int64_t& count = job_counts_[{queue, state}];
   count += change;
-  if (!IsTerminal(state)) metrics_.SetLiveJobs(state, count);
+  if (!IsTerminal(state)) metrics_.SetLiveJobs(queue, state, count);
 }
 
 void Service::SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change) {

@@ -29,6 +29,7 @@
 #include "coordinator/service/notifier.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
+#include "coordinator/service/queue_use.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/retention.h"
 #include "coordinator/service/step_timer.h"
@@ -46,6 +47,8 @@ struct ServiceOptions {
   GrowthRules growth;
   RetryRules retry;
   HangRules hang;
+  SchedulerRules scheduler;  ///< Its rules of growth are those above.
+  QueuesSpec queues;         ///< Valid by ValidateQueues.
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
@@ -97,6 +100,10 @@ class Service {
   void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
               std::optional<int64_t> priority, std::function<void(Result<JobView>)> done);
   Result<JobExplanation> Explain(const std::string& id_or_prefix);
+  /// All queues with what their jobs hold; `done` runs on the loop.
+  void Queues(std::function<void(std::vector<QueueUse>)> done);
+  /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
+  Status SetQueues(const QueuesSpec& queues);
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
@@ -224,6 +231,10 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+    /// What it is expected to take, by the cluster of that number.
+    std::optional<std::pair<int64_t, JobSize>> size;
+    std::optional<double>
+        predicted_start;              ///< First guess since it was queued; seconds since 1970.
     std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
   };
 
@@ -248,6 +259,9 @@ class Service {
     std::optional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
+    std::optional<WaitDecision> wait;  ///< While it is queued.
+    int64_t waiting = 0;               ///< Jobs that waited with it.
+    double decided_at = 0;             ///< When that was decided; seconds since 1970.
   };
 
   /// A recording under way.
@@ -279,10 +293,10 @@ class Service {
   void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
   /// Forgets what attempts at the phase before have taught.
   static void BeginPhase(LiveJob& live);
-  void ShowMove(LiveJob& live, JobState from);
+  void ShowMove(LiveJob& live, JobState from, const std::string& from_queue);
   void NextChange(const std::string& job_id);
   void Retire(const std::string& job_id);
-  void CountJob(JobState state, int64_t change);
+  void CountJob(const std::string& queue, JobState state, int64_t change);
   void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
   JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
 
@@ -337,10 +351,18 @@ class Service {
   void WatchTime(const std::string& job_id);
   void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
 
+  // service_queues.cc.
+  /// kInvalid unless jobs may stand in that queue.
+  Status CheckQueue(const std::string& name);
+  /// On the loop; also counts them in the metrics.
+  std::vector<QueueUse> CountQueues();
+
   // service_machines.cc: whether jobs may be put on workers.
   Status LoadWorkerScheduling();
   /// Needs the loop or view_mutex_.
   WorkerScheduling SchedulingOf(const std::string& worker_id) const;
+  /// Why no job starts although workers are attached, in words; empty: that is not so.
+  std::string WhyNoWorker() const;
   /// The ranks of its jobs are to save and go on elsewhere. On the loop.
   bool MustLeave(const std::string& worker_id) const;
 
@@ -375,10 +397,21 @@ class Service {
   void ScheduleSoon();
   void RunSchedule();
   void StartQueued();
+  void Dispatch(const StartDecision& start);
+  void Preempt(const PreemptDecision& preemption);
+  void Resize(const ResizeDecision& resize);
+  void Deliver(const IntentRecord& intent);
+  /// Takes them apart.
+  void ShowWaits(std::vector<WaitDecision>& waits);
+
+  // service_snapshot.cc: what the scheduler sees. On the loop.
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
-  void Deliver(const IntentRecord& intent);
-  void ShowWaits(const std::vector<WaitDecision>& waits);
+  void AddMachines(SchedulerSnapshot& snapshot) const;
+  QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
+  ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
+  /// A recording of its steps is under way.
+  bool IsRecorded(const std::string& job_id) const;
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -413,7 +446,8 @@ class Service {
   // service_replan.cc: running jobs that go on by another plan. On the loop.
   void LookAtPlansLater();
   void LookAtPlans();
-  RunningJob AsRunning(const LiveJob& live) const;
+  /// `plan`: by which it runs, or is about to.
+  RunningJob AsRunning(const LiveJob& live, const Plan& plan) const;
   std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
                                         const RunningJob& job);
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
@@ -461,15 +495,18 @@ class Service {
   ClusterProfile scheduled_cluster_;  ///< That of the last pass over the queue,
   int64_t cluster_number_ = 0;        ///< which counts how often it changed.
   Duration next_pass_{0};             ///< Not before.
+  /// Mean of |measured - predicted| / measured time of a step, newer runs counting more.
+  double prediction_error_ = SchedulerRules().prediction_error;
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
-  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+  std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
   mutable std::mutex calibration_mutex_;                 ///< Guards what follows.
   std::map<std::string, TimeCalibration> calibrations_;  ///< By planner::MachineKind; as stored.
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
+  QueuesSpec queues_;
   std::map<std::string, Session> sessions_;
   /// As stored; those that may have jobs are not in it.
   std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;

@@ -5,8 +5,7 @@
 namespace weft::coordinator {
 
 Status Service::LoadWorkerScheduling() {
-  WEFT_ASSIGN_OR_RETURN(std::vector<WorkerSchedulingRecord> records,
-                        store_.ListWorkerScheduling());
+  WEFT_ASSIGN_OR_RETURN(std::vector<WorkerSchedulingRecord> records, store_.ListWorkerScheduling());
   std::lock_guard lock(view_mutex_);
   for (WorkerSchedulingRecord& record : records) {
     worker_scheduling_[record.worker_id] = std::move(record);
@@ -20,6 +19,18 @@ WorkerScheduling Service::SchedulingOf(const std::string& worker_id) const {
                                            : found->second.scheduling;
 }
 
+std::string Service::WhyNoWorker() const {
+  bool unused = false;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
+    if (SchedulingOf(id) == WorkerScheduling::kSchedulable) return "";
+    unused = true;
+  }
+  return unused ? "no attached worker takes jobs: each is cordoned, drains or is quarantined; "
+                  "hint: weft worker list, weft worker uncordon"
+                : "";
+}
+
 bool Service::MustLeave(const std::string& worker_id) const {
   const WorkerScheduling scheduling = SchedulingOf(worker_id);
   return scheduling == WorkerScheduling::kDraining || scheduling == WorkerScheduling::kQuarantined;
@@ -31,8 +42,7 @@ void Service::SetWorkerScheduling(const std::string& worker_id, WorkerScheduling
   loop_.Post([this, record = WorkerSchedulingRecord{worker_id, scheduling, why},
               done = std::move(done)] {
     if (!sessions_.contains(record.worker_id) && !worker_scheduling_.contains(record.worker_id)) {
-      done(NotFoundError("there is no worker '" + record.worker_id +
-                         "'; hint: weft worker list"));
+      done(NotFoundError("there is no worker '" + record.worker_id + "'; hint: weft worker list"));
       return;
     }
     Transaction change;

@@ -40,10 +40,9 @@ void Service::LookAtPlans() {
   for (const auto& entry : running) {
     const std::string& id = entry.second;
     LiveJob& live = *live_.at(id);
-    const bool recorded = std::any_of(profiles_.begin(), profiles_.end(),
-                                      [&](const auto& call) { return call.second.job_id == id; });
-    if (live.busy || recorded || !HasAllWorkers(live.current.attempt->plan)) continue;
-    const RunningJob job = AsRunning(live);
+    const Plan& plan = live.current.attempt->plan;
+    if (live.busy || IsRecorded(id) || !HasAllWorkers(plan)) continue;
+    const RunningJob job = AsRunning(live, plan);
     if (live.before) {
       if (auto back = FindWayBack(job, *live.before, options_.growth)) {
         return Replan(id, *back, [](LiveJob& stopping) {
@@ -74,12 +73,14 @@ bool Service::HasAllWorkers(const Plan& plan) const {
                      });
 }
 
-RunningJob Service::AsRunning(const LiveJob& live) const {
+RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   RunningJob job;
   job.spec = &live.phase;
-  job.plan = &live.current.attempt->plan;
+  job.plan = &plan;
   job.history = live.history;
-  job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
+  if (live.current.attempt && !live.current.attempt->ended_at) {
+    job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
+  }
   job.steps_left = StepsBefore(live.current.job.spec, live.current.phase + 1) - live.progress.step;
   job.step_seconds = live.steps.StepSeconds();
   job.median_step_seconds = live.steps.MedianSeconds();

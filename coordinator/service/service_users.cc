@@ -15,6 +15,7 @@ namespace weft::coordinator {
 namespace {
 
 constexpr int kSuffixLength = 5;
+constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
 /// Of files that are here, a little: the caller waits. Workers may have others.
 constexpr DataCheckLimits kDataCheck = {
     .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = false};
@@ -141,7 +142,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       });
       return;
     }
-    metrics_.JobSubmitted();
+    metrics_.JobSubmitted(job.queue);
     job.version = result->job_version;
     job.ordinal = result->job_ordinal;
     loop_.Post([this, job] {
@@ -154,7 +155,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
-        CountJob(JobState::kQueued, 1);
+        CountJob(job.queue, JobState::kQueued, 1);
         WaitForJobs(*live_.at(job.id));
       }
       ScheduleSoon();
@@ -210,6 +211,14 @@ void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<
 
 void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
                      std::optional<int64_t> priority, std::function<void(Result<JobView>)> done) {
+  if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
+    done(known);
+    return;
+  }
+  if (priority && std::abs(*priority) > kMostPriority) {
+    done(InvalidError("priority is " + std::to_string(*priority) + ", but must be -1000 to 1000"));
+    return;
+  }
   ChangeForUser(
       id_or_prefix,
       [this, queue, priority](const JobCase& current) {

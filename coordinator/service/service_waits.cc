@@ -29,13 +29,14 @@ std::string HasEnded(const std::string& job_id, JobState state) {
 }  // namespace
 
 Status Service::CheckScheduling(const JobSpec& spec) {
+  WEFT_RETURN_IF_ERROR(CheckQueue(spec.scheduling.queue));
   for (const std::string& id : spec.scheduling.after) {
     Result<JobRecord> before = store_.GetJob(id);
     if (before.status().code() == StatusCode::kNotFound) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> longer, store_.FindJobIds(id, 2));
-      return InvalidError("scheduling.after: there is no job '" + id + "'" +
-                          (longer.size() == 1 ? "; did you mean '" + longer[0] + "'?"
-                                              : "; hint: weft job list"));
+      return InvalidError(
+          "scheduling.after: there is no job '" + id + "'" +
+          (longer.size() == 1 ? "; did you mean '" + longer[0] + "'?" : "; hint: weft job list"));
     }
     if (!before.ok()) return before.status();
     if (before->state == JobState::kFailed || before->state == JobState::kCancelled) {
