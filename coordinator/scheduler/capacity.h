@@ -23,6 +23,11 @@ struct ComputeAmount {
   bool operator==(const ComputeAmount&) const = default;
 };
 
+/// Whether `total` has at least as much of each as `wanted`.
+inline bool Covers(const ComputeAmount& total, const ComputeAmount& wanted) {
+  return total.gpus >= wanted.gpus && total.cores >= wanted.cores;
+}
+
 /// GPUs of a plan on GPUs, else cores.
 ComputeAmount AmountOf(const Plan& plan);
 

@@ -19,6 +19,8 @@ class QueueTree {
 
   size_t size() const { return nodes_.size(); }
   const std::string& name(size_t queue) const { return nodes_[queue].spec.name; }
+  /// The queue above; the same one at the top.
+  size_t parent(size_t queue) const { return nodes_[queue].parent; }
 
   /// The queue of that name; the default one where there is none, since a file of queues may have
   /// lost a queue that still has jobs.
