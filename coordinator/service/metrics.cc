@@ -104,6 +104,11 @@ Metrics::Metrics()
                           .Help("One pass over the queue.")
                           .Register(*registry_)
                           .Add({}, FastBuckets())),
+      schedule_last_(BuildGauge()
+                         .Name("weft_coord_schedule_last_success_timestamp_seconds")
+                         .Help("End of the last pass over the queue.")
+                         .Register(*registry_)
+                         .Add({})),
       plan_duration_(BuildHistogram()
                          .Name("weft_coord_plan_duration_seconds")
                          .Help("Time of one call of the planner, by result.")
@@ -220,6 +225,13 @@ Metrics::Metrics()
   for (const char* state : {"ready", "disconnected", "lost"}) SetWorkers(state, 0);
   SetStoreWritable(true);
   SetPending({});
+  SetQueues(QueueUses({}, {}, {}));
+  // Series that are there before anything happens, for dashboards.
+  const prometheus::Labels queue = {{"queue", kDefaultQueue}};
+  queue_wait_.Add(queue, SlowBuckets());
+  queue_eta_error_.Add(queue, SlowBuckets());
+  preemptions_.Add(queue);
+  preempted_seconds_.Add(queue);
 }
 
 std::string Metrics::Text() const {
@@ -262,6 +274,11 @@ void Metrics::SetPending(const std::map<std::pair<std::string, Reason>, int64_t>
     }
     gauge->Set(static_cast<double>(count));
   }
+}
+
+void Metrics::ScheduleCycle(double seconds, double unix_seconds) {
+  schedule_cycle_.Observe(seconds);
+  schedule_last_.Set(unix_seconds);
 }
 
 void Metrics::QueueWaited(const std::string& queue, double seconds) {

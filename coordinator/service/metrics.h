@@ -41,7 +41,8 @@ class Metrics {
   void JobPreempted(const std::string& queue, double unsaved_seconds);
   /// Of all queues.
   void SetQueues(const std::vector<QueueUse>& queues);
-  void ScheduleCycle(double seconds) { schedule_cycle_.Observe(seconds); }
+  /// At `unix_seconds`.
+  void ScheduleCycle(double seconds, double unix_seconds);
   void Planned(bool found, double seconds, int64_t candidates);
   /// |measured - predicted| / measured of an attempt that ended.
   void PlanStepTimeError(double ratio) { plan_step_time_error_.Observe(ratio); }
@@ -91,6 +92,7 @@ class Metrics {
   prometheus::Family<prometheus::Gauge>& used_;
   prometheus::Family<prometheus::Gauge>& fair_share_;
   prometheus::Histogram& schedule_cycle_;
+  prometheus::Gauge& schedule_last_;
   prometheus::Family<prometheus::Histogram>& plan_duration_;
   prometheus::Counter& plan_candidates_;
   prometheus::Histogram& plan_step_time_error_;

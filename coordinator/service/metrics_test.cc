@@ -18,10 +18,6 @@ TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   metrics.JobSubmitted("default");
   metrics.JobMoved(JobState::kQueued, JobState::kStarting);
   metrics.JobFinished("default", JobState::kFailed, Reason::kUserError);
-  metrics.QueueWaited("default", 1);
-  metrics.QueueEtaError("default", 1);
-  metrics.JobPreempted("default", 1);
-  metrics.SetQueues(QueueUses({}, {8, 0}, {}));
   metrics.Planned(true, 0.1, 5);
   metrics.Fenced("heartbeat");
   metrics.Recovered(Reason::kRankDied, 2);

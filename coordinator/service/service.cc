@@ -1,9 +1,11 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <span>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
 
@@ -14,6 +16,18 @@ constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Of jobs, and as many of calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
+
+/// The state to which a change moves its job, in lower case; empty: it stays where it is.
+std::string MoveOf(JobState from, const Transaction& change) {
+  if (!change.job || change.job->state == from) return "";
+  std::string to(Name(change.job->state));
+  for (char& c : to) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return to;
+}
+
+Status AtMove(const std::string& to, const char* when) {
+  return to.empty() ? OkStatus() : Failpoint("coordinator.to_" + to + "." + when);
+}
 
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -183,6 +197,12 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
     NextChange(job_id);
     return;
   }
+  const std::string move = MoveOf(live.current.job.state, *change);
+  if (Status fail = AtMove(move, "before_commit"); !fail.ok()) {
+    done(fail);
+    NextChange(job_id);
+    return;
+  }
   if (change->job) change->job->progress = live.progress;
   if (change->attempt && change->attempt->epoch == live.current.job.last_epoch) {
     change->attempt->last_step = std::max(change->attempt->last_step, live.progress.step);
@@ -194,32 +214,34 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
   }
   live.busy = true;
   Transaction copy = *change;
-  store_.Commit(std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done),
-                                  must, change = std::move(*change)](Result<CommitResult> result) {
-    loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
-      LiveJob& job = *live_.at(job_id);
-      job.busy = false;
-      if (result.ok()) {
-        Committed(job_id, change, *result);
-        done(OkStatus());
-      } else {
-        metrics_.StoreFailed();
-        WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
-        if (must && result.status().code() != StatusCode::kConflict) {
-          loop_.PostAfter(kStoreRetryDelay,
-                          [this, job_id, decide, done] { Change(job_id, decide, done, true); });
-        } else {
-          done(result.status());
-        }
-      }
-      NextChange(job_id);
-      // A pass over the queue leaves out a job that is being changed.
-      if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
-                                        it->second->current.job.state == JobState::kQueued) {
-        ScheduleSoon();
-      }
-    });
-  });
+  store_.Commit(
+      std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done), must,
+                        move, change = std::move(*change)](Result<CommitResult> result) {
+        if (result.ok()) (void)AtMove(move, "after_commit");
+        loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
+          LiveJob& job = *live_.at(job_id);
+          job.busy = false;
+          if (result.ok()) {
+            Committed(job_id, change, *result);
+            done(OkStatus());
+          } else {
+            metrics_.StoreFailed();
+            WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
+            if (must && result.status().code() != StatusCode::kConflict) {
+              loop_.PostAfter(kStoreRetryDelay,
+                              [this, job_id, decide, done] { Change(job_id, decide, done, true); });
+            } else {
+              done(result.status());
+            }
+          }
+          NextChange(job_id);
+          // A pass over the queue leaves out a job that is being changed.
+          if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
+                                            it->second->current.job.state == JobState::kQueued) {
+            ScheduleSoon();
+          }
+        });
+      });
 }
 
 void Service::NextChange(const std::string& job_id) {

@@ -344,6 +344,8 @@ class Service {
   void WaitForJobs(LiveJob& live);
   /// Tells those that come after it that a job has ended.
   void EndWaits(const JobRecord& ended);
+  /// A job that comes after this one and has not ended; empty: none.
+  std::string JobAfter(const std::string& job_id) const;
   /// Of queued jobs those that must not start yet, and why: they come after others, or their group
   /// is full.
   std::map<std::string, WaitDecision> HoldBack() const;
@@ -409,6 +411,7 @@ class Service {
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   void AddMachines(SchedulerSnapshot& snapshot) const;
   QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
+  /// `plan`: what it holds.
   ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
   /// A recording of its steps is under way.
   bool IsRecorded(const std::string& job_id) const;
@@ -448,8 +451,6 @@ class Service {
   void LookAtPlans();
   /// `plan`: by which it runs, or is about to.
   RunningJob AsRunning(const LiveJob& live, const Plan& plan) const;
-  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
-                                        const RunningJob& job);
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
                                      const RunningJob& job);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
@@ -487,7 +488,8 @@ class Service {
   int64_t next_link_ = 1;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
-  Duration next_rates_{0};  ///< Not before.
+  Duration next_rates_{0};       ///< Not before.
+  std::deque<Plan> held_plans_;  ///< Of the last snapshot, for jobs that are stopping.
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::chrono::nanoseconds kLongestPause = std::chrono::seconds(10);
 
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 void Service::LookAtPlansLater() {
@@ -53,14 +49,8 @@ void Service::LookAtPlans() {
     }
     if (!free) continue;
     if (auto trial = NextTrial(id, live, job)) return Replan(id, *trial, [](LiveJob&) {});
-    if (auto better = MoreMachines(id, live, job)) {
-      return Replan(id, *better,
-                    [before = BeforeGrowth{*job.plan, job.median_step_seconds}](LiveJob& stopping) {
-                      stopping.before = before;
-                      stopping.went_back = false;
-                    });
-    }
   }
+  if (free) ScheduleSoon();  // for jobs that grow
 }
 
 bool Service::HasAllWorkers(const Plan& plan) const {
@@ -88,21 +78,6 @@ RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   job.saved = live.progress.checkpoint_step.has_value();
   job.went_back = live.went_back;
   return job;
-}
-
-std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJob& live,
-                                               const RunningJob& job) {
-  if (!MayGrow(job, options_.growth)) return std::nullopt;
-  const Duration now = clock_.Monotonic();
-  const auto& held = job.plan->rank_workers;
-  SchedulerSnapshot snapshot = TakeSnapshot(job_id);
-  std::erase_if(snapshot.cluster.workers, [&](const WorkerProfile& worker) {
-    const bool own = std::find(held.begin(), held.end(), worker.worker_id) != held.end();
-    const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
-    return !own && steady < options_.growth.after_seconds;
-  });
-  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth,
-                    PlannedBefore(job_id, live));
 }
 
 std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,

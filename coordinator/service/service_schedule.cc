@@ -49,9 +49,9 @@ void Service::StartQueued() {
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
   SchedulerDecisions decisions;
-  if (!queue_.empty()) decisions = Schedule(TakeSnapshot(), Known(""));
+  if (!live_.empty()) decisions = Schedule(TakeSnapshot(), Known(""));
   plans_.EndPass();
-  if (!queue_.empty()) metrics_.ScheduleCycle(SecondsSince(clock_, begin));
+  metrics_.ScheduleCycle(SecondsSince(clock_, begin), clock_.UnixSeconds());
   for (const auto& [job_id, size] : decisions.sizes) {
     live_.at(job_id)->size = {cluster_number_, size};
   }

@@ -13,8 +13,8 @@ double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-/// The ranks of the attempt that hold something: those that are alive, or all of them.
-Plan HeldBy(const AttemptRecord& attempt, bool all) {
+/// The plan with those ranks alone that hold something: those that are alive, or all of them.
+Plan HeldByRanks(const AttemptRecord& attempt, bool all) {
   Plan held = attempt.plan;
   held.rank_workers.clear();
   held.rank_devices.clear();
@@ -47,6 +47,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     scheduled_cluster_ = snapshot.cluster;
     ++cluster_number_;
   }
+  held_plans_.clear();
   std::set<std::string> counted;
   for (const auto& [worker_id, jobs] : placed_) {
     for (const std::string& job_id : jobs) {
@@ -54,8 +55,10 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
       if (it == live_.end() || job_id == apart || !counted.insert(job_id).second) continue;
       const AttemptRecord& attempt = *it->second->current.attempt;
       // Nobody takes the place of a job that stops to go on with more.
-      TakeCapacity(HeldBy(attempt, attempt.reason == Reason::kReplanned), snapshot.free);
+      held_plans_.push_back(HeldByRanks(attempt, attempt.reason == Reason::kReplanned));
+      TakeCapacity(held_plans_.back(), snapshot.free);
       snapshot.active.push_back(AsActive(job_id, *it->second, attempt.plan));
+      if (snapshot.active.back().stopping) snapshot.active.back().job.plan = &held_plans_.back();
     }
   }
   for (const auto& [ordinal, job_id] : queue_) {
@@ -135,7 +138,8 @@ ActiveJob Service::AsActive(const std::string& job_id, const LiveJob& live,
   active.unsaved_seconds =
       static_cast<double>(std::max<int64_t>(unsaved, 0)) * active.job.step_seconds;
   active.preemptions = Preemptions(live.current);
-  active.may_stop = record.state == JobState::kRunning && !live.busy && !IsRecorded(job_id);
+  active.may_stop = record.state == JobState::kRunning && !live.busy && !IsRecorded(job_id) &&
+                    HasAllWorkers(plan);
   active.stopping =
       record.state != JobState::kStarting && record.state != JobState::kRunning && !live.reserved;
   if (active.stopping && record.reason == Reason::kReplanned && live.next_plan) {

@@ -51,7 +51,8 @@ void Service::WaitForJobs(LiveJob& live) {
   const JobRecord& job = live.current.job;
   for (const std::string& id : job.spec.scheduling.after) {
     const auto it = live_.find(id);
-    // One that was forgotten had ended, and a job that others wait for is not forgotten.
+    // One that is not there was forgotten before a user retried this one: nobody forgets it while
+    // this one has not ended.
     JobState state = JobState::kFailed;
     if (it != live_.end()) {
       state = it->second->current.job.state;
@@ -80,6 +81,17 @@ void Service::EndWaits(const JobRecord& ended) {
       GiveUp(id, Reason::kJobBeforeFailed, HasEnded(ended.id, ended.state));
     }
   }
+}
+
+std::string Service::JobAfter(const std::string& job_id) const {
+  for (const auto& [id, live] : live_) {
+    const JobRecord& job = live->current.job;
+    const std::vector<std::string>& after = job.spec.scheduling.after;
+    if (!IsTerminal(job.state) && std::find(after.begin(), after.end(), job_id) != after.end()) {
+      return id;
+    }
+  }
+  return "";
 }
 
 void Service::GiveUp(const std::string& job_id, Reason reason, const std::string& why) {
