@@ -142,9 +142,7 @@ Result<v1::Job> Client::GetJob(const std::string& id) {
   return Call(&v1::Coordinator::Stub::GetJob, request);
 }
 
-Result<std::vector<v1::Job>> Client::ListJobs(const std::vector<v1::JobState>& states, int limit) {
-  v1::ListJobsRequest request;
-  for (v1::JobState state : states) request.add_states(state);
+Result<std::vector<v1::Job>> Client::ListJobs(v1::ListJobsRequest request, int limit) {
   std::vector<v1::Job> jobs;
   do {
     request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), kLargestPage));
@@ -166,6 +164,34 @@ Result<v1::Job> Client::RetryJob(const std::string& id) {
   v1::RetryJobRequest request;
   request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::RetryJob, request);
+}
+
+Result<v1::Job> Client::PauseJob(const std::string& id) {
+  v1::PauseJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::PauseJob, request);
+}
+
+Result<v1::Job> Client::ResumeJob(const std::string& id) {
+  v1::ResumeJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::ResumeJob, request);
+}
+
+Result<v1::Job> Client::UpdateJob(const v1::UpdateJobRequest& request) {
+  return Call(&v1::Coordinator::Stub::UpdateJob, request);
+}
+
+Result<v1::ExplainJobResponse> Client::ExplainJob(const std::string& id) {
+  v1::ExplainJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::ExplainJob, request);
+}
+
+Result<std::vector<v1::Queue>> Client::ListQueues() {
+  auto response = Call(&v1::Coordinator::Stub::ListQueues, v1::ListQueuesRequest());
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Queue>(response->queues().begin(), response->queues().end());
 }
 
 Result<v1::DeleteJobResponse> Client::DeleteJob(const std::string& id, bool delete_run_dir) {
@@ -206,6 +232,10 @@ Status Client::ForgetWorker(const std::string& worker_id) {
   v1::ForgetWorkerRequest request;
   request.set_worker_id(worker_id);
   return Call(&v1::Coordinator::Stub::ForgetWorker, request).status();
+}
+
+Result<v1::Worker> Client::SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request) {
+  return Call(&v1::Coordinator::Stub::SetWorkerScheduling, request);
 }
 
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {

@@ -18,9 +18,15 @@ class Client {
 
   Result<v1::SubmitJobResponse> SubmitJob(const v1::JobSpec& spec, const std::string& request_id);
   Result<v1::Job> GetJob(const std::string& id);
-  Result<std::vector<v1::Job>> ListJobs(const std::vector<v1::JobState>& states, int limit);
+  /// The newest `limit` jobs that `request` asks for.
+  Result<std::vector<v1::Job>> ListJobs(v1::ListJobsRequest request, int limit);
   Result<v1::Job> CancelJob(const std::string& id);
   Result<v1::Job> RetryJob(const std::string& id);
+  Result<v1::Job> PauseJob(const std::string& id);
+  Result<v1::Job> ResumeJob(const std::string& id);
+  Result<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
+  Result<v1::ExplainJobResponse> ExplainJob(const std::string& id);
+  Result<std::vector<v1::Queue>> ListQueues();
   Result<v1::DeleteJobResponse> DeleteJob(const std::string& id, bool delete_run_dir);
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
   Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
@@ -29,6 +35,7 @@ class Client {
   /// Oldest first.
   Result<std::vector<v1::JobEvent>> ListEvents(const std::string& id);
   Status ForgetWorker(const std::string& worker_id);
+  Result<v1::Worker> SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request);
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);

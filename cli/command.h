@@ -32,6 +32,9 @@ ExitCode Fail(const Session& session, const Status& status);
 std::string HomeDir();
 
 void AddJobCommands(CLI::App& app, Session& session);
+/// Of `weft job`, and those of the daily ones that concern queues: what moves jobs in them.
+void AddJobQueueCommands(CLI::App& app, CLI::App& job, Session& session);
+void AddQueueCommands(CLI::App& app, Session& session);
 void AddPlanCommand(CLI::App& app, Session& session);
 void AddProfileCommand(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);

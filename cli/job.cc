@@ -5,7 +5,9 @@
 
 #include "cli/command.h"
 #include "cli/follow.h"
+#include "cli/job_array.h"
 #include "cli/job_file.h"
+#include "cli/job_listing.h"
 #include "cli/phase_ledger.h"
 #include "common/clock.h"
 #include "common/model/memory_text.h"
@@ -25,13 +27,15 @@ std::string ProgressText(const v1::Job& job) {
   return std::to_string(p.step()) + "/" + std::to_string(p.steps_total());
 }
 
+}  // namespace
+
 Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
   Listing listing{"Job",
                   {},
                   {},
                   Table({"ID", "STATE", "STEP", "LOSS", "TOKENS/S", "AGE"}),
-                  Table({"ID", "STATE", "REASON", "STEP", "LOSS", "VALIDATION", "TOKENS/S",
-                         "ATTEMPTS", "LEFT", "AGE", "RUN DIR"}),
+                  Table({"ID", "STATE", "REASON", "QUEUE", "PRIORITY", "GROUP", "STEP", "LOSS",
+                         "VALIDATION", "TOKENS/S", "ATTEMPTS", "LEFT", "AGE", "RUN DIR"}),
                   single};
   for (const v1::Job& job : jobs) {
     const v1::Progress& p = job.progress();
@@ -45,13 +49,24 @@ Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
         {job.id(), v1::JobState_Name(job.state()), ProgressText(job), loss, rate, age});
     listing.wide.Add(
         {job.id(), v1::JobState_Name(job.state()),
-         job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()),
-         ProgressText(job), loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-",
-         rate, std::to_string(job.attempt_count()),
+         job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()), job.queue(),
+         std::to_string(job.priority()), job.group().empty() ? "-" : job.group(), ProgressText(job),
+         loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-", rate,
+         std::to_string(job.attempt_count()),
          p.eta_seconds() > 0 ? HumanDuration(p.eta_seconds()) : "-", age, job.run_dir()});
   }
   return listing;
 }
+
+void PrintChanged(const Session& session, const v1::Job& job) {
+  if (session.output == OutputFormat::kTable) {
+    std::cout << "job " << job.id() << ' ' << v1::JobState_Name(job.state()) << '\n';
+  } else {
+    Print(JobListing({job}, true), session.output, std::cout);
+  }
+}
+
+namespace {
 
 /// Watches until the job has ended, drawing to stdout.
 ExitCode Follow(const Session& session, Client& client, const std::string& id) {
@@ -92,11 +107,52 @@ struct SubmitOptions {
   std::string request_id;
   bool follow = false;
   bool dry_run = false;
+  std::vector<std::string> array;
+  int64_t array_limit = 0;
 };
 
+/// Submits one job for each value of the array's fields.
+ExitCode SubmitArray(const Session& session, const SubmitOptions& options, DataCheck check) {
+  if (options.follow) {
+    return Fail(session, InvalidError("--follow shows one job; hint: weft job list --group"));
+  }
+  const std::string request_id = options.request_id.empty() ? RandomId() : options.request_id;
+  Result<std::vector<JobSpec>> jobs =
+      LoadJobArray(options.file, options.array, options.array_limit, request_id, check);
+  if (!jobs.ok()) return Fail(session, jobs.status());
+  if (options.dry_run) {
+    for (const JobSpec& job : *jobs) std::cout << "---\n" << ToYaml(ToJson(job));
+    return ExitCode::kOk;
+  }
+  Client client = session.Connect();
+  std::vector<v1::Job> submitted;
+  for (size_t i = 0; i < jobs->size(); ++i) {
+    auto response = client.SubmitJob(ToProto<v1::JobSpec>((*jobs)[i]),
+                                     request_id + "-" + std::to_string(i + 1));
+    if (!response.ok()) {
+      return Fail(session, response.status().WithContext("job " + std::to_string(i + 1) + " of " +
+                                                         std::to_string(jobs->size()) +
+                                                         "; those before it are submitted"));
+    }
+    submitted.push_back(response->job());
+  }
+  if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
+    Print(JobListing(submitted, false), session.output, std::cout);
+    return ExitCode::kOk;
+  }
+  const std::string& group = jobs->front().scheduling.group;
+  std::cout << submitted.size() << " jobs of group " << group << " submitted\n";
+  if (!session.quiet) {
+    std::cout << "see them:   weft job list --group " << group
+              << "\nstop them:  weft job cancel --group " << group << '\n';
+  }
+  return ExitCode::kOk;
+}
+
 ExitCode Submit(const Session& session, const SubmitOptions& options) {
-  Result<JobSpec> job =
-      LoadJobFile(options.file, RunsHere(session.server) ? DataCheck::kAll : DataCheck::kPresent);
+  const DataCheck check = RunsHere(session.server) ? DataCheck::kAll : DataCheck::kPresent;
+  if (!options.array.empty()) return SubmitArray(session, options, check);
+  Result<JobSpec> job = LoadJobFile(options.file, check);
   if (!job.ok()) return Fail(session, job.status());
   if (options.dry_run) {
     std::cout << ToYaml(ToJson(*job));
@@ -121,14 +177,23 @@ ExitCode Submit(const Session& session, const SubmitOptions& options) {
   return options.follow ? Follow(session, client, id) : ExitCode::kOk;
 }
 
-ExitCode List(const Session& session, const std::vector<std::string>& states, int limit) {
-  std::vector<v1::JobState> wanted;
-  for (const std::string& name : states) {
+struct ListOptions {
+  std::vector<std::string> states;
+  std::string queue;
+  std::string group;
+  int limit = 100;
+};
+
+ExitCode List(const Session& session, const ListOptions& options) {
+  v1::ListJobsRequest request;
+  request.set_queue(options.queue);
+  request.set_group(options.group);
+  for (const std::string& name : options.states) {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     v1::JobState_Parse(name, &state);
-    wanted.push_back(state);
+    request.add_states(state);
   }
-  auto jobs = session.Connect().ListJobs(wanted, limit);
+  auto jobs = session.Connect().ListJobs(request, options.limit);
   if (!jobs.ok()) return Fail(session, jobs.status());
   Print(JobListing(*jobs, false), session.output, std::cout);
   return ExitCode::kOk;
@@ -159,8 +224,9 @@ void DescribePlan(const v1::Plan& plan, std::ostream& out) {
       << " per rank\n";
 }
 
-/// Everything known of a job, in words; `weft explain` and `weft job describe`.
-ExitCode Describe(const Session& session, const std::string& id) {
+}  // namespace
+
+ExitCode DescribeJob(const Session& session, const std::string& id, const std::string& wait) {
   auto job = session.Connect().GetJob(id);
   if (!job.ok()) return Fail(session, job.status());
   if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
@@ -171,6 +237,7 @@ ExitCode Describe(const Session& session, const std::string& id) {
   std::ostream& out = std::cout;
   out << "job:         " << job->id() << "\nstate:       " << StateText(*job) << '\n';
   if (!job->message().empty()) out << "why:         " << job->message() << '\n';
+  out << wait;
   out << "submitted:   " << FormatTime(job->submitted_at()) << '\n';
   if (job->has_started_at()) out << "started:     " << FormatTime(job->started_at()) << '\n';
   if (job->has_ended_at()) out << "ended:       " << FormatTime(job->ended_at()) << '\n';
@@ -215,6 +282,12 @@ ExitCode Describe(const Session& session, const std::string& id) {
     out << "  " << spec.substr(begin, end - begin) << '\n';
   }
   return ExitCode::kOk;
+}
+
+namespace {
+
+ExitCode Describe(const Session& session, const std::string& id) {
+  return DescribeJob(session, id, "");
 }
 
 /// What happened to a job, oldest first.
@@ -305,17 +378,41 @@ ExitCode Wait(const Session& session, const std::string& id, const std::string& 
   return last.state() == target ? ExitCode::kOk : ExitCodeOf(last.state());
 }
 
-ExitCode Cancel(const Session& session, const std::vector<std::string>& ids) {
+/// Ids of the jobs of a group that have not ended.
+Result<std::vector<std::string>> JobsOfGroup(Client& client, const std::string& group) {
+  constexpr int kMostJobs = 100000;
+  v1::ListJobsRequest request;
+  request.set_group(group);
+  auto jobs = client.ListJobs(request, kMostJobs);
+  if (!jobs.ok()) return jobs.status();
+  std::vector<std::string> ids;
+  for (const v1::Job& job : *jobs) {
+    if (!IsTerminal(job.state())) ids.push_back(job.id());
+  }
+  if (ids.empty()) {
+    return NotFoundError("no job of group '" + group +
+                         "' is left to cancel; hint: weft job list -o wide");
+  }
+  return ids;
+}
+
+ExitCode Cancel(const Session& session, std::vector<std::string> ids, const std::string& group) {
   Client client = session.Connect();
+  if (!group.empty()) {
+    Result<std::vector<std::string>> of_group = JobsOfGroup(client, group);
+    if (!of_group.ok()) return Fail(session, of_group.status());
+    ids.insert(ids.end(), of_group->begin(), of_group->end());
+  }
+  if (ids.empty()) {
+    return Fail(session, InvalidError("no job is named; hint: an id, or --group NAME"));
+  }
   ExitCode code = ExitCode::kOk;
   for (const std::string& id : ids) {
     auto job = client.CancelJob(id);
     if (!job.ok()) {
       code = Fail(session, job.status());
-    } else if (session.output == OutputFormat::kTable) {
-      std::cout << "job " << job->id() << ' ' << v1::JobState_Name(job->state()) << '\n';
     } else {
-      Print(JobListing({*job}, true), session.output, std::cout);
+      PrintChanged(session, *job);
     }
   }
   return code;
@@ -362,20 +459,24 @@ void AddSubmit(CLI::App& parent, Session& session) {
   command->add_flag("--follow,-f", options->follow, "Follow the job; exit with its outcome");
   command->add_flag("--dry-run", options->dry_run,
                     "Check the file and print it with every default filled in");
+  command
+      ->add_option("--array", options->array,
+                   "FIELD=V1,V2,...: a job for each value, all of one group; repeated: for each "
+                   "combination")
+      ->allow_extra_args(false);
+  command->add_option("--array-limit", options->array_limit, "Jobs of the array that run at once")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
 }
 
 void AddList(CLI::App& parent, Session& session, const std::string& name) {
-  struct Options {
-    std::vector<std::string> states;
-    int limit = 100;
-  };
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      AddCommand(parent, session, name, "List jobs, newest first",
-                 [&session, options] { return List(session, options->states, options->limit); });
+  auto options = std::make_shared<ListOptions>();
+  CLI::App* command = AddCommand(parent, session, name, "List jobs, newest first",
+                                 [&session, options] { return List(session, *options); });
   command->add_option("--state", options->states, "Only jobs in these states")
       ->delimiter(',')
       ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
+  command->add_option("--queue", options->queue, "Only jobs that stand in this queue");
+  command->add_option("--group", options->group, "Only jobs of this group");
   command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
 }
 
@@ -403,10 +504,16 @@ void AddOnJob(CLI::App& parent, Session& session, const std::string& name,
 }
 
 void AddCancel(CLI::App& parent, Session& session) {
-  auto ids = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = AddCommand(parent, session, "cancel", "Stop jobs",
-                                 [&session, ids] { return Cancel(session, *ids); });
-  command->add_option("job", *ids, "Job ids or prefixes of them")->required();
+  struct Options {
+    std::vector<std::string> ids;
+    std::string group;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = AddCommand(parent, session, "cancel", "Stop jobs", [&session, options] {
+    return Cancel(session, options->ids, options->group);
+  });
+  command->add_option("job", options->ids, "Job ids or prefixes of them");
+  command->add_option("--group", options->group, "All jobs of this group that have not ended");
 }
 
 void AddDelete(CLI::App& parent, Session& session) {
@@ -463,7 +570,7 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddList(app, session, "ls");
   AddLogs(app, session);
   AddCancel(app, session);
-  AddOnJob(app, session, "explain", "Why a job is where it is, and how it runs", &Describe);
+  AddJobQueueCommands(app, *job, session);
 }
 
 }  // namespace weft::cli

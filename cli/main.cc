@@ -51,7 +51,7 @@ std::vector<std::string> JobsForCompletion() {
   const char* server = std::getenv("WEFT_SERVER");
   Client client(server != nullptr && *server != '\0' ? server : DefaultServer(), kPatienceSeconds);
   std::vector<std::string> ids;
-  if (auto jobs = client.ListJobs({}, kMostJobs); jobs.ok()) {
+  if (auto jobs = client.ListJobs(v1::ListJobsRequest(), kMostJobs); jobs.ok()) {
     for (const v1::Job& job : *jobs) ids.push_back(job.id());
   }
   return ids;
@@ -105,6 +105,7 @@ int Run(int argc, char** argv) {
 
   AddLocalCommands(app, session);
   AddJobCommands(app, session);
+  AddQueueCommands(app, session);
   AddPlanCommand(app, session);
   AddProfileCommand(app, session);
   AddCheckpointCommands(app, session);

@@ -15,7 +15,9 @@
 #include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/spec/spec_json.h"
 #include "common/version.h"
+#include "common/yaml.h"
 #include "coordinator/api/server.h"
 #include "coordinator/health.h"
 #include "coordinator/planner/planner.h"
@@ -33,6 +35,7 @@ enum ExitCode : int {
 };
 
 constexpr const char* kPortsFile = "coordinator.json";
+constexpr uint64_t kMostQueueBytes = uint64_t{4} << 20;
 constexpr std::chrono::milliseconds kProbePatience{3000};
 /// Between looks for space on a full disk.
 constexpr std::chrono::seconds kSpacePause{2};
@@ -43,6 +46,7 @@ struct Options {
   std::string data_dir;
   std::string run_root;
   std::vector<std::string> data_roots;
+  std::string queues;
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
   double grow_after_seconds = GrowthRules().after_seconds;
@@ -150,20 +154,52 @@ Result<std::unique_ptr<SqliteStore>> OpenStore(const SqliteOptions& options, Hea
     }
     told = why;
     health.Wait("waiting for space: " + why);
-    if (AwaitSignal(signals, kSpacePause) != 0) return std::unique_ptr<SqliteStore>();
+    const int signal_number = AwaitSignal(signals, kSpacePause);
+    if (signal_number != 0 && signal_number != SIGHUP) return std::unique_ptr<SqliteStore>();
   }
 }
 
-/// Until a signal. A file of ports that could not be written for lack of space is tried again.
-int AwaitEnd(const Options& options, int port, const http::Server* pages, Status written,
-             const sigset_t& signals) {
-  int signal_number = 0;
-  while (!written.ok() && signal_number == 0) {
-    signal_number = AwaitSignal(signals, kSpacePause);
-    written = WritePorts(options, port, pages);
+/// The queues of a file; none without one. kInvalid names file, line and field.
+Result<QueuesSpec> ReadQueues(const std::string& path) {
+  if (path.empty()) return QueuesSpec();
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(Env::Posix(), path, kMostQueueBytes));
+  WEFT_ASSIGN_OR_RETURN(const Document document, ParseYaml(text, path));
+  WEFT_ASSIGN_OR_RETURN(QueuesSpec queues, FromJson<QueuesSpec>(document));
+  WEFT_RETURN_IF_ERROR(ValidateQueues(queues).WithContext(path));
+  return queues;
+}
+
+/// Reads the file again; what is wrong with it changes nothing.
+void ReloadQueues(const std::string& path, Service& service) {
+  if (path.empty()) {
+    WEFT_LOG_WARNING << "SIGHUP: there is no --queues to read again";
+    return;
   }
-  if (signal_number == 0) sigwait(&signals, &signal_number);
-  return signal_number;
+  const Result<QueuesSpec> queues = ReadQueues(path);
+  const Status status = queues.ok() ? service.SetQueues(*queues) : queues.status();
+  if (!status.ok()) {
+    WEFT_LOG_ERROR << "SIGHUP: the queues stay as they were: " << status.message();
+  }
+}
+
+/// Until a signal to end. A file of ports that could not be written for lack of space is tried
+/// again.
+int AwaitEnd(const Options& options, int port, const http::Server* pages, Status written,
+             const sigset_t& signals, Service& service) {
+  while (true) {
+    int signal_number = 0;
+    if (written.ok()) {
+      sigwait(&signals, &signal_number);
+    } else {
+      signal_number = AwaitSignal(signals, kSpacePause);
+      written = WritePorts(options, port, pages);
+    }
+    if (signal_number == SIGHUP) {
+      ReloadQueues(options.queues, service);
+    } else if (signal_number != 0) {
+      return signal_number;
+    }
+  }
 }
 
 Status Prepare(Options& options) {
@@ -220,6 +256,7 @@ Status Run(Options options, const sigset_t& signals) {
   ServiceOptions service_options;
   service_options.run_root = options.run_root;
   service_options.data_roots = options.data_roots;
+  WEFT_ASSIGN_OR_RETURN(service_options.queues, ReadQueues(options.queues));
   service_options.lease = std::chrono::nanoseconds(std::llround(options.lease_seconds * 1e9));
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
@@ -248,7 +285,8 @@ Status Run(Options options, const sigset_t& signals) {
               options.listen.substr(0, options.listen.rfind(':')).c_str(), server->port());
   std::fflush(stdout);
 
-  const int signal_number = AwaitEnd(options, server->port(), pages.get(), written, signals);
+  const int signal_number =
+      AwaitEnd(options, server->port(), pages.get(), written, signals, service);
   WEFT_LOG_INFO << "signal " << signal_number << ": shutting down; ranks go on";
   health.Stop();
   pages.reset();
@@ -267,6 +305,7 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to handle
@@ -291,6 +330,9 @@ int Main(int argc, char** argv) {
   app.add_option("--data-root", options.data_roots,
                  "Jobs may read files below these folders only; default: anywhere")
       ->envname("WEFT_COORDINATOR_DATA_ROOT");
+  app.add_option("--queues", options.queues,
+                 "File of queues, YAML or JSON, read again on SIGHUP; default: one queue for all")
+      ->envname("WEFT_COORDINATOR_QUEUES");
   app.add_option("--lease-seconds", options.lease_seconds,
                  "A worker that is silent for so long is lost")
       ->envname("WEFT_COORDINATOR_LEASE_SECONDS")

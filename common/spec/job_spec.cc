@@ -53,6 +53,36 @@ Status CheckModel(const ModelSpec& model) {
   return OkStatus();
 }
 
+Status CheckName(const std::string& field, const std::string& name) {
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool inner = i > 0 && i + 1 < name.size();
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && inner))) {
+      return InvalidError(field + " '" + name +
+                          "' must hold only a-z, 0-9 and dashes between them");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckScheduling(const SchedulingSpec& scheduling) {
+  WEFT_RETURN_IF_ERROR(CheckName("scheduling.queue", scheduling.queue));
+  WEFT_RETURN_IF_ERROR(CheckName("scheduling.group", scheduling.group));
+  if (scheduling.group_limit > 0 && scheduling.group.empty()) {
+    return InvalidError("scheduling.group_limit needs a scheduling.group whose jobs it counts");
+  }
+  std::vector<std::string> after = scheduling.after;
+  std::sort(after.begin(), after.end());
+  const auto twice = std::adjacent_find(after.begin(), after.end());
+  if (twice != after.end()) {
+    return InvalidError("scheduling.after names job '" + *twice + "' twice");
+  }
+  if (!after.empty() && after.front().empty()) {
+    return InvalidError("scheduling.after holds an empty job id");
+  }
+  return OkStatus();
+}
+
 Status CheckOptimization(const JobSpec& job) {
   const OptimizerSpec& optimizer = job.optimizer;
   const ScheduleSpec& schedule = job.schedule;
@@ -224,14 +254,8 @@ bool FitDefaultWarmup(JobSpec& job) {
 Status ValidateJob(const JobSpec& job) {
   if (!job.phases.empty() && !MaskedGrowthOf(job)) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);
-  for (size_t i = 0; i < job.name.size(); ++i) {
-    char c = job.name[i];
-    bool inner = i > 0 && i + 1 < job.name.size();
-    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && inner))) {
-      return InvalidError("name '" + job.name +
-                          "' must hold only a-z, 0-9 and dashes between them");
-    }
-  }
+  WEFT_RETURN_IF_ERROR(CheckName("name", job.name));
+  WEFT_RETURN_IF_ERROR(CheckScheduling(job.scheduling));
   WEFT_RETURN_IF_ERROR(CheckCompatibility(job));
   const ModelSpec& model = job.model;
   if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(CheckModel(model));

@@ -61,6 +61,10 @@ v1::Job ToMessage(const JobView& view) {
   message.set_summary_json(job.summary_json);
   message.set_version(job.version);
   message.set_attempt_count(job.last_epoch);
+  message.set_queue(job.queue);
+  message.set_priority(job.priority);
+  message.set_group(job.spec.scheduling.group);
+  message.set_owner(job.owner);
   return message;
 }
 
@@ -76,6 +80,10 @@ v1::Job ToMessage(const JobSummary& job) {
   message.set_run_dir(job.run_dir);
   message.set_version(job.version);
   message.set_attempt_count(job.last_epoch);
+  message.set_queue(job.queue);
+  message.set_priority(job.priority);
+  message.set_group(job.group);
+  message.set_owner(job.owner);
   // Field by field: the generic way goes through JSON, which takes ten times as long.
   v1::Progress& progress = *message.mutable_progress();
   progress.set_step(job.progress.step);
@@ -113,6 +121,11 @@ v1::Worker ToMessage(const WorkerView& view) {
   message.set_last_heartbeat_at(view.last_heartbeat_at);
   message.set_version(view.version);
   message.set_machine(view.machine);
+  v1::WorkerScheduling scheduling = v1::WORKER_SCHEDULING_UNSPECIFIED;
+  WEFT_CHECK(v1::WorkerScheduling_Parse(std::string(Name(view.scheduling)), &scheduling),
+             "a scheduling without a message");
+  message.set_scheduling(scheduling);
+  message.set_scheduling_why(view.scheduling_why);
   v1::WorkerNetwork& network = *message.mutable_network();
   network.set_bytes_per_second(view.network_bytes_per_second);
   network.set_source(ToMessage(view.network_source));
@@ -124,6 +137,43 @@ v1::Worker ToMessage(const WorkerView& view) {
     item.set_measured_at(link.measured_at);
     item.set_error(link.error);
   }
+  return message;
+}
+
+v1::Queue ToMessage(const QueueUse& use) {
+  v1::Queue message;
+  message.set_name(use.spec.name);
+  message.set_parent(use.spec.parent);
+  message.set_weight(use.spec.weight);
+  message.set_quota_gpus(use.spec.quota_gpus);
+  message.set_quota_cores(use.spec.quota_cores);
+  if (use.spec.limit_gpus) message.set_limit_gpus(*use.spec.limit_gpus);
+  if (use.spec.limit_cores) message.set_limit_cores(*use.spec.limit_cores);
+  message.set_used_gpus(use.used.gpus);
+  message.set_used_cores(use.used.cores);
+  message.set_running_jobs(use.running_jobs);
+  message.set_waiting_jobs(use.waiting_jobs);
+  message.set_fair_share_ratio(use.fair_share_ratio);
+  return message;
+}
+
+v1::ExplainJobResponse ToMessage(const JobExplanation& explained) {
+  v1::ExplainJobResponse message;
+  message.set_id(explained.id);
+  message.set_state(StateMessage(explained.state));
+  message.set_reason(ReasonMessage(explained.reason));
+  message.set_message(explained.message);
+  message.set_position(explained.position);
+  message.set_waiting(explained.waiting);
+  if (explained.start_in_seconds) message.set_start_in_seconds(*explained.start_in_seconds);
+  if (explained.earliest_start_in_seconds) {
+    message.set_earliest_start_in_seconds(*explained.earliest_start_in_seconds);
+  }
+  if (explained.latest_start_in_seconds) {
+    message.set_latest_start_in_seconds(*explained.latest_start_in_seconds);
+  }
+  for (const std::string& way : explained.would_start_now) message.add_would_start_now(way);
+  for (const std::string& id : explained.blocked_by) message.add_blocked_by(id);
   return message;
 }
 
@@ -201,6 +251,10 @@ v1::AttemptState ToMessage(PlacementEvent event) {
 
 std::optional<JobState> FromMessage(v1::JobState state) {
   return JobStateFromName(v1::JobState_Name(state));
+}
+
+std::optional<WorkerScheduling> FromMessage(v1::WorkerScheduling scheduling) {
+  return WorkerSchedulingFromName(v1::WorkerScheduling_Name(scheduling));
 }
 
 Reason FromMessage(v1::Reason reason) {

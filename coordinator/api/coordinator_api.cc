@@ -17,6 +17,7 @@ namespace {
 constexpr int32_t kDefaultPage = 100;
 constexpr int32_t kMaxPage = 5000;
 constexpr int64_t kDefaultCandidates = 10;
+constexpr size_t kMaxWhyBytes = 1000;
 
 Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
   JobQuery query;
@@ -41,6 +42,9 @@ Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
   if (query.states.size() > static_cast<size_t>(kJobStates)) {
     return InvalidError("states names a state twice");
   }
+  query.queue = request.queue();
+  query.group = request.group();
+  query.owner = request.owner();
   return query;
 }
 
@@ -125,14 +129,19 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListJobs(grpc::CallbackServerContext* 
   return Finish(reactor, "ListJobs", page.status());
 }
 
+std::function<void(Result<JobView>)> CoordinatorApi::Answer(grpc::ServerUnaryReactor* reactor,
+                                                            const char* method, v1::Job* response) {
+  return [this, reactor, method, response](const Result<JobView>& view) {
+    if (view.ok()) *response = ToMessage(*view);
+    Finish(reactor, method, view.status());
+  };
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext* context,
                                                     const v1::CancelJobRequest* request,
                                                     v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Cancel(request->id(), [this, reactor, response](const Result<JobView>& view) {
-    if (view.ok()) *response = ToMessage(*view);
-    Finish(reactor, "CancelJob", view.status());
-  });
+  service_.Cancel(request->id(), Answer(reactor, "CancelJob", response));
   return reactor;
 }
 
@@ -140,10 +149,76 @@ grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* 
                                                    const v1::RetryJobRequest* request,
                                                    v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Retry(request->id(), [this, reactor, response](const Result<JobView>& view) {
-    if (view.ok()) *response = ToMessage(*view);
-    Finish(reactor, "RetryJob", view.status());
+  service_.Retry(request->id(), Answer(reactor, "RetryJob", response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::PauseJob(grpc::CallbackServerContext* context,
+                                                   const v1::PauseJobRequest* request,
+                                                   v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Pause(request->id(), Answer(reactor, "PauseJob", response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ResumeJob(grpc::CallbackServerContext* context,
+                                                    const v1::ResumeJobRequest* request,
+                                                    v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Resume(request->id(), Answer(reactor, "ResumeJob", response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext* context,
+                                                    const v1::UpdateJobRequest* request,
+                                                    v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  std::optional<std::string> queue;
+  std::optional<int64_t> priority;
+  if (request->has_queue()) queue = request->queue();
+  if (request->has_priority()) priority = request->priority();
+  if (!queue && !priority) {
+    return Finish(reactor, "UpdateJob", InvalidError("neither a queue nor a priority is given"));
+  }
+  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ExplainJob(grpc::CallbackServerContext* context,
+                                                     const v1::ExplainJobRequest* request,
+                                                     v1::ExplainJobResponse* response) {
+  const Result<JobExplanation> explained = service_.Explain(request->id());
+  if (explained.ok()) *response = ToMessage(*explained);
+  return Finish(context->DefaultReactor(), "ExplainJob", explained.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ListQueues(grpc::CallbackServerContext* context,
+                                                     const v1::ListQueuesRequest*,
+                                                     v1::ListQueuesResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Queues([this, reactor, response](const std::vector<QueueUse>& queues) {
+    for (const QueueUse& queue : queues) *response->add_queues() = ToMessage(queue);
+    Finish(reactor, "ListQueues", OkStatus());
   });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
+    grpc::CallbackServerContext* context, const v1::SetWorkerSchedulingRequest* request,
+    v1::Worker* response) {
+  auto* reactor = context->DefaultReactor();
+  const std::optional<WorkerScheduling> scheduling = FromMessage(request->scheduling());
+  if (!scheduling || request->why().size() > kMaxWhyBytes) {
+    return Finish(reactor, "SetWorkerScheduling",
+                  InvalidError(scheduling ? "why is longer than 1000 bytes"
+                                          : "scheduling is not SCHEDULABLE, CORDONED, DRAINING or "
+                                            "QUARANTINED"));
+  }
+  service_.SetWorkerScheduling(request->worker_id(), *scheduling, request->why(),
+                               [this, reactor, response](const Result<WorkerView>& view) {
+                                 if (view.ok()) *response = ToMessage(*view);
+                                 Finish(reactor, "SetWorkerScheduling", view.status());
+                               });
   return reactor;
 }
 

@@ -25,6 +25,24 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* RetryJob(grpc::CallbackServerContext* context,
                                      const v1::RetryJobRequest* request,
                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context,
+                                     const v1::PauseJobRequest* request,
+                                     v1::Job* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResumeJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
+                                      const v1::UpdateJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* ExplainJob(grpc::CallbackServerContext* context,
+                                       const v1::ExplainJobRequest* request,
+                                       v1::ExplainJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListQueues(grpc::CallbackServerContext* context,
+                                       const v1::ListQueuesRequest* request,
+                                       v1::ListQueuesResponse* response) override;
+  grpc::ServerUnaryReactor* SetWorkerScheduling(grpc::CallbackServerContext* context,
+                                                const v1::SetWorkerSchedulingRequest* request,
+                                                v1::Worker* response) override;
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       v1::DeleteJobResponse* response) override;
@@ -63,6 +81,9 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
  private:
   /// Counts a call that was answered so.
   void Count(const char* method, const Status& status);
+  /// Answers with the job, once the service has it.
+  std::function<void(Result<JobView>)> Answer(grpc::ServerUnaryReactor* reactor, const char* method,
+                                              v1::Job* response);
   /// Answers a call and counts it.
   grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const char* method,
                                    const Status& status);

@@ -5,9 +5,13 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
+#include "coordinator/service/queue_use.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
@@ -21,16 +25,24 @@ class Metrics {
   /// All of them in the text format of Prometheus.
   std::string Text() const;
 
-  void SetLiveJobs(JobState state, int64_t count);
-  void JobSubmitted() { submitted_.Increment(); }
+  void SetLiveJobs(const std::string& queue, JobState state, int64_t count);
+  void JobSubmitted(const std::string& queue);
   void JobDeleted() { deleted_.Increment(); }
   void JobMoved(JobState from, JobState to);
-  void JobFinished(JobState outcome, Reason reason);
+  void JobFinished(const std::string& queue, JobState outcome, Reason reason);
   /// Stopped at a checkpoint to go on by another plan.
   void JobReplanned() { replanned_.Increment(); }
-  void SetPending(Reason reason, int64_t count);
-  void QueueWaited(double seconds) { queue_wait_.Observe(seconds); }
-  void ScheduleCycle(double seconds) { schedule_cycle_.Observe(seconds); }
+  /// Jobs that wait, by queue and what they wait for: all of them.
+  void SetPending(const std::map<std::pair<std::string, Reason>, int64_t>& counts);
+  void QueueWaited(const std::string& queue, double seconds);
+  /// |predicted - actual start| of a job that waited.
+  void QueueEtaError(const std::string& queue, double seconds);
+  /// A job of `queue` stops for another one, `unsaved_seconds` after its newest checkpoint.
+  void JobPreempted(const std::string& queue, double unsaved_seconds);
+  /// Of all queues.
+  void SetQueues(const std::vector<QueueUse>& queues);
+  /// At `unix_seconds`.
+  void ScheduleCycle(double seconds, double unix_seconds);
   void Planned(bool found, double seconds, int64_t candidates);
   /// |measured - predicted| / measured of an attempt that ended.
   void PlanStepTimeError(double ratio) { plan_step_time_error_.Observe(ratio); }
@@ -64,14 +76,23 @@ class Metrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Gauge>& jobs_;
-  prometheus::Counter& submitted_;
+  prometheus::Family<prometheus::Counter>& submitted_;
   prometheus::Counter& deleted_;
   prometheus::Family<prometheus::Counter>& finished_;
   prometheus::Family<prometheus::Counter>& transitions_;
   prometheus::Counter& replanned_;
   prometheus::Family<prometheus::Gauge>& pending_;
-  prometheus::Histogram& queue_wait_;
+  std::mutex pending_mutex_;  ///< Guards what follows.
+  std::map<std::pair<std::string, Reason>, prometheus::Gauge*> pending_series_;
+  prometheus::Family<prometheus::Histogram>& queue_wait_;
+  prometheus::Family<prometheus::Histogram>& queue_eta_error_;
+  prometheus::Family<prometheus::Counter>& preemptions_;
+  prometheus::Family<prometheus::Counter>& preempted_seconds_;
+  prometheus::Family<prometheus::Gauge>& quota_;
+  prometheus::Family<prometheus::Gauge>& used_;
+  prometheus::Family<prometheus::Gauge>& fair_share_;
   prometheus::Histogram& schedule_cycle_;
+  prometheus::Gauge& schedule_last_;
   prometheus::Family<prometheus::Histogram>& plan_duration_;
   prometheus::Counter& plan_candidates_;
   prometheus::Histogram& plan_step_time_error_;

@@ -15,9 +15,9 @@ using ::testing::UnorderedElementsAreArray;
 
 TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   Metrics metrics;
-  metrics.JobSubmitted();
+  metrics.JobSubmitted("default");
   metrics.JobMoved(JobState::kQueued, JobState::kStarting);
-  metrics.JobFinished(JobState::kFailed, Reason::kUserError);
+  metrics.JobFinished("default", JobState::kFailed, Reason::kUserError);
   metrics.Planned(true, 0.1, 5);
   metrics.Fenced("heartbeat");
   metrics.Recovered(Reason::kRankDied, 2);

@@ -1,8 +1,11 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <span>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
 
@@ -13,6 +16,18 @@ constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Of jobs, and as many of calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
+
+/// The state to which a change moves its job, in lower case; empty: it stays where it is.
+std::string MoveOf(JobState from, const Transaction& change) {
+  if (!change.job || change.job->state == from) return "";
+  std::string to(Name(change.job->state));
+  for (char& c : to) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return to;
+}
+
+Status AtMove(const std::string& to, const char* when) {
+  return to.empty() ? OkStatus() : Failpoint("coordinator.to_" + to + "." + when);
+}
 
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -40,6 +55,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
           options_.planning, [this](auto task) { loop_.Post(std::move(task)); },
           [this](auto delay, auto task) { loop_.PostAfter(delay, std::move(task)); },
           [this](const std::string& owner) { PlansChanged(owner); }),
+      queues_(options_.queues),
       links_(options_.links_per_machine, options_.link_retry) {}
 
 Service::~Service() {
@@ -50,6 +66,7 @@ Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   WEFT_RETURN_IF_ERROR(LoadLinks());
+  WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
   JobQuery query;
   query.limit = 1000;
   for (int i = 0; i < kJobStates; ++i) {
@@ -60,6 +77,11 @@ Status Service::Start() {
     for (const JobSummary& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
     if (std::ssize(jobs) < query.limit) break;
     query.before_ordinal = jobs.back().ordinal;
+  }
+  // Once all are known: those before them have not ended, or are read from the store.
+  for (const auto& [id, live] : live_) {
+    WaitForJobs(*live);
+    WatchTime(id);
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
@@ -128,6 +150,9 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   live->phase = JobOfPhase(live->current.job.spec, live->current.phase);
   const std::span<const AttemptRecord> tried = AttemptsAtPhase(attempts);
   if (tried.size() > 1) live->current.previous_reason = tried[tried.size() - 2].reason;
+  for (size_t i = 0; i + 1 < attempts.size(); ++i) {
+    Count(attempts[i], live->current.job.retried_from, live->current.tally);
+  }
   for (const AttemptRecord& attempt : tried) {
     if (attempt.ended_at) live->history.Add(attempt);
     if (attempt.epoch == tried.back().epoch) break;
@@ -149,7 +174,7 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
     queue_[live->current.job.ordinal] = job_id;
     WaitForRetry(*live);
   }
-  CountJob(live->current.job.state, 1);
+  CountJob(live->current.job.queue, live->current.job.state, 1);
   return (live_[job_id] = std::move(live)).get();
 }
 
@@ -172,6 +197,12 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
     NextChange(job_id);
     return;
   }
+  const std::string move = MoveOf(live.current.job.state, *change);
+  if (Status fail = AtMove(move, "before_commit"); !fail.ok()) {
+    done(fail);
+    NextChange(job_id);
+    return;
+  }
   if (change->job) change->job->progress = live.progress;
   if (change->attempt && change->attempt->epoch == live.current.job.last_epoch) {
     change->attempt->last_step = std::max(change->attempt->last_step, live.progress.step);
@@ -183,32 +214,34 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
   }
   live.busy = true;
   Transaction copy = *change;
-  store_.Commit(std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done),
-                                  must, change = std::move(*change)](Result<CommitResult> result) {
-    loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
-      LiveJob& job = *live_.at(job_id);
-      job.busy = false;
-      if (result.ok()) {
-        Committed(job_id, change, *result);
-        done(OkStatus());
-      } else {
-        metrics_.StoreFailed();
-        WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
-        if (must && result.status().code() != StatusCode::kConflict) {
-          loop_.PostAfter(kStoreRetryDelay,
-                          [this, job_id, decide, done] { Change(job_id, decide, done, true); });
-        } else {
-          done(result.status());
-        }
-      }
-      NextChange(job_id);
-      // A pass over the queue leaves out a job that is being changed.
-      if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
-                                        it->second->current.job.state == JobState::kQueued) {
-        ScheduleSoon();
-      }
-    });
-  });
+  store_.Commit(
+      std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done), must,
+                        move, change = std::move(*change)](Result<CommitResult> result) {
+        if (result.ok()) (void)AtMove(move, "after_commit");
+        loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
+          LiveJob& job = *live_.at(job_id);
+          job.busy = false;
+          if (result.ok()) {
+            Committed(job_id, change, *result);
+            done(OkStatus());
+          } else {
+            metrics_.StoreFailed();
+            WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
+            if (must && result.status().code() != StatusCode::kConflict) {
+              loop_.PostAfter(kStoreRetryDelay,
+                              [this, job_id, decide, done] { Change(job_id, decide, done, true); });
+            } else {
+              done(result.status());
+            }
+          }
+          NextChange(job_id);
+          // A pass over the queue leaves out a job that is being changed.
+          if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
+                                            it->second->current.job.state == JobState::kQueued) {
+            ScheduleSoon();
+          }
+        });
+      });
 }
 
 void Service::NextChange(const std::string& job_id) {
@@ -231,7 +264,8 @@ void Service::NextChange(const std::string& job_id) {
 }
 
 void Service::Retire(const std::string& job_id) {
-  CountJob(live_.at(job_id)->current.job.state, -1);
+  const JobRecord& job = live_.at(job_id)->current.job;
+  CountJob(job.queue, job.state, -1);
   live_.erase(job_id);
   plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);
@@ -241,13 +275,16 @@ void Service::Retire(const std::string& job_id) {
 void Service::Committed(const std::string& job_id, const Transaction& change,
                         const CommitResult& result) {
   LiveJob& live = *live_.at(job_id);
-  JobState from = live.current.job.state;
+  const JobState from = live.current.job.state;
+  const std::string from_queue = live.current.job.queue;
+  const int64_t from_priority = live.current.job.priority;
   if (change.attempt) {
     const AttemptRecord& attempt = *change.attempt;
     if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
       live.current.previous_reason = live.current.attempt->reason;
       live.current.failures = FailuresInARow(live.current.failures, *live.current.attempt,
                                              live.progress.checkpoint_step);
+      Count(*live.current.attempt, live.current.job.retried_from, live.current.tally);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
       live.placements.clear();
@@ -271,11 +308,17 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
   }
   if (change.run) CountRun(*change.run);
   if (change.job) {
+    if (change.job->retried_from != live.current.job.retried_from) live.current.tally = {};
     live.current.job = *change.job;
     live.current.job.version = result.job_version;
     live.current.job.ordinal = result.job_ordinal;
-    ShowMove(live, from);
-    if (live.current.job.state != from) WaitForRetry(live);
+    ShowMove(live, from, from_queue);
+    if (live.current.job.state != from) {
+      WaitForRetry(live);
+      WatchTime(job_id);
+      if (IsTerminal(from)) WaitForJobs(live);
+      if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
+    }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
   for (const IntentRecord& intent : change.remove_intents) {
@@ -289,10 +332,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
                                 [](const IntentRecord& intent) { return intent.graceful; });
   if (asks) ExpectStop(job_id, live.current.job.last_epoch);
   if (change.delete_job) live.deleted = true;
+  const bool moved_queues =
+      from_queue != live.current.job.queue || live.current.job.priority != from_priority;
   bool frees = change.attempt &&
                std::any_of(change.attempt->placements.begin(), change.attempt->placements.end(),
                            [](const auto& placement) { return IsGone(placement.state); });
-  if (frees || live.current.job.state != from) ScheduleSoon();
+  if (frees || moved_queues || live.current.job.state != from) ScheduleSoon();
   job_changes_.Notify(job_id);
   if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);
 }
@@ -312,22 +357,31 @@ void Service::BeginPhase(LiveJob& live) {
   live.infeasible.reset();
 }
 
-void Service::ShowMove(LiveJob& live, JobState from) {
+void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_queue) {
   const JobRecord& job = live.current.job;
+  if (job.state != from || job.queue != from_queue) {
+    CountJob(from_queue, from, -1);
+    CountJob(job.queue, job.state, 1);
+  }
   if (job.state == from) return;
   metrics_.JobMoved(from, job.state);
-  CountJob(from, -1);
-  CountJob(job.state, 1);
   WEFT_LOG_INFO << "job " << job.id << ": " << Name(from) << " -> " << Name(job.state)
                 << (job.message.empty() ? "" : ": ") << job.message;
   if (from == JobState::kQueued) queue_.erase(job.ordinal);
-  if (job.state == JobState::kQueued) queue_[job.ordinal] = job.id;
-  if (job.state == JobState::kStarting) {
-    metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
+  if (job.state == JobState::kQueued) {
+    queue_[job.ordinal] = job.id;
+    live.predicted_start.reset();
   }
-  if (job.state == JobState::kRecovering ||
-      (from != JobState::kRecovering && job.state == JobState::kQueued &&
-       LastOfPhase(live.current) != nullptr)) {
+  if (job.state == JobState::kStarting) {
+    const double now = clock_.UnixSeconds();
+    metrics_.QueueWaited(job.queue, std::max(0.0, now - job.queued_at));
+    if (live.predicted_start) {
+      metrics_.QueueEtaError(job.queue, std::fabs(now - *live.predicted_start));
+    }
+  }
+  const bool waited = from == JobState::kRecovering || from == JobState::kPaused;
+  if ((job.state == JobState::kRecovering && job.reason != Reason::kPreempted) ||
+      (!waited && job.state == JobState::kQueued && LastOfPhase(live.current) != nullptr)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;
   }
@@ -343,18 +397,19 @@ void Service::ShowMove(LiveJob& live, JobState from) {
     live.interrupted_at.reset();
   }
   if (IsTerminal(job.state)) {
-    metrics_.JobFinished(job.state, job.reason);
+    metrics_.JobFinished(job.queue, job.state, job.reason);
   }
   SetOverlay(job.id, [](Overlay& overlay) {
     overlay.reason = Reason::kNone;
     overlay.message.clear();
+    overlay.wait.reset();
   });
 }
 
-void Service::CountJob(JobState state, int64_t change) {
-  int64_t& count = job_counts_[static_cast<size_t>(state)];
+void Service::CountJob(const std::string& queue, JobState state, int64_t change) {
+  int64_t& count = job_counts_[{queue, state}];
   count += change;
-  if (!IsTerminal(state)) metrics_.SetLiveJobs(state, count);
+  if (!IsTerminal(state)) metrics_.SetLiveJobs(queue, state, count);
 }
 
 void Service::SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change) {

@@ -29,9 +29,11 @@
 #include "coordinator/service/notifier.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
+#include "coordinator/service/queue_use.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/retention.h"
 #include "coordinator/service/step_timer.h"
+#include "coordinator/service/views.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
 
@@ -45,6 +47,8 @@ struct ServiceOptions {
   GrowthRules growth;
   RetryRules retry;
   HangRules hang;
+  SchedulerRules scheduler;  ///< Its rules of growth are those above.
+  QueuesSpec queues;         ///< Valid by ValidateQueues.
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
@@ -61,50 +65,6 @@ struct ServiceOptions {
   std::chrono::nanoseconds MissingGrace() const { return 3 * heartbeat; }
   /// The same for ranks that the worker was ordered to start and never listed.
   std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
-};
-
-/// A job for people: as stored, with the newest progress and the reason why it waits.
-struct JobView {
-  JobRecord job;
-  std::vector<AttemptRecord> attempts;  ///< Oldest first.
-};
-
-struct JobPage {
-  std::vector<JobSummary> jobs;     ///< With the newest progress and the reason why they wait.
-  int64_t next_before_ordinal = 0;  ///< For the next page; 0: this was the last.
-};
-
-struct DeletedJob {
-  std::string id;
-  std::string kept_run_dir;  ///< Its run folder, where that is still there; else empty.
-};
-
-struct SubmitResult {
-  JobView view;
-  bool already_submitted = false;
-};
-
-/// What a recording of a running job gave.
-struct JobProfile {
-  std::string job_id;
-  std::string report_json;
-};
-
-enum class WorkerState { kReady, kDisconnected, kLost };
-
-/// Where the network rate of a worker comes from, best first.
-enum class NetworkSource { kGiven, kMeasured, kAssumed };
-
-struct WorkerView {
-  WorkerProfile profile;
-  WorkerState state = WorkerState::kDisconnected;
-  std::vector<std::string> job_ids;
-  double last_heartbeat_at = 0;
-  std::string version;
-  std::string machine;
-  double network_bytes_per_second = 0;  ///< As plans have it.
-  NetworkSource network_source = NetworkSource::kAssumed;
-  std::vector<LinkView> links;
 };
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
@@ -134,12 +94,26 @@ class Service {
               const std::function<void(Result<SubmitResult>)>& done);
   void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  /// Moves it to another queue or priority, where given.
+  void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+              std::optional<int64_t> priority, std::function<void(Result<JobView>)> done);
+  Result<JobExplanation> Explain(const std::string& id_or_prefix);
+  /// All queues with what their jobs hold; `done` runs on the loop.
+  void Queues(std::function<void(std::vector<QueueUse>)> done);
+  /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
+  Status SetQueues(const QueuesSpec& queues);
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
               std::function<void(Result<DeletedJob>)> done);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
   void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
+  /// Says whether jobs may be put on a worker; of one that must not have any, they save and go on
+  /// elsewhere. kNotFound when it is unknown.
+  void SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
+                           const std::string& why, std::function<void(Result<WorkerView>)> done);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
   Result<JobView> Get(const std::string& id_or_prefix);
@@ -257,6 +231,11 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+    /// What it is expected to take, by the cluster of that number.
+    std::optional<std::pair<int64_t, JobSize>> size;
+    std::optional<double>
+        predicted_start;              ///< First guess since it was queued; seconds since 1970.
+    std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
   };
 
   struct Session {
@@ -280,6 +259,9 @@ class Service {
     std::optional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
+    std::optional<WaitDecision> wait;  ///< While it is queued.
+    int64_t waiting = 0;               ///< Jobs that waited with it.
+    double decided_at = 0;             ///< When that was decided; seconds since 1970.
   };
 
   /// A recording under way.
@@ -301,6 +283,9 @@ class Service {
 
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
+  /// Change of the job that a user named, and its view.
+  void ChangeForUser(const std::string& id_or_prefix, Decide decide,
+                     std::function<void(Result<JobView>)> done);
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -308,10 +293,10 @@ class Service {
   void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
   /// Forgets what attempts at the phase before have taught.
   static void BeginPhase(LiveJob& live);
-  void ShowMove(LiveJob& live, JobState from);
+  void ShowMove(LiveJob& live, JobState from, const std::string& from_queue);
   void NextChange(const std::string& job_id);
   void Retire(const std::string& job_id);
-  void CountJob(JobState state, int64_t change);
+  void CountJob(const std::string& queue, JobState state, int64_t change);
   void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
   JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
 
@@ -352,6 +337,37 @@ class Service {
   void WaitForRetry(LiveJob& live);
   bool MayStart(const LiveJob& live) const;
 
+  // service_waits.cc: what jobs wait for besides machines, and how long they may run. On the loop.
+  /// kInvalid when the job names a queue, or jobs before it, that there are not.
+  Status CheckScheduling(const JobSpec& spec);
+  /// Finds out which of the jobs before it have not succeeded yet; gives it up when one failed.
+  void WaitForJobs(LiveJob& live);
+  /// Tells those that come after it that a job has ended.
+  void EndWaits(const JobRecord& ended);
+  /// A job that comes after this one and has not ended; empty: none.
+  std::string JobAfter(const std::string& job_id) const;
+  /// Of queued jobs those that must not start yet, and why: they come after others, or their group
+  /// is full.
+  std::map<std::string, WaitDecision> HoldBack() const;
+  /// Ends the job when its time is over, or looks again then.
+  void WatchTime(const std::string& job_id);
+  void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
+
+  // service_queues.cc.
+  /// kInvalid unless jobs may stand in that queue.
+  Status CheckQueue(const std::string& name);
+  /// On the loop; also counts them in the metrics.
+  std::vector<QueueUse> CountQueues();
+
+  // service_machines.cc: whether jobs may be put on workers.
+  Status LoadWorkerScheduling();
+  /// Needs the loop or view_mutex_.
+  WorkerScheduling SchedulingOf(const std::string& worker_id) const;
+  /// Why no job starts although workers are attached, in words; empty: that is not so.
+  std::string WhyNoWorker() const;
+  /// The ranks of its jobs are to save and go on elsewhere. On the loop.
+  bool MustLeave(const std::string& worker_id) const;
+
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
   void EndProfile(int64_t request_id, Result<std::string> report_json);
@@ -383,10 +399,22 @@ class Service {
   void ScheduleSoon();
   void RunSchedule();
   void StartQueued();
+  void Dispatch(const StartDecision& start);
+  void Preempt(const PreemptDecision& preemption);
+  void Resize(const ResizeDecision& resize);
+  void Deliver(const IntentRecord& intent);
+  /// Takes them apart.
+  void ShowWaits(std::vector<WaitDecision>& waits);
+
+  // service_snapshot.cc: what the scheduler sees. On the loop.
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
-  void Deliver(const IntentRecord& intent);
-  void ShowWaits(const std::vector<WaitDecision>& waits);
+  void AddMachines(SchedulerSnapshot& snapshot) const;
+  QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
+  /// `plan`: what it holds.
+  ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
+  /// A recording of its steps is under way.
+  bool IsRecorded(const std::string& job_id) const;
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -421,9 +449,8 @@ class Service {
   // service_replan.cc: running jobs that go on by another plan. On the loop.
   void LookAtPlansLater();
   void LookAtPlans();
-  RunningJob AsRunning(const LiveJob& live) const;
-  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
-                                        const RunningJob& job);
+  /// `plan`: by which it runs, or is about to.
+  RunningJob AsRunning(const LiveJob& live, const Plan& plan) const;
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
                                      const RunningJob& job);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
@@ -450,6 +477,9 @@ class Service {
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
+  /// Jobs that come after a job which has not ended, by its id.
+  std::map<std::string, std::set<std::string>> dependents_;
+  std::map<std::string, WaitDecision> held_;  ///< HoldBack of the last pass over the queue.
   LeaseTable leases_;
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
@@ -458,7 +488,8 @@ class Service {
   int64_t next_link_ = 1;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
-  Duration next_rates_{0};  ///< Not before.
+  Duration next_rates_{0};       ///< Not before.
+  std::deque<Plan> held_plans_;  ///< Of the last snapshot, for jobs that are stopping.
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.
@@ -466,16 +497,21 @@ class Service {
   ClusterProfile scheduled_cluster_;  ///< That of the last pass over the queue,
   int64_t cluster_number_ = 0;        ///< which counts how often it changed.
   Duration next_pass_{0};             ///< Not before.
+  /// Mean of |measured - predicted| / measured time of a step, newer runs counting more.
+  double prediction_error_ = SchedulerRules().prediction_error;
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
-  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+  std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
   mutable std::mutex calibration_mutex_;                 ///< Guards what follows.
   std::map<std::string, TimeCalibration> calibrations_;  ///< By planner::MachineKind; as stored.
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
+  QueuesSpec queues_;
   std::map<std::string, Session> sessions_;
+  /// As stored; those that may have jobs are not in it.
+  std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.

@@ -51,6 +51,12 @@ void Service::DeleteStored(const std::string& job_id, const std::string& by, boo
     done(live.status());
     return;
   }
+  if (const std::string after = JobAfter(job_id); !after.empty()) {
+    done(ConflictError("job " + job_id + " cannot be deleted while job " + after +
+                       ", which comes after it, has not ended"));
+    NextChange(job_id);
+    return;
+  }
   const std::string run_dir = (*live)->current.job.run_dir;
   std::string foreign;
   if (delete_run_dir) {

@@ -47,6 +47,9 @@ class CountingStore : public Store {
     return Read().ListCalibrations();
   }
   Result<std::vector<LinkRecord>> ListLinks() override { return Read().ListLinks(); }
+  Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override {
+    return Read().ListWorkerScheduling();
+  }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

@@ -15,6 +15,7 @@ namespace weft::coordinator {
 namespace {
 
 constexpr int kSuffixLength = 5;
+constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
 /// Of files that are here, a little: the caller waits. Workers may have others.
 constexpr DataCheckLimits kDataCheck = {
     .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = false};
@@ -89,8 +90,11 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
   JobRecord job;
   job.spec = spec;
+  job.queue = spec.scheduling.queue;
+  job.priority = spec.scheduling.priority;
   if (status.ok()) status = ResolveImport(job.spec);
   if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
+  if (status.ok()) status = CheckScheduling(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -138,7 +142,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       });
       return;
     }
-    metrics_.JobSubmitted();
+    metrics_.JobSubmitted(job.queue);
     job.version = result->job_version;
     job.ordinal = result->job_ordinal;
     loop_.Post([this, job] {
@@ -151,7 +155,8 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
-        CountJob(JobState::kQueued, 1);
+        CountJob(job.queue, JobState::kQueued, 1);
+        WaitForJobs(*live_.at(job.id));
       }
       ScheduleSoon();
     });
@@ -159,15 +164,16 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   });
 }
 
-void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
-  loop_.Post([this, id_or_prefix, done = std::move(done)] {
+void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
+                            std::function<void(Result<JobView>)> done) {
+  loop_.Post([this, id_or_prefix, decide = std::move(decide), done = std::move(done)] {
     Result<std::string> id = ResolveId(id_or_prefix);
     if (!id.ok()) {
       done(id.status());
       return;
     }
     Change(
-        *id, [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+        *id, decide,
         [this, id = *id, done](const Status& status) {
           done(status.ok() ? Get(id) : Result<JobView>(status));
         },
@@ -175,20 +181,50 @@ void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<
   });
 }
 
+void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+      std::move(done));
+}
+
 void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
-  loop_.Post([this, id_or_prefix, done = std::move(done)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-      return;
-    }
-    Change(
-        *id, [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
-        [this, id = *id, done](const Status& status) {
-          done(status.ok() ? Get(id) : Result<JobView>(status));
-        },
-        false);
-  });
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
+      std::move(done));
+}
+
+void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
+      std::move(done));
+}
+
+void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
+      std::move(done));
+}
+
+void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+                     std::optional<int64_t> priority, std::function<void(Result<JobView>)> done) {
+  if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
+    done(known);
+    return;
+  }
+  if (priority && std::abs(*priority) > kMostPriority) {
+    done(InvalidError("priority is " + std::to_string(*priority) + ", but must be -1000 to 1000"));
+    return;
+  }
+  ChangeForUser(
+      id_or_prefix,
+      [this, queue, priority](const JobCase& current) {
+        return UpdateJob(current, queue, priority, clock_.UnixSeconds());
+      },
+      std::move(done));
 }
 
 Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
@@ -251,6 +287,10 @@ std::vector<WorkerView> Service::Workers() {
       view.network_bytes_per_second = session.profile.loopback_bytes_per_second;
     }
     view.links = links_.Of(session.machine);
+    if (auto said = worker_scheduling_.find(id); said != worker_scheduling_.end()) {
+      view.scheduling = said->second.scheduling;
+      view.scheduling_why = said->second.why;
+    }
     if (auto jobs = placed_.find(id); jobs != placed_.end()) {
       view.job_ids.assign(jobs->second.begin(), jobs->second.end());
     }

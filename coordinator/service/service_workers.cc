@@ -266,7 +266,7 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
     const bool was_draining = std::exchange(session->draining, draining);
     bool was_stale = session->stale_ranks;
     session->stale_ranks = SeeRunning(id, *session, running, nullptr);
-    if (draining) DrainJobsOn(id);
+    if (draining || MustLeave(id)) DrainJobsOn(id);
     for (const RunningAttempt& item : running) CheckHang(item.job_id);
     FindMissing(id, *session, false, running);
     link->AckHeartbeat(sequence);  // what it told can be seen now

@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::string_view kJobColumns =
     "id, version, state, reason, message, submitted_at, started_at, ended_at, queued_at, run_dir, "
-    "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal";
+    "summary_json, spec_json, progress_json, last_epoch, budget_from, retried_from, queue, "
+    "priority, owner, ordinal";
 
 constexpr std::string_view kSummaryColumns =
     "id, state, reason, substr(message, 1, 200), submitted_at, started_at, ended_at, run_dir, "
     "step, "
-    "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, version, "
-    "ordinal";
+    "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, queue, "
+    "priority, job_group, owner, version, ordinal";
 
 template <class T>
 Result<T> Decode(const std::string& json, const std::string& what) {
@@ -29,7 +30,7 @@ Result<T> Decode(const std::string& json, const std::string& what) {
 
 template <class E>
 Status DecodeName(std::optional<E> value, const std::string& what, E& out) {
-  if (!value) return CorruptError(what + " has an unknown name in a stored state or reason");
+  if (!value) return CorruptError(what + " has an unknown name of a state or reason");
   out = *value;
   return OkStatus();
 }
@@ -52,6 +53,10 @@ Result<JobRecord> ReadJob(SqliteQuery& row) {
   WEFT_ASSIGN_OR_RETURN(job.progress, Decode<Progress>(row.Text(), what));
   job.last_epoch = row.Int();
   job.budget_from = row.Int();
+  job.retried_from = row.Int();
+  job.queue = row.Text();
+  job.priority = row.Int();
+  job.owner = row.Text();
   job.ordinal = row.Int();
   return job;
 }
@@ -74,6 +79,10 @@ Result<JobSummary> ReadSummary(SqliteQuery& row) {
   job.progress.tokens_per_second = row.Real();
   job.progress.eta_seconds = row.Real();
   job.last_epoch = row.Int();
+  job.queue = row.Text();
+  job.priority = row.Int();
+  job.group = row.Text();
+  job.owner = row.Text();
   job.version = row.Int();
   job.ordinal = row.Int();
   return job;
@@ -137,11 +146,15 @@ Result<std::vector<std::string>> SqliteStore::FindJobIds(const std::string& pref
 std::string SqliteStore::ListJobsSql(const JobQuery& query) {
   std::string sql = "SELECT " + std::string(kSummaryColumns) + " FROM jobs";
   // All columns are in this index, which SQLite does not take by itself: the table has the order.
-  // Few jobs of some states are found by their own index.
-  if (query.states.empty()) sql += " INDEXED BY jobs_listed";
+  // Few jobs of some states, or of a group, are found by their own index.
+  if (query.states.empty() && query.group.empty()) sql += " INDEXED BY jobs_listed";
   sql += " WHERE ordinal < ?";
   for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
   if (!query.states.empty()) sql += ')';
+  if (!query.queue.empty()) sql += " AND queue = ?";
+  // The index of groups is of those that have a name, which a parameter alone does not say.
+  if (!query.group.empty()) sql += " AND job_group = ? AND job_group <> ''";
+  if (!query.owner.empty()) sql += " AND owner = ?";
   return sql + " ORDER BY ordinal DESC LIMIT ?";
 }
 
@@ -150,6 +163,9 @@ Result<std::vector<JobSummary>> SqliteStore::ListJobs(const JobQuery& query) {
   SqliteQuery rows(reader(), ListJobsSql(query));
   rows.Bind(query.before_ordinal > 0 ? query.before_ordinal : std::numeric_limits<int64_t>::max());
   for (JobState state : query.states) rows.Bind(Name(state));
+  for (const std::string* value : {&query.queue, &query.group, &query.owner}) {
+    if (!value->empty()) rows.Bind(*value);
+  }
   rows.Bind(query.limit);
   return All<JobSummary>(rows, ReadSummary);
 }
@@ -291,6 +307,20 @@ Result<std::vector<LinkRecord>> SqliteStore::ListLinks() {
     link.latency_seconds = row.Real();
     link.measured_at = row.Real();
     return link;
+  });
+}
+
+Result<std::vector<WorkerSchedulingRecord>> SqliteStore::ListWorkerScheduling() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT worker_id, scheduling, why FROM worker_scheduling ORDER BY worker_id");
+  return All<WorkerSchedulingRecord>(rows, [](SqliteQuery& row) -> Result<WorkerSchedulingRecord> {
+    WorkerSchedulingRecord record;
+    record.worker_id = row.Text();
+    WEFT_RETURN_IF_ERROR(DecodeName(WorkerSchedulingFromName(row.Text()),
+                                    "stored worker " + record.worker_id, record.scheduling));
+    record.why = row.Text();
+    return record;
   });
 }
 

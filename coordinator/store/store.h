@@ -49,6 +49,7 @@ struct Transaction {
   std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
   /// Links to and from these machines are deleted.
   std::vector<std::string> forget_links_of = {};
+  std::optional<WorkerSchedulingRecord> worker_scheduling;  ///< kSchedulable: forgets the worker's.
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
@@ -62,8 +63,8 @@ struct Transaction {
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() && !logs &&
-           !delete_job && !keep_events && !forget_deleted_before;
+           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() &&
+           !worker_scheduling && !logs && !delete_job && !keep_events && !forget_deleted_before;
   }
 };
 
@@ -77,9 +78,12 @@ struct CommitResult {
 
 /// A page of jobs, newest first.
 struct JobQuery {
-  std::vector<JobState> states;  ///< Empty: all.
-  int64_t before_ordinal = 0;    ///< Only older ones; 0: from the newest.
+  std::vector<JobState> states = {};  ///< Empty: all.
+  int64_t before_ordinal = 0;         ///< Only older ones; 0: from the newest.
   int64_t limit = 100;
+  std::string queue = {};  ///< Only jobs that stand there; empty: all.
+  std::string group = {};  ///< Only jobs of that group; empty: all.
+  std::string owner = {};  ///< Only jobs of that person; empty: all.
 };
 
 struct LogQuery {
@@ -121,6 +125,8 @@ class Store {
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
   /// In order of the machines' names.
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
+  /// In order of the workers' names; those that nothing was said of are not in it.
+  virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

@@ -85,6 +85,10 @@ TEST_P(StoreContract, AJobComesBackAsItWasStored) {
   job.progress.loss = std::numeric_limits<double>::quiet_NaN();
   job.progress.recent_losses = {3, std::numeric_limits<double>::infinity(), 2};
   job.last_epoch = 4;
+  job.retried_from = 2;
+  job.queue = "research";
+  job.priority = -7;
+  job.owner = "ada";
   auto result = CommitAndWait(*store_, Put(job));
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->job_version, 1);
@@ -99,6 +103,10 @@ TEST_P(StoreContract, AJobComesBackAsItWasStored) {
   EXPECT_THAT(back->progress.recent_losses, ElementsAre(3, 2));
   EXPECT_EQ(ToJson(back->spec), ToJson(job.spec));
   EXPECT_EQ(back->version, 1);
+  EXPECT_EQ(back->retried_from, 2);
+  EXPECT_EQ(back->queue, "research");
+  EXPECT_EQ(back->priority, -7);
+  EXPECT_EQ(back->owner, "ada");
   EXPECT_EQ(store_->GetJob("j-2").status().code(), StatusCode::kNotFound);
 }
 
@@ -198,6 +206,65 @@ TEST_P(StoreContract, JobsAreListedNewestFirstInPages) {
   EXPECT_EQ(page[0].id, "j-1");
   EXPECT_THAT(*store_->FindJobIds("j-3", 10), ElementsAre("j-3"));
   EXPECT_THAT(*store_->FindJobIds("k", 10), IsEmpty());
+}
+
+TEST_P(StoreContract, JobsAreListedByQueueGroupAndOwner) {
+  struct Row {
+    const char* id;
+    const char* queue;
+    const char* group;
+    const char* owner;
+  };
+  for (const Row& row :
+       {Row{"j-1", "default", "", "ada"}, Row{"j-2", "research", "sweep", "ada"},
+        Row{"j-3", "research", "sweep", "bob"}, Row{"j-4", "research", "", "bob"}}) {
+    JobRecord job = NewJob(row.id);
+    job.queue = row.queue;
+    job.priority = 3;
+    job.spec.scheduling.group = row.group;
+    job.owner = row.owner;
+    MustCommit(Put(job));
+  }
+  const auto ids = [&](JobQuery query) {
+    std::vector<std::string> found;
+    const std::vector<JobSummary> jobs = *store_->ListJobs(query);
+    for (const JobSummary& job : jobs) found.push_back(job.id);
+    return found;
+  };
+  EXPECT_THAT(ids({.queue = "research"}), ElementsAre("j-4", "j-3", "j-2"));
+  EXPECT_THAT(ids({.group = "sweep"}), ElementsAre("j-3", "j-2"));
+  EXPECT_THAT(ids({.owner = "ada"}), ElementsAre("j-2", "j-1"));
+  EXPECT_THAT(ids({.group = "sweep", .owner = "bob"}), ElementsAre("j-3"));
+  EXPECT_THAT(ids({.states = {JobState::kRunning}, .queue = "research"}), IsEmpty());
+  const JobSummary row = store_->ListJobs({.group = "sweep"})->front();
+  EXPECT_EQ(row.queue, "research");
+  EXPECT_EQ(row.priority, 3);
+  EXPECT_EQ(row.group, "sweep");
+  EXPECT_EQ(row.owner, "bob");
+  // A job that is moved is found where it is now.
+  JobRecord moved = *store_->GetJob("j-4");
+  moved.queue = "default";
+  moved.priority = 9;
+  MustCommit(Put(moved));
+  EXPECT_THAT(ids({.queue = "default"}), ElementsAre("j-4", "j-1"));
+  EXPECT_EQ(store_->GetJob("j-4")->priority, 9);
+}
+
+TEST_P(StoreContract, WhatIsSaidOfAWorkerIsKeptUntilItMayHaveJobsAgain) {
+  EXPECT_THAT(*store_->ListWorkerScheduling(), IsEmpty());
+  const WorkerSchedulingRecord cordoned{"w-2", WorkerScheduling::kCordoned, "new disk"};
+  const WorkerSchedulingRecord bad{"w-1", WorkerScheduling::kQuarantined, "wrong products"};
+  for (const WorkerSchedulingRecord& record :
+       {WorkerSchedulingRecord{"w-2", WorkerScheduling::kDraining, ""}, cordoned, bad}) {
+    Transaction change;
+    change.worker_scheduling = record;
+    MustCommit(change);
+  }
+  EXPECT_THAT(*store_->ListWorkerScheduling(), ElementsAre(bad, cordoned));
+  Transaction change;
+  change.worker_scheduling = {"w-1", WorkerScheduling::kSchedulable, ""};
+  MustCommit(change);
+  EXPECT_THAT(*store_->ListWorkerScheduling(), ElementsAre(cordoned));
 }
 
 TEST_P(StoreContract, AListHasTheNumbersAndNotTheTexts) {
