@@ -24,7 +24,10 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
   const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
-    const int64_t first = (options_.rank * micro_batches + k) * options_.micro_batch;
+    const int64_t turns = options_.taking_turns;
+    const int64_t number =
+        (options_.rank / turns * micro_batches + k) * turns + options_.rank % turns;
+    const int64_t first = number * options_.micro_batch;
     WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
     if (request.length > 0) batch = FirstTokens(batch, request.length);
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,

@@ -34,6 +34,9 @@ class BatchLoader {
     int64_t rank = 0;         ///< Of those that see different sequences.
     int64_t ranks = 1;
     int64_t parts = 1;  ///< Equal ones, of different jobs, that each micro-batch has.
+    /// So many successive ranks take turns: number k of the micro-batches of each of them follow
+    /// each other in the data. 1: each has micro-batches that follow each other.
+    int64_t taking_turns = 1;
   };
 
   /// `context` and `source` outlive this.

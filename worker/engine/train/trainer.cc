@@ -167,6 +167,7 @@ Status Trainer::EnqueueGradients(std::vector<TokenBatch> batches, StepReport& re
   WEFT_RETURN_IF_ERROR(passes_.Run(
       std::move(batches), context.Number(GradientScale(report), &StepNumbers::gradient_scale),
       totals_.loss(), report.seconds));
+  if (micro_batches_ != nullptr) totals_.TakeLoss();
   return ranks_.FinishGradients(report.seconds);
 }
 
@@ -319,6 +320,7 @@ Result<EvaluationReport> Trainer::Evaluate() {
                           {.sequences = job_.train.eval_sequences,
                            .micro_batch = plan_.micro_batch,
                            .parts = JointParts(job_),
+                           .exact = micro_batches_ != nullptr,
                            .techniques = &techniques_});
     };
     WEFT_ASSIGN_OR_RETURN(EvaluationReport whole, loss());

@@ -14,6 +14,7 @@
 #include "worker/engine/train/batch_loader.h"
 #include "worker/engine/train/device_weights.h"
 #include "worker/engine/train/local_rounds.h"
+#include "worker/engine/train/micro_batch_sums.h"
 #include "worker/engine/train/offloaded_updates.h"
 #include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/sequence_passes.h"
@@ -95,6 +96,8 @@ class Trainer {
 
   // Before the first step.
 
+  /// With train.deterministic mesh: has losses and gradients summed by micro-batch.
+  Status SumByMicroBatch();
   /// Gives techniques what they work with, once the updaters are there.
   Status StartTechniques();
   /// Why steps are enqueued operation by operation, or "".
@@ -165,6 +168,7 @@ class Trainer {
   StepClock clock_;
   SequencePasses sequences_;
   PartLosses part_losses_;
+  std::unique_ptr<MicroBatchSums> micro_batches_;  ///< With train.deterministic mesh.
   StepPasses passes_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
