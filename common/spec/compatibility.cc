@@ -30,6 +30,9 @@ constexpr std::string_view kNoMatrices = "no block has matrices that ranks could
 constexpr std::string_view kSomeBlocks = "model.layers 1 or more";
 constexpr std::string_view kCutProducts = "ranks would add up parts of products";
 constexpr std::string_view kWholeProducts = "data parallelism, ZeRO or pipelines";
+constexpr std::string_view kAnotherWhole =
+    "a rank computes again what another one has, on a whole model of its own";
+constexpr std::string_view kWholeReplicas = "data parallelism or ZeRO";
 constexpr std::string_view kOtherUnits = "each stage has other units";
 
 const Refusal kRows[] = {
@@ -153,6 +156,13 @@ const Refusal kRows[] = {
     {&kMeshDeterminism, &kOffloadOptimizer, kNotYet, kOneOfTwo},
     {&kMeshDeterminism, &kCuda, "GPUs add the gradients of ranks in an order of NCCL's",
      "resources.device cpu"},
+
+    {&kReplay, &kTensorParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kContextParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kPipelineParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kExpertParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kLocalSteps, "ranks have other weights between outer steps", kOneOfTwo},
+    {&kReplay, &kOffloadOptimizer, kNotYet, kOneOfTwo},
 
     {&kNetworkInitialization, &kImport, "imported weights are of a network without it",
      "model.initialization.method auto"},

@@ -69,6 +69,7 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kMeshDeterminism, [](JobSpec& job) { job.train.deterministic = "mesh"; }},
       {&kSharedTables, [](JobSpec& job) { job.resources.pipeline_parallel = 2; }},
+      {&kReplay, [](JobSpec& job) { job.train.replay_every_steps = 10; }},
       {&kBatchWarmup,
        [](JobSpec& job) {
          job.train.batch_warmup_steps = 2;

@@ -159,6 +159,15 @@ const Feature kSharedTables = {
                  " without model.untied_classifier";
         }};
 
+const Feature kReplay = {
+    .name = "replay checks",
+    .setting = "train.replay_every_steps",
+    .asked = [](const JobSpec& job) { return job.train.replay_every_steps > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("train.replay_every_steps", job.train.replay_every_steps);
+        }};
+
 const Feature kBatchWarmup = {
     .name = "warm-up of the batch",
     .setting = "train.batch_warmup_steps",

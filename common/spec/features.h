@@ -21,6 +21,7 @@ extern const Feature kLocalSteps;
 extern const Feature kLocalStepsOffloaded;
 extern const Feature kMeshDeterminism;
 extern const Feature kSharedTables;
+extern const Feature kReplay;
 extern const Feature kBatchWarmup;
 extern const Feature kTryPlans;
 

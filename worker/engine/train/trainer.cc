@@ -23,6 +23,7 @@ Result<StepReport> Trainer::Step() {
 
   const bool loss_fails = !Failpoint("trainer.loss").ok();
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails || ReplacesUpdate(), report));
+  WEFT_RETURN_IF_ERROR(Replay(batches, report));
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = on_gpu() ? numbers_.device() : nullptr;
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
@@ -117,6 +118,21 @@ Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
                         " has no targets; hint: look at the data, every token is ignored");
   }
   return batches;
+}
+
+Status Trainer::Replay(const StepBatches& batches, StepReport& report) {
+  if (replay_ == nullptr || (counters_.step + 1) % job_.train.replay_every_steps != 0) {
+    return OkStatus();
+  }
+  Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(const TokenBatch other,
+                        loader_->FirstOf(replay_->other_rank(), BatchesOf(counters_.step)));
+  WEFT_ASSIGN_OR_RETURN(wrong_bits_, replay_->Run(batches.micro_batches.front(), other,
+                                                  GradientScale(report)));
+  ChargePhase(*parts_.context, "replay", watch.Lap(), report.seconds.forward);
+  if (!wrong_bits_) return OkStatus();
+  return InternalError("a micro-batch of step " + std::to_string(counters_.step) +
+                       " computed twice has other bits");
 }
 
 float Trainer::GradientScale(const StepReport& report) const {

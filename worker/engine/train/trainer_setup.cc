@@ -9,6 +9,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/deterministic_mesh.h"
+#include "common/spec/micro_batch_order.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
@@ -224,10 +225,10 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .overlaps = !trainer->techniques_.ReadsUpdatedParameters(),
                                .steps = job.train.steps}));
   }
+  if (job.train.replay_every_steps > 0) {
+    trainer->replay_ = std::make_unique<ReplayCheck>(parts, &trainer->techniques_);
+  }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  // Where ranks add up each micro-batch before the next, those that follow each other in the tree.
-  const bool takes_turns =
-      trainer->micro_batches_ != nullptr && !trainer->micro_batches_->adds_gradients();
   WEFT_ASSIGN_OR_RETURN(
       trainer->loader_,
       BatchLoader::New(context, parts.train,
@@ -236,7 +237,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                         .rank = parts.rank,
                         .ranks = trainer->ranks_.data_ranks(),
                         .parts = JointParts(job),
-                        .taking_turns = takes_turns ? ShardRanks(plan) : 1}));
+                        .taking_turns = RanksTakingTurns(job.train, plan)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {

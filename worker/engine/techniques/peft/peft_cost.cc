@@ -185,6 +185,7 @@ std::vector<Refusal> Rows() {
       {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
        "resources.zero_stage 2"},
       {&kAdaLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kAdaLora, &kReplay, kNotYet, kOneOfTwo},
       {&kAdaLora, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
       {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
