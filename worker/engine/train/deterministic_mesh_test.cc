@@ -15,7 +15,7 @@ constexpr int64_t kSteps = 3;
 
 /// How ranks share the work.
 struct Way {
-  std::string name;
+  std::string name = {};
   int64_t data = 1;
   int64_t zero_stage = 0;
   int64_t zero_shard_ranks = 0;

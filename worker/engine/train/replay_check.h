@@ -65,9 +65,9 @@ class ReplayCheck {
   const bool places_;
   /// By the first parameter of a stack.
   struct Stack {
-    ParameterSet::Range range;
-    int64_t missing = 0;
-    Tensor memory;
+    ParameterSet::Range range = {};
+    int64_t missing = 0;  ///< Gradients of the pass under way.
+    Tensor memory = {};
   };
   std::vector<Stack> stacks_;
   std::vector<size_t> stack_of_;  ///< By parameter.
