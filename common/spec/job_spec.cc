@@ -6,6 +6,7 @@
 #include "common/json.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
@@ -274,6 +275,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
   WEFT_RETURN_IF_ERROR(CheckLocalSteps(job));
+  WEFT_RETURN_IF_ERROR(CheckDeterministicMesh(job));
   WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(CheckTensorParallel(job, resources.tensor_parallel,

@@ -83,6 +83,7 @@ struct Attempt::Rank {
   bool stopped = false;          // said that it stopped and saved
   std::optional<Status> failed;  // said why it failed
   bool numerics = false;
+  bool silent_corruption = false;
   bool in_failures = false;
 };
 
@@ -413,6 +414,7 @@ void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
 void Attempt::On(Rank& rank, const trainer::FailedMessage& failed) {
   rank.failed = trainer::ToStatus(failed);
   rank.numerics = failed.numerics;
+  rank.silent_corruption = failed.silent_corruption;
   OnFailure(rank);
 }
 
@@ -511,7 +513,8 @@ v1::AttemptReport Attempt::EndReport() const {
   if (failures_.empty()) return NewReport(v1::ATTEMPT_STOPPED);
   std::vector<RankFailure> failures;
   for (const Rank* rank : failures_) {
-    failures.push_back({rank->index, rank->failed, rank->wait_status, rank->numerics});
+    failures.push_back({rank->index, rank->failed, rank->wait_status, rank->numerics,
+                        rank->silent_corruption});
   }
   Verdict verdict = JudgeFailures(failures, OomKills() > oom_kills_before_);
   v1::AttemptReport report = NewReport(v1::ATTEMPT_FAILED);

@@ -97,6 +97,8 @@ class Attempt {
   void CountSkipped(const engine::StepReport& report);
   /// What follows from the last step's verdict; true: the training went back.
   Result<bool> Guard();
+  /// The error of a step that has found wrong bits (train.replay_every_steps).
+  Status TellWrongBits(const engine::WrongBits& found);
   /// All ranks return to the newest checkpoint, or the beginning, and leave out the data since
   /// then.
   Status RollBack();

@@ -1,4 +1,8 @@
 // The steps of an attempt: what follows each, until the training ends.
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
@@ -83,11 +87,34 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
 
 Status Attempt::Step() {
   engine::Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer_->Step());
+  const Result<engine::StepReport> made = trainer_->Step();
+  if (!made.ok()) {
+    return trainer_->wrong_bits() ? TellWrongBits(*trainer_->wrong_bits()) : made.status();
+  }
+  const engine::StepReport& report = *made;
   if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
   WEFT_RETURN_IF_ERROR(ReportStep(report));
   CountSkipped(report);
   return OkStatus();
+}
+
+// All ranks have found the same and come here. Those that computed wrong say so themselves, for the
+// daemon to name them and their machine.
+Status Attempt::TellWrongBits(const engine::WrongBits& found) {
+  char own[HOST_NAME_MAX + 1] = {};
+  (void)gethostname(own, HOST_NAME_MAX);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, group_->AllGather(own));
+  std::string ranks;
+  for (const int64_t rank : found.suspects) {
+    ranks += (ranks.empty() ? "rank " : " or rank ") + std::to_string(rank) + " on " +
+             hosts[static_cast<size_t>(rank)];
+  }
+  const std::string text = "a micro-batch of step " + std::to_string(found.step) +
+                           " was computed twice with different bits; " + ranks +
+                           " computed wrong";
+  const bool suspected = std::find(found.suspects.begin(), found.suspects.end(), spec_.rank) !=
+                         found.suspects.end();
+  return suspected ? SilentCorruptionError(text) : AbortedError(text);
 }
 
 Result<bool> Attempt::Guard() {
