@@ -3,6 +3,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/spec/phases.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
@@ -235,10 +237,11 @@ class Service {
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
-    JobSpec phase;  ///< JobOfPhase of the one that runs or is next: what is planned.
+    /// JobOfPhase of the phase that runs or is next, where that is another than the job.
+    std::unique_ptr<const JobSpec> own_phase;
     Progress progress;
     bool busy = false;                                 ///< A change is being committed.
-    std::deque<std::function<void()>> waiting;         ///< Changes after that one.
+    std::list<std::function<void()>> waiting;          ///< Changes after that one.
     std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
     std::optional<Plan> reserved;                      ///< Capacity of a start being committed.
     std::optional<Duration> dispatched_at;             ///< Until the first answer.
@@ -257,6 +260,14 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+
+    /// What is planned. Of a long queue each spec is in memory once.
+    const JobSpec& Phase() const { return own_phase ? *own_phase : current.job.spec; }
+    void SetPhase() {
+      own_phase.reset();
+      if (current.job.spec.phases.empty()) return;
+      own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
+    }
   };
 
   struct Session {
@@ -301,6 +312,10 @@ class Service {
 
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
+  /// Loads some of unloaded_: those that can be in a short time.
+  Status LoadSome();
+  /// Loads the rest, a few between other tasks.
+  void LoadRest();
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -449,6 +464,7 @@ class Service {
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
+  std::deque<std::string> unloaded_;          ///< Those of before the start that are not there yet.
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
   LeaseTable leases_;
   Rendezvous rendezvous_;

@@ -75,7 +75,7 @@ bool Service::HasAllWorkers(const Plan& plan) const {
 
 RunningJob Service::AsRunning(const LiveJob& live) const {
   RunningJob job;
-  job.spec = &live.phase;
+  job.spec = &live.Phase();
   job.plan = &live.current.attempt->plan;
   job.history = live.history;
   job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;

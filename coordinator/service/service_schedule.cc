@@ -22,7 +22,7 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 }  // namespace
 
 void Service::ScheduleSoon() {
-  if (schedule_pending_ || settling_) return;
+  if (schedule_pending_ || settling_ || !unloaded_.empty()) return;
   schedule_pending_ = true;
   auto pass = [this] {
     schedule_pending_ = false;
@@ -89,7 +89,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
     if (live.busy || live.reserved || !MayStart(live)) continue;
     const AttemptRecord* last = LastOfPhase(live.current);
-    snapshot.queue.push_back({job_id, &live.phase, last ? &last->plan : nullptr,
+    snapshot.queue.push_back({job_id, &live.Phase(), last ? &last->plan : nullptr,
                               last && last->reason == Reason::kOutOfMemory,
                               live.history.ran_out_of_memory, live.history.replanned,
                               live.next_plan ? &*live.next_plan : nullptr});

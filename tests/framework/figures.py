@@ -44,3 +44,20 @@ class Figures:
 
     def all_hold(self):
         return all(row["holds"] for row in self.rows)
+
+
+def table(path):
+    """The rows of a file as Markdown, for the page that shows them."""
+    said = json.loads(pathlib.Path(path).read_text())
+    lines = [f"On an {said['machine']}, {said['date']}:", "",
+             "| | what | measured | target | |", "|---|---|---|---|---|"]
+    for row in said["rows"]:
+        unit = f" {row['unit']}" if row["unit"] else ""
+        target = f"{row['target']}{unit}"
+        lines.append(f"| {row['number']} | {row['what']} | {row['measured']}{unit} | {target} | "
+                     f"{'holds' if row['holds'] else 'missed'} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1]), end="")
