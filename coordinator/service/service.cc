@@ -16,6 +16,8 @@ constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Of jobs, and as many of calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
+/// So long the loop loads jobs before it does other things.
+constexpr std::chrono::milliseconds kLoadSlice(20);
 
 /// The state to which a change moves its job, in lower case; empty: it stays where it is.
 std::string MoveOf(JobState from, const Transaction& change) {
@@ -67,22 +69,20 @@ Status Service::Start() {
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   WEFT_RETURN_IF_ERROR(LoadLinks());
   WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
-  JobQuery query;
-  query.limit = 1000;
-  for (int i = 0; i < kJobStates; ++i) {
-    if (!IsTerminal(static_cast<JobState>(i))) query.states.push_back(static_cast<JobState>(i));
+  // Workers come back with jobs that run: they are known before the first call. Those that wait may
+  // be so many that nobody waits for them.
+  WEFT_ASSIGN_OR_RETURN(const std::vector<UnfinishedJob> jobs, store_.ListUnfinished());
+  for (const UnfinishedJob& job : jobs) {
+    if (job.state == JobState::kQueued) {
+      unloaded_.push_back(job.id);
+    } else {
+      WEFT_ASSIGN_OR_RETURN(LiveJob * live, Load(job.id));
+      WaitForJobs(*live);
+      WatchTime(job.id);
+    }
   }
-  while (true) {
-    WEFT_ASSIGN_OR_RETURN(std::vector<JobSummary> jobs, store_.ListJobs(query));
-    for (const JobSummary& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
-    if (std::ssize(jobs) < query.limit) break;
-    query.before_ordinal = jobs.back().ordinal;
-  }
-  // Once all are known: those before them have not ended, or are read from the store.
-  for (const auto& [id, live] : live_) {
-    WaitForJobs(*live);
-    WatchTime(id);
-  }
+  WEFT_RETURN_IF_ERROR(LoadSome());
+  LoadRest();
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
     if (intent.graceful) ExpectStop(intent.job_id, intent.epoch);
@@ -93,7 +93,7 @@ Status Service::Start() {
     sessions_[worker_id].profile.worker_id = worker_id;
     leases_.Renew(worker_id);
   }
-  if (!live_.empty()) {
+  if (!jobs.empty()) {
     settling_ = true;
     loop_.PostAfter(options_.heartbeat, [this] {
       settling_ = false;
@@ -105,13 +105,43 @@ Status Service::Start() {
   LookAtPlansLater();
   SweepLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
-  if (!live_.empty()) {
-    WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
+  if (!jobs.empty()) {
+    WEFT_LOG_INFO << jobs.size() << " unfinished jobs, " << placed_.size()
                   << " workers expected back with running attempts";
   }
   files_.Start();
   loop_.Start();
   return OkStatus();
+}
+
+Status Service::LoadSome() {
+  const Duration end = clock_.Monotonic() + kLoadSlice;
+  while (!unloaded_.empty() && clock_.Monotonic() < end) {
+    const std::string job_id = std::move(unloaded_.front());
+    unloaded_.pop_front();
+    if (live_.contains(job_id)) continue;  // somebody changed it meanwhile
+    const Result<LiveJob*> live = Load(job_id);
+    if (live.status().code() == StatusCode::kNotFound) continue;  // deleted meanwhile
+    WEFT_RETURN_IF_ERROR(live.status());
+    if (IsTerminal((*live)->current.job.state)) {
+      Retire(job_id);
+    } else {
+      WaitForJobs(**live);
+      WatchTime(job_id);
+    }
+  }
+  return OkStatus();
+}
+
+void Service::LoadRest() {
+  if (unloaded_.empty()) return;
+  loop_.Post([this] {
+    if (const Status status = LoadSome(); !status.ok()) {
+      WEFT_LOG_ERROR << "a queued job is left out until the next start: " << status.message();
+    }
+    if (unloaded_.empty()) ScheduleSoon();
+    LoadRest();
+  });
 }
 
 void Service::CloseLinks() {
@@ -147,7 +177,7 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   live->current.retry = options_.retry;
   live->progress = live->current.job.progress;
   live->current.phase = PhaseAfter(live->current.job.spec, attempts);
-  live->phase = JobOfPhase(live->current.job.spec, live->current.phase);
+  live->SetPhase();
   const std::span<const AttemptRecord> tried = AttemptsAtPhase(attempts);
   if (tried.size() > 1) live->current.previous_reason = tried[tried.size() - 2].reason;
   for (size_t i = 0; i + 1 < attempts.size(); ++i) {
@@ -249,9 +279,9 @@ void Service::NextChange(const std::string& job_id) {
   if (it == live_.end() || it->second->busy) return;
   if (it->second->deleted) {
     // What still waits finds that there is no such job.
-    std::deque<std::function<void()>> waiting = std::move(it->second->waiting);
+    const std::list<std::function<void()>> waiting = std::move(it->second->waiting);
     Retire(job_id);
-    for (auto& change : waiting) change();
+    for (const auto& change : waiting) change();
     return;
   }
   if (it->second->waiting.empty()) {
@@ -345,7 +375,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
 void Service::BeginPhase(LiveJob& live) {
   JobCase& current = live.current;
   current.phase = std::min(current.phase + 1, PhaseCount(current.job.spec) - 1);
-  live.phase = JobOfPhase(current.job.spec, current.phase);
+  live.SetPhase();
   current.previous_reason.reset();
   current.failures = 0;
   live.history = {};

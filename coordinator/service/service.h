@@ -3,6 +3,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/spec/phases.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
@@ -209,10 +211,11 @@ class Service {
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
-    JobSpec phase;  ///< JobOfPhase of the one that runs or is next: what is planned.
+    /// JobOfPhase of the phase that runs or is next, where that is another than the job.
+    std::unique_ptr<const JobSpec> own_phase;
     Progress progress;
     bool busy = false;                                 ///< A change is being committed.
-    std::deque<std::function<void()>> waiting;         ///< Changes after that one.
+    std::list<std::function<void()>> waiting;          ///< Changes after that one.
     std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
     std::optional<Plan> reserved;                      ///< Capacity of a start being committed.
     std::optional<Duration> dispatched_at;             ///< Until the first answer.
@@ -236,6 +239,14 @@ class Service {
     std::optional<double>
         predicted_start;              ///< First guess since it was queued; seconds since 1970.
     std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
+
+    /// What is planned. Of a long queue each spec is in memory once.
+    const JobSpec& Phase() const { return own_phase ? *own_phase : current.job.spec; }
+    void SetPhase() {
+      own_phase.reset();
+      if (current.job.spec.phases.empty()) return;
+      own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
+    }
   };
 
   struct Session {
@@ -286,6 +297,10 @@ class Service {
   /// Change of the job that a user named, and its view.
   void ChangeForUser(const std::string& id_or_prefix, Decide decide,
                      std::function<void(Result<JobView>)> done);
+  /// Loads some of unloaded_: those that can be in a short time.
+  Status LoadSome();
+  /// Loads the rest, a few between other tasks.
+  void LoadRest();
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -476,6 +491,7 @@ class Service {
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
+  std::deque<std::string> unloaded_;          ///< Those of before the start that are not there yet.
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
   /// Jobs that come after a job which has not ended, by its id.
   std::map<std::string, std::set<std::string>> dependents_;

@@ -148,7 +148,7 @@ void Service::AdviseOnMemory(const std::string& job_id, const PlacementReport& r
     return;
   }
   live.busy = true;
-  auto work = [this, job_id, report, commit, spec = live.phase, plan = live.current.attempt->plan,
+  auto work = [this, job_id, report, commit, spec = live.Phase(), plan = live.current.attempt->plan,
                cluster = TakeSnapshot().cluster](const PlanTicket& ticket) {
     PlacementReport advised = report;
     const std::stop_token stop = ticket.stop();

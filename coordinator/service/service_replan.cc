@@ -65,7 +65,7 @@ bool Service::HasAllWorkers(const Plan& plan) const {
 
 RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   RunningJob job;
-  job.spec = &live.phase;
+  job.spec = &live.Phase();
   job.plan = &plan;
   job.history = live.history;
   if (live.current.attempt && !live.current.attempt->ended_at) {

@@ -29,6 +29,7 @@ class CountingStore : public Store {
   Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override {
     return Read().ListJobs(query);
   }
+  Result<std::vector<UnfinishedJob>> ListUnfinished() override { return Read().ListUnfinished(); }
   Result<std::vector<std::string>> ListEndedBefore(double time, int64_t limit) override {
     return Read().ListEndedBefore(time, limit);
   }

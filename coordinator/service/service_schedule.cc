@@ -20,7 +20,7 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 }  // namespace
 
 void Service::ScheduleSoon() {
-  if (schedule_pending_ || settling_) return;
+  if (schedule_pending_ || settling_ || !unloaded_.empty()) return;
   schedule_pending_ = true;
   auto pass = [this] {
     schedule_pending_ = false;

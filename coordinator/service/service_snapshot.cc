@@ -104,7 +104,7 @@ QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) cons
   const AttemptRecord* last = LastOfPhase(live.current);
   QueuedJob queued;
   queued.id = job_id;
-  queued.spec = &live.phase;
+  queued.spec = &live.Phase();
   queued.last_plan = last ? &last->plan : nullptr;
   queued.out_of_memory = last && last->reason == Reason::kOutOfMemory;
   queued.ran_out_of_memory = live.history.ran_out_of_memory;

@@ -151,7 +151,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         auto live = std::make_unique<LiveJob>();
         live->current.job = job;
         live->current.retry = options_.retry;
-        live->phase = JobOfPhase(job.spec, 0);
+        live->SetPhase();
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;

@@ -191,6 +191,12 @@ struct JobSummary {
   int64_t ordinal = 0;
 };
 
+/// A job that has not ended, as short as can be.
+struct UnfinishedJob {
+  std::string id;
+  JobState state = JobState::kQueued;
+};
+
 /// The ranks of an attempt on one worker.
 struct PlacementRecord {
   std::string worker_id;

@@ -170,6 +170,21 @@ Result<std::vector<JobSummary>> SqliteStore::ListJobs(const JobQuery& query) {
   return All<JobSummary>(rows, ReadSummary);
 }
 
+Result<std::vector<UnfinishedJob>> SqliteStore::ListUnfinished() {
+  std::lock_guard lock(read_mutex_);
+  // From the index alone: rows of jobs are large.
+  SqliteQuery rows(reader(),
+                   "SELECT id, state FROM jobs INDEXED BY jobs_listed WHERE state NOT IN "
+                   "('SUCCEEDED', 'FAILED', 'CANCELLED') ORDER BY ordinal");
+  return All<UnfinishedJob>(rows, [](SqliteQuery& row) -> Result<UnfinishedJob> {
+    UnfinishedJob job;
+    job.id = row.Text();
+    WEFT_RETURN_IF_ERROR(
+        DecodeName(JobStateFromName(row.Text()), "stored job " + job.id, job.state));
+    return job;
+  });
+}
+
 Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_seconds, int64_t limit) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),

@@ -50,6 +50,7 @@ class SqliteStore : public Store {
   Result<JobRecord> GetJob(const std::string& id) override;
   Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) override;
   Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override;
+  Result<std::vector<UnfinishedJob>> ListUnfinished() override;
   Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) override;
   Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) override;
   Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) override;

@@ -112,6 +112,8 @@ class Store {
   virtual Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) = 0;
   /// One query, whatever the number of jobs; reads neither specs nor plans.
   virtual Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) = 0;
+  /// All jobs that have not ended, the oldest first.
+  virtual Result<std::vector<UnfinishedJob>> ListUnfinished() = 0;
   /// Jobs that ended before `unix_seconds`, the one that ended first first, at most `limit`.
   virtual Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) = 0;
   /// Oldest first.

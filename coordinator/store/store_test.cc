@@ -267,6 +267,24 @@ TEST_P(StoreContract, WhatIsSaidOfAWorkerIsKeptUntilItMayHaveJobsAgain) {
   EXPECT_THAT(*store_->ListWorkerScheduling(), ElementsAre(cordoned));
 }
 
+TEST_P(StoreContract, JobsThatHaveNotEndedAreFoundOldestFirst) {
+  for (const char* id : {"c", "a", "b", "d"}) MustCommit(Put(NewJob(id)));
+  JobRecord ended = *store_->GetJob("a");
+  ended.state = JobState::kFailed;
+  MustCommit(Put(ended));
+  JobRecord running = *store_->GetJob("d");
+  running.state = JobState::kRunning;
+  MustCommit(Put(running));
+  const auto found = store_->ListUnfinished();
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  ASSERT_EQ(found->size(), 3u);
+  EXPECT_EQ((*found)[0].id, "c");
+  EXPECT_EQ((*found)[0].state, JobState::kQueued);
+  EXPECT_EQ((*found)[1].id, "b");
+  EXPECT_EQ((*found)[2].id, "d");
+  EXPECT_EQ((*found)[2].state, JobState::kRunning);
+}
+
 TEST_P(StoreContract, AListHasTheNumbersAndNotTheTexts) {
   JobRecord job = NewJob("j-1");
   job.state = JobState::kRunning;
