@@ -27,6 +27,14 @@ constexpr std::array<std::string_view, kReasons> kReasonNames = {
     "DRAINED",
     "HUNG",
     "PLANNING",
+    "WAITING_FOR_QUOTA",
+    "WAITING_FOR_JOBS",
+    "PREEMPTED",
+    "PAUSED_BY_USER",
+    "TIME_LIMIT",
+    "JOB_BEFORE_FAILED",
+    "MACHINE_UNHEALTHY",
+    "SILENT_CORRUPTION",
 };
 
 constexpr std::array<std::string_view, kPlacementStates> kPlacementStateNames = {

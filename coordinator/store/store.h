@@ -49,6 +49,9 @@ struct Transaction {
   std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
   /// Links to and from these machines are deleted.
   std::vector<std::string> forget_links_of = {};
+  std::optional<SuspicionRecord> suspicion = {};  ///< Replaces the one of the same worker.
+  /// Added to what is stored of all machines.
+  std::optional<ReliabilityRecord> reliability = {};
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
@@ -62,8 +65,8 @@ struct Transaction {
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() && !logs &&
-           !delete_job && !keep_events && !forget_deleted_before;
+           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() && !suspicion &&
+           !reliability && !logs && !delete_job && !keep_events && !forget_deleted_before;
   }
 };
 
@@ -121,6 +124,9 @@ class Store {
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
   /// In order of the machines' names.
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
+  /// Of workers that have some, in the order of their names.
+  virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
+  virtual Result<ReliabilityRecord> GetReliability() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.
