@@ -27,8 +27,34 @@ bool TakeRank(const Plan& plan, size_t rank, int64_t device, FreeCapacity& free)
   return true;
 }
 
-/// The same plan on workers that have room: where it was if possible, else filling the emptiest
-/// worker first so that neighbouring ranks share a machine.
+/// Jobs behind one whose plan is not known that are planned, too.
+constexpr int kPlannedAhead = 64;
+
+/// The plan for what is free, `part` of the cluster: the last one again, or a new one.
+Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProfile& cluster,
+                    const FreeMap& free, const ClusterProfile& part, const PlanFunction& plan) {
+  if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr &&
+      !part.workers.empty()) {
+    Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), part, plan);
+    if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
+  }
+  if (job.next_plan != nullptr && Fits(*job.next_plan, free)) return *job.next_plan;
+  if (job.replanned && job.last_plan != nullptr && !part.workers.empty()) {
+    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, part, plan);
+    if (better.ok() && better->prediction.step_seconds < job.last_plan->prediction.step_seconds) {
+      return better;
+    }
+    if (!better.ok() && HasNoAnswerYet(better.status())) return better;
+  }
+  if (job.last_plan != nullptr) {
+    if (std::optional<Plan> again = PlaceAgain(*job.last_plan, cluster, free)) return *again;
+  }
+  if (part.workers.empty()) return ExhaustedError("every worker is taken");
+  return BestPlan(spec, part, plan);
+}
+
+}  // namespace
+
 std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
                                const FreeMap& free) {
   if (last.rank_workers.empty()) return std::nullopt;
@@ -74,34 +100,6 @@ std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
   if (rank < plan.rank_workers.size()) return std::nullopt;
   return plan;
 }
-
-/// Jobs behind one whose plan is not known that are planned, too.
-constexpr int kPlannedAhead = 64;
-
-/// The plan for what is free, `part` of the cluster: the last one again, or a new one.
-Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProfile& cluster,
-                    const FreeMap& free, const ClusterProfile& part, const PlanFunction& plan) {
-  if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr &&
-      !part.workers.empty()) {
-    Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), part, plan);
-    if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
-  }
-  if (job.next_plan != nullptr && Fits(*job.next_plan, free)) return *job.next_plan;
-  if (job.replanned && job.last_plan != nullptr && !part.workers.empty()) {
-    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, part, plan);
-    if (better.ok() && better->prediction.step_seconds < job.last_plan->prediction.step_seconds) {
-      return better;
-    }
-    if (!better.ok() && HasNoAnswerYet(better.status())) return better;
-  }
-  if (job.last_plan != nullptr) {
-    if (std::optional<Plan> again = PlaceAgain(*job.last_plan, cluster, free)) return *again;
-  }
-  if (part.workers.empty()) return ExhaustedError("every worker is taken");
-  return BestPlan(spec, part, plan);
-}
-
-}  // namespace
 
 bool Fits(const Plan& plan, FreeMap free) {
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {

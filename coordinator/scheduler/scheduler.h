@@ -66,6 +66,11 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
 /// memory.
 void TakeCapacity(const Plan& plan, FreeMap& free);
 
+/// The same plan on workers that have room: where it was if possible, else filling the emptiest
+/// worker first so that neighbouring ranks share a machine. nullopt: it fits nowhere.
+std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
+                               const FreeMap& free);
+
 /// Whether all ranks have room where the plan puts them.
 bool Fits(const Plan& plan, FreeMap free);
 

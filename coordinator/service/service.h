@@ -20,6 +20,9 @@
 #include "coordinator/planner/report/explanation.h"
 #include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
+#include "coordinator/recovery/ledger.h"
+#include "coordinator/recovery/straggler.h"
+#include "coordinator/recovery/suspicion.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
@@ -37,6 +40,20 @@
 
 namespace weft::coordinator {
 
+/// When workers check their machines before they get ranks.
+struct HealthRules {
+  /// A check takes no longer; 0: machines are never checked.
+  std::chrono::nanoseconds limit = std::chrono::seconds(20);
+  /// A worker that did not answer is asked again after this.
+  std::chrono::nanoseconds retry = std::chrono::seconds(30);
+};
+
+/// What follows when a rank holds up the others.
+enum class StragglerAction {
+  kReport,  ///< People are told.
+  kMove,    ///< And the job goes on on other machines, where there are some.
+};
+
 struct ServiceOptions {
   std::string run_root;                 ///< run_dir of a job is run_root/ID.
   std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
@@ -45,6 +62,12 @@ struct ServiceOptions {
   GrowthRules growth;
   RetryRules retry;
   HangRules hang;
+  StragglerRules straggler;
+  StragglerAction straggler_action = StragglerAction::kReport;
+  HealthRules health;
+  SuspicionRules suspicion;
+  /// Workers without ranks that only jobs that recover may use, as many as there are at most.
+  int64_t spare_workers = 0;
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
@@ -67,6 +90,7 @@ struct ServiceOptions {
 struct JobView {
   JobRecord job;
   std::vector<AttemptRecord> attempts;  ///< Oldest first.
+  Ledger ledger = {};
 };
 
 struct JobPage {
@@ -105,6 +129,8 @@ struct WorkerView {
   double network_bytes_per_second = 0;  ///< As plans have it.
   NetworkSource network_source = NetworkSource::kAssumed;
   std::vector<LinkView> links;
+  std::string quarantined;  ///< Why it gets no ranks; empty: it may.
+  double suspicion = 0;
 };
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
@@ -202,6 +228,8 @@ class Service {
                      Result<std::string> report_json);
   /// Answer to a WorkerLink::MeasureLink.
   void ReportLink(const std::shared_ptr<WorkerLink>& link, LinkAnswer answer);
+  /// Answer to a WorkerLink::CheckHealth.
+  void ReportHealth(const std::shared_ptr<WorkerLink>& link, HealthAnswer answer);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -217,6 +245,7 @@ class Service {
     std::optional<Duration> listed_at;  ///< Last named by the worker.
     Duration expected_from{0};          ///< Nobody can have named them before.
     PlacementActivity activity;         ///< As last reported; empty before.
+    std::vector<RankPace> paces;        ///< Likewise.
   };
 
   /// An answer of the planner, and to what.
@@ -257,6 +286,9 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+    LedgerBook book;          ///< Of the attempts that have ended.
+    Ledger counted;           ///< What of its time the metrics have.
+    StragglerWatch straggler;  ///< Of the newest attempt.
   };
 
   struct Session {
@@ -273,6 +305,10 @@ class Service {
     Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
+    bool unchecked = false;     ///< Its machine is to be checked before it gets ranks.
+    Duration check_from{0};     ///< Not before.
+    int64_t health_call = 0;    ///< The check under way; 0: none.
+    std::string quarantined;    ///< Why it gets no ranks; empty: it may.
   };
 
   /// What views add to the stored record.
@@ -280,6 +316,9 @@ class Service {
     std::optional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
+    int64_t epoch = 0;   ///< Of the newest attempt,
+    AttemptTimes times;  ///< and what it took so far.
+    std::string straggler;  ///< Who holds it up while it runs; empty: nobody.
   };
 
   /// A recording under way.
@@ -352,6 +391,37 @@ class Service {
   void WaitForRetry(LiveJob& live);
   bool MayStart(const LiveJob& live) const;
 
+  // service_ledger.cc: where the time of jobs goes. On the loop.
+  /// What the worker of rank 0 tells of the steps.
+  void SeeTimes(LiveJob& live, const RunningAttempt& item);
+  void ShowTimes(const LiveJob& live);
+  void CountTimesLater();
+  /// Brings the metrics up to what is certain of the time of a job.
+  void CountTimes(LiveJob& live);
+
+  // service_stragglers.cc. On the loop.
+  void CheckStraggler(const std::string& job_id);
+  /// Its attempt runs no more.
+  void ForgetStraggler(LiveJob& live);
+  void MoveAway(const std::string& job_id, LiveJob& live, const Straggler& straggler);
+
+  // service_health.cc: machines that are checked, suspected and left out. On the loop.
+  Status LoadSuspicions();
+  /// A failure of the job began on that worker.
+  void Blame(const std::string& worker_id, const std::string& job_id, Reason reason);
+  void Quarantine(const std::string& worker_id, const std::string& why);
+  /// Has machines that are to be checked, and have nothing else to do, check themselves.
+  void CheckMachines();
+  void EndCheck(const std::string& worker_id, int64_t request_id,
+                const std::optional<HealthAnswer>& answer);
+  void EndCheckOf(const std::shared_ptr<WorkerLink>& link);
+  /// Neither quarantined nor about to be checked.
+  bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
+  /// What an attempt that ends adds to the experience with machines.
+  static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
+  /// Of as many devices as the plan uses, by that experience.
+  double MeanSecondsBetweenFailures(const Plan& plan) const;
+
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
   void EndProfile(int64_t request_id, Result<std::string> report_json);
@@ -385,8 +455,17 @@ class Service {
   void StartQueued();
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
+  void Carry(const std::vector<StartDecision>& starts);
   void Deliver(const IntentRecord& intent);
   void ShowWaits(const std::vector<WaitDecision>& waits);
+
+  // service_spares.cc: workers that are kept free for jobs that recover. On the loop.
+  bool Recovers(const std::string& job_id) const;
+  /// Takes the free workers that are kept out of what other jobs may use.
+  void LeaveSpares(SchedulerSnapshot& snapshot) const;
+  /// Jobs that recover and fit start before all others, also on spares; the snapshot is as after
+  /// that, without them.
+  std::vector<StartDecision> StartRecovering(SchedulerSnapshot& snapshot);
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -456,6 +535,9 @@ class Service {
   int64_t next_profile_ = 1;
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
+  int64_t next_check_ = 1;
+  SuspicionTable suspicions_;  ///< Written on the loop, with view_mutex_ held.
+  ReliabilityRecord reliability_;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
   Duration next_rates_{0};  ///< Not before.

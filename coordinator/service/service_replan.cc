@@ -94,6 +94,7 @@ std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJo
   const Duration now = clock_.Monotonic();
   const auto& held = job.plan->rank_workers;
   SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  LeaveSpares(snapshot);
   std::erase_if(snapshot.cluster.workers, [&](const WorkerProfile& worker) {
     const bool own = std::find(held.begin(), held.end(), worker.worker_id) != held.end();
     const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
@@ -106,7 +107,8 @@ std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJo
 std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
                                             const RunningJob& job) {
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
-  const SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  LeaveSpares(snapshot);
   return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
                    PlannedBefore(job_id, live));
 }

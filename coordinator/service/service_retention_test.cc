@@ -47,6 +47,8 @@ class CountingStore : public Store {
     return Read().ListCalibrations();
   }
   Result<std::vector<LinkRecord>> ListLinks() override { return Read().ListLinks(); }
+  Result<std::vector<SuspicionRecord>> ListSuspicions() override { return Read().ListSuspicions(); }
+  Result<ReliabilityRecord> GetReliability() override { return Read().GetReliability(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

@@ -43,13 +43,14 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot;
   for (const auto& [id, session] : sessions_) {
     if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
+    if (!session.quarantined.empty()) continue;
     snapshot.cluster.workers.push_back(Calibrated(session.profile));
     WorkerProfile& profile = snapshot.cluster.workers.back();
     if (profile.memory_limit_bytes <= 0) {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
     }
     // A measurement of its network takes seconds, and ranks would spoil it.
-    if (!session.stale_ranks && !IsMeasured(session.machine)) {
+    if (!session.stale_ranks && !IsMeasured(session.machine) && MayTakeRanks(id, session)) {
       FreeCapacity& free = snapshot.free[id];
       free = {profile.cores, profile.memory_limit_bytes};
       for (const DeviceSpec& device : profile.devices) {
@@ -104,6 +105,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
 
 void Service::RunSchedule() {
   queue_waits_ = false;
+  CheckMachines();
   StartQueued();
   // Jobs come first.
   MeasureLinks();
@@ -120,10 +122,20 @@ void Service::StartQueued() {
   }
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
-  SchedulerDecisions decisions = Schedule(TakeSnapshot(), Known(""));
+  SchedulerSnapshot snapshot = TakeSnapshot();
+  const std::vector<StartDecision> recovering = StartRecovering(snapshot);
+  LeaveSpares(snapshot);
+  const SchedulerDecisions decisions = Schedule(snapshot, Known(""));
   plans_.EndPass();
   metrics_.ScheduleCycle(SecondsSince(clock_, begin));
-  for (const StartDecision& start : decisions.starts) {
+  Carry(recovering);
+  Carry(decisions.starts);
+  ShowWaits(decisions.waits);
+  if (!recovering.empty() || !decisions.starts.empty()) queue_waits_ = true;
+}
+
+void Service::Carry(const std::vector<StartDecision>& starts) {
+  for (const StartDecision& start : starts) {
     live_.at(start.job_id)->reserved = start.plan;
     live_.at(start.job_id)->planning_since.reset();
     Change(
@@ -139,8 +151,6 @@ void Service::StartQueued() {
         },
         false);
   }
-  ShowWaits(decisions.waits);
-  if (!decisions.starts.empty()) queue_waits_ = true;
 }
 
 void Service::ShowWaits(const std::vector<WaitDecision>& waits) {
@@ -194,6 +204,7 @@ void Service::Deliver(const IntentRecord& intent) {
     order.spec = JobThrough(current.job.spec, current.phase);
     order.plan = current.attempt->plan;
     order.run_dir = current.job.run_dir;
+    order.mean_seconds_between_failures = MeanSecondsBetweenFailures(current.attempt->plan);
     for (const PlacementRecord& placement : current.attempt->placements) {
       if (placement.worker_id == intent.worker_id) order.ranks = placement.ranks;
     }

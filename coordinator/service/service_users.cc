@@ -149,13 +149,14 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->current.retry = options_.retry;
         live->phase = JobOfPhase(job.spec, 0);
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
+        live->book = LedgerBook(job.submitted_at);
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
         CountJob(JobState::kQueued, 1);
       }
       ScheduleSoon();
     });
-    done(SubmitResult{JobView{std::move(job), {}}, false});
+    done(SubmitResult{JobView{std::move(job), {}, {}}, false});
   });
 }
 
@@ -251,6 +252,8 @@ std::vector<WorkerView> Service::Workers() {
       view.network_bytes_per_second = session.profile.loopback_bytes_per_second;
     }
     view.links = links_.Of(session.machine);
+    view.quarantined = session.quarantined;
+    view.suspicion = suspicions_.Of(id, clock_.UnixSeconds());
     if (auto jobs = placed_.find(id); jobs != placed_.end()) {
       view.job_ids.assign(jobs->second.begin(), jobs->second.end());
     }
