@@ -63,7 +63,7 @@ TEST_F(ServiceHealthTest, ABadMachineIsQuarantinedAndTheJobStartsElsewhere) {
   EXPECT_EQ(Worker("b").quarantined, "");
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("weft_coord_machine_checks_total{outcome=\"failed\"} 1"));
-  // A new daemon on the same machine is checked anew.
+  // A new daemon does not make another machine of it.
   service_->Detach(a);
   auto again = Attach("a", 0, {}, "another");
   EXPECT_FALSE(again->Saw("start", milliseconds(20)));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/json.h"
+#include "common/log.h"
 #include "common/spec/spec_json.h"
 #include "worker/daemon/machine_check.h"
 #include "worker/daemon/program_output.h"
@@ -49,14 +50,15 @@ void HealthCheck::Start(const v1::CheckHealth& request) {
   Stop();
   run_ = std::make_shared<Run>(request);
   thread_ = std::thread([this, run = run_] {
-    v1::HealthReply reply = Check(*run);
-    boost::asio::post(io_, [this, run, reply = std::move(reply)] {
+    std::optional<v1::HealthReply> reply = Check(*run);
+    if (!reply) return;
+    boost::asio::post(io_, [this, run, reply = *std::move(reply)] {
       if (!run->stop) answer_(reply);  // else this object may be gone
     });
   });
 }
 
-v1::HealthReply HealthCheck::Check(const Run& run) const {
+std::optional<v1::HealthReply> HealthCheck::Check(const Run& run) const {
   v1::HealthReply reply;
   reply.set_request_id(run.request.request_id());
   reply.set_device(-1);
@@ -67,6 +69,10 @@ v1::HealthReply HealthCheck::Check(const Run& run) const {
   const Result<std::string> output =
       OutputOf({program_, "--check-machine", std::to_string(cores_)}, EnvironmentWith(devices_),
                limit, &run.stop);
+  if (output.status().code() == StatusCode::kAborted) {
+    WEFT_LOG_WARNING << "the check of this machine has no result: " << output.status().message();
+    return std::nullopt;
+  }
   if (!output.ok()) {
     reply.set_error("its check did not end well: " + output.status().message());
     return reply;

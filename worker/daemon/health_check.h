@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,14 +26,15 @@ class HealthCheck {
   HealthCheck(const HealthCheck&) = delete;
   HealthCheck& operator=(const HealthCheck&) = delete;
 
-  /// Begins one; one that is under way ends without an answer.
+  /// Begins one; one that is under way ends without an answer. So does one that takes longer than
+  /// its limit, as a machine that has much else to do may need.
   void Start(const v1::CheckHealth& request);
   /// The one that is under way, if any, ends without an answer.
   void Stop();
 
  private:
   struct Run;
-  v1::HealthReply Check(const Run& run) const;
+  std::optional<v1::HealthReply> Check(const Run& run) const;
 
   boost::asio::io_context& io_;
   const std::string program_;

@@ -92,10 +92,9 @@ Result<std::string> OutputOf(const std::vector<std::string>& arguments,
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (stopped) return UnavailableError("it was stopped");
+  if (stopped) return AbortedError("it was stopped");
   if (late) {
-    return UnavailableError("it took longer than " + std::to_string(patience.count() / 1000) +
-                            " s");
+    return AbortedError("it took longer than " + std::to_string(patience.count() / 1000) + " s");
   }
   if (WIFSIGNALED(status)) {
     return UnavailableError("it ended with signal " + std::to_string(WTERMSIG(status)));

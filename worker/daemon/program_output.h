@@ -14,8 +14,8 @@ namespace weft::daemon {
 std::vector<std::string> EnvironmentWith(const std::vector<DeviceSpec>& devices);
 
 /// The standard output of a program that ends well within `patience`, without the last line ends.
-/// kUnavailable when it fails, with its last words, takes longer, or `stop` (null: never) becomes
-/// true; it is killed then.
+/// kUnavailable when it fails, with its last words; kAborted when it takes longer, or `stop` (null:
+/// never) becomes true, and it was killed.
 Result<std::string> OutputOf(const std::vector<std::string>& arguments,
                              const std::vector<std::string>& environment,
                              std::chrono::milliseconds patience,
