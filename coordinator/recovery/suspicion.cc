@@ -59,7 +59,7 @@ double SuspicionTable::Of(const std::string& worker_id, double now) const {
 std::map<std::string, double> SuspicionTable::All(double now) const {
   std::map<std::string, double> all;
   for (const auto& [id, machine] : machines_) {
-    if (const double left = Of(id, now); left > 0) all[id] = left;
+    all[id] = Of(id, now);
   }
   return all;
 }

@@ -286,9 +286,10 @@ class Service {
     std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
-    LedgerBook book;          ///< Of the attempts that have ended.
-    Ledger counted;           ///< What of its time the metrics have.
-    StragglerWatch straggler;  ///< Of the newest attempt.
+    LedgerBook book;             ///< Of the attempts that have ended.
+    Ledger counted;              ///< What of its time the metrics have.
+    StragglerWatch straggler;    ///< Of the newest attempt.
+    Duration straggler_from{0};  ///< Not looked for before.
   };
 
   struct Session {
@@ -305,10 +306,10 @@ class Service {
     Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
-    bool unchecked = false;     ///< Its machine is to be checked before it gets ranks.
-    Duration check_from{0};     ///< Not before.
-    int64_t health_call = 0;    ///< The check under way; 0: none.
-    std::string quarantined;    ///< Why it gets no ranks; empty: it may.
+    bool unchecked = false;   ///< Its machine is to be checked before it gets ranks.
+    Duration check_from{0};   ///< Not before.
+    int64_t health_call = 0;  ///< The check under way; 0: none.
+    std::string quarantined;  ///< Why it gets no ranks; empty: it may.
   };
 
   /// What views add to the stored record.
@@ -316,8 +317,8 @@ class Service {
     std::optional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
-    int64_t epoch = 0;   ///< Of the newest attempt,
-    AttemptTimes times;  ///< and what it took so far.
+    int64_t epoch = 0;      ///< Of the newest attempt,
+    AttemptTimes times;     ///< and what it took so far.
     std::string straggler;  ///< Who holds it up while it runs; empty: nobody.
   };
 
@@ -409,12 +410,21 @@ class Service {
   Status LoadSuspicions();
   /// A failure of the job began on that worker.
   void Blame(const std::string& worker_id, const std::string& job_id, Reason reason);
+  void ForgetSuspicion(const std::string& worker_id);
+  void ShowSuspicions();
+  void StoreSuspicion(const SuspicionRecord& record);
   void Quarantine(const std::string& worker_id, const std::string& why);
+  /// The same of one that is suspected too much, unless many are: then it is rather the network.
+  void QuarantineSuspect(const std::string& worker_id, const std::string& why);
   /// Has machines that are to be checked, and have nothing else to do, check themselves.
   void CheckMachines();
   void EndCheck(const std::string& worker_id, int64_t request_id,
                 const std::optional<HealthAnswer>& answer);
   void EndCheckOf(const std::shared_ptr<WorkerLink>& link);
+  void EndCall(Session& session);
+  /// Machines that have just joined are about to have passed their checks: jobs that could use
+  /// them wait so long.
+  bool AwaitsChecks() const;
   /// Neither quarantined nor about to be checked.
   bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
   /// What an attempt that ends adds to the experience with machines.
@@ -536,7 +546,8 @@ class Service {
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
   int64_t next_check_ = 1;
-  SuspicionTable suspicions_;  ///< Written on the loop, with view_mutex_ held.
+  std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
+  SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
   ReliabilityRecord reliability_;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;

@@ -12,6 +12,13 @@ namespace {
 
 constexpr double kSecondsPerHour = 3600;
 
+/// Suspicion takes out one of this many workers, or one where there are fewer.
+constexpr int64_t kLeastPerSuspect = 10;
+
+/// Most checks are done in a fraction of this. Machines may join all the time, and no job waits
+/// longer for them.
+constexpr std::chrono::seconds kLongestWait(3);
+
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -27,9 +34,7 @@ int64_t DevicesOf(const Plan& plan) {
 Status Service::LoadSuspicions() {
   WEFT_ASSIGN_OR_RETURN(const std::vector<SuspicionRecord> records, store_.ListSuspicions());
   for (const SuspicionRecord& record : records) suspicions_.Load(record);
-  for (const auto& [worker, left] : suspicions_.All(clock_.UnixSeconds())) {
-    metrics_.SetSuspicion(worker, left);
-  }
+  ShowSuspicions();
   WEFT_ASSIGN_OR_RETURN(reliability_, store_.GetReliability());
   return OkStatus();
 }
@@ -39,21 +44,52 @@ void Service::Blame(const std::string& worker_id, const std::string& job_id, Rea
   std::unique_lock lock(view_mutex_);
   std::optional<SuspicionRecord> record = suspicions_.Blame(worker_id, job_id, reason, now);
   if (!record) return;
-  const double suspicion = record->suspicion;
   if (auto it = sessions_.find(worker_id); it != sessions_.end()) it->second.unchecked = true;
   const bool too_much = suspicions_.TooMuch(worker_id, now);
   lock.unlock();
-  metrics_.SetSuspicion(worker_id, suspicion);
+  metrics_.SetSuspicion(worker_id, record->suspicion);
+  StoreSuspicion(*record);
+  if (too_much) {
+    QuarantineSuspect(worker_id, "it failed too often lately, the last time with " +
+                                     std::string(Name(reason)) +
+                                     (job_id.empty() ? "" : " in job " + job_id));
+  }
+}
+
+void Service::ForgetSuspicion(const std::string& worker_id) {
+  const double now = clock_.UnixSeconds();
+  std::unique_lock lock(view_mutex_);
+  if (suspicions_.Of(worker_id, now) == 0) return;
+  const SuspicionRecord none = suspicions_.Clear(worker_id, now);
+  lock.unlock();
+  metrics_.SetSuspicion(worker_id, 0);
+  StoreSuspicion(none);
+}
+
+void Service::StoreSuspicion(const SuspicionRecord& record) {
   Transaction change;
-  change.suspicion = std::move(record);
+  change.suspicion = record;
   store_.Commit(std::move(change), [this](const Result<CommitResult>& result) {
     if (!result.ok()) metrics_.StoreFailed();
   });
-  if (too_much) {
-    Quarantine(worker_id, "it failed too often lately, the last time with " +
-                              std::string(Name(reason)) +
-                              (job_id.empty() ? "" : " in job " + job_id));
+}
+
+void Service::ShowSuspicions() {
+  for (const auto& [worker, left] : suspicions_.All(clock_.UnixSeconds())) {
+    metrics_.SetSuspicion(worker, left);
   }
+}
+
+void Service::QuarantineSuspect(const std::string& worker_id, const std::string& why) {
+  const auto quarantined = std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+    return !entry.second.quarantined.empty();
+  });
+  if (quarantined > 0 && (quarantined + 1) * kLeastPerSuspect > std::ssize(sessions_)) {
+    WEFT_LOG_WARNING << "worker " << worker_id << " is not quarantined, as " << quarantined
+                     << " are already: " << why;
+    return;
+  }
+  Quarantine(worker_id, why);
 }
 
 void Service::Quarantine(const std::string& worker_id, const std::string& why) {
@@ -86,15 +122,22 @@ void Service::CheckMachines() {
       continue;
     }
     if (suspicions_.TooMuch(id, clock_.UnixSeconds())) {
-      loop_.Post([this, id] { Quarantine(id, "it failed too often lately"); });
-      continue;
+      loop_.Post([this, id] { QuarantineSuspect(id, "it failed too often lately"); });
     }
     session.health_call = next_check_++;
+    if (!checking_since_) {
+      checking_since_ = now;
+      loop_.PostAfter(kLongestWait, [this] { ScheduleSoon(); });
+    }
     session.link->CheckHealth(session.health_call, Seconds(options_.health.limit));
     // Half as long again, as the answer is under way.
     loop_.PostAfter(options_.health.limit * 3 / 2,
                     [this, id, call = session.health_call] { EndCheck(id, call, std::nullopt); });
   }
+}
+
+bool Service::AwaitsChecks() const {
+  return checking_since_ && clock_.Monotonic() - *checking_since_ < kLongestWait;
 }
 
 void Service::ReportHealth(const std::shared_ptr<WorkerLink>& link, HealthAnswer answer) {
@@ -110,7 +153,7 @@ void Service::EndCheck(const std::string& worker_id, int64_t request_id,
   const auto it = sessions_.find(worker_id);
   if (it == sessions_.end() || it->second.health_call != request_id) return;
   Session& session = it->second;
-  session.health_call = 0;
+  EndCall(session);
   if (!answer) {
     metrics_.MachineChecked("unanswered");
     WEFT_LOG_WARNING << "worker " << worker_id << " did not answer when its machine was checked";
@@ -142,7 +185,14 @@ void Service::EndCheck(const std::string& worker_id, int64_t request_id,
 
 void Service::EndCheckOf(const std::shared_ptr<WorkerLink>& link) {
   const auto it = link_workers_.find(link.get());
-  if (it != link_workers_.end()) sessions_.at(it->second).health_call = 0;
+  if (it != link_workers_.end()) EndCall(sessions_.at(it->second));
+}
+
+void Service::EndCall(Session& session) {
+  session.health_call = 0;
+  const bool any = std::any_of(sessions_.begin(), sessions_.end(),
+                               [](const auto& entry) { return entry.second.health_call != 0; });
+  if (!any) checking_since_.reset();
 }
 
 ReliabilityRecord Service::ReliabilityOf(const AttemptRecord& attempt) {

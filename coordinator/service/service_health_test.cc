@@ -50,6 +50,24 @@ TEST_F(ServiceHealthTest, AMachineThatJoinsIsCheckedBeforeItGetsRanks) {
   EXPECT_FALSE(a->Saw("check 2", milliseconds(1)));
 }
 
+TEST_F(ServiceHealthTest, AJobWaitsAMomentForMachinesThatJoinTogether) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  const std::string id = Submit(0)->view.job.id;
+  Answer(a, 1);
+  EXPECT_FALSE(a->Saw("start", milliseconds(20)));
+  Answer(b, 2);
+  EXPECT_TRUE(a->Saw("start " + id + " 1"));
+  EXPECT_TRUE(b->Saw("start " + id + " 1"));
+  auto c = Attach("c");
+  auto d = Attach("d");
+  const std::string next = Submit(1)->view.job.id;
+  Answer(d, 4);
+  EXPECT_FALSE(d->Saw("start", milliseconds(20)));
+  Pass(4, {a, b, c, d});
+  EXPECT_TRUE(d->Saw("start " + next + " 1")) << "c takes too long";
+}
+
 TEST_F(ServiceHealthTest, ABadMachineIsQuarantinedAndTheJobStartsElsewhere) {
   auto a = Attach("a");
   const std::string id = Submit(1)->view.job.id;
@@ -61,8 +79,7 @@ TEST_F(ServiceHealthTest, ABadMachineIsQuarantinedAndTheJobStartsElsewhere) {
   EXPECT_EQ(service_->Get(id)->attempts.size(), 1u) << "none is used up";
   EXPECT_THAT(Worker("a").quarantined, HasSubstr("a product gave a wrong number"));
   EXPECT_EQ(Worker("b").quarantined, "");
-  EXPECT_THAT(metrics_.Text(),
-              HasSubstr("weft_coord_machine_checks_total{outcome=\"failed\"} 1"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_machine_checks_total{outcome=\"failed\"} 1"));
   // A new daemon does not make another machine of it.
   service_->Detach(a);
   auto again = Attach("a", 0, {}, "another");
@@ -124,6 +141,50 @@ TEST_F(ServiceHealthTest, AMachineThatFailsOftenIsQuarantinedAlsoAfterARestart) 
   EXPECT_FALSE(a->Saw("start", milliseconds(30)));
   EXPECT_THAT(Worker("a").quarantined, HasSubstr("failed too often lately"));
   EXPECT_NEAR(Worker("a").suspicion, 3, 1e-6);
+}
+
+TEST_F(ServiceHealthTest, OfFewWorkersSuspicionTakesOutOne) {
+  options_.lease = seconds(2);
+  options_.heartbeat = seconds(1);
+  StartService();
+  std::vector<std::shared_ptr<FakeLink>> links = {Attach("a"), Attach("b")};
+  for (int64_t call : {1, 2}) Answer(links[call - 1], call);
+  // Both lose the network again and again.
+  for (int i = 1; i <= 4; ++i) {
+    const std::string id = Submit(2)->view.job.id;
+    if (!links[0]->Saw("start " + id, milliseconds(100))) break;
+    for (const auto& link : links) service_->Detach(link);
+    Pass(4, {});
+    service_->Cancel(id, [](const Result<JobView>&) {});
+    for (int w : {0, 1}) {
+      links[w] = Attach(std::string(1, static_cast<char>('a' + w)));
+      for (int64_t call = 3; call < 20; ++call) {
+        if (links[w]->Saw("check " + std::to_string(call), milliseconds(1))) {
+          service_->ReportHealth(links[w], {call, "", -1});
+        }
+      }
+    }
+  }
+  EXPECT_NE(Worker("a").quarantined.empty(), Worker("b").quarantined.empty()) << "one of them";
+  EXPECT_GE(std::min(Worker("a").suspicion, Worker("b").suspicion), 2.9);
+}
+
+TEST_F(ServiceHealthTest, AForgottenWorkerIsBeyondSuspicion) {
+  auto a = Attach("a");
+  Answer(a, 1);
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Cancel(id, [](const Result<JobView>&) {});
+  Fail(a, id, 1, Reason::kDeviceFailed);
+  EXPECT_EQ(Worker("a").suspicion, 1);
+  service_->Detach(a);
+  Pass(15, {});
+  std::promise<Status> forgotten;
+  service_->ForgetWorker("a", [&](Status status) { forgotten.set_value(std::move(status)); });
+  ASSERT_TRUE(forgotten.get_future().get().ok());
+  a = Attach("a");
+  EXPECT_EQ(Worker("a").suspicion, 0);
+  EXPECT_TRUE(store_->ListSuspicions()->empty());
 }
 
 TEST_F(ServiceHealthTest, WorkersAreToldHowOftenMachinesFail) {

@@ -39,6 +39,7 @@ void Service::ShowTimes(const LiveJob& live) {
 void Service::CountTimesLater() {
   loop_.PostAfter(kCountEvery, [this] {
     for (auto& [id, live] : live_) CountTimes(*live);
+    ShowSuspicions();
     CountTimesLater();
   });
 }

@@ -28,7 +28,7 @@ void Service::LookAtPlansLater() {
 }
 
 void Service::LookAtPlans() {
-  if (settling_ || schedule_pending_) return;
+  if (settling_ || schedule_pending_ || AwaitsChecks()) return;
   // What is free belongs to those that wait, and to those whose ranks are about to be gone.
   bool free = !queue_waits_;
   std::map<int64_t, std::string> running;  // the first one submitted comes first

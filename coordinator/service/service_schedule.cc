@@ -106,6 +106,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
 void Service::RunSchedule() {
   queue_waits_ = false;
   CheckMachines();
+  if (AwaitsChecks()) return;
   StartQueued();
   // Jobs come first.
   MeasureLinks();

@@ -5,11 +5,19 @@
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
+namespace {
+
+/// Each heartbeat of each worker could tell, and jobs may have thousands.
+constexpr std::chrono::seconds kLookEvery(1);
+
+}  // namespace
 
 void Service::CheckStraggler(const std::string& job_id) {
   const auto it = live_.find(job_id);
   if (it == live_.end() || it->second->current.job.state != JobState::kRunning) return;
   LiveJob& live = *it->second;
+  if (clock_.Monotonic() < live.straggler_from) return;
+  live.straggler_from = clock_.Monotonic() + kLookEvery;
   const AttemptRecord& attempt = *live.current.attempt;
   std::vector<RankPace> paces;
   for (const auto& [worker_id, track] : live.placements) {

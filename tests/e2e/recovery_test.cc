@@ -87,8 +87,8 @@ TEST(Recovery, TheLedgerSumsToTheWallTimeThroughFailures) {
   const v1::Ledger& ledger = job.ledger();
   EXPECT_NEAR(Total(ledger), job.ended_at() - job.submitted_at(), 1.0);
   const double gone = job.attempts(1).started_at() - job.attempts(0).ended_at();
-  EXPECT_NEAR(ledger.queued_seconds(),
-              job.attempts(0).started_at() - job.submitted_at() + gone, 0.1);
+  EXPECT_NEAR(ledger.queued_seconds(), job.attempts(0).started_at() - job.submitted_at() + gone,
+              0.1);
   EXPECT_GT(ledger.useful_seconds(), 60 * 0.05) << "60 steps of more than 50 ms are kept";
   EXPECT_GT(ledger.rework_seconds(), 6 * 0.05 / 2) << "steps 11 to 16 and more were made again";
   EXPECT_GT(ledger.starting_seconds(), 0);
@@ -150,7 +150,7 @@ TEST(Recovery, AMachineThatComputesWronglyGetsNoRanks) {
   EXPECT_EQ(WorkersOf(job.attempts(0)), std::set<std::string>{"worker-1"});
   EXPECT_GE(MetricSum(cluster.CoordinatorMetrics(),
                       "weft_coord_machine_checks_total{outcome=\"passed\"}"),
-            2);
+            1);
 }
 
 TEST(Recovery, AJobGoesOnOnASpareWithTheSameBits) {

@@ -26,12 +26,8 @@ struct HealthCheck::Run {
 };
 
 HealthCheck::HealthCheck(boost::asio::io_context& io, std::string program,
-                         const WorkerProfile& profile,
-                         std::function<void(v1::HealthReply)> answer)
-    : io_(io),
-      program_(std::move(program)),
-      cores_(profile.cores),
-      answer_(std::move(answer)) {
+                         const WorkerProfile& profile, std::function<void(v1::HealthReply)> answer)
+    : io_(io), program_(std::move(program)), cores_(profile.cores), answer_(std::move(answer)) {
   std::copy_if(profile.devices.begin(), profile.devices.end(), std::back_inserter(devices_),
                [](const DeviceSpec& device) { return device.unusable.empty(); });
 }
@@ -64,11 +60,9 @@ std::optional<v1::HealthReply> HealthCheck::Check(const Run& run) const {
   reply.set_device(-1);
   if (program_.empty()) return reply;
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::duration<double>(
-          std::clamp(run.request.limit_seconds(), 0.0, kLongestSeconds)));
-  const Result<std::string> output =
-      OutputOf({program_, "--check-machine", std::to_string(cores_)}, EnvironmentWith(devices_),
-               limit, &run.stop);
+      std::chrono::duration<double>(std::clamp(run.request.limit_seconds(), 0.0, kLongestSeconds)));
+  const Result<std::string> output = OutputOf({program_, "--check-machine", std::to_string(cores_)},
+                                              EnvironmentWith(devices_), limit, &run.stop);
   if (output.status().code() == StatusCode::kAborted) {
     WEFT_LOG_WARNING << "the check of this machine has no result: " << output.status().message();
     return std::nullopt;

@@ -24,8 +24,6 @@ namespace {
 using kernels::LinearForward;
 using kernels::LinearForwardArgs;
 using kernels::NewPackedWeight;
-using kernels::Stream;
-using kernels::TensorView;
 using Seconds = std::chrono::duration<double>;
 
 /// On a processor: some milliseconds each.
@@ -120,8 +118,8 @@ Status CheckProcessors(int64_t cores, MachineCheck& check) {
     WEFT_RETURN_IF_ERROR(results[i].status);
     check.flops_per_second += results[i].flops_per_second;
     if (results[i].wrong >= 0 && check.error.empty()) {
-      check.error = "processor " + std::to_string(processors[i]) +
-                    " multiplied wrongly: row " + std::to_string(results[i].wrong) +
+      check.error = "processor " + std::to_string(processors[i]) + " multiplied wrongly: row " +
+                    std::to_string(results[i].wrong) +
                     " of a product of whole numbers is not what it must be";
     }
   }
@@ -140,62 +138,13 @@ void CheckMemory(MachineCheck& check) {
     BreakIfAsked("worker.check.memory", &words[words.size() / 3]);
     for (size_t i = 0; i < words.size(); ++i) {
       if (words[i] == PatternAt(i, flip)) continue;
-      check.error = "memory lost what was written to it: " +
-                    std::to_string(i * sizeof(uint64_t)) + " bytes into a block of " +
-                    std::to_string(kMemoryBytes >> 20) + " MiB";
+      check.error = "memory lost what was written to it: " + std::to_string(i * sizeof(uint64_t)) +
+                    " bytes into a block of " + std::to_string(kMemoryBytes >> 20) + " MiB";
       return;
     }
   }
   const Seconds took = std::chrono::steady_clock::now() - begin;
   check.memory_bytes_per_second = 4.0 * kMemoryBytes / std::max(took.count(), 1e-9);
-}
-
-/// Its rate; sets the error of the check where a number is wrong.
-Result<double> CheckDevice(int device, MachineCheck& check) {
-  WEFT_ASSIGN_OR_RETURN(auto state, kernels::cuda::StreamState::Create(device));
-  const Stream stream = state->stream();
-  const int64_t numbers = kDeviceSide * kDeviceSide;
-  const size_t bytes = static_cast<size_t>(numbers) * sizeof(float);
-  const std::vector<float> x = WholeNumbers(numbers, 1), w = WholeNumbers(numbers, 2);
-  std::vector<float> y(x.size());
-  const auto copied = [&](const std::vector<float>& from) -> Result<kernels::cuda::DeviceMemory> {
-    WEFT_ASSIGN_OR_RETURN(auto memory, kernels::cuda::DeviceMemory::Allocate(device, bytes));
-    WEFT_RETURN_IF_ERROR(kernels::cuda::CopyToDevice(stream, memory.data(), from.data(), bytes));
-    return memory;
-  };
-  WEFT_ASSIGN_OR_RETURN(const auto dx, copied(x));
-  WEFT_ASSIGN_OR_RETURN(const auto dw, copied(w));
-  WEFT_ASSIGN_OR_RETURN(const auto dy, copied(y));
-  WEFT_ASSIGN_OR_RETURN(auto weight,
-                        NewPackedWeight(stream.device, kDeviceSide, kDeviceSide, DType::kF32));
-  const auto view = [&](const kernels::cuda::DeviceMemory& memory) {
-    return TensorView(memory.data(), DType::kF32, {kDeviceSide, kDeviceSide}, stream.device);
-  };
-  WEFT_RETURN_IF_ERROR(weight->Pack(stream, view(dw)));
-  LinearForwardArgs args;
-  args.x = view(dx);
-  args.weight = weight.get();
-  args.y = view(dy);
-  WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
-  WEFT_RETURN_IF_ERROR(state->Synchronize());
-  const auto begin = std::chrono::steady_clock::now();
-  for (int round = 0; round < kDeviceRounds; ++round) {
-    WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
-  }
-  WEFT_RETURN_IF_ERROR(state->Synchronize());
-  const Seconds took = std::chrono::steady_clock::now() - begin;
-  WEFT_RETURN_IF_ERROR(kernels::cuda::CopyToHost(stream, y.data(), dy.data(), bytes));
-  WEFT_RETURN_IF_ERROR(state->Synchronize());
-  BreakIfAsked("worker.check.device", &y[y.size() / 2]);
-  const int64_t wrong =
-      WrongRow(x.data(), w.data(), y.data(), kDeviceSide, kDeviceSide, kDeviceSide);
-  if (wrong >= 0 && check.error.empty()) {
-    check.device = device;
-    check.error = "it multiplied wrongly: row " + std::to_string(wrong) +
-                  " of a product of whole numbers is not what it must be";
-  }
-  return 2.0 * kDeviceSide * kDeviceSide * kDeviceSide * kDeviceRounds /
-         std::max(took.count(), 1e-9);
 }
 
 }  // namespace
@@ -222,6 +171,51 @@ int64_t WrongRow(const float* x, const float* w, const float* y, int64_t m, int6
   return -1;
 }
 
+Result<double> CheckDevice(int device, int64_t side, MachineCheck& check) {
+  WEFT_ASSIGN_OR_RETURN(auto state, kernels::cuda::StreamState::Create(device));
+  const Stream stream = state->stream();
+  const int64_t numbers = side * side;
+  const size_t bytes = static_cast<size_t>(numbers) * sizeof(float);
+  const std::vector<float> x = WholeNumbers(numbers, 1), w = WholeNumbers(numbers, 2);
+  std::vector<float> y(x.size());
+  const auto copied = [&](const std::vector<float>& from) -> Result<kernels::cuda::DeviceMemory> {
+    WEFT_ASSIGN_OR_RETURN(auto memory, kernels::cuda::DeviceMemory::Allocate(device, bytes));
+    WEFT_RETURN_IF_ERROR(kernels::cuda::CopyToDevice(stream, memory.data(), from.data(), bytes));
+    return memory;
+  };
+  WEFT_ASSIGN_OR_RETURN(const auto dx, copied(x));
+  WEFT_ASSIGN_OR_RETURN(const auto dw, copied(w));
+  WEFT_ASSIGN_OR_RETURN(const auto dy, copied(y));
+  WEFT_ASSIGN_OR_RETURN(auto weight, NewPackedWeight(stream.device, side, side, DType::kF32));
+  const auto view = [&](const kernels::cuda::DeviceMemory& memory) {
+    return TensorView(memory.data(), DType::kF32, {side, side}, stream.device);
+  };
+  WEFT_RETURN_IF_ERROR(weight->Pack(stream, view(dw)));
+  LinearForwardArgs args;
+  args.x = view(dx);
+  args.weight = weight.get();
+  args.y = view(dy);
+  WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
+  WEFT_RETURN_IF_ERROR(state->Synchronize());
+  const auto begin = std::chrono::steady_clock::now();
+  for (int round = 0; round < kDeviceRounds; ++round) {
+    WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
+  }
+  WEFT_RETURN_IF_ERROR(state->Synchronize());
+  const Seconds took = std::chrono::steady_clock::now() - begin;
+  WEFT_RETURN_IF_ERROR(kernels::cuda::CopyToHost(stream, y.data(), dy.data(), bytes));
+  WEFT_RETURN_IF_ERROR(state->Synchronize());
+  BreakIfAsked("worker.check.device", &y[y.size() / 2]);
+  const int64_t wrong = WrongRow(x.data(), w.data(), y.data(), side, side, side);
+  if (wrong >= 0 && check.error.empty()) {
+    check.device = device;
+    check.error = "it multiplied wrongly: row " + std::to_string(wrong) +
+                  " of a product of whole numbers is not what it must be";
+  }
+  return 2.0 * std::pow(static_cast<double>(side), 3) * kDeviceRounds /
+         std::max(took.count(), 1e-9);
+}
+
 Result<MachineCheck> CheckMachine(int64_t cores) {
   MachineCheck check;
   CheckMemory(check);
@@ -229,7 +223,7 @@ Result<MachineCheck> CheckMachine(int64_t cores) {
   WEFT_RETURN_IF_ERROR(CheckProcessors(cores, check));
   if (!check.error.empty()) return check;
   for (int device = 0; device < kernels::cuda::DeviceCount(); ++device) {
-    WEFT_ASSIGN_OR_RETURN(const double rate, CheckDevice(device, check));
+    WEFT_ASSIGN_OR_RETURN(const double rate, CheckDevice(device, kDeviceSide, check));
     if (!check.error.empty()) return check;
     check.flops_per_second = device == 0 ? rate : std::min(check.flops_per_second, rate);
   }

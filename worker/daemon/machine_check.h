@@ -36,6 +36,10 @@ struct MachineCheck {
 /// its own. The status is that of the check itself.
 Result<MachineCheck> CheckMachine(int64_t cores);
 
+/// The part of it on CUDA device `device`, with matrices of `side` rows and columns. The rate of
+/// the product; sets the error of `check` where a number is wrong.
+Result<double> CheckDevice(int device, int64_t side, MachineCheck& check);
+
 /// What a product of whole numbers must be: x (m, k) times the transpose of w (n, k) is y (m, n).
 /// Compares sums of each row with weights from 1 to 7 (Freivalds 1977, "Probabilistic machines can
 /// use less running time"), in whole numbers, so that a single wrong number never passes. The first
