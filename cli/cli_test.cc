@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/phase_ledger.h"
 #include "cli/text_columns.h"
+#include "cli/time_ledger.h"
 #include "common/yaml.h"
 
 namespace weft::cli {
@@ -199,6 +200,31 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_GE(lines, 20);
   EXPECT_LE(lines, 25);
+}
+
+TEST(TimeText, NamesTheClassesThatTookTime) {
+  v1::Ledger ledger;
+  EXPECT_EQ(TimeText(ledger), "0ms");
+  ledger.set_useful_seconds(90);
+  EXPECT_EQ(TimeText(ledger), "1m30s, 100.0% of it useful");
+  ledger.set_queued_seconds(0.01);
+  ledger.set_starting_seconds(10);
+  ledger.set_recovery_seconds(20);
+  EXPECT_EQ(TimeText(ledger), "2m00s, 75.0% of it useful; starting 10.0s, recovery 20.0s");
+}
+
+TEST(Follow, EndsWithWhatTheTimeOfTheJobWentTo) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false);
+  v1::Job job = JobAt(50, v1::RUNNING);
+  job.mutable_ledger()->set_useful_seconds(30);
+  view.Update(job);
+  EXPECT_EQ(out.str().find("time: "), std::string::npos);
+  job.set_state(v1::SUCCEEDED);
+  job.mutable_ledger()->set_queued_seconds(10);
+  view.Update(job);
+  EXPECT_NE(out.str().find("time: 40.0s, 75.0% of it useful; queued 10.0s\n"), std::string::npos)
+      << out.str();
 }
 
 TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {

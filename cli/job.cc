@@ -9,6 +9,7 @@
 #include "cli/job_file.h"
 #include "cli/job_listing.h"
 #include "cli/phase_ledger.h"
+#include "cli/time_ledger.h"
 #include "common/clock.h"
 #include "common/model/memory_text.h"
 #include "common/yaml.h"
@@ -241,6 +242,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
   out << "submitted:   " << FormatTime(job->submitted_at()) << '\n';
   if (job->has_started_at()) out << "started:     " << FormatTime(job->started_at()) << '\n';
   if (job->has_ended_at()) out << "ended:       " << FormatTime(job->ended_at()) << '\n';
+  if (job->has_ledger()) out << "time:        " << TimeText(job->ledger()) << '\n';
   out << "run dir:     " << job->run_dir() << '\n';
   if (p.steps_total() > 0) {
     out << "progress:    step " << ProgressText(*job) << ", loss " << FixedText(p.loss(), 4)

@@ -115,6 +115,10 @@ ExitCode Describe(const Session& session, const std::string& id) {
   if (const std::string unusable = UnusableGpus(profile); unusable != "-") {
     out << "unusable:    " << unusable << '\n';
   }
+  if (worker->suspicion() > 0) {
+    out << "suspicion:   " << FixedText(worker->suspicion(), 1)
+        << " failures lately that may have been its own\n";
+  }
   out << "jobs:        " << JobsText(*worker)
       << "\nloopback:    " << RateText(profile.loopback_bytes_per_second())
       << "\nnetwork:     " << NetworkText(worker->network()) << " (" << NetworkReason(*worker)

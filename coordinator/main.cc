@@ -51,6 +51,12 @@ struct Options {
   double heartbeat_seconds = 2;
   double grow_after_seconds = GrowthRules().after_seconds;
   double hang_seconds = HangRules().least_seconds;
+  double straggler_ratio = StragglerRules().ratio;
+  double straggler_seconds = StragglerRules().seconds;
+  std::string straggler_action = "report";
+  double check_seconds = std::chrono::duration<double>(HealthRules().limit).count();
+  double quarantine_at = SuspicionRules().quarantine_at;
+  int64_t spare_workers = ServiceOptions().spare_workers;
   double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
   double plan_budget_seconds = std::chrono::duration<double>(PlanningRules().budget).count();
   int64_t keep_jobs_days = RetentionRules().jobs.count() / 24;
@@ -262,6 +268,13 @@ Status Run(Options options, const sigset_t& signals) {
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
   service_options.growth.after_seconds = options.grow_after_seconds;
   service_options.hang.least_seconds = options.hang_seconds;
+  service_options.straggler = {options.straggler_ratio, options.straggler_seconds};
+  service_options.straggler_action =
+      options.straggler_action == "move" ? StragglerAction::kMove : StragglerAction::kReport;
+  service_options.health.limit =
+      std::chrono::nanoseconds(std::llround(options.check_seconds * 1e9));
+  service_options.suspicion.quarantine_at = options.quarantine_at;
+  service_options.spare_workers = options.spare_workers;
   service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
   service_options.planning.budget =
       std::chrono::nanoseconds(std::llround(options.plan_budget_seconds * 1e9));
@@ -354,6 +367,38 @@ int Main(int argc, char** argv) {
          "hung; 0: never")
       ->envname("WEFT_COORDINATOR_HANG_SECONDS")
       ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--straggler-ratio", options.straggler_ratio,
+                 "A rank that takes so many times as long for its part of a step as its like is a "
+                 "straggler; 0: none is")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_RATIO")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--straggler-seconds", options.straggler_seconds,
+                 "And does so for this long without a break")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_SECONDS")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--straggler-action", options.straggler_action,
+                 "report: tell people; move: also go on on other machines, where there are some")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_ACTION")
+      ->check(CLI::IsMember({"report", "move"}))
+      ->capture_default_str();
+  app.add_option("--check-seconds", options.check_seconds,
+                 "Longest time of the check of a machine before it gets ranks; 0: no checks")
+      ->envname("WEFT_COORDINATOR_CHECK_SECONDS")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app.add_option("--quarantine-at", options.quarantine_at,
+                 "A worker is left out after so many failures of its machine in a short time; 0: "
+                 "never")
+      ->envname("WEFT_COORDINATOR_QUARANTINE_AT")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--spare-workers", options.spare_workers,
+                 "Workers that are kept free for jobs that recover from a failure")
+      ->envname("WEFT_COORDINATOR_SPARE_WORKERS")
+      ->check(CLI::Range(0, 10000))
       ->capture_default_str();
   app.add_option(
          "--stop-seconds", options.stop_seconds,

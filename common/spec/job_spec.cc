@@ -133,6 +133,13 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
+Status CheckCheckpoints(const CheckpointSpec& checkpoint) {
+  if (checkpoint.interval != "auto" || checkpoint.every_steps > 0) return OkStatus();
+  return InvalidError(
+      "checkpoint.interval auto needs checkpoint.every_steps above 0, which holds until a save has "
+      "been measured; hint: leave checkpoint.every_steps at its default");
+}
+
 Status CheckRecompute(const ResourceSpec& resources) {
   if (resources.recompute_segment == 1 || resources.recompute == "block") return OkStatus();
   return InvalidError("resources.recompute_segment " + std::to_string(resources.recompute_segment) +
@@ -271,6 +278,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
+  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job.checkpoint));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));

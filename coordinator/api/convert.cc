@@ -65,6 +65,13 @@ v1::Job ToMessage(const JobView& view) {
   message.set_priority(job.priority);
   message.set_group(job.spec.scheduling.group);
   message.set_owner(job.owner);
+  v1::Ledger& ledger = *message.mutable_ledger();
+  ledger.set_queued_seconds(view.ledger.queued_seconds);
+  ledger.set_starting_seconds(view.ledger.starting_seconds);
+  ledger.set_useful_seconds(view.ledger.useful_seconds);
+  ledger.set_rework_seconds(view.ledger.rework_seconds);
+  ledger.set_checkpoint_seconds(view.ledger.checkpoint_seconds);
+  ledger.set_recovery_seconds(view.ledger.recovery_seconds);
   return message;
 }
 
@@ -126,6 +133,7 @@ v1::Worker ToMessage(const WorkerView& view) {
              "a scheduling without a message");
   message.set_scheduling(scheduling);
   message.set_scheduling_why(view.scheduling_why);
+  message.set_suspicion(view.suspicion);
   v1::WorkerNetwork& network = *message.mutable_network();
   network.set_bytes_per_second(view.network_bytes_per_second);
   network.set_source(ToMessage(view.network_source));
@@ -228,6 +236,7 @@ v1::StartAttempt ToMessage(const StartOrder& order) {
   for (int64_t rank : order.ranks) message.add_ranks(static_cast<int32_t>(rank));
   message.set_world_size(static_cast<int32_t>(order.plan.rank_workers.size()));
   message.set_run_dir(order.run_dir);
+  message.set_mean_seconds_between_failures(order.mean_seconds_between_failures);
   return message;
 }
 
@@ -270,7 +279,12 @@ Result<std::vector<RunningAttempt>> FromMessage(
                         item.epoch(),
                         std::move(progress),
                         {"", item.activity(), item.silent_seconds(), item.longest_step_seconds(),
-                         Clip(item.rank_states(), kMaxLineBytes)}});
+                         Clip(item.rank_states(), kMaxLineBytes)},
+                        item.checkpoint_seconds(),
+                        item.evaluation_seconds()});
+    for (int i = 0; i < std::min(item.ranks_size(), item.rank_busy_seconds_size()); ++i) {
+      attempts.back().paces.push_back({item.ranks(i), "", item.rank_busy_seconds(i)});
+    }
   }
   return attempts;
 }
@@ -297,12 +311,17 @@ LinkAnswer FromMessage(const v1::LinkReply& message) {
           message.round_trip_seconds()};
 }
 
+HealthAnswer FromMessage(const v1::HealthReply& message) {
+  return {message.request_id(), message.error(), message.device()};
+}
+
 Result<PlacementReport> FromMessage(const v1::AttemptReport& message) {
   PlacementReport report;
   report.epoch = message.epoch();
   report.reason = FromMessage(message.reason());
   report.message = message.message();
   report.summary_json = message.summary_json();
+  report.signal = message.signal();
   switch (message.state()) {
     case v1::ATTEMPT_STARTED:
       report.event = PlacementEvent::kStarted;

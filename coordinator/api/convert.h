@@ -31,6 +31,7 @@ Result<std::vector<RunningAttempt>> FromMessage(
     const google::protobuf::RepeatedPtrField<v1::RunningAttempt>& running);
 Result<PlacementReport> FromMessage(const v1::AttemptReport& message);
 LinkAnswer FromMessage(const v1::LinkReply& message);
+HealthAnswer FromMessage(const v1::HealthReply& message);
 LogAppend FromMessage(const v1::LogBatch& message);
 CheckpointRecord FromMessage(const v1::Checkpoint& message);
 

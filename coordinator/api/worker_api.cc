@@ -146,6 +146,14 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
+  void CheckHealth(int64_t request_id, double limit_seconds) override {
+    v1::CoordinatorMessage message;
+    v1::CheckHealth& request = *message.mutable_check_health();
+    request.set_request_id(request_id);
+    request.set_limit_seconds(limit_seconds);
+    Send(std::move(message));
+  }
+
   void Close() override {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -214,6 +222,8 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
         service_.ReportLink(link, FromMessage(incoming_.link()));
         return OkStatus();
       case v1::WorkerMessage::kHealth:
+        service_.ReportHealth(link, FromMessage(incoming_.health()));
+        return OkStatus();
       case v1::WorkerMessage::MESSAGE_NOT_SET:
         return OkStatus();  // of a newer worker; it may say more than this version knows
     }

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/spec/phases.h"
 #include "coordinator/recovery/job_change.h"
+#include "coordinator/recovery/ledger.h"
 
 namespace weft::coordinator {
 namespace {
@@ -42,7 +43,7 @@ int Weight(Reason reason) {
   }
 }
 
-void Interrupt(Change& change, Reason reason, const std::string& message) {
+void Interrupt(Change& change, Reason reason, const std::string& message, double now) {
   AttemptRecord& attempt = *change.attempt();
   const bool saves = SavesAndStops(attempt);
   const bool worse = Weight(reason) > Weight(attempt.reason);
@@ -52,6 +53,10 @@ void Interrupt(Change& change, Reason reason, const std::string& message) {
     change.SaveAttempt();
   }
   JobState before = change.job().state;
+  if (before != JobState::kCancelling && !attempt.times.failed_at) {
+    attempt.times.failed_at = now;
+    change.SaveAttempt();
+  }
   const bool moved = change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove;
   // What was to be saved cannot be any more.
   if (moved || (saves && worse)) change.StopRanks(false);
@@ -190,6 +195,7 @@ Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, do
   attempt.epoch = job.last_epoch;
   attempt.started_at = now;
   attempt.plan = plan;
+  attempt.times = TimesOfNext(current.attempt ? &*current.attempt : nullptr, job.progress);
   std::map<std::string, std::vector<int64_t>> ranks;
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     ranks[plan.rank_workers[rank]].push_back(static_cast<int64_t>(rank));
@@ -229,6 +235,7 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
     case PlacementEvent::kStarted:
       break;
     case PlacementEvent::kTraining:
+      if (!attempt.times.training_at) attempt.times.training_at = now;
       change.Fire(JobEvent::kTraining);
       break;
     case PlacementEvent::kFinished:
@@ -238,7 +245,8 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
       }
       break;
     case PlacementEvent::kFailed:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text,
+                now);
       break;
     case PlacementEvent::kStopped:
       // Unasked, because the worker drains: all ranks agreed to stop, and some may still be saving.
@@ -251,7 +259,8 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
       }
       break;
     case PlacementEvent::kLost:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text);
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text,
+                now);
       break;
   }
   if (IsGone(next)) {
@@ -269,7 +278,7 @@ Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reas
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
     return Transaction{};
   }
-  Interrupt(change, reason, message);
+  Interrupt(change, reason, message, now);
   if (change.job().state != current.job.state) {
     change.Event(reason == Reason::kHung ? "hung" : "interrupted", message, epoch);
   }

@@ -60,6 +60,7 @@ struct PlacementReport {
   Reason reason = Reason::kNone;  ///< With kFailed and kLost.
   std::string message;
   std::string summary_json;  ///< With kFinished, from the worker of rank 0.
+  int64_t signal = 0;        ///< With kFailed: what killed the rank that failed first; 0: none.
 };
 
 /// The life of a job as pure functions: from what is stored and what happened to the one atomic

@@ -169,6 +169,22 @@ Metrics::Metrics()
                     .Name("weft_coord_recovery_duration_seconds")
                     .Help("From an interruption to training again, by cause.")
                     .Register(*registry_)),
+      job_seconds_(BuildCounter()
+                       .Name("weft_coord_job_seconds_total")
+                       .Help("Wall time of all jobs, by what it went to.")
+                       .Register(*registry_)),
+      machine_checks_(BuildCounter()
+                          .Name("weft_coord_machine_checks_total")
+                          .Help("Checks of machines before they get ranks, by outcome.")
+                          .Register(*registry_)),
+      suspicion_(BuildGauge()
+                     .Name("weft_coord_worker_suspicion")
+                     .Help("Failures lately that may have been of the worker's machine.")
+                     .Register(*registry_)),
+      straggler_(BuildGauge()
+                     .Name("weft_coord_straggler_ratio")
+                     .Help("Time of a rank for its part of a step over that of its like.")
+                     .Register(*registry_)),
       store_txn_(BuildHistogram()
                      .Name("weft_coord_store_txn_duration_seconds")
                      .Help("Durable commits.")
@@ -232,6 +248,44 @@ Metrics::Metrics()
   queue_eta_error_.Add(queue, SlowBuckets());
   preemptions_.Add(queue);
   preempted_seconds_.Add(queue);
+}
+
+void Metrics::JobTime(const Ledger& more) {
+  const auto add = [this](const char* name, double seconds) {
+    if (seconds > 0) job_seconds_.Add({{"class", name}}).Increment(seconds);
+  };
+  add("queued", more.queued_seconds);
+  add("starting", more.starting_seconds);
+  add("useful", more.useful_seconds);
+  add("rework", more.rework_seconds);
+  add("checkpoint", more.checkpoint_seconds);
+  add("recovery", more.recovery_seconds);
+}
+
+void Metrics::MachineChecked(const std::string& outcome) {
+  machine_checks_.Add({{"outcome", outcome}}).Increment();
+}
+
+namespace {
+
+/// A series that is there only while it says something.
+void SetOrRemove(prometheus::Family<prometheus::Gauge>& family, const prometheus::Labels& labels,
+                 double value) {
+  if (value > 0) {
+    family.Add(labels).Set(value);
+  } else if (family.Has(labels)) {
+    family.Remove(&family.Add(labels));
+  }
+}
+
+}  // namespace
+
+void Metrics::SetSuspicion(const std::string& worker, double suspicion) {
+  SetOrRemove(suspicion_, {{"worker", worker}}, suspicion);
+}
+
+void Metrics::SetStraggler(const std::string& run, const std::string& worker, double ratio) {
+  SetOrRemove(straggler_, {{"run", run}, {"worker", worker}}, ratio);
 }
 
 std::string Metrics::Text() const {

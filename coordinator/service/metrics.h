@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/recovery/ledger.h"
 #include "coordinator/service/queue_use.h"
 #include "coordinator/store/records.h"
 
@@ -62,6 +63,14 @@ class Metrics {
   void Dispatched(double seconds) { dispatch_.Observe(seconds); }
   /// From the interruption to training again.
   void Recovered(Reason cause, double seconds);
+  /// More time of some job, by what it went to.
+  void JobTime(const Ledger& more);
+  /// `outcome` is "passed", "failed" or "unanswered".
+  void MachineChecked(const std::string& outcome);
+  /// 0: it is none any more.
+  void SetSuspicion(const std::string& worker, double suspicion);
+  /// A rank of the job on that worker is so many times as slow as its like; 0: no more.
+  void SetStraggler(const std::string& run, const std::string& worker, double ratio);
   void StoreCommitted(double seconds, int64_t changes);
   void StoreFailed() { store_errors_.Increment(); }
   /// The store takes changes; a full disk is what keeps it from that.
@@ -106,6 +115,10 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& fenced_;
   prometheus::Histogram& dispatch_;
   prometheus::Family<prometheus::Histogram>& recovery_;
+  prometheus::Family<prometheus::Counter>& job_seconds_;
+  prometheus::Family<prometheus::Counter>& machine_checks_;
+  prometheus::Family<prometheus::Gauge>& suspicion_;
+  prometheus::Family<prometheus::Gauge>& straggler_;
   prometheus::Histogram& store_txn_;
   prometheus::Histogram& store_batch_;
   prometheus::Counter& store_errors_;

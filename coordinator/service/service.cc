@@ -49,6 +49,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
       files_(clock),
       leases_(clock, options_.lease, options_.Margin()),
+      suspicions_(options_.suspicion),
       plans_(
           clock, queue_pool_,
           [this](const auto& spec, const auto& cluster, const auto& stop) {
@@ -69,6 +70,7 @@ Status Service::Start() {
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   WEFT_RETURN_IF_ERROR(LoadLinks());
   WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
+  WEFT_RETURN_IF_ERROR(LoadSuspicions());
   // Workers come back with jobs that run: they are known before the first call. Those that wait may
   // be so many that nobody waits for them.
   WEFT_ASSIGN_OR_RETURN(const std::vector<UnfinishedJob> jobs, store_.ListUnfinished());
@@ -103,6 +105,7 @@ Status Service::Start() {
   CountWorkers();
   ArmLeaseTimer();
   LookAtPlansLater();
+  CountTimesLater();
   SweepLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
   if (!jobs.empty()) {
@@ -192,6 +195,11 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
   }
+  live->book = LedgerBook(live->current.job.submitted_at);
+  for (const AttemptRecord& attempt : attempts) {
+    if (attempt.ended_at) live->book.Close(attempt);
+  }
+  live->counted = LedgerOf(live->current.job, attempts, clock_.UnixSeconds());
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
     for (const PlacementRecord& placement : live->current.attempt->placements) {
@@ -241,6 +249,7 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
       !live.current.attempt->ended_at) {
     change->run = RunOf(live, *change->attempt,
                         change->job ? change->job->summary_json : live.current.job.summary_json);
+    change->reliability = ReliabilityOf(*change->attempt);
   }
   live.busy = true;
   Transaction copy = *change;
@@ -296,6 +305,7 @@ void Service::NextChange(const std::string& job_id) {
 void Service::Retire(const std::string& job_id) {
   const JobRecord& job = live_.at(job_id)->current.job;
   CountJob(job.queue, job.state, -1);
+  CountTimes(*live_.at(job_id));
   live_.erase(job_id);
   plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);
@@ -328,15 +338,21 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     }
     if (attempt.ended_at) {
       live.history.Add(attempt);
+      live.book.Close(attempt);
       AddTried(attempt, live.steps.MedianSeconds(), live.tried);
       const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);
       if (instead != nullptr) live.next_plan = *instead;
     }
     live.current.attempt = attempt;
+    ShowTimes(live);
     SetPlaced(attempt);
     if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);
   }
   if (change.run) CountRun(*change.run);
+  if (change.reliability) {
+    reliability_.device_seconds += change.reliability->device_seconds;
+    reliability_.failures += change.reliability->failures;
+  }
   if (change.job) {
     if (change.job->retried_from != live.current.job.retried_from) live.current.tally = {};
     live.current.job = *change.job;
@@ -397,6 +413,7 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   metrics_.JobMoved(from, job.state);
   WEFT_LOG_INFO << "job " << job.id << ": " << Name(from) << " -> " << Name(job.state)
                 << (job.message.empty() ? "" : ": ") << job.message;
+  if (from == JobState::kRunning) ForgetStraggler(live);
   if (from == JobState::kQueued) queue_.erase(job.ordinal);
   if (job.state == JobState::kQueued) {
     queue_[job.ordinal] = job.id;
@@ -456,8 +473,13 @@ JobView Service::Compose(JobRecord job, std::vector<AttemptRecord> attempts) {
       job.reason = it->second.reason;
       job.message = it->second.message;
     }
+    if (job.state == JobState::kRunning) job.message = it->second.straggler;
+    if (!attempts.empty() && attempts.back().epoch == it->second.epoch) {
+      attempts.back().times = it->second.times;
+    }
   }
-  return {std::move(job), std::move(attempts)};
+  const Ledger ledger = LedgerOf(job, attempts, clock_.UnixSeconds());
+  return {std::move(job), std::move(attempts), ledger};
 }
 
 }  // namespace weft::coordinator

@@ -22,6 +22,9 @@
 #include "coordinator/planner/report/explanation.h"
 #include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
+#include "coordinator/recovery/ledger.h"
+#include "coordinator/recovery/straggler.h"
+#include "coordinator/recovery/suspicion.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
@@ -41,6 +44,20 @@
 
 namespace weft::coordinator {
 
+/// When workers check their machines before they get ranks.
+struct HealthRules {
+  /// A check takes no longer; 0: machines are never checked.
+  std::chrono::nanoseconds limit = std::chrono::seconds(20);
+  /// A worker that did not answer is asked again after this.
+  std::chrono::nanoseconds retry = std::chrono::seconds(30);
+};
+
+/// What follows when a rank holds up the others.
+enum class StragglerAction {
+  kReport,  ///< People are told.
+  kMove,    ///< And the job goes on on other machines, where there are some.
+};
+
 struct ServiceOptions {
   std::string run_root;                 ///< run_dir of a job is run_root/ID.
   std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
@@ -51,6 +68,12 @@ struct ServiceOptions {
   HangRules hang;
   SchedulerRules scheduler;  ///< Its rules of growth are those above.
   QueuesSpec queues;         ///< Valid by ValidateQueues.
+  StragglerRules straggler;
+  StragglerAction straggler_action = StragglerAction::kReport;
+  HealthRules health;
+  SuspicionRules suspicion;
+  /// Workers without ranks that only jobs that recover may use, as many as there are at most.
+  int64_t spare_workers = 0;
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
@@ -178,6 +201,8 @@ class Service {
                      Result<std::string> report_json);
   /// Answer to a WorkerLink::MeasureLink.
   void ReportLink(const std::shared_ptr<WorkerLink>& link, LinkAnswer answer);
+  /// Answer to a WorkerLink::CheckHealth.
+  void ReportHealth(const std::shared_ptr<WorkerLink>& link, HealthAnswer answer);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -193,6 +218,7 @@ class Service {
     std::optional<Duration> listed_at;  ///< Last named by the worker.
     Duration expected_from{0};          ///< Nobody can have named them before.
     PlacementActivity activity;         ///< As last reported; empty before.
+    std::vector<RankPace> paces;        ///< Likewise.
   };
 
   /// An answer of the planner, and to what.
@@ -247,6 +273,10 @@ class Service {
       if (current.job.spec.phases.empty()) return;
       own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
     }
+    LedgerBook book;             ///< Of the attempts that have ended.
+    Ledger counted;              ///< What of its time the metrics have.
+    StragglerWatch straggler;    ///< Of the newest attempt.
+    Duration straggler_from{0};  ///< Not looked for before.
   };
 
   struct Session {
@@ -263,6 +293,9 @@ class Service {
     Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
+    bool unchecked = false;   ///< Its machine is to be checked before it gets ranks.
+    Duration check_from{0};   ///< Not before.
+    int64_t health_call = 0;  ///< The check under way; 0: none.
   };
 
   /// What views add to the stored record.
@@ -273,6 +306,9 @@ class Service {
     std::optional<WaitDecision> wait;  ///< While it is queued.
     int64_t waiting = 0;               ///< Jobs that waited with it.
     double decided_at = 0;             ///< When that was decided; seconds since 1970.
+    int64_t epoch = 0;      ///< Of the newest attempt,
+    AttemptTimes times;     ///< and what it took so far.
+    std::string straggler;  ///< Who holds it up while it runs; empty: nobody.
   };
 
   /// A recording under way.
@@ -383,6 +419,46 @@ class Service {
   /// The ranks of its jobs are to save and go on elsewhere. On the loop.
   bool MustLeave(const std::string& worker_id) const;
 
+  // service_ledger.cc: where the time of jobs goes. On the loop.
+  /// What the worker of rank 0 tells of the steps.
+  void SeeTimes(LiveJob& live, const RunningAttempt& item);
+  void ShowTimes(const LiveJob& live);
+  void CountTimesLater();
+  /// Brings the metrics up to what is certain of the time of a job.
+  void CountTimes(LiveJob& live);
+
+  // service_stragglers.cc. On the loop.
+  void CheckStraggler(const std::string& job_id);
+  /// Its attempt runs no more.
+  void ForgetStraggler(LiveJob& live);
+  void MoveAway(const std::string& job_id, LiveJob& live, const Straggler& straggler);
+
+  // service_health.cc: machines that are checked, suspected and left out. On the loop.
+  Status LoadSuspicions();
+  /// A failure of the job began on that worker.
+  void Blame(const std::string& worker_id, const std::string& job_id, Reason reason);
+  void ForgetSuspicion(const std::string& worker_id);
+  void ShowSuspicions();
+  void StoreSuspicion(const SuspicionRecord& record);
+  void Quarantine(const std::string& worker_id, const std::string& why);
+  /// The same of one that is suspected too much, unless many are: then it is rather the network.
+  void QuarantineSuspect(const std::string& worker_id, const std::string& why);
+  /// Has machines that are to be checked, and have nothing else to do, check themselves.
+  void CheckMachines();
+  void EndCheck(const std::string& worker_id, int64_t request_id,
+                const std::optional<HealthAnswer>& answer);
+  void EndCheckOf(const std::shared_ptr<WorkerLink>& link);
+  void EndCall(Session& session);
+  /// Machines that have just joined are about to have passed their checks: jobs that could use
+  /// them wait so long.
+  bool AwaitsChecks() const;
+  /// It is not about to be checked.
+  bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
+  /// What an attempt that ends adds to the experience with machines.
+  static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
+  /// Of as many devices as the plan uses, by that experience.
+  double MeanSecondsBetweenFailures(const Plan& plan) const;
+
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
   void EndProfile(int64_t request_id, Result<std::string> report_json);
@@ -430,6 +506,14 @@ class Service {
   ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
   /// A recording of its steps is under way.
   bool IsRecorded(const std::string& job_id) const;
+
+  // service_spares.cc: workers that are kept free for jobs that recover. On the loop.
+  bool Recovers(const std::string& job_id) const;
+  /// Takes the free workers that are kept out of what other jobs may use.
+  void LeaveSpares(SchedulerSnapshot& snapshot) const;
+  /// Jobs that recover and fit start before all others, also on spares; the snapshot is as after
+  /// that, without them.
+  std::vector<StartDecision> StartRecovering(SchedulerSnapshot& snapshot);
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -502,6 +586,10 @@ class Service {
   int64_t next_profile_ = 1;
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
+  int64_t next_check_ = 1;
+  std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
+  SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
+  ReliabilityRecord reliability_;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
   Duration next_rates_{0};       ///< Not before.

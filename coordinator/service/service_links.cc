@@ -94,7 +94,7 @@ void Service::MeasureLinks() {
   for (const auto& [id, session] : sessions_) {
     if (session.machine.empty()) continue;
     if (!JobsOn(id).empty() || reserved.contains(id) || session.stale_ranks ||
-        IsMeasured(session.machine)) {
+        IsMeasured(session.machine) || !MayTakeRanks(id, session)) {
       busy.insert(session.machine);
     } else if (session.link && !session.lost && !session.draining && leases_.IsValid(id)) {
       idle.emplace(session.machine, &session);

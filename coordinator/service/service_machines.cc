@@ -60,10 +60,14 @@ void Service::SetWorkerScheduling(const std::string& worker_id, WorkerScheduling
           std::lock_guard lock(view_mutex_);
           if (record.scheduling == WorkerScheduling::kSchedulable) {
             worker_scheduling_.erase(record.worker_id);
+            if (auto it = sessions_.find(record.worker_id); it != sessions_.end()) {
+              it->second.unchecked = true;
+            }
           } else {
             worker_scheduling_[record.worker_id] = record;
           }
         }
+        if (record.scheduling == WorkerScheduling::kSchedulable) ForgetSuspicion(record.worker_id);
         if (MustLeave(record.worker_id)) DrainJobsOn(record.worker_id);
         CountWorkers();
         ScheduleSoon();

@@ -24,7 +24,7 @@ void Service::LookAtPlansLater() {
 }
 
 void Service::LookAtPlans() {
-  if (settling_ || schedule_pending_) return;
+  if (settling_ || schedule_pending_ || AwaitsChecks()) return;
   // What is free belongs to those that wait, and to those whose ranks are about to be gone.
   bool free = !queue_waits_;
   std::map<int64_t, std::string> running;  // the first one submitted comes first
@@ -83,7 +83,8 @@ RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
 std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
                                             const RunningJob& job) {
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
-  const SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  LeaveSpares(snapshot);
   return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
                    PlannedBefore(job_id, live));
 }

@@ -131,6 +131,7 @@ Status Service::MayForget(const std::string& worker_id) const {
 }
 
 void Service::DropWorker(const std::string& worker_id) {
+  ForgetSuspicion(worker_id);
   std::lock_guard lock(view_mutex_);
   sessions_.erase(worker_id);
   placed_.erase(worker_id);

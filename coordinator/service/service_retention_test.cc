@@ -51,6 +51,8 @@ class CountingStore : public Store {
   Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override {
     return Read().ListWorkerScheduling();
   }
+  Result<std::vector<SuspicionRecord>> ListSuspicions() override { return Read().ListSuspicions(); }
+  Result<ReliabilityRecord> GetReliability() override { return Read().GetReliability(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

@@ -39,6 +39,8 @@ void Service::ScheduleSoon() {
 
 void Service::RunSchedule() {
   queue_waits_ = false;
+  CheckMachines();
+  if (AwaitsChecks()) return;
   StartQueued();
   // Jobs come first.
   MeasureLinks();
@@ -48,20 +50,24 @@ void Service::StartQueued() {
   held_ = HoldBack();
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
+  SchedulerSnapshot snapshot = TakeSnapshot();
+  const std::vector<StartDecision> recovering = StartRecovering(snapshot);
+  LeaveSpares(snapshot);
   SchedulerDecisions decisions;
-  if (!live_.empty()) decisions = Schedule(TakeSnapshot(), Known(""));
+  if (!live_.empty()) decisions = Schedule(snapshot, Known(""));
   plans_.EndPass();
   metrics_.ScheduleCycle(SecondsSince(clock_, begin), clock_.UnixSeconds());
   for (const auto& [job_id, size] : decisions.sizes) {
     live_.at(job_id)->size = {cluster_number_, size};
   }
+  for (const StartDecision& start : recovering) Dispatch(start);
   for (const StartDecision& start : decisions.starts) Dispatch(start);
   for (const PreemptDecision& preemption : decisions.preemptions) Preempt(preemption);
   for (const ResizeDecision& resize : decisions.resizes) Resize(resize);
   for (const auto& [job_id, wait] : held_) decisions.waits.push_back(wait);
   ShowWaits(decisions.waits);
   CountQueues();
-  if (!decisions.starts.empty()) queue_waits_ = true;
+  if (!recovering.empty() || !decisions.starts.empty()) queue_waits_ = true;
 }
 
 void Service::Dispatch(const StartDecision& start) {
@@ -167,6 +173,7 @@ void Service::Deliver(const IntentRecord& intent) {
     order.spec = JobThrough(current.job.spec, current.phase);
     order.plan = current.attempt->plan;
     order.run_dir = current.job.run_dir;
+    order.mean_seconds_between_failures = MeanSecondsBetweenFailures(current.attempt->plan);
     for (const PlacementRecord& placement : current.attempt->placements) {
       if (placement.worker_id == intent.worker_id) order.ranks = placement.ranks;
     }

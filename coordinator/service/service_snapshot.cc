@@ -90,7 +90,7 @@ void Service::AddMachines(SchedulerSnapshot& snapshot) const {
       snapshot.new_workers.insert(id);
     }
     // A measurement of its network takes seconds, and ranks would spoil it.
-    if (session.stale_ranks || IsMeasured(session.machine)) continue;
+    if (session.stale_ranks || IsMeasured(session.machine) || !MayTakeRanks(id, session)) continue;
     FreeCapacity& free = snapshot.free[id];
     free = {profile.cores, profile.memory_limit_bytes};
     for (const DeviceSpec& device : profile.devices) {

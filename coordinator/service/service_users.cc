@@ -153,6 +153,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->current.retry = options_.retry;
         live->SetPhase();
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
+        live->book = LedgerBook(job.submitted_at);
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
         CountJob(job.queue, JobState::kQueued, 1);
@@ -160,7 +161,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       }
       ScheduleSoon();
     });
-    done(SubmitResult{JobView{std::move(job), {}}, false});
+    done(SubmitResult{JobView{std::move(job), {}, {}}, false});
   });
 }
 
@@ -291,6 +292,7 @@ std::vector<WorkerView> Service::Workers() {
       view.scheduling = said->second.scheduling;
       view.scheduling_why = said->second.why;
     }
+    view.suspicion = suspicions_.Of(id, clock_.UnixSeconds());
     if (auto jobs = placed_.find(id); jobs != placed_.end()) {
       view.job_ids.assign(jobs->second.begin(), jobs->second.end());
     }

@@ -96,11 +96,13 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
       known->second.link->Close();
       EndProfilesOf(known->second.link);
       EndLinksOf(known->second.link);
+      EndCheckOf(known->second.link);
       link_workers_.erase(known->second.link.get());
     }
     std::unique_lock lock(view_mutex_);
     Session& session = sessions_[id];
     if (session.lost || session.incarnation != hello.incarnation) session.steady_from = now;
+    if (session.incarnation != hello.incarnation) session.unchecked = true;
     session.link = link;
     link_workers_[link.get()] = id;
     session.incarnation = hello.incarnation;
@@ -146,6 +148,7 @@ void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
   loop_.Post([this, link] {
     EndProfilesOf(link);
     EndLinksOf(link);
+    EndCheckOf(link);
     auto it = link_workers_.find(link.get());
     if (it == link_workers_.end()) return;
     WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";
@@ -178,6 +181,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     LiveJob& live = *it->second;
     live.placements[worker_id].listed_at = clock_.Monotonic();
     live.placements[worker_id].activity = item.activity;
+    live.placements[worker_id].paces = item.paces;
+    if (!placement->ranks.empty() && placement->ranks.front() == 0) SeeTimes(live, item);
     JobState state = live.current.job.state;
     const bool saves = SavesAndStops(*live.current.attempt);
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
@@ -267,7 +272,10 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
     bool was_stale = session->stale_ranks;
     session->stale_ranks = SeeRunning(id, *session, running, nullptr);
     if (draining || MustLeave(id)) DrainJobsOn(id);
-    for (const RunningAttempt& item : running) CheckHang(item.job_id);
+    for (const RunningAttempt& item : running) {
+      CheckHang(item.job_id);
+      CheckStraggler(item.job_id);
+    }
     FindMissing(id, *session, false, running);
     link->AckHeartbeat(sequence);  // what it told can be seen now
     if (was_lost) CountWorkers();
@@ -309,6 +317,15 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
                                       (it->second->current.job.state == JobState::kStarting ||
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
+    }
+    if (auto it = live_.find(job_id); it != live_.end() &&
+                                      report.event == PlacementEvent::kFailed &&
+                                      it->second->current.attempt &&
+                                      it->second->current.attempt->epoch == report.epoch &&
+                                      !it->second->current.attempt->times.failed_at) {
+      // Of what else may end a rank a loss of its peers is one.
+      const bool own = report.reason != Reason::kRankDied || report.signal != 0;
+      if (own) Blame(report.worker_id, job_id, report.reason);
     }
     const auto commit = [this, job_id, link](const PlacementReport& told) {
       auto decide = [this, job_id, report = told, link](const JobCase& current) {
@@ -466,6 +483,7 @@ void Service::CheckLeases() {
         LoseShare(job_id, epoch, id, "its lease and the margin have passed", Reason::kWorkerLost);
         continue;
       }
+      Blame(id, job_id, Reason::kWorkerLost);
       Change(
           job_id,
           [this, epoch, id](const JobCase& current) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/recovery/ledger.h"
 #include "coordinator/service/network_links.h"
 #include "coordinator/store/records.h"
 
@@ -14,6 +15,7 @@ namespace weft::coordinator {
 struct JobView {
   JobRecord job;
   std::vector<AttemptRecord> attempts;  ///< Oldest first.
+  Ledger ledger = {};
 };
 
 struct JobPage {
@@ -54,6 +56,7 @@ struct WorkerView {
   std::vector<LinkView> links;
   WorkerScheduling scheduling = WorkerScheduling::kSchedulable;
   std::string scheduling_why;  ///< Why it is not kSchedulable.
+  double suspicion = 0;
 };
 
 /// Why a job is where it is and, while it waits, what for and how long.

@@ -11,6 +11,7 @@
 #include "common/spec/group_norm.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
+#include "coordinator/store/attempt_times.h"
 
 namespace weft::coordinator {
 
@@ -216,6 +217,7 @@ struct AttemptRecord {
   std::optional<int64_t> first_step;
   int64_t last_step = 0;
   std::vector<PlacementRecord> placements;
+  AttemptTimes times;
 };
 
 /// One line of a job's history.
@@ -262,6 +264,23 @@ struct CheckpointRecord {
   int64_t bytes = 0;
   bool verified = false;
   double created_at = 0;
+};
+
+/// What speaks against the machine of a worker: failures lately that may have been its own.
+struct SuspicionRecord {
+  std::string worker_id;
+  double suspicion = 0;  ///< When it was written; it decays.
+  double at = 0;         ///< That time, in seconds since 1970 UTC.
+
+  bool operator==(const SuspicionRecord&) const = default;
+};
+
+/// How long machines have worked for jobs, and how often that ended in a failure of theirs.
+struct ReliabilityRecord {
+  double device_seconds = 0;  ///< Of GPUs, or of machines without.
+  int64_t failures = 0;
+
+  bool operator==(const ReliabilityRecord&) const = default;
 };
 
 /// What came out of an attempt beside what its plan said.

@@ -198,7 +198,8 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),
                    "SELECT epoch, started_at, ended_at, reason, message, plan_json, first_step, "
-                   "last_step, shares_json FROM attempts WHERE job_id = ? ORDER BY epoch");
+                   "last_step, shares_json, times_json FROM attempts WHERE job_id = ? ORDER BY "
+                   "epoch");
   rows.Bind(job_id);
   return All<AttemptRecord>(rows, [&](SqliteQuery& row) -> Result<AttemptRecord> {
     AttemptRecord attempt;
@@ -213,6 +214,7 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
     attempt.first_step = row.OptionalInt();
     attempt.last_step = row.Int();
     WEFT_RETURN_IF_ERROR(ReadPlacements(row.Text(), what, attempt.placements));
+    WEFT_ASSIGN_OR_RETURN(attempt.times, Decode<AttemptTimes>(row.Text(), what));
     return attempt;
   });
 }
@@ -337,6 +339,29 @@ Result<std::vector<WorkerSchedulingRecord>> SqliteStore::ListWorkerScheduling() 
     record.why = row.Text();
     return record;
   });
+}
+
+Result<std::vector<SuspicionRecord>> SqliteStore::ListSuspicions() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), "SELECT worker_id, suspicion, at FROM suspicions ORDER BY worker_id");
+  return All<SuspicionRecord>(rows, [](SqliteQuery& row) -> Result<SuspicionRecord> {
+    SuspicionRecord record;
+    record.worker_id = row.Text();
+    record.suspicion = row.Real();
+    record.at = row.Real();
+    return record;
+  });
+}
+
+Result<ReliabilityRecord> SqliteStore::GetReliability() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery row(reader(), "SELECT device_seconds, failures FROM reliability");
+  WEFT_ASSIGN_OR_RETURN(bool found, row.Step());
+  if (!found) return CorruptError("the stored reliability of the machines is missing");
+  ReliabilityRecord record;
+  record.device_seconds = row.Real();
+  record.failures = row.Int();
+  return record;
 }
 
 Result<std::vector<LogRecord>> SqliteStore::ReadLogs(const LogQuery& query) {

@@ -166,6 +166,20 @@ CREATE TABLE worker_scheduling (
   why TEXT NOT NULL
 ) WITHOUT ROWID;
 )sql",
+    // The time of attempts that ran before this counts as useful from their start.
+    R"sql(
+ALTER TABLE attempts ADD COLUMN times_json TEXT NOT NULL DEFAULT '{}';
+CREATE TABLE suspicions (
+  worker_id TEXT PRIMARY KEY,
+  suspicion REAL NOT NULL,
+  at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE reliability (
+  device_seconds REAL NOT NULL,
+  failures INTEGER NOT NULL
+);
+INSERT INTO reliability VALUES (0, 0);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -60,6 +60,8 @@ class SqliteStore : public Store {
   Result<std::vector<CalibrationRecord>> ListCalibrations() override;
   Result<std::vector<LinkRecord>> ListLinks() override;
   Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override;
+  Result<std::vector<SuspicionRecord>> ListSuspicions() override;
+  Result<ReliabilityRecord> GetReliability() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;
   Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) override;
 

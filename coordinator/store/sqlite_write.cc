@@ -98,11 +98,12 @@ Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
   }
   SqliteQuery put(db,
                   "INSERT OR REPLACE INTO attempts (job_id, epoch, started_at, ended_at, reason, "
-                  "message, plan_json, first_step, last_step, shares_json) "
-                  "VALUES (?,?,?,?,?,?,?,?,?,?)");
+                  "message, plan_json, first_step, last_step, shares_json, times_json) "
+                  "VALUES (?,?,?,?,?,?,?,?,?,?,?)");
   put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
   put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
   put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(PlacementsJson(attempt.placements));
+  put.Bind(ToJson(attempt.times).dump());
   return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
                                attempt.job_id);
 }
@@ -192,6 +193,22 @@ Status WriteLink(SqliteDb& db, const LinkRecord& link) {
   SqliteQuery put(db, "INSERT OR REPLACE INTO links VALUES (?,?,?,?,?,?,?)");
   put.Bind(link.machine_a).Bind(link.machine_b).Bind(link.host_a).Bind(link.host_b);
   return put.Bind(link.bytes_per_second).Bind(link.latency_seconds).Bind(link.measured_at).Run();
+}
+
+Status WriteSuspicion(SqliteDb& db, const SuspicionRecord& record) {
+  if (record.suspicion <= 0) {
+    SqliteQuery forget(db, "DELETE FROM suspicions WHERE worker_id = ?");
+    return forget.Bind(record.worker_id).Run();
+  }
+  SqliteQuery put(db, "INSERT OR REPLACE INTO suspicions VALUES (?,?,?)");
+  return put.Bind(record.worker_id).Bind(record.suspicion).Bind(record.at).Run();
+}
+
+Status AddReliability(SqliteDb& db, const ReliabilityRecord& record) {
+  SqliteQuery add(db,
+                  "UPDATE reliability SET device_seconds = device_seconds + ?, "
+                  "failures = failures + ?");
+  return add.Bind(record.device_seconds).Bind(record.failures).Run();
 }
 
 Status ForgetLinks(SqliteDb& db, const std::vector<std::string>& machines) {
@@ -310,6 +327,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
     WEFT_RETURN_IF_ERROR(WriteWorkerScheduling(db, *transaction.worker_scheduling));
   }
   if (transaction.link) WEFT_RETURN_IF_ERROR(WriteLink(db, *transaction.link));
+  if (transaction.suspicion) WEFT_RETURN_IF_ERROR(WriteSuspicion(db, *transaction.suspicion));
+  if (transaction.reliability) {
+    WEFT_RETURN_IF_ERROR(AddReliability(db, *transaction.reliability));
+  }
   if (transaction.keep_events) {
     WEFT_RETURN_IF_ERROR(TrimEvents(db, *transaction.keep_events));
   }

@@ -50,6 +50,9 @@ struct Transaction {
   /// Links to and from these machines are deleted.
   std::vector<std::string> forget_links_of = {};
   std::optional<WorkerSchedulingRecord> worker_scheduling;  ///< kSchedulable: forgets the worker's.
+  std::optional<SuspicionRecord> suspicion = {};  ///< Replaces the one of the same worker.
+  /// Added to what is stored of all machines.
+  std::optional<ReliabilityRecord> reliability = {};
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
@@ -64,7 +67,8 @@ struct Transaction {
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
            !checkpoint && !run && !calibrations && !link && forget_links_of.empty() &&
-           !worker_scheduling && !logs && !delete_job && !keep_events && !forget_deleted_before;
+           !worker_scheduling && !suspicion && !reliability && !logs && !delete_job &&
+           !keep_events && !forget_deleted_before;
   }
 };
 
@@ -129,6 +133,9 @@ class Store {
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
   /// In order of the workers' names; those that nothing was said of are not in it.
   virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
+  /// Of workers that have some, in the order of their names.
+  virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
+  virtual Result<ReliabilityRecord> GetReliability() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

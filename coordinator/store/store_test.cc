@@ -161,12 +161,15 @@ TEST_P(StoreContract, EpochsOnlyGrow) {
                            {"b", {1}, PlacementState::kLost}};
   MustCommit(t);
   t.attempt->last_step = 9;
+  t.attempt->times.failed_at = 12.5;
+  t.attempt->times.done_before = 7;
   MustCommit(t);  // the same one: an update
   t.attempt->epoch = 2;
   EXPECT_EQ(CommitAndWait(*store_, t).status().code(), StatusCode::kConflict);
   auto attempts = *store_->ListAttempts("j");
   ASSERT_EQ(attempts.size(), 1u);
   EXPECT_EQ(attempts[0].last_step, 9);
+  EXPECT_EQ(attempts[0].times, t.attempt->times);
   EXPECT_THAT(attempts[0].plan.rank_workers, ElementsAre("a", "b"));
   ASSERT_EQ(attempts[0].placements.size(), 2u);
   EXPECT_EQ(attempts[0].placements[1].state, PlacementState::kLost);
@@ -586,6 +589,36 @@ TEST_P(StoreContract, LinksReplaceThoseOfTheSameMachinesAndAreForgotten) {
   forget.forget_links_of = {"c", "unknown"};
   MustCommit(forget);
   EXPECT_THAT(*store_->ListLinks(), ElementsAre(newer));
+}
+
+TEST_P(StoreContract, SuspicionsReplaceThoseOfTheSameWorkerAndGoWhenThereIsNone) {
+  EXPECT_THAT(*store_->ListSuspicions(), IsEmpty());
+  const auto put = [&](const SuspicionRecord& record) {
+    Transaction change;
+    change.suspicion = record;
+    MustCommit(change);
+  };
+  put({"b", 1, 100});
+  put({"a", 0.5, 200});
+  put({"b", 2.5, 300});
+  EXPECT_THAT(*store_->ListSuspicions(),
+              ElementsAre(SuspicionRecord{"a", 0.5, 200}, SuspicionRecord{"b", 2.5, 300}));
+  put({"b", 0, 400});
+  EXPECT_THAT(*store_->ListSuspicions(), ElementsAre(SuspicionRecord{"a", 0.5, 200}));
+}
+
+TEST_P(StoreContract, ReliabilityAddsUp) {
+  EXPECT_EQ(*store_->GetReliability(), ReliabilityRecord{});
+  Transaction change;
+  change.reliability = {3600, 1};
+  MustCommit(change);
+  change.reliability = {100, 0};
+  MustCommit(change);
+  if (GetParam().name == "SqliteFile") {
+    store_.reset();
+    store_ = GetParam().open(dir_);
+  }
+  EXPECT_EQ(*store_->GetReliability(), (ReliabilityRecord{3700, 1}));
 }
 
 TEST_P(StoreContract, CalibrationsReplaceEachOtherAsAWhole) {

@@ -55,7 +55,9 @@ Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metric
       drain_timer_(io),
       unsent_(settings_.unsent_path),
       link_measurement_(io, settings_.attempt.host,
-                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {
+                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }),
+      health_check_(io, settings_.check_program, settings_.profile,
+                    [this](v1::HealthReply reply) { SendHealthReply(std::move(reply)); }) {
   // What the daemon before has ended does not start again.
   for (const UnsentAttempt& attempt : unsent_.attempts()) {
     int64_t& newest = newest_epoch_[attempt.running.job_id()];
@@ -160,6 +162,10 @@ void Agent::OnMeasureLink(const v1::MeasureLink& request) {
   reply.set_request_id(request.request_id());
   reply.set_error(busy ? "the worker runs ranks" : "the worker is shutting down");
   SendLinkReply(std::move(reply));
+}
+
+void Agent::OnCheckHealth(const v1::CheckHealth& request) {
+  health_check_.Start(request);
 }
 
 void Agent::OnStoreReply(const v1::StoreReply& reply) {
@@ -333,6 +339,16 @@ void Agent::SendLinkReply(v1::LinkReply reply) {
   if (!registered_) return;
   v1::WorkerMessage message;
   *message.mutable_link() = std::move(reply);
+  connection_->Send(std::move(message));
+}
+
+void Agent::SendHealthReply(v1::HealthReply reply) {
+  if (!reply.error().empty()) {
+    WEFT_LOG_ERROR << "the check of this machine: " << reply.error();
+  }
+  if (!registered_) return;
+  v1::WorkerMessage message;
+  *message.mutable_health() = std::move(reply);
   connection_->Send(std::move(message));
 }
 

@@ -76,6 +76,7 @@ void Agent::OnClosed(const Status& status) {
   connection_.reset();
   metrics_.SetAttached(false);
   link_measurement_.Stop("the connection to the coordinator broke");
+  health_check_.Stop();
   if (leaving_) return Leave();
   heartbeat_timer_.cancel();
   heartbeats_sent_.clear();
@@ -106,6 +107,7 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kAttemptAck:
       return OnAttemptAck(message.attempt_ack());
     case v1::CoordinatorMessage::kCheckHealth:
+      return OnCheckHealth(message.check_health());
     case v1::CoordinatorMessage::MESSAGE_NOT_SET:
       return;  // of a newer coordinator
   }

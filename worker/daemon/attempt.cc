@@ -34,6 +34,9 @@ constexpr milliseconds kVerdictDelay{150};
 /// Ranks that were killed must be gone after this time; otherwise it is tried again.
 constexpr milliseconds kKillPatience{2000};
 
+/// Of the newest step in the mean of steps lately: about the last ten count.
+constexpr double kNewestStep = 0.1;
+
 /// Steps in the loss curve in `folder` that earlier attempts left: 0 when there is none.
 int64_t StepsDoneBefore(const std::string& folder) {
   constexpr uint64_t kTail = 4096;
@@ -85,6 +88,7 @@ struct Attempt::Rank {
   bool numerics = false;
   bool silent_corruption = false;
   bool in_failures = false;
+  double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
 };
 
 Attempt::Attempt(asio::io_context& io, const Clock& clock, const AttemptSettings& settings,
@@ -158,6 +162,7 @@ Status Attempt::StartRank(int index) {
   spec.host = settings_.host;
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
+  spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
   spec.job = job_;
   WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
@@ -306,9 +311,14 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"optimizer", p.optimizer},
                         {"checkpoint_stall", p.checkpoint_stall},
                         {"eval", p.evaluation}});
+  const double busy = std::max(0.0, progress.step_seconds - p.communication_exposed -
+                                        p.checkpoint_stall - p.evaluation);
+  rank.busy_seconds += (rank.busy_seconds == 0 ? 1 : kNewestStep) * (busy - rank.busy_seconds);
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
   if (&rank != ranks_.front().get()) return;
+  checkpoint_seconds_ += p.checkpoint_stall;
+  evaluation_seconds_ += p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
   ledger_.OnStep(clock_.Monotonic(), progress.step,
@@ -361,6 +371,17 @@ void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
 
 void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
   rank.pulse.SetActivity(activity.activity);
+  if (&rank != ranks_.front().get()) return;
+  saving_since_.reset();
+  if (activity.activity == "saving") saving_since_ = clock_.Monotonic();
+}
+
+/// The save with which an attempt ends is in no message of a step.
+void Attempt::EndSave(const Rank& rank) {
+  if (&rank != ranks_.front().get() || !saving_since_) return;
+  checkpoint_seconds_ +=
+      std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
+  saving_since_.reset();
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {
@@ -403,11 +424,13 @@ void Attempt::AnswerStore(Rank& rank, int64_t id, const std::string& error,
 
 void Attempt::On(Rank& rank, const trainer::FinishedMessage& finished) {
   rank.finished = true;
+  EndSave(rank);
   if (rank.index == 0) summary_json_ = ToJson(finished.summary).dump();
 }
 
 void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
   rank.stopped = true;
+  EndSave(rank);
   WEFT_LOG_INFO << Name() << ": rank " << rank.index << " stopped at step " << stopped.step;
 }
 
@@ -530,9 +553,15 @@ v1::RunningAttempt Attempt::Running() {
   v1::RunningAttempt running;
   running.set_job_id(job_id());
   running.set_epoch(epoch());
+  const bool paced = std::any_of(ranks_.begin(), ranks_.end(),
+                                 [](const auto& rank) { return rank->busy_seconds > 0; });
   for (const auto& rank : ranks_) {
-    if (!rank->ended) running.add_ranks(rank->index);
+    if (rank->ended) continue;
+    running.add_ranks(rank->index);
+    if (paced) running.add_rank_busy_seconds(rank->busy_seconds);
   }
+  running.set_checkpoint_seconds(checkpoint_seconds_);
+  running.set_evaluation_seconds(evaluation_seconds_);
   *running.mutable_progress() = progress_.message();
   AddActivity(running);
   return running;

@@ -32,6 +32,7 @@
 #include "worker/daemon/devices.h"
 #include "worker/daemon/health.h"
 #include "worker/daemon/machine.h"
+#include "worker/daemon/machine_check.h"
 #include "worker/daemon/options.h"
 #include "worker/daemon/probe.h"
 #include "worker/daemon/process_scan.h"
@@ -116,13 +117,17 @@ std::unique_ptr<Nvml> LoadNvml() {
   return nullptr;
 }
 
+std::string OwnProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
 Status AddDevices(const Options& options, const DataDir& data, const Nvml& nvml,
                   WorkerProfile& profile) {
   DeviceChoice choice;
   choice.offered = options.devices;
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) choice.visible = visible;
-  std::error_code error;
-  std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string self = OwnProgram();
   WEFT_ASSIGN_OR_RETURN(profile.devices, FindDevices(
                                              nvml, choice,
                                              [&](const auto& devices, size_t which) {
@@ -232,6 +237,17 @@ int PrintRates(int device) {
   return kExitOk;
 }
 
+/// The errand of HealthCheck.
+int PrintCheck(int64_t cores) {
+  Result<MachineCheck> check = CheckMachine(cores);
+  if (!check.ok()) {
+    std::cout << check.status().message() << std::endl;
+    return kExitInternal;
+  }
+  std::cout << ToJson(*check).dump() << std::endl;
+  return kExitOk;
+}
+
 /// What a daemon needs before it can work, in the order in which it is made.
 struct Parts {
   std::optional<DataDir> data;
@@ -321,7 +337,8 @@ int Run(const Options& options) {
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
             std::chrono::duration<double>(options.spin_seconds))},
-       parts.data->UnsentPath()},
+       parts.data->UnsentPath(),
+       OwnProgram()},
       parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();
@@ -336,6 +353,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   if (!weft::daemon::ParseOptions(argc, argv, options, exit_code)) return exit_code;
   if (options.measure_device >= 0) return weft::daemon::PrintRates(options.measure_device);
+  if (options.check_machine > 0) return weft::daemon::PrintCheck(options.check_machine);
   if (options.healthcheck) return weft::daemon::CheckHealth(options.data_dir);
   weft::kernels::cpu::BoundSpinning();  // measurements compute, and ranks have this environment
   weft::InitLog("worker");

@@ -66,12 +66,15 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   app.add_option("--measure-device", options.measure_device,
                  "Print the rates of a GPU, counted among those that CUDA sees, and exit")
       ->group("");
+  app.add_option("--check-machine", options.check_machine,
+                 "Check this machine with so many cores and all GPUs that CUDA sees, and exit")
+      ->group("");
   app.add_flag("--reprobe", options.reprobe, "Measure this machine again");
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the worker that runs on --data-dir whether it is attached; exit 0 if so");
   try {
     app.parse(argc, argv);
-    if (options.data_dir.empty() && options.measure_device < 0) {
+    if (options.data_dir.empty() && options.measure_device < 0 && options.check_machine <= 0) {
       throw CLI::RequiredError("--data-dir");
     }
   } catch (const CLI::ParseError& error) {

@@ -24,6 +24,7 @@
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/profile.h"
 #include "worker/trainer/run_attempt.h"
+#include "worker/trainer/save_schedule.h"
 #include "worker/trainer/speedometer.h"
 #include "worker/trainer/start_state.h"
 
@@ -57,9 +58,12 @@ class Attempt {
     bool stop = false;
     bool fenced = false;
     int64_t profile_steps = 0;
+    bool save = false;
   };
 
   bool first_rank() const { return spec_.rank == 0; }
+  /// Whether a checkpoint is due after `step`: by the job, or by what rank 0 has voted.
+  bool SaveIsDue(int64_t step, const Votes& votes) const;
   bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
   engine::ReductionAxes reduction_axes() const {
     return engine::ReductionAxesOf(makes_local_steps());
@@ -151,6 +155,7 @@ class Attempt {
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Of ranks that save: 0, or all.
   std::optional<LossCurve> curve_;                         ///< Rank 0.
   std::optional<Speedometer> speed_;
+  std::optional<SaveSchedule> saves_;  ///< Rank 0, where the job leaves the interval open.
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
   bool ended_ = false;  ///< Well.
@@ -164,6 +169,7 @@ class Attempt {
   bool rolled_back_ = false;     ///< Since the last progress message.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
+  double vote_seconds_ = 0;  ///< Likewise, waiting for the votes of all.
   double training_seconds_ = 0;
   bool grown_ = false;  ///< As StartPoint has it; likewise below.
   std::optional<double> loss_before_;

@@ -93,6 +93,7 @@ void Attempt::ReportCheckpoint(const CheckpointProgress& progress) {
       break;
     case CheckpointProgress::State::kVerified:
       message.state = "verified";
+      if (saves_) saves_->OnBackground(progress.write_seconds + progress.verify_seconds);
       WEFT_LOG_INFO << "checkpoint " << progress.path << " verified, " << progress.bytes
                     << " bytes";
       break;

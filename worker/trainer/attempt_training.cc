@@ -76,13 +76,24 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
     if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
-    if (IsDue(job.train, job.checkpoint.every_steps, step)) {
+    if (SaveIsDue(step, votes)) {
       Tell("saving");
+      engine::Stopwatch watch;
       WEFT_RETURN_IF_ERROR(SaveInBackground());
+      if (saves_) {
+        const bool saved = saved_step_ == step;
+        saves_->OnSave(step, saved ? std::optional(watch.Lap()) : std::nullopt);
+        if (const std::string news = saves_->News(); !news.empty()) Event("info", news);
+      }
       Tell("training");
     }
   }
   return Finish();
+}
+
+bool Attempt::SaveIsDue(int64_t step, const Votes& votes) const {
+  if (spec_.job.checkpoint.interval == "auto") return votes.save;
+  return IsDue(spec_.job.train, spec_.job.checkpoint.every_steps, step);
 }
 
 Status Attempt::Step() {
@@ -169,11 +180,14 @@ Status Attempt::RollBack() {
 
 Result<Attempt::Votes> Attempt::CollectVotes() {
   const bool may_profile = first_rank() && !profile_;
-  std::array<double, 3> votes = {
+  const bool save = saves_ && saves_->Due(trainer_->counters().step);
+  std::array<double, 4> votes = {
       reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
-      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
+      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0, save ? 1.0 : 0.0};
+  engine::Stopwatch watch;
   if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, votes));
-  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
+  vote_seconds_ += watch.Lap();
+  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2]), votes[3] > 0};
 }
 
 Result<bool> Attempt::OnAnyRank(bool own) {

@@ -266,6 +266,34 @@ TEST_F(LostRankTest, StopsOthersWhoseCopiesToTheHostAreUnderWay) {
   }
 }
 
+TEST_F(TrainerProcessTest, RanksSaveAsOftenAsTheFirstOneFindsBest) {
+  // Both save, as they shard the optimizer's state: one that did not follow would be waited for.
+  const auto run = [&](const std::string& name, const std::string& interval) {
+    AttemptSpec spec = Spec(name);
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.zero_stage = spec.job.resources.zero_stage = 1;
+    spec.plan.accumulation_steps = 1;
+    spec.job.checkpoint.interval = interval;
+    spec.job.checkpoint.keep_last = 100;
+    spec.mean_seconds_between_failures = 1e9;
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) ranks.push_back(Start(spec, "", true));
+    ServeStore(ranks);
+    EXPECT_TRUE(ranks[0]->Await<FinishedMessage>().has_value());
+    EXPECT_EQ(ranks[0]->Wait(), kExitDone);
+    EXPECT_EQ(ranks[1]->Wait(), kExitDone);
+    return spec;
+  };
+  const AttemptSpec often = run("steps", "steps"), seldom = run("auto", "auto");
+  std::vector<std::string> folders = Checkpoints(seldom);
+  std::sort(folders.begin(), folders.end());
+  EXPECT_EQ(folders, (std::vector<std::string>{"step-00000004", "step-00000012"}))
+      << "the first by the job, and then none until the end, as machines hardly ever fail";
+  EXPECT_GT(Checkpoints(often).size(), folders.size());
+  EXPECT_EQ(Curve(often), Curve(seldom)) << "not a bit depends on it";
+}
+
 TEST_F(TrainerProcessTest, AProfileOfTwoRanksIsOneTraceAndChangesNoBit) {
   auto pair = [&](const std::string& run) {
     AttemptSpec spec = Spec(run);
