@@ -1,4 +1,7 @@
 // Trainings whose bits do not depend on the mesh (train.deterministic mesh).
+#include <chrono>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +35,7 @@ ModelSpec Model(const std::string& family) {
   spec.untied_classifier = true;
   if (family == "llama") {
     spec.family = "llama";
-    spec.width = 48;
+    spec.width = 64;
     spec.heads = 4;
     spec.kv_heads = 2;
     spec.mlp_width = 40;
@@ -175,6 +178,30 @@ TEST(LogicalMicroBatch, WithoutItTheBitsDependOnTheMesh) {
     EXPECT_NEAR(one.losses[step], mesh.losses[step], 1e-5);
     EXPECT_NEAR(one.norms[step], mesh.norms[step], 1e-4 * mesh.norms[step]);
   }
+}
+
+TEST(LogicalMicroBatch, ABitThatOneRankHasWrongShowsOnTheOthers) {
+  const MeshCase c = CaseOf(Job("gpt2", "fp32", 1), {.data = 2});
+  const std::map<std::string, std::vector<float>> sound = TrainOnMesh(c)[0].values;
+  std::map<std::string, std::vector<float>> other;
+  RunRanks(2, std::chrono::seconds(60), [&](Collective& world) {
+    MeshRank rank(c, world);
+    ParameterSet& parameters = rank.run.model->parameters();
+    for (int64_t step = 0; step < kSteps; ++step) {
+      ASSERT_TRUE(rank.trainer->Step().ok());
+      if (step > 0 || world.rank() == 0) continue;
+      for (int64_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i].name == "transformer.h.1.mlp.c_fc.weight") {
+          reinterpret_cast<uint32_t*>(parameters.value(i).As<float>())[5] ^= 1;
+        }
+      }
+    }
+    for (int64_t i = 0; i < parameters.size() && world.rank() == 0; ++i) {
+      other[parameters[i].name] = FetchValues(rank.run.context.stream, parameters.value(i));
+    }
+  });
+  ASSERT_EQ(other.size(), sound.size());
+  EXPECT_NE(other, sound) << "rank 1 sends other gradients from the third step on";
 }
 
 TEST(LogicalMicroBatch, ATableThatClassifiesIsOneLeafOnDataParallelRanks) {

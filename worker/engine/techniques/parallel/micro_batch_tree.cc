@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 

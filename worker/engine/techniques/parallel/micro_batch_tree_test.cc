@@ -13,11 +13,11 @@ namespace {
 
 constexpr int64_t kCount = 5;
 
-struct Run {
+struct Memory {
   Allocator allocator{0};
   Context context;
 
-  Run() { context.allocator = &allocator; }
+  Memory() { context.allocator = &allocator; }
 };
 
 float Value(int64_t number, int64_t i) {
@@ -56,10 +56,10 @@ std::vector<float> SumsOf(Context& context, int64_t first, int64_t micro_batches
 }
 
 TEST(MicroBatchTree, AddsNeighboursFirst) {
-  Run run;
+  Memory memory;
   for (const int64_t micro_batches : {1, 2, 4, 8, 32}) {
     for (const bool places : {false, true}) {
-      const std::vector<float> sums = SumsOf(run.context, 0, micro_batches, places);
+      const std::vector<float> sums = SumsOf(memory.context, 0, micro_batches, places);
       for (int64_t i = 0; i < 2 * kCount; ++i) {
         EXPECT_EQ(sums[static_cast<size_t>(i)], Sum(0, micro_batches, i))
             << micro_batches << " element " << i;
@@ -69,10 +69,10 @@ TEST(MicroBatchTree, AddsNeighboursFirst) {
 }
 
 TEST(MicroBatchTree, SubtreesMakeUpTheTree) {
-  Run run;
-  const std::vector<float> whole = SumsOf(run.context, 0, 8, true);
-  const std::vector<float> left = SumsOf(run.context, 0, 4, true);
-  const std::vector<float> right = SumsOf(run.context, 4, 4, true);
+  Memory memory;
+  const std::vector<float> whole = SumsOf(memory.context, 0, 8, true);
+  const std::vector<float> left = SumsOf(memory.context, 0, 4, true);
+  const std::vector<float> right = SumsOf(memory.context, 4, 4, true);
   bool differs = false;
   for (size_t i = 0; i < whole.size(); ++i) {
     EXPECT_EQ(left[i] + right[i], whole[i]);
@@ -84,10 +84,10 @@ TEST(MicroBatchTree, SubtreesMakeUpTheTree) {
 }
 
 TEST(MicroBatchTree, HoldsASumOfEachSizeOfSubtree) {
-  Run run;
-  const auto tree = MicroBatchTree::New(run.context, 1000, 8);
+  Memory memory;
+  const auto tree = MicroBatchTree::New(memory.context, 1000, 8);
   ASSERT_TRUE(tree.ok());
-  EXPECT_EQ(run.allocator.live_bytes(Component::kGradients), 3 * 4000);
+  EXPECT_EQ(memory.allocator.live_bytes(Component::kGradients), 3 * 4000);
 }
 
 }  // namespace
