@@ -60,6 +60,7 @@ v1::Job ToMessage(const JobView& view) {
   message.set_run_dir(job.run_dir);
   message.set_summary_json(job.summary_json);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
   return message;
 }
@@ -75,6 +76,7 @@ v1::Job ToMessage(const JobSummary& job) {
   if (job.ended_at) message.set_ended_at(*job.ended_at);
   message.set_run_dir(job.run_dir);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
   // Field by field: the generic way goes through JSON, which takes ten times as long.
   v1::Progress& progress = *message.mutable_progress();

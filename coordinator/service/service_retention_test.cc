@@ -47,6 +47,14 @@ class CountingStore : public Store {
     return Read().ListCalibrations();
   }
   Result<std::vector<LinkRecord>> ListLinks() override { return Read().ListLinks(); }
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override {
+    return Read().CountUnfinishedJobs(owner);
+  }
+  Result<std::string> OwnerOf(const std::string& job_id) override { return Read().OwnerOf(job_id); }
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override {
+    return Read().ListAudit(query);
+  }
+  Result<bool> AuditChainHolds() override { return Read().AuditChainHolds(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

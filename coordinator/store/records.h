@@ -155,6 +155,7 @@ struct JobRecord {
   int64_t budget_from = 0;  ///< So many of them do not count against max_attempts.
   int64_t version = 0;      ///< Grows by one with every write; 0: not stored yet.
   int64_t ordinal = 0;      ///< Place in the order of submission; given by the store.
+  std::string owner;        ///< Who submitted it; empty: nobody is known.
 };
 
 /// What a list shows of a job: small, and read without its spec, plans and log.
@@ -171,6 +172,7 @@ struct JobSummary {
   int64_t last_epoch = 0;
   int64_t version = 0;
   int64_t ordinal = 0;
+  std::string owner;
 };
 
 /// The ranks of an attempt on one worker.

@@ -10,13 +10,13 @@ namespace {
 
 constexpr std::string_view kJobColumns =
     "id, version, state, reason, message, submitted_at, started_at, ended_at, queued_at, run_dir, "
-    "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal";
+    "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal, owner";
 
 constexpr std::string_view kSummaryColumns =
     "id, state, reason, substr(message, 1, 200), submitted_at, started_at, ended_at, run_dir, "
     "step, "
     "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, version, "
-    "ordinal";
+    "ordinal, owner";
 
 template <class T>
 Result<T> Decode(const std::string& json, const std::string& what) {
@@ -53,6 +53,7 @@ Result<JobRecord> ReadJob(SqliteQuery& row) {
   job.last_epoch = row.Int();
   job.budget_from = row.Int();
   job.ordinal = row.Int();
+  job.owner = row.Text();
   return job;
 }
 
@@ -76,6 +77,7 @@ Result<JobSummary> ReadSummary(SqliteQuery& row) {
   job.last_epoch = row.Int();
   job.version = row.Int();
   job.ordinal = row.Int();
+  job.owner = row.Text();
   return job;
 }
 
@@ -142,6 +144,7 @@ std::string SqliteStore::ListJobsSql(const JobQuery& query) {
   sql += " WHERE ordinal < ?";
   for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
   if (!query.states.empty()) sql += ')';
+  if (!query.owner.empty()) sql += " AND owner = ?";
   return sql + " ORDER BY ordinal DESC LIMIT ?";
 }
 
@@ -150,6 +153,7 @@ Result<std::vector<JobSummary>> SqliteStore::ListJobs(const JobQuery& query) {
   SqliteQuery rows(reader(), ListJobsSql(query));
   rows.Bind(query.before_ordinal > 0 ? query.before_ordinal : std::numeric_limits<int64_t>::max());
   for (JobState state : query.states) rows.Bind(Name(state));
+  if (!query.owner.empty()) rows.Bind(query.owner);
   rows.Bind(query.limit);
   return All<JobSummary>(rows, ReadSummary);
 }
@@ -161,6 +165,23 @@ Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_second
                    "('SUCCEEDED', 'FAILED', 'CANCELLED') ORDER BY ended_at, ordinal LIMIT ?");
   rows.Bind(unix_seconds).Bind(limit);
   return All<std::string>(rows, [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
+}
+
+Result<int64_t> SqliteStore::CountUnfinishedJobs(const std::string& owner) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(),
+                    "SELECT count(*) FROM jobs WHERE owner = ? AND state NOT IN "
+                    "('SUCCEEDED', 'FAILED', 'CANCELLED')");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(owner).Step());
+  return row ? query.Int() : 0;
+}
+
+Result<std::string> SqliteStore::OwnerOf(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(), "SELECT owner FROM jobs WHERE id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(job_id).Step());
+  if (!row) return NotFoundError("there is no job '" + job_id + "'; hint: weft job list");
+  return query.Text();
 }
 
 Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& job_id) {

@@ -148,6 +148,26 @@ CREATE TABLE links (
   PRIMARY KEY (machine_a, machine_b)
 ) WITHOUT ROWID;
 )sql",
+    // Whose a job is, and who did what. AUTOINCREMENT shows when the newest records are missing.
+    R"sql(
+ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+DROP INDEX jobs_listed;
+CREATE INDEX jobs_listed ON jobs (ordinal, id, version, state, reason, message, submitted_at,
+  started_at, ended_at, run_dir, last_epoch, step, steps_total, loss, validation_loss,
+  tokens_per_second, eta_seconds, owner);
+CREATE INDEX jobs_by_owner ON jobs (owner, state);
+CREATE TABLE audit (
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  time REAL NOT NULL,
+  who TEXT NOT NULL,
+  role TEXT NOT NULL,
+  peer TEXT NOT NULL,
+  method TEXT NOT NULL,
+  object TEXT NOT NULL,
+  result TEXT NOT NULL,
+  hash TEXT NOT NULL
+);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -58,6 +58,10 @@ class SqliteStore : public Store {
   Result<std::vector<RunRecord>> ListRuns(int64_t limit) override;
   Result<std::vector<CalibrationRecord>> ListCalibrations() override;
   Result<std::vector<LinkRecord>> ListLinks() override;
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override;
+  Result<std::string> OwnerOf(const std::string& job_id) override;
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override;
+  Result<bool> AuditChainHolds() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;
   Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) override;
 

@@ -46,13 +46,14 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         db,
         "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
         "ended_at, queued_at, run_dir, summary_json, spec_json, progress_json, last_epoch, "
-        "budget_from, step, steps_total, loss, validation_loss, tokens_per_second, eta_seconds) "
-        "VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+        "budget_from, step, steps_total, loss, validation_loss, tokens_per_second, eta_seconds, "
+        "owner) VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     insert.Bind(job.id).Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     insert.Bind(job.submitted_at).Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at);
     insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJson(job.spec).dump());
     insert.Bind(ToJson(progress).dump()).Bind(job.last_epoch).Bind(job.budget_from);
     BindSummary(insert, progress);
+    insert.Bind(job.owner);
     WEFT_RETURN_IF_ERROR(insert.Run().WithContext("store the new job " + job.id));
     result.job_ordinal = sqlite3_last_insert_rowid(db.handle());
   } else {
@@ -301,6 +302,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   }
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));
+  }
+  if (transaction.audit != nullptr) {
+    WEFT_RETURN_IF_ERROR(WriteAudit(db, transaction.audit->record));
+    result.audited = true;
   }
   return result;
 }

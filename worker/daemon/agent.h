@@ -37,6 +37,7 @@ class Agent : private AttemptListener {
     std::string log_dir;
     AttemptSettings attempt;
     std::string unsent_path = {};  ///< As in UnsentReports.
+    tls::Files tls = {};           ///< Empty: plain text.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when
