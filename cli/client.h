@@ -5,16 +5,25 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/tls/certificate.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 
 namespace weft::cli {
+
+/// How to reach a coordinator, and as whom.
+struct ServerAccess {
+  std::string address;          ///< "host:port"
+  tls::Files tls = {};          ///< Empty: plain text.
+  std::string token_file = {};  ///< Of mode 0600; empty: no token.
+};
 
 /// A connection to the coordinator. Unary calls have a deadline and are tried again while the
 /// service is away; streams reconnect by themselves until the caller's callback says stop.
 class Client {
  public:
-  /// `server` is host:port; `timeout_seconds` bounds each unary call with all its retries.
-  Client(const std::string& server, double timeout_seconds);
+  /// `timeout_seconds` bounds each unary call with all its retries. Where files cannot be used, or
+  /// a token would go over the network in plain text, calls fail with the reason.
+  Client(const ServerAccess& access, double timeout_seconds);
 
   Result<v1::SubmitJobResponse> SubmitJob(const v1::JobSpec& spec, const std::string& request_id);
   Result<v1::Job> GetJob(const std::string& id);
@@ -40,6 +49,8 @@ class Client {
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);
   Result<v1::GetVersionResponse> GetVersion();
+  Result<v1::WhoAmIResponse> WhoAmI();
+  Result<v1::ListAuditRecordsResponse> ListAuditRecords(const v1::ListAuditRecordsRequest& request);
 
   /// Calls `on_job` for the job as it is now and after each change, until it has ended or `on_job`
   /// returns false. Survives restarts of the coordinator for a minute of silence. kExhausted when
@@ -61,9 +72,14 @@ class Client {
   template <class Request, class Response>
   Result<Response> Call(Method<Request, Response> method, const Request& request);
   Status Explain(const grpc::Status& status) const;
+  Status Open(const ServerAccess& access);
+  /// Says who calls.
+  void Introduce(grpc::ClientContext& context) const;
 
   std::string server_;
   double timeout_seconds_;
+  Status opened_;
+  std::string token_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 

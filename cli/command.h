@@ -15,11 +15,15 @@ namespace weft::cli {
 /// on the CLI11 tree and set `action`; main runs it after parsing.
 struct Session {
   std::string server;           ///< --server, WEFT_SERVER, or what `weft up` recorded.
+  tls::Files tls;               ///< --tls-cert, --tls-key, --tls-ca.
+  std::string token_file;       ///< --token-file
   double timeout_seconds = 10;  ///< Bound of each call.
   OutputFormat output = OutputFormat::kTable;
   bool quiet = false;
   std::function<ExitCode()> action;
 
+  /// The coordinator, and who the user is to it.
+  ServerAccess Access() const { return {server, tls, token_file}; }
   /// Connects (lazily) to the coordinator.
   Client Connect() const;
 };
@@ -43,6 +47,9 @@ void AddLocalCommands(CLI::App& app, Session& session);
 void AddTrainCommand(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddTokenizerCommands(CLI::App& app, Session& session);
+void AddCertsCommands(CLI::App& app, Session& session);
+void AddAuthCommands(CLI::App& app, Session& session);
+void AddAuditCommands(CLI::App& app, Session& session);
 void AddVersionCommand(CLI::App& app, Session& session);
 void AddCompletionCommand(CLI::App& app, Session& session);
 

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "common/env.h"
+#include "common/http/address.h"
 #include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -37,6 +38,8 @@ enum ExitCode : int {
 constexpr const char* kPortsFile = "coordinator.json";
 constexpr uint64_t kMostQueueBytes = uint64_t{4} << 20;
 constexpr std::chrono::milliseconds kProbePatience{3000};
+/// Seconds of calls that a person may make in one go.
+constexpr double kCallsAtOnce = 5;
 /// Between looks for space on a full disk.
 constexpr std::chrono::seconds kSpacePause{2};
 
@@ -64,6 +67,11 @@ struct Options {
   int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();
   int64_t network_links = ServiceOptions().links_per_machine;
   int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
+  tls::Files tls;
+  bool insecure = false;
+  std::string people_file;
+  double calls_per_second = AccessRules().calls_per_second;
+  int64_t jobs_per_person = AccessRules().jobs_per_person;
   bool healthcheck = false;
 };
 
@@ -208,6 +216,24 @@ int AwaitEnd(const Options& options, int port, const http::Server* pages, Status
   }
 }
 
+Result<ServerSecurity> SecurityOf(const Options& options) {
+  ServerSecurity security;
+  security.tls = options.tls;
+  security.plain_allowed = options.insecure;
+  if (options.insecure && options.tls.empty()) {
+    WEFT_LOG_WARNING << "--insecure: whoever reaches " << options.listen
+                     << " can read and change everything, and listen in";
+  }
+  if (!options.people_file.empty()) {
+    WEFT_ASSIGN_OR_RETURN(security.access.people,
+                          People::Open(options.people_file, Clock::System()));
+  }
+  security.access.calls_per_second = options.calls_per_second;
+  security.access.calls_at_once = kCallsAtOnce * options.calls_per_second;
+  security.access.jobs_per_person = options.jobs_per_person;
+  return security;
+}
+
 Status Prepare(Options& options) {
   if (options.lease_seconds < 2 * options.heartbeat_seconds) {
     return InvalidError("--lease-seconds must be at least twice --heartbeat-seconds");
@@ -219,6 +245,11 @@ Status Prepare(Options& options) {
       return InvalidError("create the folder " + *folder + ": " + status.message() +
                           "; hint: --data-dir and --run-root must be writable");
     }
+  }
+  WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
+  if (options.data_roots.empty() && !http::IsLoopback(listen.host)) {
+    return InvalidError("jobs from other machines could read every file that this user can; hint: "
+                        "--data-root DIR says which folders jobs may name, and / allows all");
   }
   for (const std::string& root : options.data_roots) {
     if (!std::filesystem::path(root).is_absolute()) {
@@ -286,8 +317,11 @@ Status Run(Options options, const sigset_t& signals) {
   WEFT_RETURN_IF_ERROR(service.Start());
   ServerLimits limits;
   limits.connections = static_cast<size_t>(options.max_connections);
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
-                        Server::Listen(options.listen, service, metrics, limits));
+  WEFT_ASSIGN_OR_RETURN(ServerSecurity security, SecurityOf(options));
+  if (!options.tls.empty()) metrics.WatchCertificate(options.tls.certificate);
+  WEFT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Server> server,
+      Server::Listen(options.listen, service, metrics, limits, std::move(security)));
   Status written = WritePorts(options, server->port(), pages.get());
   if (!written.ok() && written.code() != StatusCode::kExhausted) return written;
   if (!written.ok()) {
@@ -341,7 +375,7 @@ int Main(int argc, char** argv) {
                  "Folder, shared with the workers, that holds a folder for each job")
       ->envname("WEFT_COORDINATOR_RUN_ROOT");
   app.add_option("--data-root", options.data_roots,
-                 "Jobs may read files below these folders only; default: anywhere")
+                 "Jobs may name files below these folders only; default on loopback: anywhere")
       ->envname("WEFT_COORDINATOR_DATA_ROOT");
   app.add_option("--queues", options.queues,
                  "File of queues, YAML or JSON, read again on SIGHUP; default: one queue for all")
@@ -434,6 +468,31 @@ int Main(int argc, char** argv) {
                  "Connections of the CLI and workers at a time; one more is closed at once")
       ->envname("WEFT_COORDINATOR_MAX_CONNECTIONS")
       ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--tls-cert", options.tls.certificate,
+                 "TLS: file with the certificate of this server, PEM; read again when it changes")
+      ->envname("WEFT_COORDINATOR_TLS_CERT");
+  app.add_option("--tls-key", options.tls.key, "File with its private key; default: --tls-cert")
+      ->envname("WEFT_COORDINATOR_TLS_KEY");
+  app.add_option("--tls-ca", options.tls.authorities,
+                 "File with the CA that workers and people have their certificates from")
+      ->envname("WEFT_COORDINATOR_TLS_CA");
+  app.add_flag("--insecure", options.insecure,
+               "Listen without TLS on other addresses than loopback, too")
+      ->envname("WEFT_COORDINATOR_INSECURE");
+  app.add_option(
+         "--auth", options.people_file,
+         "File of the people that may call, with their roles and tokens; read again when it "
+         "changes; default: whoever reaches the server may do everything")
+      ->envname("WEFT_COORDINATOR_AUTH");
+  app.add_option("--calls-per-second", options.calls_per_second, "Calls that each person may make")
+      ->envname("WEFT_COORDINATOR_CALLS_PER_SECOND")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--jobs-per-person", options.jobs_per_person,
+                 "Jobs that each person may have that have not ended")
+      ->envname("WEFT_COORDINATOR_JOBS_PER_PERSON")
+      ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the coordinator that runs on --data-dir whether it serves; exit 0 if so");

@@ -60,6 +60,7 @@ v1::Job ToMessage(const JobView& view) {
   message.set_run_dir(job.run_dir);
   message.set_summary_json(job.summary_json);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
   message.set_queue(job.queue);
   message.set_priority(job.priority);
@@ -86,6 +87,7 @@ v1::Job ToMessage(const JobSummary& job) {
   if (job.ended_at) message.set_ended_at(*job.ended_at);
   message.set_run_dir(job.run_dir);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
   message.set_queue(job.queue);
   message.set_priority(job.priority);

@@ -26,6 +26,7 @@ Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
                         ", but must be 0 to " + std::to_string(kMaxPage));
   }
   query.limit = request.page_size() == 0 ? kDefaultPage : request.page_size();
+  query.owner = request.owner();
   const std::string& token = request.page_token();
   if (!token.empty()) {
     auto [end, error] =
@@ -78,7 +79,7 @@ void CoordinatorApi::Count(const char* method, const Status& status) {
 grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* reactor,
                                                  const char* method, const Status& status) {
   Count(method, status);
-  reactor->Finish(ToGrpcStatus(status));
+  calls_.Answer(reactor, ToGrpcStatus(status));
   return reactor;
 }
 
@@ -88,20 +89,22 @@ grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext*
   auto* reactor = context->DefaultReactor();
   Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return Finish(reactor, "SubmitJob", spec.status());
-  service_.Submit(*spec, request->client_request_id(),
-                  [this, reactor, response](const Result<SubmitResult>& result) {
-                    if (result.ok()) {
-                      *response->mutable_job() = ToMessage(result->view);
-                      response->set_already_submitted(result->already_submitted);
-                    }
-                    const Status& status = result.status();
-                    if (status.code() == StatusCode::kConflict) {
-                      metrics_.RpcHandled("Coordinator", "SubmitJob", "ALREADY_EXISTS");
-                      reactor->Finish({grpc::StatusCode::ALREADY_EXISTS, status.message()});
-                    } else {
-                      Finish(reactor, "SubmitJob", status);
-                    }
-                  });
+  service_.Submit(
+      *spec, request->client_request_id(),
+      [this, reactor, response](const Result<SubmitResult>& result) {
+        if (result.ok()) {
+          *response->mutable_job() = ToMessage(result->view);
+          response->set_already_submitted(result->already_submitted);
+        }
+        const Status& status = result.status();
+        if (status.code() == StatusCode::kConflict) {
+          metrics_.RpcHandled("Coordinator", "SubmitJob", "ALREADY_EXISTS");
+          calls_.Answer(reactor, {grpc::StatusCode::ALREADY_EXISTS, status.message()});
+        } else {
+          Finish(reactor, "SubmitJob", status);
+        }
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 
@@ -141,7 +144,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext*
                                                     const v1::CancelJobRequest* request,
                                                     v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Cancel(request->id(), Answer(reactor, "CancelJob", response));
+  service_.Cancel(request->id(), Answer(reactor, "CancelJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -149,7 +152,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* 
                                                    const v1::RetryJobRequest* request,
                                                    v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Retry(request->id(), Answer(reactor, "RetryJob", response));
+  service_.Retry(request->id(), Answer(reactor, "RetryJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -157,7 +160,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::PauseJob(grpc::CallbackServerContext* 
                                                    const v1::PauseJobRequest* request,
                                                    v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Pause(request->id(), Answer(reactor, "PauseJob", response));
+  service_.Pause(request->id(), Answer(reactor, "PauseJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -165,7 +168,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ResumeJob(grpc::CallbackServerContext*
                                                     const v1::ResumeJobRequest* request,
                                                     v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Resume(request->id(), Answer(reactor, "ResumeJob", response));
+  service_.Resume(request->id(), Answer(reactor, "ResumeJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -180,7 +183,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext*
   if (!queue && !priority) {
     return Finish(reactor, "UpdateJob", InvalidError("neither a queue nor a priority is given"));
   }
-  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response));
+  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -218,7 +221,8 @@ grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
                                [this, reactor, response](const Result<WorkerView>& view) {
                                  if (view.ok()) *response = ToMessage(*view);
                                  Finish(reactor, "SetWorkerScheduling", view.status());
-                               });
+                               },
+                               calls_.Of(reactor));
   return reactor;
 }
 
@@ -226,14 +230,16 @@ grpc::ServerUnaryReactor* CoordinatorApi::DeleteJob(grpc::CallbackServerContext*
                                                     const v1::DeleteJobRequest* request,
                                                     v1::DeleteJobResponse* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Delete(request->id(), request->delete_run_dir(),
-                  [this, reactor, response](const Result<DeletedJob>& deleted) {
-                    if (deleted.ok()) {
-                      response->set_id(deleted->id);
-                      response->set_kept_run_dir(deleted->kept_run_dir);
-                    }
-                    Finish(reactor, "DeleteJob", deleted.status());
-                  });
+  service_.Delete(
+      request->id(), request->delete_run_dir(),
+      [this, reactor, response](const Result<DeletedJob>& deleted) {
+        if (deleted.ok()) {
+          response->set_id(deleted->id);
+          response->set_kept_run_dir(deleted->kept_run_dir);
+        }
+        Finish(reactor, "DeleteJob", deleted.status());
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 

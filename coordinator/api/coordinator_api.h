@@ -1,5 +1,6 @@
 #pragma once
 
+#include "coordinator/api/audited_calls.h"
 #include "coordinator/service/service.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 
@@ -8,8 +9,8 @@ namespace weft::coordinator {
 /// weft.v1.Coordinator: what users do. Reads, validates and answers; the Service decides.
 class CoordinatorApi : public v1::Coordinator::CallbackService {
  public:
-  CoordinatorApi(coordinator::Service& service, Metrics& metrics)
-      : service_(service), metrics_(metrics) {}
+  CoordinatorApi(coordinator::Service& service, Metrics& metrics, AuditedCalls& calls)
+      : service_(service), metrics_(metrics), calls_(calls) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -90,6 +91,7 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
 
   coordinator::Service& service_;
   Metrics& metrics_;
+  AuditedCalls& calls_;
 };
 
 }  // namespace weft::coordinator

@@ -4,6 +4,8 @@
 
 #include <cctype>
 
+#include "common/env.h"
+#include "common/tls/certificate.h"
 #include "common/version.h"
 
 namespace weft::coordinator {
@@ -227,7 +229,24 @@ Metrics::Metrics()
       rpc_handled_(BuildCounter()
                        .Name("weft_rpc_server_handled_total")
                        .Help("Calls answered, by service, method and code.")
-                       .Register(*registry_)) {
+                       .Register(*registry_)),
+      auth_failures_(BuildCounter()
+                         .Name("weft_rpc_auth_failures_total")
+                         .Help("Calls of somebody unknown, or who may not do that, by method and "
+                               "code.")
+                         .Register(*registry_)),
+      rate_limited_(BuildCounter()
+                        .Name("weft_rpc_rate_limited_total")
+                        .Help("Calls over a limit of their caller, by method.")
+                        .Register(*registry_)),
+      audited_(BuildCounter()
+                   .Name("weft_coord_audit_events_total")
+                   .Help("Records of the audit log, by method and result.")
+                   .Register(*registry_)),
+      certificate_end_(BuildGauge()
+                           .Name("weft_tls_certificate_not_after_timestamp_seconds")
+                           .Help("When the certificate of this process ends.")
+                           .Register(*registry_)) {
   BuildGauge()
       .Name("weft_build_info")
       .Help("Always 1; the version is a label.")
@@ -289,6 +308,15 @@ void Metrics::SetStraggler(const std::string& run, const std::string& worker, do
 }
 
 std::string Metrics::Text() const {
+  if (!certificate_path_.empty()) {
+    const Result<std::string> pem = ReadFile(Env::Posix(), certificate_path_, 1 << 20);
+    if (pem.ok()) {
+      const Result<tls::Certificate> certificate = tls::ReadCertificate(*pem);
+      if (certificate.ok()) {
+        certificate_end_.Add({{"role", "coordinator"}}).Set(certificate->not_after);
+      }
+    }
+  }
   return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 
@@ -408,6 +436,18 @@ void Metrics::CheckpointReported(bool verified) {
 void Metrics::RpcHandled(const std::string& service, const std::string& method,
                          const std::string& code) {
   rpc_handled_.Add({{"service", service}, {"method", method}, {"code", code}}).Increment();
+}
+
+void Metrics::AuthFailed(const std::string& method, const std::string& reason) {
+  auth_failures_.Add({{"method", method}, {"reason", reason}}).Increment();
+}
+
+void Metrics::RateLimited(const std::string& method) {
+  rate_limited_.Add({{"method", method}}).Increment();
+}
+
+void Metrics::Audited(const std::string& method, const std::string& result) {
+  audited_.Add({{"method", method}, {"result", result}}).Increment();
 }
 
 }  // namespace weft::coordinator

@@ -115,15 +115,23 @@ class Service {
   void Wake();
 
   // For users.
+  /// `by`, here and below: the call that asks for it, whose record is stored with the change; null:
+  /// none.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
-              const std::function<void(Result<SubmitResult>)>& done);
-  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
-  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
-  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
-  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+              const std::function<void(Result<SubmitResult>)>& done,
+              const std::shared_ptr<CallRecord>& by = nullptr);
+  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
   /// Moves it to another queue or priority, where given.
   void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
-              std::optional<int64_t> priority, std::function<void(Result<JobView>)> done);
+              std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
   Result<JobExplanation> Explain(const std::string& id_or_prefix);
   /// All queues with what their jobs hold; `done` runs on the loop.
   void Queues(std::function<void(std::vector<QueueUse>)> done);
@@ -132,13 +140,15 @@ class Service {
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
-              std::function<void(Result<DeletedJob>)> done);
+              std::function<void(Result<DeletedJob>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
   void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
   /// Says whether jobs may be put on a worker; of one that must not have any, they save and go on
   /// elsewhere. kNotFound when it is unknown.
   void SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
-                           const std::string& why, std::function<void(Result<WorkerView>)> done);
+                           const std::string& why, std::function<void(Result<WorkerView>)> done,
+                           std::shared_ptr<CallRecord> by = nullptr);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
   Result<JobView> Get(const std::string& id_or_prefix);
@@ -332,7 +342,8 @@ class Service {
   Result<LiveJob*> Load(const std::string& job_id);
   /// Change of the job that a user named, and its view.
   void ChangeForUser(const std::string& id_or_prefix, Decide decide,
-                     std::function<void(Result<JobView>)> done);
+                     std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by);
   /// Loads some of unloaded_: those that can be in a short time.
   Status LoadSome();
   /// Loads the rest, a few between other tasks.
@@ -353,7 +364,8 @@ class Service {
 
   // service_retention.cc: what is forgotten. On the loop.
   void DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                    std::function<void(Result<DeletedJob>)> done);
+                    std::function<void(Result<DeletedJob>)> done,
+                    const std::shared_ptr<CallRecord>& call = nullptr);
   /// Why the worker is not to be forgotten.
   Status MayForget(const std::string& worker_id) const;
   void DropWorker(const std::string& worker_id);
@@ -625,7 +637,10 @@ class Service {
 /// kInvalid when that cannot be read.
 Status ResolveImport(JobSpec& spec);
 
-/// kInvalid when a file that the job reads is not below one of `roots`; no roots: all are allowed.
-Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots);
+/// Where a user is sent whose job names files that are not allowed.
+inline constexpr const char* kRootsHint = "--data-root of weft-coordinator says which are";
+
+/// The change with the record of the call that asked for it; nothing where nothing changes.
+Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by);
 
 }  // namespace weft::coordinator

@@ -38,15 +38,17 @@ bool Service::MustLeave(const std::string& worker_id) const {
 
 void Service::SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
                                   const std::string& why,
-                                  std::function<void(Result<WorkerView>)> done) {
+                                  std::function<void(Result<WorkerView>)> done,
+                                  std::shared_ptr<CallRecord> by) {
   loop_.Post([this, record = WorkerSchedulingRecord{worker_id, scheduling, why},
-              done = std::move(done)] {
+              done = std::move(done), by = std::move(by)] {
     if (!sessions_.contains(record.worker_id) && !worker_scheduling_.contains(record.worker_id)) {
       done(NotFoundError("there is no worker '" + record.worker_id + "'; hint: weft worker list"));
       return;
     }
     Transaction change;
     change.worker_scheduling = record;
+    change.audit = by;
     store_.Commit(std::move(change), [this, record, done](const Result<CommitResult>& result) {
       if (!result.ok()) metrics_.StoreFailed();
       loop_.Post([this, record, done, status = result.status()] {

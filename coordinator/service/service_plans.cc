@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/model/job_paths.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
@@ -20,7 +21,7 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 Result<std::pair<JobSpec, ClusterProfile>> Service::ToPlan(
     const JobSpec& spec, const std::optional<ClusterProfile>& cluster) {
   WEFT_RETURN_IF_ERROR(ValidateJob(spec));
-  WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
+  WEFT_RETURN_IF_ERROR(CheckPaths(spec, options_.data_roots, kRootsHint));
   JobSpec resolved = spec;
   WEFT_RETURN_IF_ERROR(ResolveImport(resolved));
   if (cluster) return std::pair(std::move(resolved), *cluster);

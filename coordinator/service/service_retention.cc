@@ -33,19 +33,21 @@ Result<Transaction> Forget(const JobCase& current, const std::string& text, doub
 }  // namespace
 
 void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
-                     std::function<void(Result<DeletedJob>)> done) {
-  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done)] {
+                     std::function<void(Result<DeletedJob>)> done, std::shared_ptr<CallRecord> by) {
+  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done), by = std::move(by)] {
     Result<std::string> id = ResolveId(id_or_prefix);
     if (!id.ok()) {
       done(id.status());
     } else {
-      DeleteStored(*id, "a user", delete_run_dir, done);
+      const bool named = by != nullptr && !by->record.who.empty();
+      DeleteStored(*id, named ? "user " + by->record.who : "a user", delete_run_dir, done, by);
     }
   });
 }
 
 void Service::DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                           std::function<void(Result<DeletedJob>)> done) {
+                           std::function<void(Result<DeletedJob>)> done,
+                           const std::shared_ptr<CallRecord>& call) {
   Result<LiveJob*> live = Load(job_id);
   if (!live.ok()) {
     done(live.status());
@@ -83,7 +85,9 @@ void Service::DeleteStored(const std::string& job_id, const std::string& by, boo
                                         : " is kept, because it holds " + foreign);
   Change(
       job_id,
-      [this, text](const JobCase& current) { return Forget(current, text, clock_.UnixSeconds()); },
+      [this, text, call](const JobCase& current) {
+        return Audited(Forget(current, text, clock_.UnixSeconds()), call);
+      },
       [this, job_id, run_dir, text, removes, done](const Status& status) {
         if (!status.ok()) {
           done(status);

@@ -53,6 +53,14 @@ class CountingStore : public Store {
   }
   Result<std::vector<SuspicionRecord>> ListSuspicions() override { return Read().ListSuspicions(); }
   Result<ReliabilityRecord> GetReliability() override { return Read().GetReliability(); }
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override {
+    return Read().CountUnfinishedJobs(owner);
+  }
+  Result<std::string> OwnerOf(const std::string& job_id) override { return Read().OwnerOf(job_id); }
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override {
+    return Read().ListAudit(query);
+  }
+  Result<bool> AuditChainHolds() override { return Read().AuditChainHolds(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

@@ -6,6 +6,7 @@
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
@@ -43,34 +44,6 @@ std::string FirstDifference(const Json& before, const Json& now, const std::stri
 
 }  // namespace
 
-Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots) {
-  if (roots.empty()) return OkStatus();
-  std::vector<std::pair<std::string, std::string>> paths;
-  JobSpec named = spec;
-  for (const DataList& data : DataLists(named)) {
-    for (const auto& path : *data.paths) paths.emplace_back(data.field, path);
-  }
-  paths.emplace_back("data.tokenizer.path", spec.data.tokenizer.path);
-  paths.emplace_back("model.import_path", spec.model.import_path);
-  for (const auto& [field, path] : paths) {
-    if (path.empty()) continue;
-    std::error_code error;
-    std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
-    if (error) real = std::filesystem::path(path).lexically_normal();
-    bool inside = std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
-      std::filesystem::path base = std::filesystem::weakly_canonical(root, error);
-      if (error) base = std::filesystem::path(root).lexically_normal();
-      auto relative = real.lexically_relative(base);
-      return !relative.empty() && *relative.begin() != "..";
-    });
-    if (!inside || !std::filesystem::path(path).is_absolute()) {
-      return InvalidError(field + " '" + path + "' is not below a folder that this coordinator " +
-                          "allows; hint: --data-root of weft-coordinator");
-    }
-  }
-  return OkStatus();
-}
-
 Status ResolveImport(JobSpec& spec) {
   const std::string& folder = spec.model.import_path;
   if (!folder.empty() && !std::filesystem::path(folder).is_absolute()) {
@@ -84,10 +57,16 @@ Status ResolveImport(JobSpec& spec) {
   return status.WithContext("model.import_path");
 }
 
+Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by) {
+  if (change.ok() && !change->empty()) change->audit = by;
+  return change;
+}
+
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
-                     const std::function<void(Result<SubmitResult>)>& done) {
+                     const std::function<void(Result<SubmitResult>)>& done,
+                     const std::shared_ptr<CallRecord>& by) {
   Status status = ValidateJob(spec);
-  if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
+  if (status.ok()) status = CheckPaths(spec, options_.data_roots, kRootsHint);
   JobRecord job;
   job.spec = spec;
   job.queue = spec.scheduling.queue;
@@ -110,12 +89,19 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.queued_at = job.submitted_at;
   job.run_dir = JoinPath(options_.run_root, job.id);
   change.events.push_back({job.id, 0, job.submitted_at, "submitted", client_request_id});
+  if (by != nullptr) {
+    job.owner = by->record.who;
+    by->record.object = job.id;
+    change.audit = by;
+  }
   change.job = job;
-  store_.Commit(change, [this, job, client_request_id, done](Result<CommitResult> result) mutable {
+  store_.Commit(change, [this, job, client_request_id, done,
+                         by](Result<CommitResult> result) mutable {
     if (!result.ok()) {
       if (result.status().code() == StatusCode::kConflict) {  // the random id was taken
-        loop_.Post(
-            [this, job, client_request_id, done] { Submit(job.spec, client_request_id, done); });
+        loop_.Post([this, job, client_request_id, done, by] {
+          Submit(job.spec, client_request_id, done, by);
+        });
         return;
       }
       metrics_.StoreFailed();
@@ -127,6 +113,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       return;
     }
     if (!result->existing_job_id.empty()) {
+      if (by != nullptr) by->record.object = result->existing_job_id;
       loop_.Post([this, id = result->existing_job_id, client_request_id, spec = job.spec, done] {
         Result<JobView> view = Get(id);
         if (!view.ok()) {
@@ -166,15 +153,18 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
 }
 
 void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
-                            std::function<void(Result<JobView>)> done) {
-  loop_.Post([this, id_or_prefix, decide = std::move(decide), done = std::move(done)] {
+                            std::function<void(Result<JobView>)> done,
+                            std::shared_ptr<CallRecord> by) {
+  loop_.Post([this, id_or_prefix, decide = std::move(decide), done = std::move(done),
+              by = std::move(by)] {
     Result<std::string> id = ResolveId(id_or_prefix);
     if (!id.ok()) {
       done(id.status());
       return;
     }
     Change(
-        *id, decide,
+        *id,
+        [decide, by](const JobCase& current) { return Audited(decide(current), by); },
         [this, id = *id, done](const Status& status) {
           done(status.ok() ? Get(id) : Result<JobView>(status));
         },
@@ -182,36 +172,41 @@ void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
   });
 }
 
-void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
-      std::move(done));
+      std::move(done), std::move(by));
 }
 
-void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
-      std::move(done));
+      std::move(done), std::move(by));
 }
 
-void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
-      std::move(done));
+      std::move(done), std::move(by));
 }
 
-void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
-      std::move(done));
+      std::move(done), std::move(by));
 }
 
 void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
-                     std::optional<int64_t> priority, std::function<void(Result<JobView>)> done) {
+                     std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
   if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
     done(known);
     return;
@@ -225,7 +220,7 @@ void Service::Update(const std::string& id_or_prefix, const std::optional<std::s
       [this, queue, priority](const JobCase& current) {
         return UpdateJob(current, queue, priority, clock_.UnixSeconds());
       },
-      std::move(done));
+      std::move(done), std::move(by));
 }
 
 Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {

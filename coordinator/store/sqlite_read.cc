@@ -194,6 +194,23 @@ Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_second
   return All<std::string>(rows, [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
 }
 
+Result<int64_t> SqliteStore::CountUnfinishedJobs(const std::string& owner) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(),
+                    "SELECT count(*) FROM jobs WHERE owner = ? AND state NOT IN "
+                    "('SUCCEEDED', 'FAILED', 'CANCELLED')");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(owner).Step());
+  return row ? query.Int() : 0;
+}
+
+Result<std::string> SqliteStore::OwnerOf(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(), "SELECT owner FROM jobs WHERE id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(job_id).Step());
+  if (!row) return NotFoundError("there is no job '" + job_id + "'; hint: weft job list");
+  return query.Text();
+}
+
 Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& job_id) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),

@@ -180,6 +180,21 @@ CREATE TABLE reliability (
 );
 INSERT INTO reliability VALUES (0, 0);
 )sql",
+    // Who did what. AUTOINCREMENT shows when the newest records are missing.
+    R"sql(
+CREATE INDEX jobs_by_owner ON jobs (owner, state);
+CREATE TABLE audit (
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  time REAL NOT NULL,
+  who TEXT NOT NULL,
+  role TEXT NOT NULL,
+  peer TEXT NOT NULL,
+  method TEXT NOT NULL,
+  object TEXT NOT NULL,
+  result TEXT NOT NULL,
+  hash TEXT NOT NULL
+);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

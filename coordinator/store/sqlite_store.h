@@ -62,6 +62,10 @@ class SqliteStore : public Store {
   Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override;
   Result<std::vector<SuspicionRecord>> ListSuspicions() override;
   Result<ReliabilityRecord> GetReliability() override;
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override;
+  Result<std::string> OwnerOf(const std::string& job_id) override;
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override;
+  Result<bool> AuditChainHolds() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;
   Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) override;
 

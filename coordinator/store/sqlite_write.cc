@@ -340,6 +340,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));
   }
+  if (transaction.audit != nullptr) {
+    WEFT_RETURN_IF_ERROR(WriteAudit(db, transaction.audit->record));
+    result.audited = true;
+  }
   return result;
 }
 

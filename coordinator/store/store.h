@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "coordinator/store/audit_record.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
@@ -63,12 +64,15 @@ struct Transaction {
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
+  /// By whose call this is. Its record is appended to the audit log, unless nothing is written, and
+  /// CallRecord::stored tells of it once that is durable.
+  std::shared_ptr<CallRecord> audit = nullptr;
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
            !checkpoint && !run && !calibrations && !link && forget_links_of.empty() &&
            !worker_scheduling && !suspicion && !reliability && !logs && !delete_job &&
-           !keep_events && !forget_deleted_before;
+           !keep_events && !forget_deleted_before && audit == nullptr;
   }
 };
 
@@ -78,6 +82,7 @@ struct CommitResult {
   std::string existing_job_id;    ///< Set when client_request_id was known.
   int64_t log_position = 0;       ///< The source's lines are stored up to here.
   int64_t last_log_sequence = 0;  ///< Newest line of the job.
+  bool audited = false;           ///< Transaction::audit was written.
 };
 
 /// A page of jobs, newest first.
@@ -136,6 +141,14 @@ class Store {
   /// Of workers that have some, in the order of their names.
   virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
   virtual Result<ReliabilityRecord> GetReliability() = 0;
+  /// Jobs of a person that have not ended.
+  virtual Result<int64_t> CountUnfinishedJobs(const std::string& owner) = 0;
+  /// Whose job it is; kNotFound without such a job.
+  virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
+  /// Oldest first.
+  virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
+  /// Whether the audit log is as it was written: no record changed, none missing.
+  virtual Result<bool> AuditChainHolds() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

@@ -39,6 +39,7 @@ class Agent : private AttemptListener {
     AttemptSettings attempt;
     std::string unsent_path = {};    ///< As in UnsentReports.
     std::string check_program = {};  ///< As in HealthCheck.
+    tls::Files tls = {};           ///< Empty: plain text.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when

@@ -13,6 +13,7 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/model/job_paths.h"
 #include "common/model/precision.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/phases.h"
@@ -128,10 +129,9 @@ Status Attempt::CheckStart() const {
   if (!dir.is_absolute()) {
     return InvalidError("run folder '" + dir.string() + "' is not an absolute path");
   }
+  WEFT_RETURN_IF_ERROR(CheckPaths(job_, settings_.data_roots, "--data-root of this weft-worker"));
   if (settings_.run_root.empty()) return OkStatus();
-  std::error_code error;
-  std::string real = std::filesystem::weakly_canonical(dir, error).string();
-  if (!error && real.rfind(settings_.run_root + "/", 0) == 0) return OkStatus();
+  if (IsBelow(dir, {settings_.run_root})) return OkStatus();
   return InvalidError("run folder '" + dir.string() + "' is not inside this worker's --run-root " +
                       settings_.run_root +
                       "; hint: give coordinator and workers the same --run-root");

@@ -38,6 +38,8 @@ struct AttemptSettings {
   std::map<std::string, double> flops_per_device = {};  ///< Measured ceiling, by precision.
   /// As in RankPulse.
   std::chrono::nanoseconds longest_spin = std::chrono::minutes(30);
+  /// Other files of jobs must be below one of these folders; none: anywhere.
+  std::vector<std::string> data_roots = {};
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/http/address.h"
 #include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -294,6 +295,20 @@ Status AwaitParts(const Options& options, const http::Server* pages, Health& hea
   }
 }
 
+/// Files and certificates, before anything is done with them. Whoever commands this worker from
+/// another machine gets the files of the folders that are given, and no others.
+Status CheckSecurity(const Options& options) {
+  if (!options.tls.empty()) WEFT_RETURN_IF_ERROR(tls::ReadCredentials(options.tls).status());
+  WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(options.coordinator));
+  if (http::IsLoopback(parts.host)) return OkStatus();
+  if (options.data_roots.empty() || options.run_root.empty()) {
+    return InvalidError("jobs of a coordinator on another machine could read and write every file "
+                        "that this user can; hint: --run-root DIR and --data-root DIR say which "
+                        "folders they may name, and / allows all");
+  }
+  return OkStatus();
+}
+
 int ExitCodeOf(const Status& status) {
   switch (status.code()) {
     case StatusCode::kConflict:
@@ -306,6 +321,7 @@ int ExitCodeOf(const Status& status) {
 }
 
 int Run(const Options& options) {
+  if (Status s = CheckSecurity(options); !s.ok()) return Fail(s, kExitUsage);
   Metrics metrics(Clock::System());
   Health health(metrics);
   std::unique_ptr<http::Server> pages;
@@ -336,9 +352,11 @@ int Run(const Options& options) {
        {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(options.spin_seconds))},
+            std::chrono::duration<double>(options.spin_seconds)),
+        options.data_roots},
        parts.data->UnsentPath(),
-       OwnProgram()},
+       OwnProgram(),
+       options.tls},
       parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();

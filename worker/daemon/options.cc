@@ -28,6 +28,14 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "Folder of this daemon: id, lock, measurements, token shards; one for each worker");
   Add(app, "run-root", options.run_root,
       "Refuse jobs whose folder is not inside this one (shared by all workers); empty: accept any");
+  Add(app, "data-root", options.data_roots,
+      "Refuse jobs that name files which are not below one of these folders; needed when the "
+      "coordinator is on another machine");
+  Add(app, "tls-cert", options.tls.certificate,
+      "TLS: file with the certificate of this worker, PEM; read again for each connection");
+  Add(app, "tls-key", options.tls.key, "File with its private key; default: --tls-cert");
+  Add(app, "tls-ca", options.tls.authorities,
+      "File with the CA that the coordinator has its certificate from");
   Add(app, "worker-id", options.worker_id,
       "Name of this worker; default: the one kept in the data folder");
   Add(app, "host", options.host,

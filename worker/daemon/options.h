@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "common/tls/certificate.h"
 
 namespace weft::daemon {
 
@@ -19,6 +22,8 @@ struct Options {
   std::string coordinator = "127.0.0.1:7070";
   std::string data_dir;
   std::string run_root;
+  std::vector<std::string> data_roots;
+  tls::Files tls;
   std::string worker_id;
   std::string host;
   std::string machine;
