@@ -183,7 +183,8 @@ grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext*
   if (!queue && !priority) {
     return Finish(reactor, "UpdateJob", InvalidError("neither a queue nor a priority is given"));
   }
-  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response), calls_.Of(reactor));
+  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response),
+                  calls_.Of(reactor));
   return reactor;
 }
 
@@ -217,12 +218,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
                                           : "scheduling is not SCHEDULABLE, CORDONED, DRAINING or "
                                             "QUARANTINED"));
   }
-  service_.SetWorkerScheduling(request->worker_id(), *scheduling, request->why(),
-                               [this, reactor, response](const Result<WorkerView>& view) {
-                                 if (view.ok()) *response = ToMessage(*view);
-                                 Finish(reactor, "SetWorkerScheduling", view.status());
-                               },
-                               calls_.Of(reactor));
+  service_.SetWorkerScheduling(
+      request->worker_id(), *scheduling, request->why(),
+      [this, reactor, response](const Result<WorkerView>& view) {
+        if (view.ok()) *response = ToMessage(*view);
+        Finish(reactor, "SetWorkerScheduling", view.status());
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 

@@ -123,9 +123,9 @@ class Service {
   void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
-              std::shared_ptr<CallRecord> by = nullptr);
+             std::shared_ptr<CallRecord> by = nullptr);
   void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
-              std::shared_ptr<CallRecord> by = nullptr);
+             std::shared_ptr<CallRecord> by = nullptr);
   void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Moves it to another queue or priority, where given.
@@ -316,9 +316,9 @@ class Service {
     std::optional<WaitDecision> wait;  ///< While it is queued.
     int64_t waiting = 0;               ///< Jobs that waited with it.
     double decided_at = 0;             ///< When that was decided; seconds since 1970.
-    int64_t epoch = 0;      ///< Of the newest attempt,
-    AttemptTimes times;     ///< and what it took so far.
-    std::string straggler;  ///< Who holds it up while it runs; empty: nobody.
+    int64_t epoch = 0;                 ///< Of the newest attempt,
+    AttemptTimes times;                ///< and what it took so far.
+    std::string straggler;             ///< Who holds it up while it runs; empty: nobody.
   };
 
   /// A recording under way.
@@ -342,8 +342,7 @@ class Service {
   Result<LiveJob*> Load(const std::string& job_id);
   /// Change of the job that a user named, and its view.
   void ChangeForUser(const std::string& id_or_prefix, Decide decide,
-                     std::function<void(Result<JobView>)> done,
-                     std::shared_ptr<CallRecord> by);
+                     std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
   /// Loads some of unloaded_: those that can be in a short time.
   Status LoadSome();
   /// Loads the rest, a few between other tasks.

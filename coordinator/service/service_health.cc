@@ -81,9 +81,10 @@ void Service::ShowSuspicions() {
 }
 
 void Service::QuarantineSuspect(const std::string& worker_id, const std::string& why) {
-  const auto quarantined = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return SchedulingOf(entry.first) == WorkerScheduling::kQuarantined;
-  });
+  const auto quarantined =
+      std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+        return SchedulingOf(entry.first) == WorkerScheduling::kQuarantined;
+      });
   if (quarantined > 0 && (quarantined + 1) * kLeastPerSuspect > std::ssize(sessions_)) {
     WEFT_LOG_WARNING << "worker " << worker_id << " is not quarantined, as " << quarantined
                      << " are already: " << why;

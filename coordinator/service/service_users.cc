@@ -155,21 +155,20 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
 void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
                             std::function<void(Result<JobView>)> done,
                             std::shared_ptr<CallRecord> by) {
-  loop_.Post([this, id_or_prefix, decide = std::move(decide), done = std::move(done),
-              by = std::move(by)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-      return;
-    }
-    Change(
-        *id,
-        [decide, by](const JobCase& current) { return Audited(decide(current), by); },
-        [this, id = *id, done](const Status& status) {
-          done(status.ok() ? Get(id) : Result<JobView>(status));
-        },
-        false);
-  });
+  loop_.Post(
+      [this, id_or_prefix, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
+        Result<std::string> id = ResolveId(id_or_prefix);
+        if (!id.ok()) {
+          done(id.status());
+          return;
+        }
+        Change(
+            *id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
+            [this, id = *id, done](const Status& status) {
+              done(status.ok() ? Get(id) : Result<JobView>(status));
+            },
+            false);
+      });
 }
 
 void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
@@ -181,7 +180,7 @@ void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<
 }
 
 void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
-                     std::shared_ptr<CallRecord> by) {
+                    std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
@@ -189,7 +188,7 @@ void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<J
 }
 
 void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
-                     std::shared_ptr<CallRecord> by) {
+                    std::shared_ptr<CallRecord> by) {
   ChangeForUser(
       id_or_prefix,
       [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },

@@ -16,8 +16,8 @@
 #include "worker/daemon/attempt.h"
 #include "worker/daemon/backoff.h"
 #include "worker/daemon/connection.h"
-#include "worker/daemon/lease.h"
 #include "worker/daemon/health_check.h"
+#include "worker/daemon/lease.h"
 #include "worker/daemon/link_measurement.h"
 #include "worker/daemon/log_buffer.h"
 #include "worker/daemon/metrics.h"
@@ -39,7 +39,7 @@ class Agent : private AttemptListener {
     AttemptSettings attempt;
     std::string unsent_path = {};    ///< As in UnsentReports.
     std::string check_program = {};  ///< As in HealthCheck.
-    tls::Files tls = {};           ///< Empty: plain text.
+    tls::Files tls = {};             ///< Empty: plain text.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when
