@@ -1,5 +1,6 @@
-// Runs the scheduler of the coordinator and textbook policies over a cluster of a trace of jobs on a
-// virtual clock, and prints a line of JSON for each policy; tests/bench/scheduler runs it over many.
+// Runs the scheduler of the coordinator and textbook policies over a cluster of a trace of jobs on
+// a virtual clock, and prints a line of JSON for each policy; tests/bench/scheduler runs it over
+// many.
 //   scheduler_bench --trace FILE --cluster NAME --gpus N [--noise 0.2] [--policy NAME]...
 // Or prints the curve along which jobs are resized, or times passes over a long queue:
 //   scheduler_bench --curve | --passes
