@@ -81,8 +81,8 @@ JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, Qu
 
 bool JobOrder::Before(const RankedJob& a, const RankedJob& b) const {
   if (Resumes(*a.job) != Resumes(*b.job)) return Resumes(*a.job);
-  if (const int quota = held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue,
-                                           b.turn.amount)) {
+  if (const int quota =
+          held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue, b.turn.amount)) {
     return quota < 0;
   }
   if (a.turn.priority != b.turn.priority) return a.turn.priority > b.turn.priority;

@@ -55,8 +55,9 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       held_.Take(queue, amount);
       outlook_.releases.Add(seconds, *job.job.plan, job.id);
       const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
-      active_.push_back({&job, turn, seconds,
-                         job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
+      active_.push_back(
+          {&job, turn, seconds,
+           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, AmountOf(*job.next_plan));
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
@@ -91,9 +92,8 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     // Most of a long queue ends here.
     const ComputeAmount& amount = ranked.turn.amount;
     const bool soon = Covers(outlook_.pool.total(), amount);
-    const bool in_time =
-        reservation_ && (ranked.seconds <= reservation_->seconds ||
-                         Covers(reservation_->left.total(), amount));
+    const bool in_time = reservation_ && (ranked.seconds <= reservation_->seconds ||
+                                          Covers(reservation_->left.total(), amount));
     const bool fits = soon && in_time && tried_backfills_ < kBackfills;
     if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
   }
@@ -271,8 +271,7 @@ bool SchedulingPass::EndsEarlier(const Candidate& candidate, const Plan& smaller
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() || ComputeOf(*wanted) <= ComputeOf(smaller)) return true;
   const auto steps = static_cast<double>(candidate.job.steps_left);
-  const double saved =
-      steps * (smaller.prediction.step_seconds - wanted->prediction.step_seconds);
+  const double saved = steps * (smaller.prediction.step_seconds - wanted->prediction.step_seconds);
   if (saved <= 0) return true;
   const std::optional<Reservation> later = outlook_.releases.Reserve(*wanted, outlook_.pool);
   return !later || saved <= later->seconds;

@@ -91,13 +91,13 @@ class SchedulingPass {
   QueueTree held_;     ///< Without them, with those that take their place.
   CapacityPool free_;  ///< Now, without what is promised.
   Outlook outlook_;
-  std::vector<RankedActive> active_;  ///< Those that run on, by SortByLoss.
-  std::deque<Plan> plans_;            ///< Of jobs that start, for outlook_.releases.
+  std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
+  std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
   std::optional<Reservation> reservation_;
-  std::string held_back_by_;       ///< The first job that waits.
-  bool held_by_planning_ = false;  ///< Only until that job's plan is known.
+  std::string held_back_by_;            ///< The first job that waits.
+  bool held_by_planning_ = false;       ///< Only until that job's plan is known.
   std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
   std::optional<Forecast> forecast_;
   int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,

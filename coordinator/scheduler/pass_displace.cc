@@ -43,9 +43,8 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
     held_by_planning_ = false;
     WaitDecision& wait =
         Wait(ranked, Reason::kWaitingForCapacity,
-             "other jobs hold the workers it needs (" +
-                 std::to_string(wanted.rank_workers.size()) + " ranks x " +
-                 std::to_string(wanted.threads_per_rank) +
+             "other jobs hold the workers it needs (" + std::to_string(wanted.rank_workers.size()) +
+                 " ranks x " + std::to_string(wanted.threads_per_rank) +
                  (OnDevices(wanted) ? " cores and a GPU)" : " cores)"));
     forecast_->Start(AmountOf(wanted), SecondsBy(ranked, wanted));
     if (later) {
@@ -63,9 +62,8 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
   const double restart = snapshot_.rules.growth.restart.assumed_start_seconds;
   const double seconds = SecondsBy(ranked, plan);
   outlook.pool.Take(plan);
-  outlook.releases.Add(
-      seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(), plans_.back(),
-      candidate.job.id);
+  outlook.releases.Add(seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(),
+                       plans_.back(), candidate.job.id);
   if (reservation_) {
     std::optional<Reservation> kept = outlook.releases.Reserve(reservation_->plan, outlook.pool);
     if (!kept || kept->seconds > reservation_->seconds) {
@@ -162,9 +160,9 @@ bool SchedulingPass::TakeByShrinking(const Candidate& candidate, const Plan& wan
     std::erase_if(active_, [&](const RankedActive& active) {
       return std::find(ids.begin(), ids.end(), active.job->id) != ids.end();
     });
-    WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
-                              "starts when jobs have saved that go on with fewer ranks: " +
-                                  Names(ids));
+    WaitDecision& wait =
+        Wait(candidate.ranked, Reason::kWaitingForCapacity,
+             "starts when jobs have saved that go on with fewer ranks: " + Names(ids));
     wait.blocked_by = ids;
     SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
     return true;
@@ -216,8 +214,8 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
   RankedJob urgent = candidate.ranked;
   urgent.turn.priority = std::numeric_limits<int64_t>::max();
   const std::optional<Displacement> found =
-      FindVictims(urgent, wanted, std::numeric_limits<double>::infinity(), active_,
-                  outlook_.pool, held_, snapshot_.rules);
+      FindVictims(urgent, wanted, std::numeric_limits<double>::infinity(), active_, outlook_.pool,
+                  held_, snapshot_.rules);
   if (!found) return;
   int64_t priority = candidate.ranked.turn.priority;
   std::vector<std::string> ids;
@@ -235,10 +233,9 @@ void SchedulingPass::Grow() {
   const GrowthRules& rules = snapshot_.rules.growth;
   if (rules.after_seconds <= 0) return;
   // Of which the least is left comes first: it gives back soonest what it takes.
-  std::stable_sort(active_.begin(), active_.end(), [](const RankedActive& a, const RankedActive& b) {
-    return a.turn.work < b.turn.work;
-  });
-  ClusterProfile steady;
+  std::stable_sort(
+      active_.begin(), active_.end(),
+      [](const RankedActive& a, const RankedActive& b) { return a.turn.work < b.turn.work; });
   int looked_at = 0;
   for (const RankedActive& active : active_) {
     const ComputeAmount left = free_.total();
@@ -246,17 +243,22 @@ void SchedulingPass::Grow() {
     if (looked_at >= kGrowing || (left.gpus < 1 && left.cores < 1)) return;
     if (!active.job->may_stop || !MayGrow(job, rules)) continue;
     if ((OnDevices(*job.plan) ? left.gpus : left.cores) < 1) continue;
-    if (looked_at++ == 0) {
-      for (const WorkerProfile& worker : snapshot_.cluster.workers) {
-        if (!snapshot_.new_workers.contains(worker.worker_id)) steady.workers.push_back(worker);
+    ++looked_at;
+    const auto& own = job.plan->rank_workers;
+    ClusterProfile steady;
+    for (const WorkerProfile& worker : snapshot_.cluster.workers) {
+      const std::string& id = worker.worker_id;
+      if (!snapshot_.new_workers.contains(id) ||
+          std::find(own.begin(), own.end(), id) != own.end()) {
+        steady.workers.push_back(worker);
       }
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
     std::optional<BetterWay> way = FindGrowth(job, steady, with_own.ToMap(), rules, plan_);
     if (!way) continue;
-    const double seconds = active.seconds_left * way->plan.prediction.step_seconds /
-                           job.plan->prediction.step_seconds;
+    const double seconds =
+        active.seconds_left * way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
     if (!held_back_by_.empty()) {
       Outlook outlook = outlook_;
       outlook.pool.Release(*job.plan);

@@ -13,7 +13,7 @@ namespace weft::coordinator {
 struct Reservation {
   double seconds = 0;  ///< From now.
   Plan plan;
-  CapacityPool left;  ///< Free at that time beside the plan.
+  CapacityPool left;                    ///< Free at that time beside the plan.
   std::vector<std::string> blocked_by;  ///< Jobs that end before, the last ones; a few.
 };
 

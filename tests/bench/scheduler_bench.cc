@@ -1,10 +1,9 @@
-// Runs the scheduler of the coordinator and textbook policies over a trace of jobs on a virtual
-// clock, one cluster of the trace a call, and prints one JSON line a policy:
-//   scheduler_bench --trace FILE --cluster NAME --gpus N [--policy NAME]... [--noise 0.2]
-// times passes over a long queue:
-//   scheduler_bench --passes
-// or plans a model on growing numbers of GPUs, for the curve along which jobs are resized:
-//   scheduler_bench --curve
+// Runs the scheduler of the coordinator and textbook policies over a cluster of a trace of jobs on
+// a virtual clock, and prints a line of JSON for each policy; tests/bench/scheduler runs it over
+// many.
+//   scheduler_bench --trace FILE --cluster NAME --gpus N [--noise 0.2] [--policy NAME]...
+// Or prints the curve along which jobs are resized, or times passes over a long queue:
+//   scheduler_bench --curve | --passes
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -12,54 +11,83 @@
 
 #include "common/json.h"
 #include "tests/bench/scheduler_simulator/baselines.h"
+#include "tests/bench/scheduler_simulator/planned_curve.h"
 #include "tests/bench/scheduler_simulator/production.h"
 #include "tests/bench/scheduler_simulator/trace.h"
 
 namespace weft::bench {
 namespace {
 
+/// The rules as shipped, with or without resizes.
+Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve, bool elastic,
+                     const coordinator::SchedulerRules& rules) {
+  ProductionOptions options;
+  options.rules = rules;
+  options.elastic = elastic;
+  if (!elastic) options.rules.growth.after_seconds = 0;
+  return SimulateProduction(trace, gpus, curve, options);
+}
+
+Json RowOf(const std::string& cluster, const std::string& policy, const Trace& trace,
+           const Outcome& outcome) {
+  const Summary summary = Summarize(trace, outcome);
+  return {{"cluster", cluster},
+          {"policy", policy},
+          {"mean_completion_seconds", summary.mean_completion_seconds},
+          {"p99_completion_seconds", summary.p99_completion_seconds},
+          {"most_completion_seconds", summary.most_completion_seconds},
+          {"mean_slowdown", summary.mean_slowdown},
+          {"p99_slowdown", summary.p99_slowdown},
+          {"makespan_seconds", summary.makespan_seconds},
+          {"preemptions", outcome.preemptions},
+          {"resizes", outcome.resizes},
+          {"lost_gpu_seconds", outcome.lost_gpu_seconds}};
+}
+
+int Fail(const Status& status) {
+  std::fprintf(stderr, "scheduler_bench: %s\n", status.message().c_str());
+  return 1;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("The scheduler on a virtual clock.");
-  std::string trace_path, cluster, curve_path;
+  std::string trace_path, cluster;
   int64_t gpus = 0;
   double noise = 0.2;
-  std::vector<std::string> policies;
+  bool show_curve = false;
+  std::vector<std::string> policies = BaselineNames();
+  policies.insert(policies.end(), {"weft_fixed", "weft"});
   coordinator::SchedulerRules rules;
   app.add_option("--trace", trace_path, "CSV with the columns vc,job,submit_s,duration_s,gpus");
   app.add_option("--cluster", cluster, "Value of vc");
   app.add_option("--gpus", gpus, "GPUs of the cluster");
-  app.add_option("--noise", noise, "Deviation of the logarithm of predicted times");
-  app.add_option("--policy", policies, "Policies; weft and weft_fixed are ours");
-  app.add_option("--age-factor", rules.age_factor);
-  app.add_option("--preempt-factor", rules.preempt_factor);
-  app.add_option("--protected-seconds", rules.protected_seconds);
+  app.add_option("--noise", noise, "Standard deviation of the logarithm of predicted times");
+  app.add_option("--policy", policies, "Policies; weft_fixed and weft are ours");
+  app.add_option("--age-factor", rules.age_factor, "Of SchedulerRules");
+  app.add_option("--preempt-factor", rules.preempt_factor, "Of SchedulerRules");
+  app.add_flag("--curve", show_curve, "Prints speeds by number of GPUs");
   CLI11_PARSE(app, argc, argv);
-  Result<std::map<std::string, Trace>> traces = ReadTraces(trace_path);
-  if (!traces.ok()) {
-    std::fprintf(stderr, "%s\n", traces.status().message().c_str());
-    return 2;
+  const Result<ScalingCurve> curve = PlannedCurve();
+  if (!curve.ok()) return Fail(curve.status());
+  if (show_curve) {
+    Json speeds;
+    for (const auto& [count, speed] : curve->speeds()) speeds[std::to_string(count)] = speed;
+    std::printf("%s\n", speeds.dump().c_str());
+    return 0;
   }
-  Trace& trace = (*traces)[cluster];
+  Result<std::map<std::string, Trace>> traces = ReadTraces(trace_path);
+  if (!traces.ok()) return Fail(traces.status());
+  if (!traces->contains(cluster) || gpus < 1) {
+    return Fail(InvalidError("--cluster must be one of " + trace_path + ", with --gpus"));
+  }
+  Trace& trace = traces->at(cluster);
   AddNoise(trace, noise, 1);
   std::erase_if(trace, [&](const TraceJob& job) { return job.gpus > gpus; });
-  const ScalingCurve curve({{1, 1}, {8, 7.2}, {64, 45}, {256, 120}});
   for (const std::string& policy : policies) {
-    Outcome outcome;
-    if (policy == "weft" || policy == "weft_fixed") {
-      ProductionOptions options;
-      options.rules = rules;
-      options.elastic = policy == "weft";
-      if (!options.elastic) options.rules.growth.after_seconds = 0;
-      outcome = SimulateProduction(trace, gpus, curve, options);
-    } else {
-      outcome = SimulateBaseline(policy, trace, gpus, curve);
-    }
-    const Summary summary = Summarize(trace, outcome);
-    std::printf("%s %s %.1f h, p99 %.1f, max %.1f, slowdown %.2f p99 %.1f, makespan %.1f d, %ld preemptions %ld resizes, lost %.0f\n",
-                cluster.c_str(), policy.c_str(), summary.mean_completion_seconds / 3600,
-                summary.p99_completion_seconds / 3600, summary.most_completion_seconds / 3600,
-                summary.mean_slowdown, summary.p99_slowdown, summary.makespan_seconds / 86400,
-                outcome.preemptions, outcome.resizes, outcome.lost_gpu_seconds / 3600);
+    const bool ours = policy.starts_with("weft");
+    const Outcome outcome = ours ? SimulateOurs(trace, gpus, *curve, policy == "weft", rules)
+                                 : SimulateBaseline(policy, trace, gpus, *curve);
+    std::printf("%s\n", RowOf(cluster, policy, trace, outcome).dump().c_str());
     std::fflush(stdout);
   }
   return 0;

@@ -169,9 +169,8 @@ class Baseline {
     } else if (policy == "srtf") {
       Reassign([](const Job& job) { return job.predicted(); });
     } else if (policy == "srsf") {
-      Reassign([](const Job& job) {
-        return job.predicted() * static_cast<double>(job.trace->gpus);
-      });
+      Reassign(
+          [](const Job& job) { return job.predicted() * static_cast<double>(job.trace->gpus); });
     } else if (policy.starts_with("las")) {
       const std::vector<double> limits = Limits(policy);
       Reassign([&](const Job& job) {

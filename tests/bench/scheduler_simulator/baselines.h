@@ -11,8 +11,8 @@ namespace weft::bench {
 /// Names of the policies that SimulateBaseline knows.
 const std::vector<std::string>& BaselineNames();
 
-/// Runs a textbook policy over the trace on a cluster that counts GPUs and not where they are, which
-/// flatters it. A preempted job loses nothing but kRestartSeconds, on all of its GPUs.
+/// Runs a textbook policy over the trace on a cluster that counts GPUs and not where they are,
+/// which flatters it. A preempted job loses nothing but kRestartSeconds, on all of its GPUs.
 ///   fifo       the first job waits until it fits, and those after it with it
 ///   fit_first  in order of submission, those that fit
 ///   easy       FIFO with a reservation for the first job, and others where they do not delay it

@@ -30,12 +30,12 @@ struct Job {
   size_t index = 0;
   std::string id;
   JobSpec spec;
-  Plan plan;            ///< Of its present or last attempt.
+  Plan plan;  ///< Of its present or last attempt.
   bool running = false;
   bool ran = false;
-  double left = 0;      ///< Seconds on its own number of GPUs.
-  double restart = 0;   ///< Seconds of the restart that are left.
-  double started = 0;   ///< Present attempt.
+  double left = 0;     ///< Seconds on its own number of GPUs.
+  double restart = 0;  ///< Seconds of the restart that are left.
+  double started = 0;  ///< Present attempt.
   int64_t preemptions = 0;
   std::optional<coordinator::JobSize> size;
 };
@@ -157,9 +157,11 @@ class Production {
     std::vector<const WorkerProfile*> machines;
     for (const WorkerProfile& worker : cluster.workers) machines.push_back(&worker);
     std::stable_sort(machines.begin(), machines.end(), [&](const auto* a, const auto* b) {
-      const bool holds_a = std::ssize(a->devices) >= ranks, holds_b = std::ssize(b->devices) >= ranks;
+      const bool holds_a = std::ssize(a->devices) >= ranks,
+                 holds_b = std::ssize(b->devices) >= ranks;
       if (holds_a != holds_b) return holds_a;
-      return holds_a ? a->devices.size() < b->devices.size() : a->devices.size() > b->devices.size();
+      return holds_a ? a->devices.size() < b->devices.size()
+                     : a->devices.size() > b->devices.size();
     });
     for (const WorkerProfile* worker : machines) {
       for (const DeviceSpec& device : worker->devices) {

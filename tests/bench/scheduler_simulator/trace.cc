@@ -92,9 +92,9 @@ double ScalingCurve::Speed(int64_t gpus) const {
   if (above == speeds_.end()) --above;
   if (above == speeds_.begin()) ++above;
   const auto below = std::prev(above);
-  const double slope = std::log(above->second / below->second) /
-                       std::log(static_cast<double>(above->first) /
-                                static_cast<double>(below->first));
+  const double slope =
+      std::log(above->second / below->second) /
+      std::log(static_cast<double>(above->first) / static_cast<double>(below->first));
   return below->second *
          std::pow(static_cast<double>(gpus) / static_cast<double>(below->first), slope);
 }

@@ -24,8 +24,8 @@ using Trace = std::vector<TraceJob>;
 /// names the line that is wrong.
 Result<std::map<std::string, Trace>> ReadTraces(const std::string& path);
 
-/// `jobs` jobs that keep `gpus` GPUs busy by the part `load`: exponential gaps, log-normal durations
-/// and powers of two of GPUs up to a quarter of the cluster.
+/// `jobs` jobs that keep `gpus` GPUs busy by the part `load`: exponential gaps, log-normal
+/// durations and powers of two of GPUs up to a quarter of the cluster.
 Trace SyntheticTrace(int jobs, int64_t gpus, double load, uint64_t seed);
 
 /// Sets the prediction factors: exp of normal numbers with that deviation.
