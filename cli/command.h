@@ -36,6 +36,8 @@ ExitCode Fail(const Session& session, const Status& status);
 std::string HomeDir();
 
 void AddJobCommands(CLI::App& app, Session& session);
+/// `submit`, below `weft` or `weft job`.
+void AddSubmitCommand(CLI::App& parent, Session& session);
 /// Of `weft job`, and those of the daily ones that concern queues: what moves jobs in them.
 void AddJobQueueCommands(CLI::App& app, CLI::App& job, Session& session);
 void AddQueueCommands(CLI::App& app, Session& session);

@@ -5,8 +5,6 @@
 
 #include "cli/command.h"
 #include "cli/follow.h"
-#include "cli/job_array.h"
-#include "cli/job_file.h"
 #include "cli/job_listing.h"
 #include "cli/phase_ledger.h"
 #include "cli/time_ledger.h"
@@ -59,18 +57,7 @@ Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
   return listing;
 }
 
-void PrintChanged(const Session& session, const v1::Job& job) {
-  if (session.output == OutputFormat::kTable) {
-    std::cout << "job " << job.id() << ' ' << v1::JobState_Name(job.state()) << '\n';
-  } else {
-    Print(JobListing({job}, true), session.output, std::cout);
-  }
-}
-
-namespace {
-
-/// Watches until the job has ended, drawing to stdout.
-ExitCode Follow(const Session& session, Client& client, const std::string& id) {
+ExitCode FollowJob(const Session& session, Client& client, const std::string& id) {
   bool terminal = isatty(STDOUT_FILENO) != 0 && session.output == OutputFormat::kTable;
   FollowView view(std::cout, terminal);
   v1::Job last;
@@ -87,6 +74,16 @@ ExitCode Follow(const Session& session, Client& client, const std::string& id) {
   return ExitCodeOf(last.state());
 }
 
+void PrintChanged(const Session& session, const v1::Job& job) {
+  if (session.output == OutputFormat::kTable) {
+    std::cout << "job " << job.id() << ' ' << v1::JobState_Name(job.state()) << '\n';
+  } else {
+    Print(JobListing({job}, true), session.output, std::cout);
+  }
+}
+
+namespace {
+
 std::vector<std::string> JobStateNames() {
   std::vector<std::string> names;
   for (int state = v1::JobState_MIN; state <= v1::JobState_MAX; ++state) {
@@ -95,87 +92,6 @@ std::vector<std::string> JobStateNames() {
     }
   }
   return names;
-}
-
-/// Whether the coordinator, and so what it starts, has the files of this machine.
-bool RunsHere(const std::string& server) {
-  return server.starts_with("127.") || server.starts_with("localhost:") ||
-         server.starts_with("[::1]") || server.starts_with("unix:");
-}
-
-struct SubmitOptions {
-  std::string file;
-  std::string request_id;
-  bool follow = false;
-  bool dry_run = false;
-  std::vector<std::string> array;
-  int64_t array_limit = 0;
-};
-
-/// Submits one job for each value of the array's fields.
-ExitCode SubmitArray(const Session& session, const SubmitOptions& options, DataCheck check) {
-  if (options.follow) {
-    return Fail(session, InvalidError("--follow shows one job; hint: weft job list --group"));
-  }
-  const std::string request_id = options.request_id.empty() ? RandomId() : options.request_id;
-  Result<std::vector<JobSpec>> jobs =
-      LoadJobArray(options.file, options.array, options.array_limit, request_id, check);
-  if (!jobs.ok()) return Fail(session, jobs.status());
-  if (options.dry_run) {
-    for (const JobSpec& job : *jobs) std::cout << "---\n" << ToYaml(ToJson(job));
-    return ExitCode::kOk;
-  }
-  Client client = session.Connect();
-  std::vector<v1::Job> submitted;
-  for (size_t i = 0; i < jobs->size(); ++i) {
-    auto response = client.SubmitJob(ToProto<v1::JobSpec>((*jobs)[i]),
-                                     request_id + "-" + std::to_string(i + 1));
-    if (!response.ok()) {
-      return Fail(session, response.status().WithContext("job " + std::to_string(i + 1) + " of " +
-                                                         std::to_string(jobs->size()) +
-                                                         "; those before it are submitted"));
-    }
-    submitted.push_back(response->job());
-  }
-  if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
-    Print(JobListing(submitted, false), session.output, std::cout);
-    return ExitCode::kOk;
-  }
-  const std::string& group = jobs->front().scheduling.group;
-  std::cout << submitted.size() << " jobs of group " << group << " submitted\n";
-  if (!session.quiet) {
-    std::cout << "see them:   weft job list --group " << group
-              << "\nstop them:  weft job cancel --group " << group << '\n';
-  }
-  return ExitCode::kOk;
-}
-
-ExitCode Submit(const Session& session, const SubmitOptions& options) {
-  const DataCheck check = RunsHere(session.server) ? DataCheck::kAll : DataCheck::kPresent;
-  if (!options.array.empty()) return SubmitArray(session, options, check);
-  Result<JobSpec> job = LoadJobFile(options.file, check);
-  if (!job.ok()) return Fail(session, job.status());
-  if (options.dry_run) {
-    std::cout << ToYaml(ToJson(*job));
-    return ExitCode::kOk;
-  }
-  Client client = session.Connect();
-  std::string request_id = options.request_id.empty() ? RandomId() : options.request_id;
-  auto response = client.SubmitJob(ToProto<v1::JobSpec>(*job), request_id);
-  if (!response.ok()) return Fail(session, response.status());
-  const std::string& id = response->job().id();
-  if (session.output == OutputFormat::kTable || session.output == OutputFormat::kWide) {
-    std::cout << (response->already_submitted() ? "job " + id + " was submitted before\n"
-                                                : "job " + id + " submitted\n");
-    if (!options.follow && !session.quiet) {
-      std::cout << "follow it:  weft job wait " << id << "\nits log:    weft logs -f " << id
-                << "\nstop it:    weft cancel " << id << '\n';
-    }
-  } else if (!options.follow) {
-    Print(JobListing({response->job()}, true), session.output, std::cout);
-  }
-  std::cout.flush();
-  return options.follow ? Follow(session, client, id) : ExitCode::kOk;
 }
 
 struct ListOptions {
@@ -355,7 +271,8 @@ ExitCode Wait(const Session& session, const std::string& id, const std::string& 
   v1::JobState target = v1::JOB_STATE_UNSPECIFIED;
   if (!wanted.empty()) v1::JobState_Parse(wanted, &target);
   Client client = session.Connect();
-  if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0) return Follow(session, client, id);
+  if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0)
+    return FollowJob(session, client, id);
   v1::Job last;
   Status status = client.WatchJob(
       id,
@@ -450,26 +367,6 @@ ExitCode Delete(const Session& session, const std::vector<std::string>& ids, boo
   return code;
 }
 
-void AddSubmit(CLI::App& parent, Session& session) {
-  auto options = std::make_shared<SubmitOptions>();
-  CLI::App* command = AddCommand(parent, session, "submit", "Submit a job file",
-                                 [&session, options] { return Submit(session, *options); });
-  command->add_option("file", options->file, "Job file, YAML or JSON; - reads standard input")
-      ->required();
-  command->add_option("--request-id", options->request_id,
-                      "Identity of this submission: sent again, it returns the same job");
-  command->add_flag("--follow,-f", options->follow, "Follow the job; exit with its outcome");
-  command->add_flag("--dry-run", options->dry_run,
-                    "Check the file and print it with every default filled in");
-  command
-      ->add_option("--array", options->array,
-                   "FIELD=V1,V2,...: a job for each value, all of one group; repeated: for each "
-                   "combination")
-      ->allow_extra_args(false);
-  command->add_option("--array-limit", options->array_limit, "Jobs of the array that run at once")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-}
-
 void AddList(CLI::App& parent, Session& session, const std::string& name) {
   auto options = std::make_shared<ListOptions>();
   CLI::App* command = AddCommand(parent, session, name, "List jobs, newest first",
@@ -555,7 +452,7 @@ void AddWait(CLI::App& parent, Session& session) {
 void AddJobCommands(CLI::App& app, Session& session) {
   CLI::App* job = app.add_subcommand("job", "Submit, watch and stop jobs");
   job->require_subcommand(1);
-  AddSubmit(*job, session);
+  AddSubmitCommand(*job, session);
   AddList(*job, session, "list");
   AddOnJob(*job, session, "get", "Show a job", &Get);
   AddOnJob(*job, session, "describe", "Everything known of a job: state, plan, attempts, spec",
@@ -568,7 +465,7 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddDelete(*job, session);
   AddOnJob(*job, session, "retry", "Queue a failed or cancelled job again", &Retry);
   // The daily five, without the noun.
-  AddSubmit(app, session);
+  AddSubmitCommand(app, session);
   AddList(app, session, "ls");
   AddLogs(app, session);
   AddCancel(app, session);

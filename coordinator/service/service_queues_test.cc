@@ -125,6 +125,7 @@ TEST_F(ServiceQueuesTest, ACoordinatorThatRestartsFinishesThePauseAndKeepsIt) {
   StartService();
   a = Attach("a");
   EXPECT_FALSE(Started(a, id, 2));
+  Pass(3, {a});  // it waits for the workers to come back
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kPaused);
   ASSERT_TRUE(Resume(id).ok());
   EXPECT_TRUE(a->Saw("start " + id + " 2"));
@@ -192,6 +193,7 @@ TEST_F(ServiceQueuesTest, ATimeLimitCountsAllAttemptsAndLetsTheJobSave) {
   // A coordinator that restarts knows how long it ran.
   StartService();
   a = Attach("a");
+  Pass(3, {a});
   ASSERT_TRUE(Resume(id).ok());
   Train(a, id, 2);
   Pass(18, {a}, {{id, 2, {}}});
@@ -234,6 +236,7 @@ TEST_F(ServiceQueuesTest, AJobStartsWhenThoseBeforeItHaveSucceeded) {
   StartService();
   a = Attach("a");
   b = Attach("b", 0, {{second, 1, {}}});
+  Pass(3, {a, b}, {});
   EXPECT_FALSE(Started(a, last));
   Finish(b, second);
   Train(a, last);
@@ -310,6 +313,7 @@ TEST_F(ServiceQueuesTest, ACordonedWorkerKeepsItsRanksAndGetsNoOthers) {
   // Neither side forgets it.
   StartService();
   a = Attach("a", 0, {}, "another start");
+  Pass(3, {a});
   EXPECT_FALSE(Started(a, next));
   ASSERT_EQ(service_->Workers().size(), 1u);
   EXPECT_EQ(service_->Workers()[0].scheduling, WorkerScheduling::kCordoned);
@@ -339,7 +343,6 @@ TEST_F(ServiceQueuesTest, TheJobsOfADrainedWorkerSaveAndGoOnElsewhere) {
 TEST_F(ServiceQueuesTest, QueuesAreThoseOfTheFileAndJobsMoveBetweenThem) {
   QueueSpec research;
   research.name = "research";
-  research.limit_cores = 1;
   ASSERT_TRUE(service_->SetQueues({{research}}).ok());
   const Status unknown = TrySubmit([](SchedulingSpec& s) { s.queue = "reserch"; }).status();
   EXPECT_EQ(unknown.code(), StatusCode::kInvalid);
@@ -348,8 +351,15 @@ TEST_F(ServiceQueuesTest, QueuesAreThoseOfTheFileAndJobsMoveBetweenThem) {
   Link b = Attach("b");
   const auto in_research = [](SchedulingSpec& s) { s.queue = "research"; };
   const std::string first = SubmitAs(in_research);
-  ASSERT_EQ(AwaitState(first, JobState::kStarting), JobState::kStarting);
+  Train(a, first);
   const std::string second = SubmitAs(in_research);
+  Train(b, second);
+  // A limit holds from then on, and stops nobody.
+  ASSERT_TRUE(Pause(second).ok());
+  Stopped(b, second);
+  research.limit_cores = 1;
+  ASSERT_TRUE(service_->SetQueues({{research}}).ok());
+  ASSERT_TRUE(Resume(second).ok());
   EXPECT_THAT(AwaitReason(second, Reason::kWaitingForQuota), HasSubstr("limit of queue research"));
   std::promise<std::vector<QueueUse>> promise;
   service_->Queues([&](std::vector<QueueUse> uses) { promise.set_value(std::move(uses)); });
@@ -365,7 +375,7 @@ TEST_F(ServiceQueuesTest, QueuesAreThoseOfTheFileAndJobsMoveBetweenThem) {
   EXPECT_EQ(service_->List(query)->jobs.size(), 2u);
   // In the other queue there is room for it.
   EXPECT_EQ(Update(second, "default", std::nullopt)->job.queue, "default");
-  EXPECT_EQ(AwaitState(second, JobState::kStarting), JobState::kStarting);
+  EXPECT_TRUE(b->Saw("start " + second + " 2"));
   QueueSpec circle;
   circle.name = circle.parent = "a";
   EXPECT_EQ(service_->SetQueues({{circle}}).code(), StatusCode::kInvalid);

@@ -120,15 +120,17 @@ std::map<std::string, WaitDecision> Service::HoldBack() const {
     const LiveJob& live = *live_.at(job_id);
     const SchedulingSpec& scheduling = live.current.job.spec.scheduling;
     if (!live.waits_for.empty()) {
-      std::string text = "comes after job " + *live.waits_for.begin();
-      if (live.waits_for.size() > 1) {
-        text += " and " + std::to_string(live.waits_for.size() - 1) + " others";
-      }
       WaitDecision& wait = held[job_id];
       wait.job_id = job_id;
       wait.reason = Reason::kWaitingForJobs;
-      wait.message = text + ", which must have succeeded first";
-      wait.blocked_by = {live.waits_for.begin(), live.waits_for.end()};
+      for (const std::string& id : scheduling.after) {
+        if (live.waits_for.contains(id)) wait.blocked_by.push_back(id);
+      }
+      wait.message = "comes after job " + wait.blocked_by.front();
+      if (wait.blocked_by.size() > 1) {
+        wait.message += " and " + std::to_string(wait.blocked_by.size() - 1) + " more";
+      }
+      wait.message += ", which must have succeeded first";
     } else if (scheduling.group_limit > 0 && !live.reserved && !live.infeasible) {
       limited.push_back(&live);
     }
