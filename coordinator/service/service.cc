@@ -73,8 +73,8 @@ Status Service::Start() {
   WEFT_RETURN_IF_ERROR(LoadSuspicions());
   // Workers come back with jobs that run: they are known before the first call. Those that wait may
   // be so many that nobody waits for them.
-  WEFT_ASSIGN_OR_RETURN(const std::vector<UnfinishedJob> jobs, store_.ListUnfinished());
-  for (const UnfinishedJob& job : jobs) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<UnfinishedJob> unfinished, store_.ListUnfinished());
+  for (const UnfinishedJob& job : unfinished) {
     if (job.state == JobState::kQueued) {
       unloaded_.push_back(job.id);
     } else {
@@ -91,25 +91,25 @@ Status Service::Start() {
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = std::move(intent);
   }
   // The workers of running attempts have a lease from now on to come back with them.
-  for (const auto& [worker_id, jobs] : placed_) {
+  for (const auto& [worker_id, placed] : placed_) {
     sessions_[worker_id].profile.worker_id = worker_id;
+    CountWorker(sessions_[worker_id]);
     leases_.Renew(worker_id);
   }
-  if (!jobs.empty()) {
+  if (!unfinished.empty()) {
     settling_ = true;
     loop_.PostAfter(options_.heartbeat, [this] {
       settling_ = false;
       ScheduleSoon();
     });
   }
-  CountWorkers();
   ArmLeaseTimer();
   LookAtPlansLater();
   CountTimesLater();
   SweepLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
-  if (!jobs.empty()) {
-    WEFT_LOG_INFO << jobs.size() << " unfinished jobs, " << placed_.size()
+  if (!unfinished.empty()) {
+    WEFT_LOG_INFO << unfinished.size() << " unfinished jobs, " << placed_.size()
                   << " workers expected back with running attempts";
   }
   files_.Start();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/heap_optional.h"
 #include "common/spec/phases.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
@@ -253,7 +254,7 @@ class Service {
     bool busy = false;                                 ///< A change is being committed.
     std::list<std::function<void()>> waiting;          ///< Changes after that one.
     std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
-    std::optional<Plan> reserved;                      ///< Capacity of a start being committed.
+    HeapOptional<Plan> reserved;                       ///< Capacity of a start being committed.
     std::optional<Duration> dispatched_at;             ///< Until the first answer.
     std::optional<Duration> interrupted_at;            ///< Until it trains again.
     std::optional<Duration> retry_from;  ///< Queued after a failure: not started before.
@@ -261,13 +262,13 @@ class Service {
     AttemptHistory history;               ///< Of the attempts that have ended.
     StepTimer steps;                      ///< Of the newest attempt.
     std::optional<double> start_seconds;  ///< The longest from dispatch to training.
-    std::optional<Plan> next_plan;        ///< For which it was stopped.
-    std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
+    HeapOptional<Plan> next_plan;         ///< For which it was stopped.
+    HeapOptional<BeforeGrowth> before;    ///< How it ran before it last grew.
     bool went_back = false;               ///< A growth made it slower.
     bool deleted = false;                 ///< Not stored any more.
     std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
     /// What was planned last to see whether it should go on by another plan, and for what.
-    std::optional<Planned> planned;
+    HeapOptional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
     /// What it is expected to take, by the cluster of that number.
@@ -306,11 +307,16 @@ class Service {
     bool unchecked = false;   ///< Its machine is to be checked before it gets ranks.
     Duration check_from{0};   ///< Not before.
     int64_t health_call = 0;  ///< The check under way; 0: none.
+    std::optional<WorkerState> counted;  ///< In worker_counts_.
+
+    WorkerState State() const {
+      return lost ? WorkerState::kLost : link ? WorkerState::kReady : WorkerState::kDisconnected;
+    }
   };
 
   /// What views add to the stored record.
   struct Overlay {
-    std::optional<Progress> progress;
+    HeapOptional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
     std::optional<WaitDecision> wait;  ///< While it is queued.
@@ -383,7 +389,10 @@ class Service {
                  const std::string& why, Reason reason);
   void CheckLeases();
   void ArmLeaseTimer();
-  void CountWorkers();
+  /// Counts the worker by the state that it has now.
+  void CountWorker(Session& session);
+  /// It is counted no more.
+  void UncountWorker(Session& session);
   bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
   std::vector<std::string> JobsOn(const std::string& worker_id) const;
   void SetPlaced(const AttemptRecord& attempt);
@@ -617,6 +626,8 @@ class Service {
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
+  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+  int64_t worker_counts_[kWorkerStates] = {};              ///< Of sessions_, by state.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
   mutable std::mutex calibration_mutex_;                 ///< Guards what follows.

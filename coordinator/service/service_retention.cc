@@ -137,6 +137,7 @@ Status Service::MayForget(const std::string& worker_id) const {
 void Service::DropWorker(const std::string& worker_id) {
   ForgetSuspicion(worker_id);
   std::lock_guard lock(view_mutex_);
+  UncountWorker(sessions_.at(worker_id));
   sessions_.erase(worker_id);
   placed_.erase(worker_id);
   leases_.Forget(worker_id);
@@ -147,7 +148,6 @@ void Service::ForgetWorker(const std::string& worker_id, std::function<void(Stat
     Status status = MayForget(worker_id);
     if (status.ok()) {
       DropWorker(worker_id);
-      CountWorkers();
       WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
     }
     done(status);
@@ -167,7 +167,6 @@ void Service::ForgetGhosts() {
     WEFT_LOG_INFO << "worker " << id << " is forgotten: nothing was heard of it for "
                   << rules.lost_workers.count() << " hours";
   }
-  if (!ghosts.empty()) CountWorkers();
 }
 
 void Service::SweepLater() {

@@ -268,9 +268,7 @@ std::vector<WorkerView> Service::Workers() {
   for (const auto& [id, session] : sessions_) {
     WorkerView view;
     view.profile = Calibrated(session.profile);
-    view.state = session.lost   ? WorkerState::kLost
-                 : session.link ? WorkerState::kReady
-                                : WorkerState::kDisconnected;
+    view.state = session.State();
     view.last_heartbeat_at = session.last_heartbeat_at;
     view.version = session.version;
     view.machine = session.machine;

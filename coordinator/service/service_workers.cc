@@ -15,6 +15,9 @@ namespace {
 /// Attached or not; each counts in every pass of the scheduler.
 constexpr int64_t kMostWorkers = 10000;
 
+/// By WorkerState.
+constexpr const char* kWorkerStateNames[kWorkerStates] = {"ready", "disconnected", "lost"};
+
 const PlacementRecord* FindPlacement(const JobCase& current, int64_t epoch,
                                      const std::string& worker_id) {
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
@@ -119,7 +122,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     lock.unlock();
     leases_.Renew(id);
     ArmLeaseTimer();
-    CountWorkers();
+    CountWorker(session);
     JoinLinks(session);
 
     std::vector<AttemptKey> adopted;
@@ -136,8 +139,9 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
                          std::chrono::duration<double>(options_.heartbeat).count(), adopted);
     FindMissing(id, session, restarted, hello.running);
     std::vector<IntentRecord> intents;
-    for (const auto& [key, intent] : outbox_) {
-      if (intent.worker_id == id) intents.push_back(intent);
+    for (auto it = outbox_.lower_bound({id, "", 0, IntentKind::kStart});
+         it != outbox_.end() && it->second.worker_id == id; ++it) {
+      intents.push_back(it->second);
     }
     for (const IntentRecord& intent : intents) Deliver(intent);
     ScheduleSoon();
@@ -152,12 +156,13 @@ void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
     auto it = link_workers_.find(link.get());
     if (it == link_workers_.end()) return;
     WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";
+    Session& session = sessions_.at(it->second);
     {
       std::lock_guard lock(view_mutex_);
-      sessions_.at(it->second).link.reset();
+      session.link.reset();
     }
     link_workers_.erase(it);
-    CountWorkers();
+    CountWorker(session);
   });
 }
 
@@ -278,7 +283,7 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
     }
     FindMissing(id, *session, false, running);
     link->AckHeartbeat(sequence);  // what it told can be seen now
-    if (was_lost) CountWorkers();
+    if (was_lost) CountWorker(*session);
     if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });
 }
@@ -473,6 +478,7 @@ void Service::CheckLeases() {
       WEFT_LOG_WARNING << "the lease of worker " << id << " ran out";
       std::lock_guard lock(view_mutex_);
       sessions_[id].lost = true;
+      CountWorker(sessions_[id]);
     }
     for (const std::string& job_id : JobsOn(id)) {
       auto it = live_.find(job_id);
@@ -492,20 +498,22 @@ void Service::CheckLeases() {
           [](const Status&) {}, true);
     }
   }
-  CountWorkers();
   ArmLeaseTimer();
 }
 
-void Service::CountWorkers() {
-  int64_t ready = 0;
-  int64_t disconnected = 0;
-  int64_t lost = 0;
-  for (const auto& [id, session] : sessions_) {
-    ++(session.lost ? lost : session.link ? ready : disconnected);
-  }
-  metrics_.SetWorkers("ready", ready);
-  metrics_.SetWorkers("disconnected", disconnected);
-  metrics_.SetWorkers("lost", lost);
+void Service::CountWorker(Session& session) {
+  if (session.counted == session.State()) return;
+  UncountWorker(session);
+  session.counted = session.State();
+  const auto state = static_cast<size_t>(session.State());
+  metrics_.SetWorkers(kWorkerStateNames[state], ++worker_counts_[state]);
+}
+
+void Service::UncountWorker(Session& session) {
+  if (!session.counted) return;
+  const auto state = static_cast<size_t>(*session.counted);
+  metrics_.SetWorkers(kWorkerStateNames[state], --worker_counts_[state]);
+  session.counted.reset();
 }
 
 }  // namespace weft::coordinator

@@ -40,6 +40,7 @@ struct JobProfile {
 };
 
 enum class WorkerState { kReady, kDisconnected, kLost };
+inline constexpr int kWorkerStates = 3;
 
 /// Where the network rate of a worker comes from, best first.
 enum class NetworkSource { kGiven, kMeasured, kAssumed };
