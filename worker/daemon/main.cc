@@ -286,9 +286,10 @@ Status CheckSecurity(const Options& options) {
   WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(options.coordinator));
   if (http::IsLoopback(parts.host)) return OkStatus();
   if (options.data_roots.empty() || options.run_root.empty()) {
-    return InvalidError("jobs of a coordinator on another machine could read and write every file "
-                        "that this user can; hint: --run-root DIR and --data-root DIR say which "
-                        "folders they may name, and / allows all");
+    return InvalidError(
+        "jobs of a coordinator on another machine could read and write every file "
+        "that this user can; hint: --run-root DIR and --data-root DIR say which "
+        "folders they may name, and / allows all");
   }
   return OkStatus();
 }
@@ -307,6 +308,7 @@ int ExitCodeOf(const Status& status) {
 int Run(const Options& options) {
   if (Status s = CheckSecurity(options); !s.ok()) return Fail(s, kExitUsage);
   Metrics metrics(Clock::System());
+  metrics.WatchCertificate(options.tls.certificate);
   Health health(metrics);
   std::unique_ptr<http::Server> pages;
   if (!options.metrics_listen.empty()) {
