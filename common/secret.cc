@@ -75,7 +75,7 @@ Status WriteSecretFile(const std::string& path, std::string_view text) {
 Result<std::string> ReadSecretFile(const std::string& path) {
   struct stat state {};
   if (stat(path.c_str(), &state) != 0) return ErrnoError("read " + path, errno);
-  // As ssh has it: a file of somebody else, such as one that Kubernetes mounts, has its own rules.
+  // As ssh has it: a file of another user, such as one that Kubernetes mounts, has its own rules.
   if (state.st_uid == geteuid() && (state.st_mode & 077) != 0) {
     return InvalidError("others may read or change " + path +
                         ", which holds a secret; hint: chmod 600 " + path);

@@ -225,8 +225,9 @@ Result<ServerSecurity> SecurityOf(const Options& options) {
                      << " can read and change everything, and listen in";
   }
   if (!options.people_file.empty()) {
-    WEFT_ASSIGN_OR_RETURN(security.access.people,
-                          People::Open(options.people_file, Clock::System()));
+    Result<std::unique_ptr<People>> people = People::Open(options.people_file, Clock::System());
+    if (!people.ok()) return people.status().WithContext("--auth");
+    security.access.people = *std::move(people);
   }
   security.access.calls_per_second = options.calls_per_second;
   security.access.calls_at_once = kCallsAtOnce * options.calls_per_second;

@@ -83,6 +83,12 @@ Result<Certificate> ReadCertificate(const std::string& pem) {
   return certificate;
 }
 
+Result<double> CertificateEnd(const std::string& path) {
+  WEFT_ASSIGN_OR_RETURN(const std::string pem, Read(path));
+  WEFT_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(pem));
+  return certificate.not_after;
+}
+
 Result<Credentials> ReadCredentials(const Files& files) {
   Credentials credentials;
   if (files.authorities.empty()) {

@@ -18,6 +18,9 @@ struct Certificate {
 /// The first certificate in a PEM text; kInvalid when there is none.
 Result<Certificate> ReadCertificate(const std::string& pem);
 
+/// When the certificate in that file ends, seconds since 1970 UTC.
+Result<double> CertificateEnd(const std::string& path);
+
 /// Where a process has its certificate and what it trusts. All empty: no TLS.
 struct Files {
   std::string certificate;  ///< PEM: own certificate, then those between it and the CA.

@@ -91,7 +91,7 @@ TEST_F(PeopleTest, FilesThatMakeNoSenseAreRefusedWithTheReason) {
               HasSubstr("'a' is there twice"));
   EXPECT_THAT(WhyNot("people:\n- {name: a, role: user, token_sha256: " + hash +
                      "}\n- {name: b, role: admin, token_sha256: " + hash + "}\n"),
-              HasSubstr("'b' has the token of somebody else"));
+              HasSubstr("'b' has the token of another person"));
   EXPECT_THAT(WhyNot("people: []\n", 0666), HasSubstr("others may change"));
 }
 

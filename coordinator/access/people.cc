@@ -49,7 +49,7 @@ Result<People::Known> People::Read(const std::string& path) {
                           entry.name);
     }
     if (!known.names_by_hash.emplace(entry.token_sha256, entry.name).second) {
-      return InvalidError(path + ": '" + entry.name + "' has the token of somebody else");
+      return InvalidError(path + ": '" + entry.name + "' has the token of another person");
     }
   }
   return known;

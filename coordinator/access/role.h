@@ -34,7 +34,7 @@ constexpr std::optional<Role> RoleFromName(std::string_view name) {
 struct Verb {
   std::string_view method;
   Role needs;        ///< On a job of the caller's own, and where a call is about no job.
-  Role needs_other;  ///< On a job of somebody else.
+  Role needs_other;  ///< On a job of another person.
   bool changes;      ///< Changes something: is recorded, and needs a deadline.
 };
 

@@ -45,7 +45,7 @@ class AccessTest : public ApiTest {
     std::filesystem::rename(dir_ / "people.part", dir_ / "people.yaml");
   }
 
-  /// A context of somebody; "" is nobody.
+  /// A context of the person with that token; "" shows none.
   static std::unique_ptr<grpc::ClientContext> As(const std::string& token,
                                                  milliseconds limit = seconds(10)) {
     auto context = std::make_unique<grpc::ClientContext>();

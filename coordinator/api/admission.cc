@@ -138,7 +138,7 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
   if (!status.ok()) {
     if (failures_.Take(HostOf(caller.peer))) return status;
     return {StatusCode::RESOURCE_EXHAUSTED,
-            "too many calls of somebody unknown from this machine; hint: wait a little"};
+            "too many calls of unknown callers from this machine; hint: wait a little"};
   }
   status = CheckRate(caller);
   if (status.ok()) status = CheckRights(verb, subject, caller.person);

@@ -7,12 +7,6 @@
 #include "proto/grpc_tls.h"
 
 namespace weft::coordinator {
-namespace {
-
-/// For the calls of a connection that is old; streams begin anew by themselves.
-constexpr int kAgeGraceMilliseconds = 300'000;
-
-}  // namespace
 
 Result<std::unique_ptr<Server>> Server::Listen(const std::string& address, Service& service,
                                                Metrics& metrics, const ServerLimits& limits,
@@ -53,7 +47,8 @@ Result<std::unique_ptr<Server>> Server::Listen(const std::string& address, Servi
     // A certificate counts when a connection begins: none lasts for long.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                static_cast<int>(limits.connection_age.count()));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kAgeGraceMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                               static_cast<int>(limits.age_grace.count()));
   }
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr) return InternalError("gRPC does not start a server");

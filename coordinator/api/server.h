@@ -26,6 +26,7 @@ struct ServerLimits {
   size_t memory_bytes = size_t{256} << 20;      ///< Buffers of all connections together.
   /// With TLS: a connection is made anew after this, and with it its certificates are checked.
   std::chrono::milliseconds connection_age{1'800'000};
+  std::chrono::milliseconds age_grace{300'000};  ///< For the calls of one that is too old.
 };
 
 /// Who reaches a server.

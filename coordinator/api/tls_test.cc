@@ -165,6 +165,34 @@ TEST_F(TlsTest, TheLimitOfConnectionsHoldsWithTls) {
   EXPECT_GE(coordinator_->Metric("weft_rpc_server_connections_refused_total"), 1);
 }
 
+TEST_F(TlsTest, OldConnectionsEndAndCallsGoOn) {
+  ServerLimits limits;
+  limits.connection_age = milliseconds(300);
+  limits.age_grace = milliseconds(200);
+  auto server = Server::Listen("127.0.0.1:0", *coordinator_->service, coordinator_->metrics, limits,
+                               security_);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  coordinator_->address = "127.0.0.1:" + std::to_string((*server)->port());
+  auto stub = v1::WorkerService::NewStub(Dial(FilesOf(Issue({"worker", "node-1", {}}))));
+  grpc::ClientContext context;
+  auto stream = stub->Attach(&context);
+  v1::WorkerMessage message;
+  *message.mutable_register_() = FakeWorker::Hello("node-1");
+  stream->Write(message);
+  const auto channel = Dial(FilesOf(Issue({"client", "ann", {}})));
+  for (int i = 0; i < 150; ++i) {
+    v1::WhoAmIResponse who;
+    const grpc::Status status = AskWho(channel, who);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  // A stream has to be dialled again, as a worker does.
+  v1::CoordinatorMessage answer;
+  while (stream->Read(&answer)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 // Two CAs follow each other while calls come in, each second one on a connection of its own.
 TEST_F(TlsTest, CertificatesRotateUnderLoadWithoutAFailedCall) {
   security_.access.calls_per_second = 1e6;

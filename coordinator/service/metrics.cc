@@ -4,7 +4,6 @@
 
 #include <cctype>
 
-#include "common/env.h"
 #include "common/tls/certificate.h"
 #include "common/version.h"
 
@@ -232,7 +231,7 @@ Metrics::Metrics()
                        .Register(*registry_)),
       auth_failures_(BuildCounter()
                          .Name("weft_rpc_auth_failures_total")
-                         .Help("Calls of somebody unknown, or who may not do that, by method and "
+                         .Help("Calls whose caller is unknown, or may not do that, by method and "
                                "code.")
                          .Register(*registry_)),
       rate_limited_(BuildCounter()
@@ -309,13 +308,8 @@ void Metrics::SetStraggler(const std::string& run, const std::string& worker, do
 
 std::string Metrics::Text() const {
   if (!certificate_path_.empty()) {
-    const Result<std::string> pem = ReadFile(Env::Posix(), certificate_path_, 1 << 20);
-    if (pem.ok()) {
-      const Result<tls::Certificate> certificate = tls::ReadCertificate(*pem);
-      if (certificate.ok()) {
-        certificate_end_.Add({{"role", "coordinator"}}).Set(certificate->not_after);
-      }
-    }
+    const Result<double> end = tls::CertificateEnd(certificate_path_);
+    if (end.ok()) certificate_end_.Add({{"role", "coordinator"}}).Set(*end);
   }
   return prometheus::TextSerializer().Serialize(registry_->Collect());
 }

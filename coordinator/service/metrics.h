@@ -81,13 +81,13 @@ class Metrics {
   /// One more than the server serves at a time.
   void ConnectionRefused() { connections_refused_.Increment(); }
   void RpcHandled(const std::string& service, const std::string& method, const std::string& code);
-  /// A call of somebody unknown, or who may not do that. `reason`: the code of the answer.
+  /// A call whose caller is unknown, or may not do that. `reason`: the code of the answer.
   void AuthFailed(const std::string& method, const std::string& reason);
   /// A call over a limit of its caller.
   void RateLimited(const std::string& method);
   /// A record of the audit log, as it is stored.
   void Audited(const std::string& method, const std::string& result);
-  /// Looks at the certificate in that file whenever somebody reads the metrics.
+  /// Looks at the certificate in that file whenever the metrics are read.
   void WatchCertificate(const std::string& path) { certificate_path_ = path; }
 
  private:
@@ -140,7 +140,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& rate_limited_;
   prometheus::Family<prometheus::Counter>& audited_;
   prometheus::Family<prometheus::Gauge>& certificate_end_;
-  std::string certificate_path_;  ///< Set before anybody reads.
+  std::string certificate_path_;  ///< Set before the first read.
 };
 
 }  // namespace weft::coordinator

@@ -6,7 +6,7 @@
 
 namespace weft::coordinator {
 
-/// One thing that somebody did, or tried; mirrors weft.v1.AuditRecord.
+/// One thing that a caller did, or tried; mirrors weft.v1.AuditRecord.
 struct AuditRecord {
   int64_t sequence = 0;  ///< From 1 without gaps; given by the store, as the hash.
   double time = 0;       ///< Seconds since 1970 UTC.

@@ -64,6 +64,7 @@ class AgentTest : public ::testing::Test {
                           owner_,
                           {{0, "GPU-a"}, {1, "GPU-b"}},
                           {}};
+      settings.attempt.data_roots = data_roots_;
       settings.unsent_path = dir_ + "/unsent.pb";
       Metrics metrics(Clock::System());
       Agent agent(io_, Clock::System(), settings, metrics, [this](const Status& status) {
@@ -141,6 +142,7 @@ class AgentTest : public ::testing::Test {
   }
 
   std::string dir_, owner_;
+  std::vector<std::string> data_roots_;
   FakeCoordinator coordinator_;
   boost::asio::io_context io_;
   std::thread thread_;
@@ -314,6 +316,17 @@ TEST_F(AgentTest, DoesNothingTwiceAndNothingOld) {
   for (const v1::WorkerMessage& m : coordinator_.Messages()) {
     EXPECT_FALSE(m.attempt().job_id() == "late" && m.attempt().state() == v1::ATTEMPT_STARTED);
   }
+}
+
+TEST_F(AgentTest, RefusesJobsThatNameFilesOutsideTheDeclaredFolders) {
+  data_roots_ = {dir_ + "/data"};
+  StartAgent();
+  StartJob("outside");  // reads text.txt, wherever that may be
+  auto report = coordinator_.WaitForReport("outside", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->message(), HasSubstr("data.train 'text.txt' is not below a folder"));
+  EXPECT_THAT(report->message(), HasSubstr("--data-root of this weft-worker"));
+  EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";
 }
 
 TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {

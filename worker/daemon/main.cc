@@ -324,6 +324,7 @@ int ExitCodeOf(const Status& status) {
 int Run(const Options& options) {
   if (Status s = CheckSecurity(options); !s.ok()) return Fail(s, kExitUsage);
   Metrics metrics(Clock::System());
+  metrics.WatchCertificate(options.tls.certificate);
   Health health(metrics);
   std::unique_ptr<http::Server> pages;
   if (!options.metrics_listen.empty()) {

@@ -133,7 +133,7 @@ class Stranger {
   void Say(const std::string& bytes) const {
     (void)send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  /// All that it is told until the other side ends the connection; "open" if it does not.
+  /// All that it receives until the other side ends the connection; "open" if it does not.
   std::string HearToTheEnd() const {
     const timeval wait{10, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
