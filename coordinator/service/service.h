@@ -50,7 +50,7 @@ struct HealthRules {
 
 /// What follows when a rank holds up the others.
 enum class StragglerAction {
-  kReport,  ///< People are told.
+  kReport,  ///< It is reported.
   kMove,    ///< And the job goes on on other machines, where there are some.
 };
 

@@ -38,6 +38,7 @@ struct AttemptSettings {
   std::map<std::string, double> flops_per_device = {};  ///< Measured ceiling, by precision.
   /// As in RankPulse.
   std::chrono::nanoseconds longest_spin = std::chrono::minutes(30);
+  std::string memory_dir = {};  ///< Where ranks keep snapshots; empty: nowhere.
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.

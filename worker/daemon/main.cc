@@ -36,6 +36,7 @@
 #include "worker/daemon/options.h"
 #include "worker/daemon/probe.h"
 #include "worker/daemon/process_scan.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace {
@@ -336,7 +337,8 @@ int Run(const Options& options) {
        {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(options.spin_seconds))},
+            std::chrono::duration<double>(options.spin_seconds)),
+        SnapshotFolder(options.snapshot_dir, parts.data->path())},
        parts.data->UnsentPath(),
        OwnProgram()},
       parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
