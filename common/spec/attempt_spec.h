@@ -39,6 +39,7 @@ struct AttemptSpec {
   int64_t device_index = 0;
   GrowthStart start;
   double mean_seconds_between_failures = 0;
+  std::string memory_dir;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -70,6 +71,10 @@ struct AttemptSpec {
               .Unit("seconds")
               .Range(0, 1e18),
           self.mean_seconds_between_failures);
+    visit(Field("memory_dir",
+                "Folder in the memory of the worker's machine, for snapshots; empty: there is "
+                "none."),
+          self.memory_dir);
   }
 };
 

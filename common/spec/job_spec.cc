@@ -133,7 +133,14 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
-Status CheckCheckpoints(const CheckpointSpec& checkpoint) {
+Status CheckCheckpoints(const JobSpec& job) {
+  const CheckpointSpec& checkpoint = job.checkpoint;
+  if (checkpoint.peer_every_steps > 0 && job.train.local_steps > 1) {
+    return InvalidError(
+        "checkpoint.peer_every_steps does not go with train.local_steps, whose ranks have states "
+        "of "
+        "their own between outer steps; hint: lower checkpoint.every_steps");
+  }
   if (checkpoint.interval != "auto" || checkpoint.every_steps > 0) return OkStatus();
   return InvalidError(
       "checkpoint.interval auto needs checkpoint.every_steps above 0, which holds until a save has "
@@ -278,7 +285,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
-  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job.checkpoint));
+  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));

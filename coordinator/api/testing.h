@@ -215,6 +215,7 @@ class ApiTest : public testing::Test {
     options_.lease = milliseconds(1500);
     options_.heartbeat = milliseconds(200);
     options_.retry.first_seconds = 0;
+    options_.health.limit = {};  // these workers know nothing of their machines
     // Tests of other things call without one.
     security_.access.needs_deadlines = false;
     Prepare();

@@ -42,7 +42,7 @@ void SeeStep(const StepSighting& seen, AttemptRecord& attempt);
 AttemptTimes TimesOfNext(const AttemptRecord* last, const Progress& progress);
 
 /// Adds the time from dispatch to the end of the attempt, or until `until` while it runs. After a
-/// failure all that follows the newest step is recovery, so the time until somebody noticed is,
+/// failure all that follows the newest step is recovery, so the time until it was noticed is,
 /// too.
 void AddAttempt(const AttemptRecord& attempt, double until, Ledger& ledger);
 

@@ -75,7 +75,7 @@ TEST(Ledger, CallsStepsThatAreMadeAgainRework) {
   saved.checkpoint_step = 10;
   AttemptRecord second = Attempt(2, 30);
   second.times = TimesOfNext(&first, saved);
-  // Steps 11 and 12 again, then eight new ones; all are told of at once.
+  // Steps 11 and 12 again, then eight new ones; all are reported at once.
   SeeStep(At(52, 20, 2), second);
   // The first attempt: 1 s start, 12 steps, and 10 s until the failure was noticed, 2 until the
   // ranks were gone. Then 5 s in the queue, a start, and 20 s of steps of which 4 repeat.

@@ -91,7 +91,7 @@ Status Service::Start() {
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = std::move(intent);
   }
   // The workers of running attempts have a lease from now on to come back with them.
-  for (const auto& [worker_id, placed] : placed_) {
+  for (const auto& [worker_id, jobs] : placed_) {
     sessions_[worker_id].profile.worker_id = worker_id;
     CountWorker(sessions_[worker_id]);
     leases_.Renew(worker_id);

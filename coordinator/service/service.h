@@ -55,7 +55,7 @@ struct HealthRules {
 
 /// What follows when a rank holds up the others.
 enum class StragglerAction {
-  kReport,  ///< People are told.
+  kReport,  ///< It is reported.
   kMove,    ///< And the job goes on on other machines, where there are some.
 };
 
@@ -626,7 +626,6 @@ class Service {
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
-  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
   int64_t worker_counts_[kWorkerStates] = {};              ///< Of sessions_, by state.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <set>
 
 #include "tests/framework/cluster.h"
@@ -178,6 +180,47 @@ TEST(Recovery, AJobGoesOnOnASpareWithTheSameBits) {
   const std::string reference = cluster.Submit(undisturbed);
   cluster.Await(reference, v1::SUCCEEDED, seconds(120));
   EXPECT_EQ(cluster.LossCurve(id), cluster.LossCurve(reference));
+}
+
+TEST(Recovery, AMachineThatIsGoneTakesNoStepWithItThatAnotherOneHasInMemory) {
+  const std::string memory = ::testing::TempDir() + "memory_" + std::to_string(getpid());
+  for (int worker : {0, 1, 2}) {
+    std::filesystem::create_directories(memory + "/" + std::to_string(worker));
+  }
+  const auto own = [&](int worker) {
+    return Environment{{"WEFT_WORKER_SNAPSHOT_DIR", memory + "/" + std::to_string(worker)}};
+  };
+  Cluster cluster({.workers = 3,
+                   .coordinator = {{"WEFT_COORDINATOR_SPARE_WORKERS", "1"}},
+                   .ranks = SlowSteps(50)});
+  for (int worker : {0, 1, 2}) {
+    cluster.worker(worker).Signal(SIGTERM);
+    ASSERT_TRUE(cluster.worker(worker).WaitForEnd(seconds(20)));
+    cluster.StartWorker(worker, own(worker));
+  }
+  cluster.AwaitWorkers(3);
+  v1::JobSpec spec = cluster.TinyJob("memory", 60, 4);
+  spec.mutable_checkpoint()->set_every_steps(0);
+  spec.mutable_checkpoint()->set_peer_every_steps(1);
+  const std::string id = cluster.Submit(spec);
+  cluster.AwaitStep(id, 12);
+  // Rank 0, which alone saves, is there.
+  cluster.worker(0).Kill();
+  std::filesystem::remove_all(memory + "/0");
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(120));
+  ASSERT_EQ(job.attempts_size(), 2);
+  const int64_t reached = job.attempts(0).last_step();
+  EXPECT_GE(job.attempts(1).first_step(), reached) << "no step that was reported was made again";
+  EXPECT_LT(job.ledger().rework_seconds(), 0.1);
+  spec.set_name("undisturbed");
+  spec.mutable_checkpoint()->set_peer_every_steps(0);
+  std::filesystem::create_directories(memory + "/0");
+  cluster.StartWorker(0, own(0));
+  cluster.AwaitWorkers(3);
+  const std::string reference = cluster.Submit(spec);
+  cluster.Await(reference, v1::SUCCEEDED, seconds(120));
+  EXPECT_EQ(cluster.LossCurve(id), cluster.LossCurve(reference));
+  std::filesystem::remove_all(memory);
 }
 
 TEST(Recovery, AJobThatLosesAMachineForGoodGoesOnOnTheRest) {

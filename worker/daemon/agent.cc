@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/log.h"
 #include "worker/daemon/agent_share.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -28,6 +30,9 @@ constexpr size_t kKeptCheckpoints = 8;
 
 /// Ended attempts are kept this long at most for a coordinator that stays away.
 constexpr std::chrono::hours kKeepEnded{24};
+
+/// Snapshots of jobs that have not been here for so long are deleted when another one starts.
+constexpr std::chrono::hours kKeepSnapshots{1};
 
 /// How long a drained worker waits for its last reports to be acknowledged.
 constexpr std::chrono::seconds kFarewell{5};
@@ -92,6 +97,9 @@ void Agent::OnStart(const v1::StartAttempt& start) {
     return SendStopped(start.job_id(), start.epoch(), "the worker is shutting down");
   }
   newest = start.epoch();
+  std::set<std::string> running = {start.job_id()};
+  for (const auto& [other, placement] : placements_) running.insert(other.first);
+  ForgetOldSnapshots(settings_.attempt.memory_dir, running, kKeepSnapshots);
   link_measurement_.Stop("a job started on the worker");
   for (auto& [other, placement] : placements_) {
     if (other.first == start.job_id()) placement->attempt.Stop(/*graceful=*/false);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <cmath>
 #include <future>
 #include <thread>
 
@@ -358,9 +359,7 @@ TEST_F(AgentTest, TellsHowLongStepsKeepEachRankBusyAndWhatElseTookTime) {
   ASSERT_TRUE(coordinator_.WaitForReport("paced", 1, v1::ATTEMPT_TRAINING));
   // Steps of 4 s, less 2 or 0.5 s of waiting; in the second 0.25 s for a save, in the third 1 s of
   // validation.
-  const auto after = [](double busy) {
-    return busy - 0.1 * 0.9 * 0.25 - 0.1 * 1;
-  };
+  const auto after = [](double busy) { return busy - 0.1 * 0.9 * 0.25 - 0.1 * 1; };
   EXPECT_TRUE(coordinator_.WaitFor([&](const v1::WorkerMessage& m) {
     if (m.heartbeat().running().empty()) return false;
     const v1::RunningAttempt& running = m.heartbeat().running(0);

@@ -163,6 +163,7 @@ Status Attempt::StartRank(int index) {
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
   spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
+  spec.memory_dir = settings_.memory_dir;
   spec.job = job_;
   WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
@@ -311,8 +312,8 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"optimizer", p.optimizer},
                         {"checkpoint_stall", p.checkpoint_stall},
                         {"eval", p.evaluation}});
-  const double busy = std::max(0.0, progress.step_seconds - p.communication_exposed -
-                                        p.checkpoint_stall - p.evaluation);
+  const double busy = std::max(
+      0.0, progress.step_seconds - p.communication_exposed - p.checkpoint_stall - p.evaluation);
   rank.busy_seconds += (rank.busy_seconds == 0 ? 1 : kNewestStep) * (busy - rank.busy_seconds);
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
@@ -379,8 +380,7 @@ void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
 /// The save with which an attempt ends is in no message of a step.
 void Attempt::EndSave(const Rank& rank) {
   if (&rank != ranks_.front().get() || !saving_since_) return;
-  checkpoint_seconds_ +=
-      std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
+  checkpoint_seconds_ += std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
   saving_since_.reset();
 }
 

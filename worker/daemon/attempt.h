@@ -40,6 +40,7 @@ struct AttemptSettings {
   std::chrono::nanoseconds longest_spin = std::chrono::minutes(30);
   /// Other files of jobs must be below one of these folders; none: anywhere.
   std::vector<std::string> data_roots = {};
+  std::string memory_dir = {};  ///< Where ranks keep snapshots; empty: nowhere.
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.

@@ -37,6 +37,7 @@
 #include "worker/daemon/options.h"
 #include "worker/daemon/probe.h"
 #include "worker/daemon/process_scan.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace {
@@ -355,7 +356,7 @@ int Run(const Options& options) {
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
             std::chrono::duration<double>(options.spin_seconds)),
-        options.data_roots},
+        options.data_roots, SnapshotFolder(options.snapshot_dir, parts.data->path())},
        parts.data->UnsentPath(),
        OwnProgram(),
        options.tls},

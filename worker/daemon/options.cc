@@ -57,6 +57,9 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "devices", options.devices,
       "GPUs offered to ranks: all, none, or indices and UUIDs with commas between")
       ->capture_default_str();
+  Add(app, "snapshot-dir", options.snapshot_dir,
+      "Folder in memory for snapshots of jobs with checkpoint.peer_every_steps; empty: none")
+      ->capture_default_str();
   Add(app, "metrics-listen", options.metrics_listen,
       "Where /metrics, /healthz and /readyz are served, HOST:PORT; port 0: any free one; empty: "
       "nowhere")

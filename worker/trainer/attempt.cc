@@ -86,6 +86,7 @@ Status Attempt::Prepare() {
   }
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
+  WEFT_RETURN_IF_ERROR(RestoreSnapshot());
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));

@@ -76,6 +76,9 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
     if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
+    if (snapshots_ && IsDue(job.train, job.checkpoint.peer_every_steps, step)) {
+      WEFT_RETURN_IF_ERROR(TakeSnapshot());
+    }
     if (SaveIsDue(step, votes)) {
       Tell("saving");
       engine::Stopwatch watch;
@@ -166,6 +169,8 @@ Status Attempt::RollBack() {
   skipped_in_a_row_ = 0;
   rolled_back_ = true;
   saved_step_ = -1;
+  // Those past the checkpoint have seen the data that is left out from now on.
+  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   if (!first_rank()) return OpenOutputs(start);
   WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
   for (const std::string& warning : start.warnings) Event("warning", warning);
@@ -229,6 +234,7 @@ Result<AttemptOutcome> Attempt::Finish() {
   AttemptOutcome outcome{trainer_->counters().step,
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),
                          Summarize()};
+  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   if (first_rank()) {
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
                                          ToJson(*outcome.summary).dump(2) + "\n"));
