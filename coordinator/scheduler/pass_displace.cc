@@ -50,7 +50,9 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
     if (later) {
       wait.blocked_by = later->blocked_by;
       SetStart(wait, later->seconds);
-      reservation_ = std::move(later);
+      reserved_turn_ = ranked.turn;
+      reserved_turn_.amount = AmountOf(wanted);
+      reservation_ = ReserveFor(wanted, outlook_);
     }
   }
   if (advised_++ < kAdvised) Advise(candidate, wanted, decisions_.waits.back());
@@ -65,7 +67,7 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
   outlook.releases.Add(seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(),
                        plans_.back(), candidate.job.id);
   if (reservation_) {
-    std::optional<Reservation> kept = outlook.releases.Reserve(reservation_->plan, outlook.pool);
+    std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
     if (!kept || kept->seconds > reservation_->seconds) {
       plans_.pop_back();
       return false;
@@ -267,7 +269,7 @@ void SchedulingPass::Grow() {
       plans_.push_back(way->plan);
       outlook.releases.Add(seconds, plans_.back(), active.job->id);
       if (!reservation_) continue;
-      std::optional<Reservation> kept = outlook.releases.Reserve(reservation_->plan, outlook.pool);
+      std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
       if (!kept || kept->seconds > reservation_->seconds) continue;
       outlook_ = std::move(outlook);
       reservation_ = std::move(kept);

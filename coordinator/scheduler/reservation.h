@@ -23,8 +23,8 @@ class Releases {
   /// `plan` and `job_id` outlive this. An infinite time is never.
   void Add(double seconds, const Plan& plan, const std::string& job_id);
 
-  /// The job of `plan`, as added, gives back nothing at its time any more.
-  void Remove(const Plan& plan);
+  /// The job of `plan`, as added, gives back nothing at its time any more; whether it would have.
+  bool Remove(const Plan& plan);
 
   /// The earliest time at which there is room for `wanted`, in `pool` with what was given back by
   /// then; nullopt: at no time that is known.

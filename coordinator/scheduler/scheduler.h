@@ -39,10 +39,12 @@ struct QueuedJob {
                                                    ///< where that is known; of jobs that never ran.
   std::string queue = kDefaultQueue;
   int64_t priority = 0;
-  double submitted_at = 0;           ///< Seconds since 1970, as `now` of the snapshot.
-  int64_t steps_left = 0;            ///< 0: not known.
-  double step_seconds = 0;           ///< Measured with last_plan; 0: not yet.
-  int64_t preemptions = 0;           ///< Times that it was stopped for another job.
+  double submitted_at = 0;  ///< Seconds since 1970, as `now` of the snapshot.
+  int64_t steps_left = 0;   ///< 0: not known.
+  double step_seconds = 0;  ///< Measured with last_plan; 0: not yet.
+  int64_t preemptions = 0;  ///< Times that it was stopped for another job.
+  bool promised = false;    ///< Others were stopped or made smaller for it since it waits: it
+                            ///< goes first, or what they left would go to someone else.
   std::optional<JobSize> size = {};  ///< From `sizes` of decisions for the same cluster.
 };
 

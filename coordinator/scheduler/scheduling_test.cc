@@ -70,7 +70,7 @@ TEST(Scheduling, BackfillsWhatEndsBeforeTheReservation) {
   const SchedulerDecisions decisions = s.Decide();
   EXPECT_THAT(Starts(decisions), ElementsAre("in-time"));
   ASSERT_EQ(decisions.waits.size(), 2u);
-  EXPECT_EQ(decisions.waits[0].job_id, "wide");
+  ASSERT_EQ(decisions.waits[0].job_id, "wide");
   EXPECT_NEAR(*decisions.waits[0].start_in_seconds, 100, 1);
   EXPECT_THAT(decisions.waits[0].blocked_by, ElementsAre("runs"));
   EXPECT_THAT(decisions.waits[1].message, HasSubstr("waits behind job wide"));
@@ -154,6 +154,7 @@ TEST(Scheduling, WhatStoppingJobsLeaveIsKeptForTheJobThatDisplacedThem) {
   s.Run("runs", 4, 1000);
   s.Wait("urgent", 4, 5000).priority = 1;
   s.Wait("quick", 4, 1);
+  s.snapshot.rules.preempt_factor = 0;
   const SchedulerDecisions decisions = s.Decide();
   EXPECT_THAT(Starts(decisions), IsEmpty());
   EXPECT_THAT(Victims(decisions), IsEmpty());
@@ -162,6 +163,34 @@ TEST(Scheduling, WhatStoppingJobsLeaveIsKeptForTheJobThatDisplacedThem) {
   Plan next = *s.snapshot.active[0].job.plan;
   s.snapshot.active[0].next_plan = &next;
   EXPECT_THAT(Victims(s.Decide()), ElementsAre("runs"));
+}
+
+TEST(Scheduling, AJobForWhichOthersWereStoppedGoesFirst) {
+  GpuSituation s(1);
+  s.Wait("quick", 8, 1).priority = 5;
+  s.Wait("promised", 8, 1000).promised = true;
+  EXPECT_THAT(Starts(s.Decide()), ElementsAre("promised"));
+}
+
+TEST(Scheduling, WhatTheFirstJobMayDisplaceNeedNotLeaveTheGpusIdle) {
+  GpuSituation s(1);
+  s.snapshot.rules.age_factor = 1e9;
+  s.Run("ends", 4, 5000);
+  s.Wait("wide", 8, 4900);
+  s.Wait("long", 4, 100000);
+  const SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), ElementsAre("long")) << "it gives way in 5000 s";
+  EXPECT_NEAR(*decisions.waits[0].start_in_seconds, 5000, 1);
+  s.specs.back()->scheduling.preemptible = false;
+  EXPECT_THAT(Starts(s.Decide()), IsEmpty());
+}
+
+TEST(Scheduling, ElasticJobsShareTheClusterWhileOthersWait) {
+  GpuSituation s(1);
+  for (int i = 0; i < 4; ++i) s.Wait("j" + std::to_string(i), 0, 100000).size.reset();
+  const SchedulerDecisions decisions = s.Decide();
+  ASSERT_EQ(decisions.starts.size(), 4u);
+  for (const StartDecision& start : decisions.starts) EXPECT_EQ(AmountOf(start.plan).gpus, 2);
 }
 
 TEST(Scheduling, AQuotaIsLentAndTakenBack) {

@@ -33,6 +33,7 @@ struct Job {
   Plan plan;  ///< Of its present or last attempt.
   bool running = false;
   bool ran = false;
+  bool promised = false;
   double left = 0;     ///< Seconds on its own number of GPUs.
   double restart = 0;  ///< Seconds of the restart that are left.
   double started = 0;  ///< Present attempt.
@@ -44,7 +45,7 @@ class Production {
  public:
   Production(const Trace& trace, int64_t gpus, const ScalingCurve& curve,
              const ProductionOptions& options)
-      : trace_(trace), curve_(curve), options_(options) {
+      : trace_(trace), gpus_(gpus), curve_(curve), options_(options) {
     outcome_.completion_seconds.resize(trace.size());
     for (int64_t first = 0; first < gpus; first += options.gpus_per_machine) {
       WorkerProfile worker;
@@ -122,7 +123,13 @@ class Production {
     job->left = trace_[index].duration_seconds;
     job->spec.name = job->id;
     job->spec.resources.device = "cuda";
-    job->spec.resources.ranks = options_.elastic ? 0 : job->trace->gpus;
+    if (options_.elastic) {
+      const std::vector<int64_t> sizes = ElasticSizes(job->trace->gpus, gpus_);
+      job->spec.resources.min_ranks = sizes.front();
+      job->spec.resources.max_ranks = sizes.back();
+    } else {
+      job->spec.resources.ranks = job->trace->gpus;
+    }
     jobs_.emplace(index, std::move(job));
   }
 
@@ -133,11 +140,7 @@ class Production {
     for (const WorkerProfile& worker : cluster.workers) room += std::ssize(worker.devices);
     const ResourceSpec& resources = spec.resources;
     std::vector<int64_t> sizes = {resources.ranks};
-    if (resources.ranks == 0) {
-      int64_t all = 0;
-      for (const WorkerProfile& worker : cluster_.workers) all += std::ssize(worker.devices);
-      sizes = ElasticSizes(job.trace->gpus, all);
-    }
+    if (resources.ranks == 0) sizes = ElasticSizes(job.trace->gpus, gpus_);
     if (resources.max_ranks > 0) room = std::min(room, resources.max_ranks);
     int64_t ranks = 0;
     for (const int64_t size : sizes) {
@@ -210,6 +213,7 @@ class Production {
         queued.preemptions = job->preemptions;
         if (job->ran && !options_.elastic) queued.last_plan = &job->plan;
         queued.size = job->size;
+        queued.promised = job->promised;
       }
     }
     return snapshot;
@@ -220,6 +224,7 @@ class Production {
     job.restart = job.ran ? kRestartSeconds : 0;
     outcome_.lost_gpu_seconds += job.restart * static_cast<double>(Gpus(plan));
     job.running = job.ran = true;
+    job.promised = false;
     job.started = now_;
   }
 
@@ -239,9 +244,11 @@ class Production {
       job.running = false;
       ++job.preemptions;
       ++outcome_.preemptions;
+      job_of(preemption.for_job).promised = true;
     }
     for (const auto& resize : decisions.resizes) {
       ++outcome_.resizes;
+      if (!resize.for_job.empty()) job_of(resize.for_job).promised = true;
       Begin(job_of(resize.job_id), resize.way.plan);
     }
     for (const auto& start : decisions.starts) Begin(job_of(start.job_id), start.plan);
@@ -250,6 +257,7 @@ class Production {
   }
 
   const Trace& trace_;
+  int64_t gpus_;
   const ScalingCurve& curve_;
   const ProductionOptions& options_;
   ClusterProfile cluster_;
