@@ -392,6 +392,10 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   if (job.state == JobState::kRecovering && job.reason == Reason::kReplanned) {
     metrics_.JobReplanned();
   }
+  if (job.state == JobState::kRecovering && job.reason == Reason::kPreempted) {
+    const Plan& plan = live.current.attempt->plan;
+    metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
+  }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));
     live.interrupted_at.reset();
