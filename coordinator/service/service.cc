@@ -316,7 +316,8 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     if (live.current.job.state != from) {
       WaitForRetry(live);
       WatchTime(job_id);
-      if (IsTerminal(from)) WaitForJobs(live);
+      // What it comes after may have failed meanwhile.
+      if (IsTerminal(from) || from == JobState::kPaused) WaitForJobs(live);
       if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
     }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
