@@ -374,7 +374,7 @@ void AddList(CLI::App& parent, Session& session, const std::string& name) {
   command->add_option("--state", options->states, "Only jobs in these states")
       ->delimiter(',')
       ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
-  command->add_option("--queue", options->queue, "Only jobs that stand in this queue");
+  command->add_option("--queue", options->queue, "Only jobs in this queue");
   command->add_option("--group", options->group, "Only jobs of this group");
   command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
 }

@@ -1,4 +1,4 @@
-// Where jobs stand in the queues: `weft job pause`, `resume`, `update` and `explain`.
+// The place of jobs in the queues: `weft job pause`, `resume`, `update` and `explain`.
 #include <iostream>
 #include <memory>
 
@@ -83,7 +83,7 @@ void AddUpdate(CLI::App& parent, Session& session) {
   auto options = std::make_shared<UpdateOptions>();
   CLI::App* command = parent.add_subcommand("update", "Move jobs to another queue or priority");
   command->add_option("job", options->ids, "Job ids or prefixes of them")->required();
-  CLI::Option* queue = command->add_option("--queue", options->queue, "Queue to stand in");
+  CLI::Option* queue = command->add_option("--queue", options->queue, "Queue to move to");
   CLI::Option* priority =
       command->add_option("--priority", options->priority, "Jobs of a higher one go first")
           ->check(CLI::Range(-1000, 1000));

@@ -362,7 +362,8 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     if (live.current.job.state != from) {
       WaitForRetry(live);
       WatchTime(job_id);
-      if (IsTerminal(from)) WaitForJobs(live);
+      // What it comes after may have failed meanwhile.
+      if (IsTerminal(from) || from == JobState::kPaused) WaitForJobs(live);
       if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
     }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
@@ -438,6 +439,10 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   }
   if (job.state == JobState::kRecovering && job.reason == Reason::kReplanned) {
     metrics_.JobReplanned();
+  }
+  if (job.state == JobState::kRecovering && job.reason == Reason::kPreempted) {
+    const Plan& plan = live.current.attempt->plan;
+    metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
   }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));

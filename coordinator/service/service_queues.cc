@@ -1,4 +1,6 @@
 // The queues as they are configured, and what their jobs hold.
+#include <algorithm>
+
 #include "common/log.h"
 #include "coordinator/service/service.h"
 

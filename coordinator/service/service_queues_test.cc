@@ -252,6 +252,16 @@ TEST_F(ServiceQueuesTest, AJobFailsWhenOneBeforeItDoes) {
   EXPECT_EQ(AwaitState(last, JobState::kFailed), JobState::kFailed) << "all that follow";
   EXPECT_EQ(service_->Get(last)->job.reason, Reason::kJobBeforeFailed);
   EXPECT_THAT(service_->Get(middle)->job.message, HasSubstr(first + ", which it comes after"));
+  // One that was paused meanwhile fails when it is resumed.
+  const std::string second = SubmitPlain();
+  const std::string paused = SubmitAs([&](SchedulingSpec& s) { s.after = {second}; });
+  ASSERT_TRUE(Pause(paused).ok());
+  Train(a, second);
+  service_->Report(a, second, {"", 1, PlacementEvent::kFailed, Reason::kUserError, "no data", ""});
+  ASSERT_EQ(AwaitState(second, JobState::kFailed), JobState::kFailed);
+  EXPECT_EQ(service_->Get(paused)->job.state, JobState::kPaused);
+  ASSERT_TRUE(Resume(paused).ok());
+  EXPECT_EQ(AwaitState(paused, JobState::kFailed), JobState::kFailed);
   // Once the first one is tried again the others can be, too, and wait for it.
   EXPECT_EQ(Ask([&](auto done) { service_->Retry(middle, done); })->job.state, JobState::kQueued);
   EXPECT_EQ(AwaitState(middle, JobState::kFailed), JobState::kFailed);
@@ -320,6 +330,25 @@ TEST_F(ServiceQueuesTest, ACordonedWorkerKeepsItsRanksAndGetsNoOthers) {
   EXPECT_EQ(Set("a", WorkerScheduling::kSchedulable)->scheduling, WorkerScheduling::kSchedulable);
   EXPECT_TRUE(a->Saw("start " + next));
   EXPECT_EQ(Set("x", WorkerScheduling::kCordoned).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(ServiceQueuesTest, AWorkerThatIsForgottenMayHaveJobsAgain) {
+  Link a = Attach("a");
+  ASSERT_TRUE(Set("a", WorkerScheduling::kQuarantined, "wrong products").ok());
+  service_->Detach(a);
+  const auto forget = [&] {
+    std::promise<Status> promise;
+    service_->ForgetWorker("a", [&](const Status& status) { promise.set_value(status); });
+    return promise.get_future().get();
+  };
+  EXPECT_EQ(forget().code(), StatusCode::kConflict) << "it may come back";
+  EXPECT_EQ(service_->Workers()[0].scheduling, WorkerScheduling::kQuarantined);
+  Pass(20, {});
+  EXPECT_TRUE(forget().ok());
+  EXPECT_TRUE(store_->ListWorkerScheduling()->empty());
+  a = Attach("a");
+  const std::string id = SubmitPlain();
+  EXPECT_TRUE(a->Saw("start " + id));
 }
 
 TEST_F(ServiceQueuesTest, TheJobsOfADrainedWorkerSaveAndGoOnElsewhere) {

@@ -50,7 +50,7 @@ void Service::LookAtPlans() {
     if (!free) continue;
     if (auto trial = NextTrial(id, live, job)) return Replan(id, *trial, [](LiveJob&) {});
   }
-  if (free) ScheduleSoon();  // for jobs that grow
+  ScheduleSoon();  // for jobs that grow, and so that predicted starts stay true
 }
 
 bool Service::HasAllWorkers(const Plan& plan) const {

@@ -145,12 +145,28 @@ void Service::DropWorker(const std::string& worker_id) {
 
 void Service::ForgetWorker(const std::string& worker_id, std::function<void(Status)> done) {
   loop_.Post([this, worker_id, done = std::move(done)] {
-    Status status = MayForget(worker_id);
-    if (status.ok()) {
-      DropWorker(worker_id);
-      WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
+    if (Status status = MayForget(worker_id); !status.ok()) {
+      done(status);
+      return;
     }
-    done(status);
+    Transaction change;  // also of what was said of it
+    change.worker_scheduling =
+        WorkerSchedulingRecord{worker_id, WorkerScheduling::kSchedulable, ""};
+    store_.Commit(std::move(change), [this, worker_id, done](const Result<CommitResult>& result) {
+      loop_.Post([this, worker_id, done, stored = result.status()] {
+        // It may have come back meanwhile.
+        Status status = stored.ok() ? MayForget(worker_id) : stored;
+        if (status.ok()) {
+          DropWorker(worker_id);
+          WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
+        }
+        if (stored.ok()) {
+          std::lock_guard lock(view_mutex_);
+          worker_scheduling_.erase(worker_id);
+        }
+        done(status);
+      });
+    });
   });
 }
 

@@ -88,20 +88,13 @@ void Service::Dispatch(const StartDecision& start) {
 }
 
 void Service::Preempt(const PreemptDecision& preemption) {
-  const LiveJob& live = *live_.at(preemption.job_id);
-  WEFT_LOG_INFO << "job " << preemption.job_id << " is stopped at a checkpoint " << preemption.why;
-  const int64_t epoch = live.current.attempt->epoch;
-  const double unsaved =
-      AsActive(preemption.job_id, live, live.current.attempt->plan).unsaved_seconds;
   Change(
       preemption.job_id,
-      [this, epoch, why = "stopped at a checkpoint " + preemption.why](const JobCase& current) {
+      [this, epoch = live_.at(preemption.job_id)->current.attempt->epoch,
+       why = "stopped at a checkpoint " + preemption.why](const JobCase& current) {
         return PreemptAttempt(current, epoch, why, clock_.UnixSeconds());
       },
-      [this, queue = live.current.job.queue, unsaved](const Status& status) {
-        if (status.ok()) metrics_.JobPreempted(queue, unsaved);
-      },
-      false);
+      [](const Status&) {}, false);
 }
 
 void Service::Resize(const ResizeDecision& resize) {

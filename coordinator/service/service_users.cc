@@ -144,8 +144,8 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
         CountJob(job.queue, JobState::kQueued, 1);
-        WaitForJobs(*live_.at(job.id));
       }
+      WaitForJobs(*live_.at(job.id));
       ScheduleSoon();
     });
     done(SubmitResult{JobView{std::move(job), {}, {}}, false});

@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Moves, KilledWhileDisplacing,
 
 TEST_F(Scheduling, AJobWhoseTimeIsOverSavesAndFails) {
   v1::JobSpec spec = Job("limited", 100000);
-  spec.mutable_scheduling()->set_time_limit_seconds(2);
+  spec.mutable_scheduling()->set_time_limit_seconds(10);
   const std::string id = cluster_.Submit(spec);
   const v1::Job job = cluster_.Await(id, v1::FAILED);
   EXPECT_EQ(v1::Reason_Name(job.reason()), "TIME_LIMIT") << job.message();
@@ -216,7 +216,7 @@ TEST_F(Scheduling, JobsThatComeAfterOthersWaitForThemAndFailWithThem) {
   EXPECT_GE(done.started_at(), cluster_.Get(first).ended_at());
 
   v1::JobSpec broken = Job("broken", 5);
-  broken.mutable_optimizer()->set_learning_rate(1e9);
+  broken.mutable_optimizer()->set_learning_rate(100);
   broken.mutable_schedule()->set_kind("constant");
   broken.mutable_schedule()->set_warmup_steps(0);
   broken.mutable_train()->set_gradient_clip_norm(0);
