@@ -30,9 +30,8 @@ void FlipBit(const TensorView& values) {
 
 }  // namespace
 
-ReplayCheck::ReplayCheck(const TrainerParts& parts, TechniqueList* techniques)
+ReplayCheck::ReplayCheck(const TrainerParts& parts)
     : parts_(parts),
-      techniques_(techniques),
       ranks_(parts.reducer != nullptr ? parts.reducer->world_size() : 1),
       places_(parts.reducer != nullptr && parts.reducer->places_gradients()) {
   const ParameterSet& parameters = parts.model->parameters();
@@ -90,7 +89,6 @@ Result<uint64_t> ReplayCheck::HashOf(const TokenBatch& batch, float gradient_sca
   gradients.StartPass([&](int64_t index) { return OnGradient(index, hash); });
   WEFT_ASSIGN_OR_RETURN(auto loss, ReadbackOf<BatchLoss>::New(context));
   WEFT_RETURN_IF_ERROR(loss.Clear(context));
-  techniques_->OnFirstMicroBatch();
   Tape tape(&gradients);
   tape.SetFirstRow(batch.first_token);
   WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batch, gradient_scale, loss.device()));

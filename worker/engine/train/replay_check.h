@@ -10,7 +10,6 @@
 #include "common/status.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/token_batch.h"
-#include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -34,8 +33,7 @@ struct WrongBits {
 /// with. Compared are hashes. Not thread-safe.
 class ReplayCheck {
  public:
-  /// All outlive this.
-  ReplayCheck(const TrainerParts& parts, TechniqueList* techniques);
+  explicit ReplayCheck(const TrainerParts& parts);
 
   /// The data-parallel rank whose first micro-batch this one differentiates, too.
   int64_t other_rank() const { return (parts_.rank + 1) % ranks_; }
@@ -60,7 +58,6 @@ class ReplayCheck {
   WrongBits Judge(const Hashes& first, const Hashes& again) const;
 
   TrainerParts parts_;
-  TechniqueList* techniques_;
   const int64_t ranks_;
   const bool places_;
   /// By the first parameter of a stack.

@@ -226,7 +226,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .steps = job.train.steps}));
   }
   if (job.train.replay_every_steps > 0) {
-    trainer->replay_ = std::make_unique<ReplayCheck>(parts, &trainer->techniques_);
+    trainer->replay_ = std::make_unique<ReplayCheck>(parts);
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
   WEFT_ASSIGN_OR_RETURN(
