@@ -12,8 +12,8 @@ bool IsPowerOfTwo(int64_t value) {
 
 /// Ranks that see other sequences than each other.
 int64_t DataRanks(const ResourceSpec& resources) {
-  return resources.ranks / (resources.tensor_parallel * resources.pipeline_parallel *
-                            resources.context_parallel);
+  return resources.ranks /
+         (resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel);
 }
 
 }  // namespace

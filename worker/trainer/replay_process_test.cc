@@ -1,4 +1,5 @@
-// A rank that computes a micro-batch twice (train.replay_every_steps), as a process that computes wrong.
+// A rank that computes a micro-batch twice (train.replay_every_steps), as a process that computes
+// wrong.
 #include "worker/trainer/testing/trainer_process.h"
 
 #include <string>

@@ -137,8 +137,7 @@ std::vector<Way> Ways() {
   };
 }
 
-class DeterministicMesh
-    : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+class DeterministicMesh : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
 
 TEST_P(DeterministicMesh, AnyMeshHasTheBitsOfOneRank) {
   const JobSpec job = Job(GetParam().first, GetParam().second, 1);
@@ -159,9 +158,9 @@ TEST(LogicalMicroBatch, OfAnySizeHasTheSameBitsOnAnyMesh) {
   for (const int64_t logical : {2, 4}) {
     const JobSpec job = Job("gpt2", "fp32", logical);
     const Bits one = Train(job, {});
-    for (const Way& way : {Way{.name = "data 2", .data = 2},
-                           Way{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
-                           Way{.name = "1f1b of 2", .pipeline = 2}}) {
+    for (const Way& way :
+         {Way{.name = "data 2", .data = 2}, Way{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
+          Way{.name = "1f1b of 2", .pipeline = 2}}) {
       SCOPED_TRACE(way.name + ", " + std::to_string(logical));
       ExpectSame(Train(job, way), one);
     }

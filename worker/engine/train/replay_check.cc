@@ -38,10 +38,11 @@ ReplayCheck::ReplayCheck(const TrainerParts& parts)
   bool joins = false;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const bool trains = parameters[i].differentiated();
-    if (trains && !(parameters[i].stacked && joins)) {
-      stacks_.push_back({.range = parameters.GradientRange(i)});
+    if (trains) {
+      const int64_t begin = parameters.GradientOffset(i);
+      if (!(parameters[i].stacked && joins)) stacks_.push_back({.range = {begin, begin}});
+      stacks_.back().range.end = begin + parameters[i].StoredElements();
     }
-    if (trains) stacks_.back().range.end = parameters.GradientRange(i).end;
     stack_of_.push_back(stacks_.empty() ? 0 : stacks_.size() - 1);
     joins = trains;
   }
@@ -64,8 +65,8 @@ Status ReplayCheck::OnGradient(int64_t index, uint64_t& hash) {
   WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parts_.context->stream, gradient));
   if (!Failpoint("trainer.replay.gradient").ok()) FlipBit(copy.view());
   hash = Combine(hash, index);
-  hash = Combine(hash, std::span(static_cast<const std::byte*>(copy.view().data),
-                                 copy.view().Bytes()));
+  hash = Combine(hash,
+                 std::span(static_cast<const std::byte*>(copy.view().data), copy.view().Bytes()));
   Stack& stack = stacks_[stack_of_[static_cast<size_t>(index)]];
   if (--stack.missing > 0 || !stack.memory) return OkStatus();
   stack.memory = {};

@@ -25,12 +25,12 @@ struct WrongBits {
   std::vector<int64_t> suspects;
 };
 
-/// train.replay_every_steps: loss and gradients of a micro-batch are computed twice and compared bit
-/// by bit, since processors that compute wrong now and then say nothing (Hochschild et al. 2021,
-/// "Cores that don't count"). Each data-parallel rank differentiates its own first micro-batch and
-/// that of the next rank; one rank its own twice. Where two differ, all ranks do it again: one that
-/// does not repeat itself is wrong, and so is, of three or more, one that neither neighbour agrees
-/// with. Compared are hashes. Not thread-safe.
+/// train.replay_every_steps: loss and gradients of a micro-batch are computed twice and compared
+/// bit by bit, since processors that compute wrong now and then say nothing (Hochschild et al.
+/// 2021, "Cores that don't count"). Each data-parallel rank differentiates its own first
+/// micro-batch and that of the next rank; one rank its own twice. Where two differ, all ranks do it
+/// again: one that does not repeat itself is wrong, and so is, of three or more, one that neither
+/// neighbour agrees with. Compared are hashes. Not thread-safe.
 class ReplayCheck {
  public:
   explicit ReplayCheck(const TrainerParts& parts);
@@ -38,8 +38,8 @@ class ReplayCheck {
   /// The data-parallel rank whose first micro-batch this one differentiates, too.
   int64_t other_rank() const { return (parts_.rank + 1) % ranks_; }
 
-  /// Before the passes of a step, on all ranks: `own` is the first micro-batch of this rank, `other`
-  /// that of other_rank(). Gradients mean nothing afterwards.
+  /// Before the passes of a step, on all ranks: `own` is the first micro-batch of this rank,
+  /// `other` that of other_rank(). Gradients mean nothing afterwards.
   Result<std::optional<WrongBits>> Run(const TokenBatch& own, const TokenBatch& other,
                                        float gradient_scale);
 
