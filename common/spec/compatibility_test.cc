@@ -67,7 +67,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.local_steps = 8;
          job.resources.offload_optimizer = "host";
        }},
-      {&kMeshDeterminism, [](JobSpec& job) { job.train.deterministic = "mesh"; }},
+      {&kMeshDeterminism,
+       [](JobSpec& job) {
+         job.train.deterministic = "mesh";
+         job.resources.threads_per_rank = 1;
+       }},
       {&kSharedTables, [](JobSpec& job) { job.resources.pipeline_parallel = 2; }},
       {&kReplay, [](JobSpec& job) { job.train.replay_every_steps = 10; }},
       {&kBatchWarmup,

@@ -12,8 +12,8 @@ bool IsPowerOfTwo(int64_t value) {
 
 /// Ranks that see other sequences than each other.
 int64_t DataRanks(const ResourceSpec& resources) {
-  return resources.ranks / (resources.tensor_parallel * resources.pipeline_parallel *
-                            resources.context_parallel);
+  return resources.ranks /
+         (resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel);
 }
 
 }  // namespace
@@ -39,6 +39,12 @@ Status CheckDeterministicMesh(const JobSpec& job) {
                         std::to_string(odd));
   }
   const ResourceSpec& resources = job.resources;
+  if (resources.threads_per_rank == 0) {
+    return InvalidError(
+        "train.deterministic mesh needs resources.threads_per_rank, since on some processors the "
+        "order of the sums in small products follows the number of threads; hint: "
+        "resources.threads_per_rank 2");
+  }
   if (resources.micro_batch > 0 && resources.micro_batch != sequences) {
     return InvalidError("resources.micro_batch " + std::to_string(resources.micro_batch) +
                         " is not " + of_each +

@@ -16,6 +16,7 @@ JobSpec MeshJob() {
   JobSpec job = GoodJob();
   job.train.deterministic = "mesh";
   job.train.global_batch = 16;
+  job.resources.threads_per_rank = 2;
   return job;
 }
 
@@ -56,6 +57,12 @@ TEST(DeterministicMesh, RefusesOtherMicroBatchesAndUnevenRanks) {
   EXPECT_THAT(ValidateJob(job).message(),
               HasSubstr("8 micro-batches of train.global_batch 16, of train.logical_micro_batch 2 "
                         "sequences each, are not shared evenly by 16"));
+}
+
+TEST(DeterministicMesh, WantsToKnowTheThreads) {
+  JobSpec job = MeshJob();
+  job.resources.threads_per_rank = 0;
+  EXPECT_THAT(ValidateJob(job).message(), HasSubstr("needs resources.threads_per_rank"));
 }
 
 TEST(DeterministicMesh, AMicroBatchWithoutItIsRefused) {

@@ -104,8 +104,8 @@ bool Offloads(const ResourceSpec& resources) {
 }
 
 bool NeedsCpus(const JobSpec& job) {
-  const Feature* of_cpus[] = {&features::kEmulatedMemory, &features::kEmulatedLink,
-                              &features::kParametersInFile, &features::kDeviceUpdatedUnits,
+  const Feature* of_cpus[] = {&features::kEmulatedMemory,      &features::kEmulatedLink,
+                              &features::kParametersInFile,    &features::kDeviceUpdatedUnits,
                               &features::kLocalStepsOffloaded, &features::kMeshDeterminism};
   return std::any_of(std::begin(of_cpus), std::end(of_cpus),
                      [&](const Feature* feature) { return Asks(job, *feature); });

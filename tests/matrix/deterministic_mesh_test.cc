@@ -1,5 +1,5 @@
-// Whole attempts with train.deterministic mesh, as the planner plans them: one training that goes on from mesh to
-// mesh, and what the planner makes of it.
+// Whole attempts with train.deterministic mesh, as the planner plans them: one training that goes
+// on from mesh to mesh, and what the planner makes of it.
 #include <cstdlib>
 #include <functional>
 #include <string>

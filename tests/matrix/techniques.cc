@@ -490,8 +490,7 @@ std::vector<Axis> MakeAxes() {
           job.train.logical_micro_batch = job.resources.micro_batch;
         }}},
       {{"no replay", Effect::kSameBits, Nothing},
-       {"replay", Effect::kSameBits,
-        [](JobSpec& job) { job.train.replay_every_steps = 2; }}},
+       {"replay", Effect::kSameBits, [](JobSpec& job) { job.train.replay_every_steps = 2; }}},
   };
 }
 

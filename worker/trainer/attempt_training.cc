@@ -124,10 +124,9 @@ Status Attempt::TellWrongBits(const engine::WrongBits& found) {
              hosts[static_cast<size_t>(rank)];
   }
   const std::string text = "a micro-batch of step " + std::to_string(found.step) +
-                           " was computed twice with different bits; " + ranks +
-                           " computed wrong";
-  const bool suspected = std::find(found.suspects.begin(), found.suspects.end(), spec_.rank) !=
-                         found.suspects.end();
+                           " was computed twice with different bits; " + ranks + " computed wrong";
+  const bool suspected =
+      std::find(found.suspects.begin(), found.suspects.end(), spec_.rank) != found.suspects.end();
   return suspected ? SilentCorruptionError(text) : AbortedError(text);
 }
 

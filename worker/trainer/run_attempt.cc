@@ -81,8 +81,9 @@ Status NumericsError(const std::string& what) {
 }
 
 Status SilentCorruptionError(const std::string& what) {
-  return InternalError(std::string(kCorrupted) + what +
-                       "; hint: take the machine out of service and test its processors and memory");
+  return InternalError(
+      std::string(kCorrupted) + what +
+      "; hint: take the machine out of service and test its processors and memory");
 }
 
 bool IsSilentCorruption(const Status& status) {

@@ -93,8 +93,7 @@ void ExpectReduced(const std::vector<float>& result, size_t first, DType dtype, 
                    int size, const CollectiveBackend& backend) {
   const double tolerance = backend.pairwise ? 0 : Tolerance(dtype, size);
   for (size_t i = 0; i < result.size(); ++i) {
-    ASSERT_NEAR(result[i], Reduced(dtype, reduction, size, first + i, backend.pairwise),
-                tolerance)
+    ASSERT_NEAR(result[i], Reduced(dtype, reduction, size, first + i, backend.pairwise), tolerance)
         << "element " << first + i << " of " << DTypeName(dtype) << " over " << size;
   }
 }

@@ -23,8 +23,8 @@ std::vector<float> Numbers(size_t count) {
 
 ExactNorm NormOf(const std::vector<float>& numbers, size_t begin, size_t end) {
   ExactNorm norm;
-  AddSquares(numbers.data() + begin, static_cast<int64_t>(end - begin),
-             static_cast<int64_t>(begin), &norm);
+  AddSquares(numbers.data() + begin, static_cast<int64_t>(end - begin), static_cast<int64_t>(begin),
+             &norm);
   return norm;
 }
 

@@ -25,9 +25,8 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
   const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
-    const int64_t first =
-        MicroBatchNumber(options_.rank, k, micro_batches, options_.taking_turns) *
-        options_.micro_batch;
+    const int64_t first = MicroBatchNumber(options_.rank, k, micro_batches, options_.taking_turns) *
+                          options_.micro_batch;
     WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
     if (request.length > 0) batch = FirstTokens(batch, request.length);
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
@@ -56,8 +55,7 @@ Result<TokenBatch> BatchLoader::FirstOf(int64_t rank, const Request& request) {
       options_.schedule.At(request.data_step) / (options_.micro_batch * options_.ranks);
   const int64_t first =
       MicroBatchNumber(rank, 0, micro_batches, options_.taking_turns) * options_.micro_batch;
-  WEFT_ASSIGN_OR_RETURN(Batch batch,
-                        source_->Get(request.data_step, first, options_.micro_batch));
+  WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(request.data_step, first, options_.micro_batch));
   if (request.length > 0) batch = FirstTokens(batch, request.length);
   return TokenBatch::New(*context_, batch, first);
 }

@@ -33,7 +33,7 @@ class BatchLoader {
     int64_t micro_batch = 1;  ///< Sequences.
     int64_t rank = 0;         ///< Of those that see different sequences.
     int64_t ranks = 1;
-    int64_t parts = 1;  ///< Equal ones, of different jobs, that each micro-batch has.
+    int64_t parts = 1;         ///< Equal ones, of different jobs, that each micro-batch has.
     int64_t taking_turns = 1;  ///< RanksTakingTurns.
   };
 

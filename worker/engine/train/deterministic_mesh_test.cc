@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "worker/engine/testing/mesh_run.h"
 
 namespace weft::engine {
@@ -25,7 +27,6 @@ struct Way {
   int64_t pipeline = 1;
   std::string schedule = "1f1b";
   int64_t chunks = 1;
-  int64_t threads = 1;
   std::string recompute = "keep";
 };
 
@@ -65,7 +66,7 @@ MeshCase CaseOf(const JobSpec& job, const Way& way) {
   c.plan.zero_stage = way.zero_stage;
   c.plan.zero_shard_ranks = way.zero_shard_ranks;
   c.plan.bucket_bytes = 16384;  // several buckets
-  c.plan.threads_per_rank = way.threads;
+  c.plan.threads_per_rank = 1;
   c.plan.block_memory_policy.assign(static_cast<size_t>(job.model.layers), way.recompute);
   c.plan.mesh.pipeline = way.pipeline;
   if (way.pipeline > 1) {
@@ -117,8 +118,7 @@ std::vector<Way> Ways() {
       {.name = "data 2", .data = 2},
       {.name = "data 4", .data = 4},
       {.name = "data 8", .data = 8},
-      {.name = "threads", .threads = 3},
-      {.name = "data 2, threads, recomputed", .data = 2, .threads = 2, .recompute = "recompute"},
+      {.name = "data 2, recomputed", .data = 2, .recompute = "recompute"},
       {.name = "zero 1 of 2", .data = 2, .zero_stage = 1},
       {.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
       {.name = "zero 3 of 2", .data = 2, .zero_stage = 3},
@@ -137,8 +137,7 @@ std::vector<Way> Ways() {
   };
 }
 
-class DeterministicMesh
-    : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+class DeterministicMesh : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
 
 TEST_P(DeterministicMesh, AnyMeshHasTheBitsOfOneRank) {
   const JobSpec job = Job(GetParam().first, GetParam().second, 1);
@@ -159,9 +158,9 @@ TEST(LogicalMicroBatch, OfAnySizeHasTheSameBitsOnAnyMesh) {
   for (const int64_t logical : {2, 4}) {
     const JobSpec job = Job("gpt2", "fp32", logical);
     const Bits one = Train(job, {});
-    for (const Way& way : {Way{.name = "data 2", .data = 2},
-                           Way{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
-                           Way{.name = "1f1b of 2", .pipeline = 2}}) {
+    for (const Way& way :
+         {Way{.name = "data 2", .data = 2}, Way{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
+          Way{.name = "1f1b of 2", .pipeline = 2}}) {
       SCOPED_TRACE(way.name + ", " + std::to_string(logical));
       ExpectSame(Train(job, way), one);
     }
@@ -202,6 +201,26 @@ TEST(LogicalMicroBatch, ABitThatOneRankHasWrongShowsOnTheOthers) {
   });
   ASSERT_EQ(other.size(), sound.size());
   EXPECT_NE(other, sound) << "rank 1 sends other gradients from the third step on";
+}
+
+TEST(LogicalMicroBatch, ItsSumsTakeTheMemoryThatThePlannerPredicts) {
+  JobSpec job = Job("llama", "fp32", 1);
+  job.model.width = 128;
+  const auto gradients = [&](const Way& way) {
+    const MeshCase c = CaseOf(job, way);
+    const double measured =
+        static_cast<double>(TrainOnMesh(c)[0].reports.back().peak_memory.gradients_bytes);
+    const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, {});
+    const auto predicted = static_cast<double>(PredictMemory(inputs).gradients_bytes);
+    EXPECT_NEAR(measured / predicted, 1, 0.05)
+        << way.name << ": " << measured << ", predicted " << predicted;
+    return measured;
+  };
+  const double none = gradients({.name = "data 8", .data = 8});
+  EXPECT_NEAR(gradients({.name = "one rank"}) / none, 4, 0.01) << "1 + log2(8) sums";
+  EXPECT_NEAR(gradients({.name = "data 2", .data = 2}) / none, 3, 0.01);
+  (void)gradients({.name = "zero 2 of 2", .data = 2, .zero_stage = 2});
+  (void)gradients({.name = "zero 3 of 2", .data = 2, .zero_stage = 3});
 }
 
 TEST(LogicalMicroBatch, ATableThatClassifiesIsOneLeafOnDataParallelRanks) {

@@ -81,6 +81,7 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
   std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
                                 static_cast<double>(own->right)};
+  // The last stage alone has computed the loss; all know the targets.
   if (options.exact) {
     std::vector<double> numbers;
     AppendTo(numbers, exact.sum, exact.right);
@@ -89,13 +90,14 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
     WEFT_RETURN_IF_ERROR(ranks.SumScalars(numbers, ignored));
     TakeFrom(numbers, exact.sum, exact.right);
     sums = {exact.sum.Value(), numbers.back(), static_cast<double>(exact.right)};
-  } else if (parts.pipeline != nullptr) {
-    // The last stage alone has computed the loss; all know the targets.
-    std::array<double, 2> losses = {sums[0], sums[2]};
-    WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(losses));
-    sums = {losses[0], sums[1], losses[1]};
+  } else {
+    if (parts.pipeline != nullptr) {
+      std::array<double, 2> losses = {sums[0], sums[2]};
+      WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(losses));
+      sums = {losses[0], sums[1], losses[1]};
+    }
+    WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   }
-  if (!options.exact) WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   if (rounds != nullptr) WEFT_RETURN_IF_ERROR(rounds->SumScalars(sums));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   EvaluationReport report{sums[0] / sums[1], static_cast<int64_t>(sums[1]),

@@ -15,8 +15,8 @@ Result<std::unique_ptr<MicroBatchSums>> MicroBatchSums::New(Context& context,
       new MicroBatchSums(parameters, micro_batches, adds_gradients));
   if (!adds_gradients) return sums;
   sums->next_.resize(static_cast<size_t>(parameters->size()));
-  WEFT_ASSIGN_OR_RETURN(sums->tree_, MicroBatchTree::New(context, parameters->GradientCount(),
-                                                         micro_batches));
+  WEFT_ASSIGN_OR_RETURN(sums->tree_,
+                        MicroBatchTree::New(context, parameters->GradientCount(), micro_batches));
   return sums;
 }
 

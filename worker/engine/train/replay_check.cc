@@ -30,19 +30,19 @@ void FlipBit(const TensorView& values) {
 
 }  // namespace
 
-ReplayCheck::ReplayCheck(const TrainerParts& parts, TechniqueList* techniques)
+ReplayCheck::ReplayCheck(const TrainerParts& parts)
     : parts_(parts),
-      techniques_(techniques),
       ranks_(parts.reducer != nullptr ? parts.reducer->world_size() : 1),
       places_(parts.reducer != nullptr && parts.reducer->places_gradients()) {
   const ParameterSet& parameters = parts.model->parameters();
   bool joins = false;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const bool trains = parameters[i].differentiated();
-    if (trains && !(parameters[i].stacked && joins)) {
-      stacks_.push_back({.range = parameters.GradientRange(i)});
+    if (trains) {
+      const int64_t begin = parameters.GradientOffset(i);
+      if (!(parameters[i].stacked && joins)) stacks_.push_back({.range = {begin, begin}});
+      stacks_.back().range.end = begin + parameters[i].StoredElements();
     }
-    if (trains) stacks_.back().range.end = parameters.GradientRange(i).end;
     stack_of_.push_back(stacks_.empty() ? 0 : stacks_.size() - 1);
     joins = trains;
   }
@@ -65,8 +65,8 @@ Status ReplayCheck::OnGradient(int64_t index, uint64_t& hash) {
   WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(parts_.context->stream, gradient));
   if (!Failpoint("trainer.replay.gradient").ok()) FlipBit(copy.view());
   hash = Combine(hash, index);
-  hash = Combine(hash, std::span(static_cast<const std::byte*>(copy.view().data),
-                                 copy.view().Bytes()));
+  hash = Combine(hash,
+                 std::span(static_cast<const std::byte*>(copy.view().data), copy.view().Bytes()));
   Stack& stack = stacks_[stack_of_[static_cast<size_t>(index)]];
   if (--stack.missing > 0 || !stack.memory) return OkStatus();
   stack.memory = {};
@@ -90,7 +90,6 @@ Result<uint64_t> ReplayCheck::HashOf(const TokenBatch& batch, float gradient_sca
   gradients.StartPass([&](int64_t index) { return OnGradient(index, hash); });
   WEFT_ASSIGN_OR_RETURN(auto loss, ReadbackOf<BatchLoss>::New(context));
   WEFT_RETURN_IF_ERROR(loss.Clear(context));
-  techniques_->OnFirstMicroBatch();
   Tape tape(&gradients);
   tape.SetFirstRow(batch.first_token);
   WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batch, gradient_scale, loss.device()));

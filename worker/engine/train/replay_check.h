@@ -10,7 +10,6 @@
 #include "common/status.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/token_batch.h"
-#include "worker/engine/techniques/technique_list.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
 #include "worker/engine/train/trainer_parts.h"
@@ -26,22 +25,21 @@ struct WrongBits {
   std::vector<int64_t> suspects;
 };
 
-/// train.replay_every_steps: loss and gradients of a micro-batch are computed twice and compared bit
-/// by bit, since processors that compute wrong now and then say nothing (Hochschild et al. 2021,
-/// "Cores that don't count"). Each data-parallel rank differentiates its own first micro-batch and
-/// that of the next rank; one rank its own twice. Where two differ, all ranks do it again: one that
-/// does not repeat itself is wrong, and so is, of three or more, one that neither neighbour agrees
-/// with. Compared are hashes. Not thread-safe.
+/// train.replay_every_steps: loss and gradients of a micro-batch are computed twice and compared
+/// bit by bit, since processors that compute wrong now and then say nothing (Hochschild et al.
+/// 2021, "Cores that don't count"). Each data-parallel rank differentiates its own first
+/// micro-batch and that of the next rank; one rank its own twice. Where two differ, all ranks do it
+/// again: one that does not repeat itself is wrong, and so is, of three or more, one that neither
+/// neighbour agrees with. Compared are hashes. Not thread-safe.
 class ReplayCheck {
  public:
-  /// All outlive this.
-  ReplayCheck(const TrainerParts& parts, TechniqueList* techniques);
+  explicit ReplayCheck(const TrainerParts& parts);
 
   /// The data-parallel rank whose first micro-batch this one differentiates, too.
   int64_t other_rank() const { return (parts_.rank + 1) % ranks_; }
 
-  /// Before the passes of a step, on all ranks: `own` is the first micro-batch of this rank, `other`
-  /// that of other_rank(). Gradients mean nothing afterwards.
+  /// Before the passes of a step, on all ranks: `own` is the first micro-batch of this rank,
+  /// `other` that of other_rank(). Gradients mean nothing afterwards.
   Result<std::optional<WrongBits>> Run(const TokenBatch& own, const TokenBatch& other,
                                        float gradient_scale);
 
@@ -60,7 +58,6 @@ class ReplayCheck {
   WrongBits Judge(const Hashes& first, const Hashes& again) const;
 
   TrainerParts parts_;
-  TechniqueList* techniques_;
   const int64_t ranks_;
   const bool places_;
   /// By the first parameter of a stack.

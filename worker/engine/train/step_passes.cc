@@ -49,8 +49,7 @@ void StepPasses::SumByMicroBatch(MicroBatchSums* sums) {
 
 Status StepPasses::OnGradient(int64_t index) {
   if (adds_gradients()) {
-    WEFT_ASSIGN_OR_RETURN(const bool complete,
-                          sums_->OnGradient(parts_.context->stream, index));
+    WEFT_ASSIGN_OR_RETURN(const bool complete, sums_->OnGradient(parts_.context->stream, index));
     if (!complete) return OkStatus();
   }
   return parts_.reducer == nullptr ? OkStatus() : parts_.reducer->OnGradientReady(index);

@@ -45,8 +45,7 @@ Status StepTotals::SumLossesExactly(bool fails, PhaseSeconds& seconds) {
   exact_gradients_ = {};
   // Of ranks that have the same parts the first count.
   if (!ranks_->updated_parts().empty() && parts_.reducer->first_shards()) {
-    exact_gradients_ =
-        MeasureGradientsExactly(parts_.model->parameters(), ranks_->updated_parts());
+    exact_gradients_ = MeasureGradientsExactly(parts_.model->parameters(), ranks_->updated_parts());
   }
   std::vector<double> sums;
   AppendTo(sums, loss.sum, loss.right);

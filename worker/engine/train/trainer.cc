@@ -127,8 +127,8 @@ Status Trainer::Replay(const StepBatches& batches, StepReport& report) {
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(const TokenBatch other,
                         loader_->FirstOf(replay_->other_rank(), BatchesOf(counters_.step)));
-  WEFT_ASSIGN_OR_RETURN(wrong_bits_, replay_->Run(batches.micro_batches.front(), other,
-                                                  GradientScale(report)));
+  WEFT_ASSIGN_OR_RETURN(wrong_bits_,
+                        replay_->Run(batches.micro_batches.front(), other, GradientScale(report)));
   ChargePhase(*parts_.context, "replay", watch.Lap(), report.seconds.forward);
   if (!wrong_bits_) return OkStatus();
   return InternalError("a micro-batch of step " + std::to_string(counters_.step) +

@@ -226,18 +226,17 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .steps = job.train.steps}));
   }
   if (job.train.replay_every_steps > 0) {
-    trainer->replay_ = std::make_unique<ReplayCheck>(parts, &trainer->techniques_);
+    trainer->replay_ = std::make_unique<ReplayCheck>(parts);
   }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  WEFT_ASSIGN_OR_RETURN(
-      trainer->loader_,
-      BatchLoader::New(context, parts.train,
-                       {.schedule = BatchSchedule(job.train),
-                        .micro_batch = plan.micro_batch,
-                        .rank = parts.rank,
-                        .ranks = trainer->ranks_.data_ranks(),
-                        .parts = JointParts(job),
-                        .taking_turns = RanksTakingTurns(job.train, plan)}));
+  WEFT_ASSIGN_OR_RETURN(trainer->loader_,
+                        BatchLoader::New(context, parts.train,
+                                         {.schedule = BatchSchedule(job.train),
+                                          .micro_batch = plan.micro_batch,
+                                          .rank = parts.rank,
+                                          .ranks = trainer->ranks_.data_ranks(),
+                                          .parts = JointParts(job),
+                                          .taking_turns = RanksTakingTurns(job.train, plan)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
@@ -253,9 +252,9 @@ Status Trainer::SumByMicroBatch() {
   GradientReducer* const reducer = parts_.reducer;
   const bool places = reducer != nullptr && reducer->places_gradients();
   const int64_t micro_batches = plan_.accumulation_steps;
-  WEFT_ASSIGN_OR_RETURN(micro_batches_,
-                        MicroBatchSums::New(*parts_.context, &parts_.model->parameters(),
-                                            micro_batches, !places));
+  WEFT_ASSIGN_OR_RETURN(
+      micro_batches_,
+      MicroBatchSums::New(*parts_.context, &parts_.model->parameters(), micro_batches, !places));
   if (places) WEFT_RETURN_IF_ERROR(reducer->SumInTree(micro_batches));
   passes_.SumByMicroBatch(micro_batches_.get());
   totals_.SumExactly(micro_batches_.get());

@@ -77,7 +77,8 @@ TEST(MicroBatchTree, SubtreesMakeUpTheTree) {
   for (size_t i = 0; i < whole.size(); ++i) {
     EXPECT_EQ(left[i] + right[i], whole[i]);
     float in_order = 0;
-    for (int64_t number = 0; number < 8; ++number) in_order += Value(number, static_cast<int64_t>(i));
+    for (int64_t number = 0; number < 8; ++number)
+      in_order += Value(number, static_cast<int64_t>(i));
     differs |= in_order != whole[i];
   }
   EXPECT_TRUE(differs) << "another order has other bits";
