@@ -71,7 +71,6 @@ void Service::SetWorkerScheduling(const std::string& worker_id, WorkerScheduling
         }
         if (record.scheduling == WorkerScheduling::kSchedulable) ForgetSuspicion(record.worker_id);
         if (MustLeave(record.worker_id)) DrainJobsOn(record.worker_id);
-        CountWorkers();
         ScheduleSoon();
         for (WorkerView& view : Workers()) {
           if (view.profile.worker_id == record.worker_id) return done(std::move(view));
