@@ -64,6 +64,11 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
     }
   }
   SortByLoss(active_);
+  const double restart = 2 * snapshot.rules.growth.restart.assumed_start_seconds;
+  contenders_ = std::ssize(snapshot.queue) +
+                std::count_if(active_.begin(), active_.end(), [&](const RankedActive& active) {
+                  return active.seconds_left > restart;
+                });
 }
 
 SchedulerDecisions SchedulingPass::Run() && {
@@ -313,10 +318,9 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
 
 int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
   const ResourceSpec& resources = spec.resources;
-  const auto jobs = std::ssize(snapshot_.queue) + std::ssize(active_);
-  if (resources.ranks > 0 || jobs < 2 || total_.gpus < 1) return resources.max_ranks;
+  if (resources.ranks > 0 || contenders_ < 2 || total_.gpus < 1) return resources.max_ranks;
   int64_t part = 1;
-  while (part * 2 <= total_.gpus / jobs) part *= 2;
+  while (part * 2 <= total_.gpus / contenders_) part *= 2;
   part = std::max(part, resources.min_ranks);
   return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
 }

@@ -100,6 +100,7 @@ class SchedulingPass {
   CapacityPool free_;  ///< Now, without what is promised.
   Outlook outlook_;
   std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
+  int64_t contenders_ = 0;              ///< Jobs that wait, and those that do not end at once.
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.

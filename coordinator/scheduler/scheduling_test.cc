@@ -131,7 +131,7 @@ TEST(Scheduling, MuchShorterJobsDisplaceLongOnes) {
   running.preemptions = s.snapshot.rules.most_preemptions;
   EXPECT_THAT(Victims(s.Decide()), IsEmpty()) << "it was displaced often";
   running.preemptions = 0;
-  running.job.steps_left = 8 * 199;
+  running.job.steps_left = 8 * 120;
   EXPECT_THAT(Victims(s.Decide()), IsEmpty()) << "it is not that much longer";
   running.job.steps_left = 8 * 100000;
   s.snapshot.rules.preempt_factor = 0;
