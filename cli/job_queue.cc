@@ -1,6 +1,7 @@
 // The place of jobs in the queues: `weft job pause`, `resume`, `update` and `explain`.
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/job_listing.h"
@@ -75,32 +76,32 @@ ExitCode Explain(const Session& session, const std::string& id) {
 
 struct UpdateOptions {
   std::vector<std::string> ids;
-  std::string queue;
-  int64_t priority = 0;
+  std::optional<std::string> queue;
+  std::optional<int64_t> priority;
 };
+
+ExitCode Update(const Session& session, const UpdateOptions& options) {
+  if (!options.queue && !options.priority) {
+    return Fail(session, InvalidError("nothing to update; hint: --queue or --priority"));
+  }
+  return ChangeEach(session, options.ids, [&](Client& client, const std::string& id) {
+    v1::UpdateJobRequest request;
+    request.set_id(JobIdOf(id));
+    if (options.queue) request.set_queue(*options.queue);
+    if (options.priority) request.set_priority(*options.priority);
+    return client.UpdateJob(request);
+  });
+}
 
 void AddUpdate(CLI::App& parent, Session& session) {
   auto options = std::make_shared<UpdateOptions>();
-  CLI::App* command = parent.add_subcommand("update", "Move jobs to another queue or priority");
+  CLI::App* command =
+      AddCommand(parent, session, "update", "Move jobs to another queue or priority",
+                 [&session, options] { return Update(session, *options); });
   command->add_option("job", options->ids, "Job ids or prefixes of them")->required();
-  CLI::Option* queue = command->add_option("--queue", options->queue, "Queue to move to");
-  CLI::Option* priority =
-      command->add_option("--priority", options->priority, "Jobs of a higher one go first")
-          ->check(CLI::Range(-1000, 1000));
-  command->callback([&session, options, queue, priority] {
-    session.action = [&session, options, queue, priority] {
-      if (queue->count() + priority->count() == 0) {
-        return Fail(session, InvalidError("nothing to update; hint: --queue or --priority"));
-      }
-      return ChangeEach(session, options->ids, [&](Client& client, const std::string& id) {
-        v1::UpdateJobRequest request;
-        request.set_id(JobIdOf(id));
-        if (queue->count() > 0) request.set_queue(options->queue);
-        if (priority->count() > 0) request.set_priority(options->priority);
-        return client.UpdateJob(request);
-      });
-    };
-  });
+  command->add_option("--queue", options->queue, "Queue to move to");
+  command->add_option("--priority", options->priority, "Jobs of a higher one go first")
+      ->check(CLI::Range(-1000, 1000));
 }
 
 void AddOnJobs(CLI::App& parent, Session& session, const std::string& name,

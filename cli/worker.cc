@@ -200,18 +200,12 @@ ExitCode SetScheduling(const Session& session, const v1::SetWorkerSchedulingRequ
 void AddScheduling(CLI::App& parent, Session& session, const std::string& name,
                    const std::string& description, v1::WorkerScheduling scheduling) {
   auto request = std::make_shared<v1::SetWorkerSchedulingRequest>();
-  auto id = std::make_shared<std::string>();
-  auto why = std::make_shared<std::string>();
-  CLI::App* command =
-      AddCommand(parent, session, name, description, [&session, request, id, why, scheduling] {
-        request->set_worker_id(*id);
-        request->set_scheduling(scheduling);
-        request->set_why(*why);
-        return SetScheduling(session, *request);
-      });
-  command->add_option("worker", *id, "Worker id")->required();
+  request->set_scheduling(scheduling);
+  CLI::App* command = AddCommand(parent, session, name, description,
+                                 [&session, request] { return SetScheduling(session, *request); });
+  command->add_option("worker", *request->mutable_worker_id(), "Worker id")->required();
   if (scheduling != v1::SCHEDULABLE) {
-    command->add_option("--why", *why, "For people; shown with the worker");
+    command->add_option("--why", *request->mutable_why(), "For people; shown with the worker");
   }
 }
 

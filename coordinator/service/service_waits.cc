@@ -49,6 +49,7 @@ Status Service::CheckScheduling(const JobSpec& spec) {
 
 void Service::WaitForJobs(LiveJob& live) {
   const JobRecord& job = live.current.job;
+  live.waits_for.clear();
   for (const std::string& id : job.spec.scheduling.after) {
     const auto it = live_.find(id);
     // One that is not there was forgotten before a user retried this one: nobody forgets it while
@@ -60,8 +61,8 @@ void Service::WaitForJobs(LiveJob& live) {
       state = before->state;
     }
     if (state == JobState::kSucceeded) continue;
+    live.waits_for.insert(id);  // also of one that failed: until it is given up it must not start
     if (IsTerminal(state)) return GiveUp(job.id, Reason::kJobBeforeFailed, HasEnded(id, state));
-    live.waits_for.insert(id);
     dependents_[id].insert(job.id);
   }
 }
@@ -74,8 +75,8 @@ void Service::EndWaits(const JobRecord& ended) {
   for (const std::string& id : waiting) {
     const auto it = live_.find(id);
     if (it == live_.end()) continue;
-    it->second->waits_for.erase(ended.id);
     if (ended.state == JobState::kSucceeded) {
+      it->second->waits_for.erase(ended.id);
       ScheduleSoon();
     } else {
       GiveUp(id, Reason::kJobBeforeFailed, HasEnded(ended.id, ended.state));

@@ -5,8 +5,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
-#include <functional>
 
 #include "tests/framework/cluster.h"
 
@@ -110,6 +110,12 @@ TEST_F(Scheduling, APausedJobFreesItsWorkerAndEndsWithTheSameLosses) {
   EXPECT_EQ(cluster_.Losses(id), expected);
 }
 
+std::string PlaceName(const ::testing::TestParamInfo<const char*>& place) {
+  std::string name = place.param;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
 /// Where the coordinator dies: at a job's move to a state, before or after it is stored.
 class KilledAt : public Scheduling, public ::testing::WithParamInterface<const char*> {};
 
@@ -156,11 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Moves, KilledAt,
                          ::testing::Values("pausing.before_commit", "pausing.after_commit",
                                            "paused.before_commit", "paused.after_commit",
                                            "queued.before_commit", "queued.after_commit"),
-                         [](const auto& place) {
-                           std::string name = place.param;
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
+                         PlaceName);
 
 /// The same of a job that is displaced.
 class KilledWhileDisplacing : public Scheduling,
@@ -189,11 +191,34 @@ TEST_P(KilledWhileDisplacing, BothJobsEndAndNoStepIsLost) {
 INSTANTIATE_TEST_SUITE_P(Moves, KilledWhileDisplacing,
                          ::testing::Values("recovering.before_commit", "recovering.after_commit",
                                            "queued.before_commit", "queued.after_commit"),
-                         [](const auto& place) {
-                           std::string name = place.param;
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
+                         PlaceName);
+
+/// The same of a job whose time is over.
+class KilledAtTheTimeLimit : public Scheduling,
+                             public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(KilledAtTheTimeLimit, TheJobSavesAndFailsAllTheSame) {
+  v1::JobSpec spec = Job("limited", 100000);
+  spec.mutable_scheduling()->set_time_limit_seconds(10);
+  const std::string id = cluster_.Submit(spec);
+  cluster_.AwaitStep(id, 3);
+  cluster_.coordinator().Kill();
+  cluster_.StartCoordinator(
+      {{"WEFT_FAILPOINTS", std::string("coordinator.to_") + GetParam() + "=crash@1"}});
+  ASSERT_TRUE(Eventually([&] { return !cluster_.coordinator().Alive(); }, seconds(40)))
+      << cluster_.LogTails();
+  cluster_.StartCoordinator();
+  cluster_.AwaitWorkers(1);
+  const v1::Job job = cluster_.Await(id, v1::FAILED);
+  EXPECT_EQ(v1::Reason_Name(job.reason()), "TIME_LIMIT") << job.message();
+  EXPECT_EQ(job.attempts_size(), 1);
+  EXPECT_FALSE(cluster_.Checkpoints(id).empty()) << cluster_.LogTails();
+}
+
+INSTANTIATE_TEST_SUITE_P(Moves, KilledAtTheTimeLimit,
+                         ::testing::Values("recovering.before_commit", "recovering.after_commit",
+                                           "failed.before_commit", "failed.after_commit"),
+                         PlaceName);
 
 TEST_F(Scheduling, AJobWhoseTimeIsOverSavesAndFails) {
   v1::JobSpec spec = Job("limited", 100000);
