@@ -99,7 +99,7 @@ TEST_F(ReplayCheckTest, NeighboursFindARankWithAWrongWeight) {
 }
 
 TEST_F(ReplayCheckTest, OfTwoThatDisagreeForGoodBothAreSuspected) {
-  const Findings findings = Train(CaseOf(2, 1), 1, 2);
+  const Findings findings = Train(CaseOf(2, 0), 1, 2);
   for (const auto& found : findings.found) {
     ASSERT_TRUE(found);
     EXPECT_EQ(found->rank, std::nullopt);
