@@ -258,7 +258,8 @@ class Client {
 /// Kills the coordinator again and again: from outside, or at a failpoint.
 class Killer {
  public:
-  explicit Killer(Cluster& cluster) : cluster_(cluster), thread_([this] { Run(); }) {}
+  Killer(Cluster& cluster, const Jobs& jobs)
+      : cluster_(cluster), jobs_(jobs), thread_([this] { Run(); }) {}
   /// Leaves a coordinator that lives.
   int Stop() {
     stopping_ = true;
@@ -273,10 +274,9 @@ class Killer {
     PhiloxStream random({11, 0, 0});
     const std::vector<std::string> points = CoordinatorFailpoints();
     while (!stopping_) {
-      const auto until =
-          std::chrono::steady_clock::now() + milliseconds(200 + random.Below(600));
-      while (!stopping_ && cluster_.coordinator().Alive() &&
-             std::chrono::steady_clock::now() < until) {
+      // However slow the machine is, something happens in each life.
+      const int64_t until = jobs_.operations() + 50 + static_cast<int64_t>(random.Below(400));
+      while (!stopping_ && cluster_.coordinator().Alive() && jobs_.operations() < until) {
         std::this_thread::sleep_for(milliseconds(5));
       }
       if (stopping_) return;
@@ -295,6 +295,7 @@ class Killer {
   }
 
   Cluster& cluster_;
+  const Jobs& jobs_;
   std::atomic<bool> stopping_ = false;
   int deaths_ = 0;
   std::thread thread_;
@@ -314,7 +315,7 @@ void CallAndCheck(int64_t workers) {
   Jobs jobs;
   const int64_t wanted = OperationsWanted();
   const auto begin = std::chrono::steady_clock::now();
-  Killer killer(cluster);
+  Killer killer(cluster, jobs);
   {
     std::vector<std::jthread> clients;
     for (uint32_t i = 0; i < kClients; ++i) {

@@ -21,19 +21,21 @@ int64_t LinesOf(const std::string& text) {
 }
 
 TEST_F(ChaosOfOutages, OfLessThanALeaseAreNotNoticedByTheRanks) {
-  Cluster cluster({.lease_seconds = 8, .ranks = kSlowSteps});
+  // Slow enough to be still at it when the coordinator is back.
+  Cluster cluster({.lease_seconds = 8,
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:250"}}});
   const std::string id = cluster.Submit(cluster.TinyJob("short-outage", kSteps));
   cluster.AwaitStep(id, 3);
   const std::vector<pid_t> before = cluster.RankPids(id);
   cluster.coordinator().Kill();
   const int64_t steps = LinesOf(cluster.LossCurve(id));
-  EXPECT_TRUE(Eventually([&] { return LinesOf(cluster.LossCurve(id)) > steps + 10; }, seconds(10)))
-      << "training goes on";
   std::this_thread::sleep_for(seconds(4));
+  EXPECT_GT(LinesOf(cluster.LossCurve(id)), steps + 5) << "training goes on";
   cluster.StartCoordinator();
+  cluster.AwaitWorkers(2);
+  EXPECT_EQ(cluster.RankPids(id), before) << "adopted, not started again";
   const v1::Job job = ExpectUnharmed(cluster, id);
-  EXPECT_EQ(job.attempts_size(), 1) << "adopted, not started again";
-  EXPECT_EQ(before.size(), 2u);
+  EXPECT_EQ(job.attempts_size(), 1);
 }
 
 TEST_F(ChaosOfOutages, OfMoreThanALeaseEndTheRanksAtItsEnd) {
@@ -67,7 +69,7 @@ TEST_F(ChaosOfOutages, LeaveAFollowedLogWhole) {
   const std::string id = cluster.Submit(cluster.TinyJob("followed", kSteps));
   cluster.AwaitStep(id, 2);
   const std::string path = cluster.dir() + "/followed.txt";
-  Process follower = Process::Start({std::string(WEFT_BINARY_DIR) + "/weft", "--coordinator",
+  Process follower = Process::Start({std::string(WEFT_BINARY_DIR) + "/weft", "--server",
                                      cluster.address(), "job", "logs", "--follow", id},
                                     {}, path);
   for (const int64_t step : {8, 16, 24}) {
