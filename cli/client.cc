@@ -92,7 +92,9 @@ std::string RandomId() {
 }
 
 Client::Client(const ServerAccess& access, double timeout_seconds)
-    : server_(access.address), timeout_seconds_(timeout_seconds), opened_(Open(access)) {}
+    : server_(access.address), timeout_seconds_(timeout_seconds) {
+  opened_ = Open(access);  // which fills in what is declared behind it
+}
 
 Status Client::Open(const ServerAccess& access) {
   if (!access.token_file.empty()) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
+#include <type_traits>
 
 #include "common/model/technique_cost.h"
 
@@ -17,6 +19,28 @@ fs::path RealPath(const std::string& path) {
   return error ? fs::path() : real;
 }
 
+/// A field of this name holds a path.
+bool NamesPath(std::string_view name) {
+  return name.ends_with("path") || name.ends_with("directory");
+}
+
+/// The fields of a spec, and of those within it, whose names say that they hold a path.
+template <class Spec>
+void AddNamedFields(const Spec& spec, const std::string& where, std::vector<JobPath>& paths) {
+  Spec::Fields(spec, [&]<class Member>(const Field& field, const Member& member) {
+    const std::string name = where + std::string(field.name);
+    if constexpr (std::is_same_v<Member, std::string>) {
+      if (NamesPath(field.name)) paths.push_back({name, member});
+    } else if constexpr (SpecStruct<Member>) {
+      AddNamedFields(member, name + ".", paths);
+    } else if constexpr (kIsVector<Member>) {
+      if constexpr (SpecStruct<typename Member::value_type>) {
+        for (const auto& item : member) AddNamedFields(item, name + "[].", paths);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<JobPath> PathsOf(const JobSpec& job) {
@@ -25,14 +49,11 @@ std::vector<JobPath> PathsOf(const JobSpec& job) {
   for (const DataList& data : DataLists(named)) {
     for (const std::string& path : *data.paths) paths.push_back({data.field, path});
   }
-  paths.push_back({"data.tokenizer.path", job.data.tokenizer.path});
   // With a brace it is a template itself (ChatTemplateSource).
   if (job.data.chat_template.find('{') == std::string::npos) {
     paths.push_back({"data.chat_template", job.data.chat_template});
   }
-  paths.push_back({"model.import_path", job.model.import_path});
-  paths.push_back({"model.peft.import_path", job.model.peft.import_path});
-  paths.push_back({"resources.offload_directory", job.resources.offload_directory});
+  AddNamedFields(job, "", paths);
   std::erase_if(paths, [](const JobPath& item) { return item.path.empty(); });
   return paths;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -59,33 +60,39 @@ TEST_F(JobPathsTest, NeitherDotsNorLinksLeaveTheRoot) {
   EXPECT_TRUE(CheckPaths(JobSpec(), {}, "").ok());
 }
 
-// A field that names a file, by its name, is one of PathsOf.
+/// Sets a field of a JSON object, "model.import_path".
+void Set(Json& json, const std::string& field, const std::string& value) {
+  Json* place = &json;
+  std::istringstream names(field);
+  for (std::string name; std::getline(names, name, '.');) place = &(*place)[name];
+  *place = value;
+}
+
 TEST_F(JobPathsTest, EveryFieldThatNamesAFileIsConfined) {
-  const std::set<std::string> known = {"data.tokenizer.path", "model.import_path",
-                                       "model.peft.import_path", "resources.offload_directory"};
-  for (const FieldReference& field : DescribeFields<JobSpec>()) {
-    const std::string& path = field.path;
-    if (field.type != "string" || !(path.ends_with("path") || path.ends_with("directory") ||
-                                    path.ends_with("folder") || path.ends_with("file"))) {
-      continue;
-    }
-    EXPECT_TRUE(known.contains(path)) << path;
-  }
   JobSpec job;
+  job.name = "job";
   job.data.train = {"/1"};
   job.data.validation = {"/2"};
-  job.data.tokenizer.path = "/3";
-  job.data.chat_template = "/4";
-  job.model.import_path = "/5";
-  job.model.peft.import_path = "/6";
-  job.resources.offload_directory = "/7";
-  EXPECT_EQ(PathsOf(job).size(), 7u);
-  for (const JobPath& item : PathsOf(job)) {
-    EXPECT_THAT(CheckPaths(job, {dir_.string()}, "h").message(), HasSubstr("data.train"));
-    EXPECT_FALSE(IsBelow(item.path, {dir_.string()})) << item.field;
+  job.data.chat_template = "/3";
+  Json json = ToJson(job);
+  std::set<std::string> expected = {"data.train", "data.validation", "data.chat_template"};
+  for (const FieldReference& field : DescribeFields<JobSpec>()) {
+    const std::string& name = field.path;
+    const bool names_file = name.ends_with("path") || name.ends_with("directory") ||
+                            name.ends_with("folder") || name.ends_with("file");
+    if (field.type != "string" || !names_file) continue;
+    Set(json, name, "/file");
+    expected.insert(name);
   }
+  EXPECT_GE(expected.size(), 7u);
+  Result<JobSpec> full = FromJson<JobSpec>(json);
+  ASSERT_TRUE(full.ok()) << full.status().message();
+  std::set<std::string> found;
+  for (const JobPath& item : PathsOf(*full)) found.insert(item.field);
+  EXPECT_EQ(found, expected);
+
   job.data.chat_template = "{{ messages }}";
-  EXPECT_EQ(PathsOf(job).size(), 6u);
+  EXPECT_EQ(PathsOf(job).size(), 2u) << "a template is no file";
 }
 
 }  // namespace

@@ -129,8 +129,9 @@ class PatientPair : private Senders, public tcp::Pair {
     visitor.pair = this;
     visitor.fd = fd;
     visitor.handshake.emplace(token_, RankHandshake::Side::kAccepts);
-    (void)visitor.handshake->Advance(fd);
     device_->registerDescriptor(fd, EPOLLIN, &visitor);
+    // It may have spoken before it was asked, and have nothing more to say.
+    if (visitor.handshake->Advance(fd) == RankHandshake::State::kRefused) TurnAway(visitor);
   }
 
   void Hear(Visitor& visitor) {
