@@ -12,6 +12,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/epoch_fence.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/checkpoint/testing.h"
 #include "worker/engine/comm/rank_threads.h"
 
 namespace weft::trainer {
@@ -91,9 +92,7 @@ class PeerSnapshotsTest : public testing::Test {
   /// What a rank says of a snapshot of `step` in which `saving` ranks have a part.
   std::string Take(PeerSnapshots& snapshots, int rank, int64_t step, int64_t saving) {
     float number = static_cast<float>(100 * step + rank);
-    engine::CheckpointManifest manifest;
-    manifest.job_id = "j";
-    manifest.step = step;
+    const engine::CheckpointManifest manifest = engine::TestManifest(step);
     std::vector<NamedTensor> tensors;
     if (rank < saving) {
       tensors.push_back({"w" + std::to_string(rank), TensorView(&number, DType::kF32, {1})});
