@@ -214,6 +214,21 @@ TEST_F(PeerSnapshotsTest, ADamagedOneIsNotUsed) {
   EXPECT_TRUE(engine::ListCheckpoints(env_, root_ + "/runs/j")->empty());
 }
 
+TEST_F(PeerSnapshotsTest, NoneAreKeptWhereAWorkerHasNoMemoryForThem) {
+  engine::RunRanks(2, seconds(20), [&](auto& group) {
+    AttemptSpec spec = Spec({"a", "b"}, group.rank());
+    fs::create_directories(spec.memory_dir);
+    if (group.rank() == 1) spec.memory_dir.clear();
+    auto snapshots = PeerSnapshots::Open(env_, spec, &group);
+    ASSERT_TRUE(snapshots.ok()) << snapshots.status().message();
+    EXPECT_EQ(Take(**snapshots, group.rank(), 3, 2), "rank 1: its worker has no folder in memory");
+    const auto restored = (*snapshots)->Restore();
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(*restored, std::nullopt);
+  });
+  EXPECT_FALSE(fs::exists(root_ + "/a/j.j"));
+}
+
 TEST_F(PeerSnapshotsTest, TwoAreKeptAndNoneAfterTheEnd) {
   Run({"a", "b"}, [&](PeerSnapshots& snapshots, int rank) {
     for (int64_t step = 1; step <= 5; ++step) EXPECT_EQ(Take(snapshots, rank, step, 2), "");
