@@ -191,6 +191,9 @@ TEST_F(ServiceHealthTest, AForgottenWorkerIsBeyondSuspicion) {
   ASSERT_TRUE(forgotten.get_future().get().ok());
   a = Attach("a");
   EXPECT_EQ(Worker("a").suspicion, 0);
+  for (int i = 0; i < 1000 && !store_->ListSuspicions()->empty(); ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
   EXPECT_TRUE(store_->ListSuspicions()->empty());
 }
 
