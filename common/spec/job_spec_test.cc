@@ -41,6 +41,21 @@ TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
               HasSubstr("resources.micro_batch"));
 }
 
+TEST(ValidateJob, RefusesCheckpointsThatNothingDecides) {
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.checkpoint.interval = "auto";
+                job.checkpoint.every_steps = 0;
+              }),
+              HasSubstr("checkpoint.interval auto needs checkpoint.every_steps above 0"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.checkpoint.interval = "auto"; }));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.checkpoint.peer_every_steps = 1;
+                job.train.local_steps = 4;
+              }),
+              HasSubstr("checkpoint.peer_every_steps does not go with train.local_steps"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.checkpoint.peer_every_steps = 1; }));
+}
+
 TEST(ValidateJob, RefusesModelsWhosePartsDoNotFit) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.kv_heads = 2; }),
               HasSubstr("model.kv_heads 2 does not go with model.family gpt2"));

@@ -13,8 +13,9 @@ namespace weft::coordinator {
 
 /// How failures make machines suspect.
 struct SuspicionRules {
-  /// A machine with this much gets no ranks until a person says so; 0: never.
-  double quarantine_at = 3;
+  /// A machine with this much gets no ranks until a person says so; 0: never. Three failures reach
+  /// it, though the first of them count a little less.
+  double quarantine_at = 2.5;
   /// Suspicion halves in this time.
   double half_life_seconds = 6 * 3600;
 };

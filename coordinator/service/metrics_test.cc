@@ -23,6 +23,10 @@ TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   metrics.Recovered(Reason::kRankDied, 2);
   metrics.LinkMeasured(true);
   metrics.SetLink("a", "b", 1e9, 1e-4);
+  metrics.JobTime({.useful_seconds = 1});
+  metrics.MachineChecked("passed");
+  metrics.SetSuspicion("a", 1);
+  metrics.SetStraggler("job-1", "a", 1.3);
   metrics.CheckpointReported(true);
   metrics.RpcHandled("Coordinator", "GetJob", "OK");
   std::set<std::string> served;

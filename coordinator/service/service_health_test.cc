@@ -27,6 +27,12 @@ class ServiceHealthTest : public ServiceTest {
     service_->Report(link, id, {"", epoch, PlacementEvent::kFailed, reason, "broken", "", signal});
     ASSERT_TRUE(link->Saw("ack " + id + " " + std::to_string(epoch)));
   }
+  void AwaitLost(const std::string& id) {
+    for (int i = 0; i < 1000 && Worker(id).state != WorkerState::kLost; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ASSERT_EQ(Worker(id).state, WorkerState::kLost);
+  }
   WorkerView Worker(const std::string& id) {
     for (const WorkerView& view : service_->Workers()) {
       if (view.profile.worker_id == id) return view;
@@ -154,22 +160,22 @@ TEST_F(ServiceHealthTest, OfFewWorkersSuspicionTakesOutOne) {
   options_.lease = seconds(2);
   options_.heartbeat = seconds(1);
   StartService();
+  const std::vector<std::string> names = {"a", "b"};
   std::vector<std::shared_ptr<FakeLink>> links = {Attach("a"), Attach("b")};
-  for (int64_t call : {1, 2}) Answer(links[call - 1], call);
+  int64_t call = 0;
+  for (const auto& link : links) Answer(link, ++call);
   // Both lose the network again and again.
-  for (int i = 1; i <= 4; ++i) {
+  for (int i = 1; i <= 3; ++i) {
     const std::string id = Submit(2)->view.job.id;
-    if (!links[0]->Saw("start " + id, milliseconds(100))) break;
+    ASSERT_TRUE(links[0]->Saw("start " + id + " 1"));
     for (const auto& link : links) service_->Detach(link);
     Pass(4, {});
+    for (const std::string& name : names) AwaitLost(name);
     service_->Cancel(id, [](const Result<JobView>&) {});
-    for (int w : {0, 1}) {
-      links[w] = Attach(std::string(1, static_cast<char>('a' + w)));
-      for (int64_t call = 3; call < 20; ++call) {
-        if (links[w]->Saw("check " + std::to_string(call), milliseconds(1))) {
-          service_->ReportHealth(links[w], {call, "", -1});
-        }
-      }
+    ASSERT_EQ(AwaitState(id, JobState::kCancelled), JobState::kCancelled);
+    for (size_t worker : {0, 1}) {
+      links[worker] = Attach(names[worker]);
+      if (i < 3) Answer(links[worker], ++call);
     }
   }
   EXPECT_NE(WhyQuarantined("a").empty(), WhyQuarantined("b").empty()) << "one of them";
@@ -186,11 +192,15 @@ TEST_F(ServiceHealthTest, AForgottenWorkerIsBeyondSuspicion) {
   EXPECT_EQ(Worker("a").suspicion, 1);
   service_->Detach(a);
   Pass(15, {});
+  AwaitLost("a");
   std::promise<Status> forgotten;
   service_->ForgetWorker("a", [&](Status status) { forgotten.set_value(std::move(status)); });
   ASSERT_TRUE(forgotten.get_future().get().ok());
   a = Attach("a");
   EXPECT_EQ(Worker("a").suspicion, 0);
+  for (int i = 0; i < 1000 && !store_->ListSuspicions()->empty(); ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
   EXPECT_TRUE(store_->ListSuspicions()->empty());
 }
 

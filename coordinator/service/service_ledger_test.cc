@@ -89,6 +89,22 @@ TEST_F(ServiceLedgerTest, CountsTheTimeOfAllJobsOnce) {
   EXPECT_NEAR(Counted("useful"), ledger.useful_seconds, 1e-6);
 }
 
+TEST_F(ServiceLedgerTest, KnowsThatAnAttemptGoesOnFromASnapshot) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  Report(a, id, 1, PlacementEvent::kTraining);
+  ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+  Steps(a, id, 1, 0, 10);
+  Report(a, id, 1, PlacementEvent::kFailed, Reason::kDeviceFailed);
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  service_->ReportCheckpoint(a, {id, 10, 2, "/c", 1, true, 0}, std::nullopt);
+  Report(a, id, 2, PlacementEvent::kTraining);
+  ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+  Steps(a, id, 2, 10, 5);
+  EXPECT_EQ(service_->Get(id)->ledger.rework_seconds, 0);
+}
+
 TEST_F(ServiceLedgerTest, CallsTheSaveOfAStopACheckpoint) {
   auto a = Attach("a");
   const std::string id = Submit(1)->view.job.id;

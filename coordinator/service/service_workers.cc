@@ -403,6 +403,11 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
       LiveJob& live = *it->second;
       live.progress.checkpoint_step =
           std::max(live.progress.checkpoint_step.value_or(0), checkpoint.step);
+      // From a snapshot, which is a checkpoint only now.
+      if (live.current.job.state == JobState::kStarting) {
+        int64_t& resumes_at = live.current.attempt->times.step;
+        resumes_at = std::max(resumes_at, checkpoint.step);
+      }
       SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
     }
     Transaction change;

@@ -21,6 +21,7 @@
 #include "worker/daemon/machine.h"
 #include "worker/daemon/process_scan.h"
 #include "worker/daemon/rank_pulse.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -163,7 +164,13 @@ Status Attempt::StartRank(int index) {
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
   spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
-  spec.memory_dir = settings_.memory_dir;
+  if (job_.checkpoint.peer_every_steps > 0 && !settings_.memory_dir.empty()) {
+    if (Status made = MakeSnapshotFolder(settings_.memory_dir); made.ok()) {
+      spec.memory_dir = settings_.memory_dir;
+    } else {
+      WEFT_LOG_WARNING << Name() << ": " << made.message();
+    }
+  }
   spec.job = job_;
   WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
@@ -500,6 +507,7 @@ void Attempt::ReportEnd() {
       WEFT_LOG_WARNING << removed.message();
     }
   }
+  LeaveSnapshotFolder(settings_.memory_dir);
   ledger_.Finish(clock_.Monotonic());
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.EndRun(job_id());

@@ -32,17 +32,18 @@ fs::file_time_type Newest(const fs::path& root) {
 
 std::string SnapshotFolder(const std::string& parent, const std::string& data_dir) {
   if (parent.empty()) return "";
-  const std::string name = "weft-" + HashHex(std::as_bytes(std::span(data_dir)));
-  const std::string folder = JoinPath(parent, name);
+  return JoinPath(parent, "weft-" + HashHex(std::as_bytes(std::span(data_dir))));
+}
+
+Status MakeSnapshotFolder(const std::string& folder) {
   struct stat found {};
   const bool made = mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
   if (made && lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
       found.st_uid == geteuid()) {
-    return folder;
+    return OkStatus();
   }
-  WEFT_LOG_WARNING << "no folder for snapshots in " << parent
-                   << "; hint: --snapshot-dir names a folder in memory";
-  return "";
+  return InvalidError("no folder of its own for snapshots at " + folder +
+                      "; hint: --snapshot-dir of the worker names a folder in memory");
 }
 
 void ForgetOldSnapshots(const std::string& folder, const std::set<std::string>& running,
@@ -59,6 +60,10 @@ void ForgetOldSnapshots(const std::string& folder, const std::set<std::string>& 
     WEFT_LOG_INFO << "deleting old snapshots: " << path.string();
     fs::remove_all(path, error);
   }
+}
+
+void LeaveSnapshotFolder(const std::string& folder) {
+  if (!folder.empty()) (void)rmdir(folder.c_str());
 }
 
 }  // namespace weft::daemon

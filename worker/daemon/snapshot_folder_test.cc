@@ -23,26 +23,34 @@ class SnapshotFolderTest : public testing::Test {
   std::string parent_;
 };
 
-TEST_F(SnapshotFolderTest, IsOfOneDaemonAndOneUser) {
+TEST_F(SnapshotFolderTest, IsOfOneDaemonAndOneUserAndThereWhileItIsUsed) {
   const std::string a = SnapshotFolder(parent_, "/data/a"), b = SnapshotFolder(parent_, "/data/b");
   EXPECT_NE(a, b);
-  EXPECT_EQ(SnapshotFolder(parent_, "/data/a"), a) << "after a restart, too";
+  EXPECT_FALSE(fs::exists(a));
+  for (int start : {1, 2}) EXPECT_TRUE(MakeSnapshotFolder(a).ok()) << start;
   struct stat found {};
   ASSERT_EQ(stat(a.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0700u);
+  fs::create_directories(a + "/job-1.job-1");
+  LeaveSnapshotFolder(a);
+  EXPECT_TRUE(fs::exists(a));
+  fs::remove_all(a + "/job-1.job-1");
+  LeaveSnapshotFolder(a);
+  EXPECT_FALSE(fs::exists(a));
 }
 
 TEST_F(SnapshotFolderTest, IsNoneWhereThereIsNoMemoryToUse) {
   EXPECT_EQ(SnapshotFolder("", "/data/a"), "");
-  EXPECT_EQ(SnapshotFolder(parent_ + "/none", "/data/a"), "");
+  EXPECT_EQ(MakeSnapshotFolder(SnapshotFolder(parent_ + "/none", "/data/a")).code(),
+            StatusCode::kInvalid);
   const std::string folder = SnapshotFolder(parent_, "/data/a");
-  fs::remove_all(folder);
   fs::create_symlink("/tmp", folder);
-  EXPECT_EQ(SnapshotFolder(parent_, "/data/a"), "") << "of somebody else, perhaps";
+  EXPECT_EQ(MakeSnapshotFolder(folder).code(), StatusCode::kInvalid) << "another user's, perhaps";
 }
 
 TEST_F(SnapshotFolderTest, LosesWhatNobodyAddsToAnyMore) {
   const std::string folder = SnapshotFolder(parent_, "/data/a");
+  ASSERT_TRUE(MakeSnapshotFolder(folder).ok());
   for (const char* run : {"old-1.old-1", "runs-2.phase-1", "fresh-3.fresh-3"}) {
     fs::create_directories(folder + "/" + run + "/rank-0/step-00000004-of-1");
     std::ofstream(folder + "/" + run + "/rank-0/step-00000004-of-1/manifest.json") << "x";

@@ -77,12 +77,6 @@ Status Attempt::SaveInBackground() {
 
 Status Attempt::RestoreSnapshot() {
   if (spec_.job.checkpoint.peer_every_steps == 0) return OkStatus();
-  if (spec_.memory_dir.empty()) {
-    if (first_rank()) {
-      Event("warning", "checkpoint.peer_every_steps: the worker offers no folder in memory");
-    }
-    return OkStatus();
-  }
   WEFT_ASSIGN_OR_RETURN(snapshots_, PeerSnapshots::Open(env_, spec_, group_.get()));
   Tell("loading");
   WEFT_ASSIGN_OR_RETURN(const std::optional<int64_t> step, snapshots_->Restore());

@@ -120,7 +120,9 @@ PeerSnapshots::PeerSnapshots(Env& env, const AttemptSpec& spec, engine::Collecti
     : env_(env),
       spec_(spec),
       world_(world),
-      run_folder_(JoinPath(spec.memory_dir, spec.job_id + "." + BaseName(spec.run_dir))),
+      run_folder_(spec.memory_dir.empty()
+                      ? ""
+                      : JoinPath(spec.memory_dir, spec.job_id + "." + BaseName(spec.run_dir))),
       rank_folder_(JoinPath(run_folder_, "rank-" + std::to_string(spec.rank))),
       work_folder_(JoinPath(rank_folder_, "part")) {}
 
@@ -153,6 +155,7 @@ Result<std::string> PeerSnapshots::Errors(const Status& own) {
 Status PeerSnapshots::Write(CheckpointManifest& manifest, int64_t saving_rank, int64_t saving_ranks,
                             const std::vector<NamedTensor>& tensors, const Stream& stream,
                             std::string& own) {
+  if (run_folder_.empty()) return UnavailableError("its worker has no folder in memory");
   WEFT_RETURN_IF_ERROR(env_.RemoveTree(work_folder_));
   WEFT_RETURN_IF_ERROR(env_.CreateDirs(work_folder_));
   if (saving_rank >= saving_ranks) return OkStatus();
@@ -217,7 +220,7 @@ Result<std::string> PeerSnapshots::Take(CheckpointManifest manifest, int64_t sav
   }
   WEFT_ASSIGN_OR_RETURN(std::string errors, Errors(status));
   if (!errors.empty()) {
-    (void)env_.RemoveTree(work_folder_);
+    if (!run_folder_.empty()) (void)env_.RemoveTree(work_folder_);
     return errors;
   }
   // A rank that fails from here on has an older one, and so have all the others.
@@ -250,6 +253,7 @@ Status PeerSnapshots::Prune(int64_t newest) const {
 
 std::vector<PeerSnapshots::Found> PeerSnapshots::FindAll() const {
   std::vector<Found> found;
+  if (run_folder_.empty()) return found;
   const Result<std::vector<std::string>> ranks = env_.ListDir(run_folder_);
   if (!ranks.ok()) return found;
   for (const std::string& rank : *ranks) {
@@ -359,7 +363,7 @@ Status PeerSnapshots::Forget() {
   const bool first =
       own >= workers.size() ||
       std::find(workers.begin(), workers.end(), workers[own]) - workers.begin() == spec_.rank;
-  const Status removed = first ? env_.RemoveTree(run_folder_) : OkStatus();
+  const Status removed = first && !run_folder_.empty() ? env_.RemoveTree(run_folder_) : OkStatus();
   if (world_->size() > 1) WEFT_RETURN_IF_ERROR(world_->Barrier());
   return removed;
 }

@@ -73,7 +73,7 @@ class PeerSnapshots {
   const AttemptSpec& spec_;
   engine::Collective* world_;
   std::unique_ptr<engine::Collective> buddies_;
-  std::string run_folder_;   ///< Of all ranks of this worker.
+  std::string run_folder_;   ///< Of all ranks of this worker; empty: it has none.
   std::string rank_folder_;  ///< In it.
   std::string work_folder_;  ///< In that, what is not complete.
   std::string warning_;

@@ -12,6 +12,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/epoch_fence.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/checkpoint/testing.h"
 #include "worker/engine/comm/rank_threads.h"
 
 namespace weft::trainer {
@@ -91,9 +92,7 @@ class PeerSnapshotsTest : public testing::Test {
   /// What a rank says of a snapshot of `step` in which `saving` ranks have a part.
   std::string Take(PeerSnapshots& snapshots, int rank, int64_t step, int64_t saving) {
     float number = static_cast<float>(100 * step + rank);
-    engine::CheckpointManifest manifest;
-    manifest.job_id = "j";
-    manifest.step = step;
+    const engine::CheckpointManifest manifest = engine::TestManifest(step);
     std::vector<NamedTensor> tensors;
     if (rank < saving) {
       tensors.push_back({"w" + std::to_string(rank), TensorView(&number, DType::kF32, {1})});
@@ -213,6 +212,21 @@ TEST_F(PeerSnapshotsTest, ADamagedOneIsNotUsed) {
   EXPECT_EQ(Restore({"a", "c"}), -1);
   EXPECT_THAT(warning_, HasSubstr("the snapshot of step 5 was not used: rank 0: "));
   EXPECT_TRUE(engine::ListCheckpoints(env_, root_ + "/runs/j")->empty());
+}
+
+TEST_F(PeerSnapshotsTest, NoneAreKeptWhereAWorkerHasNoMemoryForThem) {
+  engine::RunRanks(2, seconds(20), [&](auto& group) {
+    AttemptSpec spec = Spec({"a", "b"}, group.rank());
+    fs::create_directories(spec.memory_dir);
+    if (group.rank() == 1) spec.memory_dir.clear();
+    auto snapshots = PeerSnapshots::Open(env_, spec, &group);
+    ASSERT_TRUE(snapshots.ok()) << snapshots.status().message();
+    EXPECT_EQ(Take(**snapshots, group.rank(), 3, 2), "rank 1: its worker has no folder in memory");
+    const auto restored = (*snapshots)->Restore();
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(*restored, std::nullopt);
+  });
+  EXPECT_FALSE(fs::exists(root_ + "/a/j.j"));
 }
 
 TEST_F(PeerSnapshotsTest, TwoAreKeptAndNoneAfterTheEnd) {

@@ -322,7 +322,9 @@ TEST_F(TrainerProcessTest, RanksSaveAsOftenAsTheFirstOneFindsBest) {
     spec.job.checkpoint.keep_last = 100;
     spec.mean_seconds_between_failures = 1e9;
     std::vector<std::unique_ptr<Rank>> ranks;
-    for (spec.rank = 0; spec.rank < 2; ++spec.rank) ranks.push_back(Start(spec));
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      ranks.push_back(Start(spec, "trainer.before_step=sleep:300"));  // longer than a save takes
+    }
     for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), kExitDone);
     return spec;
   };
