@@ -36,7 +36,7 @@ Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve
 struct LongQueue {
   static constexpr int64_t kMachines = 1250, kGpus = 8;
 
-  explicit LongQueue(int jobs) {
+  explicit LongQueue(int64_t jobs) {
     for (int64_t i = 0; i < kMachines; ++i) {
       WorkerProfile& worker = snapshot.cluster.workers.emplace_back();
       worker.worker_id = "machine-" + std::to_string(i);
@@ -52,8 +52,8 @@ struct LongQueue {
         free.devices.insert(index);
       }
     }
-    snapshot.now = jobs;
-    for (int i = 0; i < jobs; ++i) {
+    snapshot.now = static_cast<double>(jobs);
+    for (int64_t i = 0; i < jobs; ++i) {
       const int64_t gpus = int64_t{1} << (i * 7919 % 7);
       JobSpec& spec = specs[gpus];
       spec.resources.ranks = gpus;
@@ -61,7 +61,7 @@ struct LongQueue {
       coordinator::QueuedJob& job = snapshot.queue.emplace_back();
       job.id = "job-" + std::to_string(i);
       job.spec = &spec;
-      job.submitted_at = i;
+      job.submitted_at = static_cast<double>(i);
       job.steps_left = 1000 + i * 104729 % 100000;
       job.size = coordinator::JobSize{{gpus, 0}, 1};
     }
