@@ -327,6 +327,12 @@ int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
   return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
 }
 
+int64_t SchedulingPass::MostGrownRanks(const JobSpec& spec) const {
+  const int64_t twice = 2 * MostRanks(spec);
+  const int64_t most = spec.resources.max_ranks;
+  return most > 0 ? std::min(twice, most) : twice;
+}
+
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
   const SchedulerRules& rules = snapshot_.rules;
   const double until = reservation_->seconds;

@@ -11,7 +11,7 @@ namespace {
 /// Plans for fewer ranks that one pass asks for.
 constexpr int kShrinking = 16;
 /// Running jobs that one pass looks for a larger plan for.
-constexpr int kGrowing = 8;
+constexpr int kGrowing = 32;
 /// Jobs that wait of which a pass says what would start them.
 constexpr int kAdvised = 16;
 
@@ -256,9 +256,9 @@ void SchedulingPass::Grow() {
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
-    // Its part of the cluster and no more: the larger a job is, the less it gains by each GPU.
+    // The larger a job is, the less it gains by each GPU: others should grow, too.
     JobSpec spec = *job.spec;
-    if (OnDevices(*job.plan)) spec.resources.max_ranks = MostRanks(spec);
+    if (OnDevices(*job.plan)) spec.resources.max_ranks = MostGrownRanks(spec);
     RunningJob growing = job;
     growing.spec = &spec;
     std::optional<BetterWay> way = FindGrowth(growing, steady, with_own.ToMap(), rules, plan_);
