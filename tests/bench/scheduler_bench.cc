@@ -5,8 +5,8 @@
 // Or prints the curve along which jobs are resized, or times passes over a long queue:
 //   scheduler_bench --curve | --passes
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <set>
@@ -84,11 +84,11 @@ struct LongQueue {
 
   coordinator::SchedulerDecisions Pass(const char* name) {
     plans = 0;
-    const auto begin = std::chrono::steady_clock::now();
+    // Of this thread: others may have the machine, too.
+    const std::clock_t begin = std::clock();
     coordinator::SchedulerDecisions decisions = coordinator::Schedule(
         snapshot, [this](const JobSpec& spec, const ClusterProfile&) { return PlanOf(spec); });
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     std::printf("%s\n", Json{{"pass", name},
                              {"queued", snapshot.queue.size()},
                              {"gpus", kMachines * kGpus},
@@ -96,7 +96,7 @@ struct LongQueue {
                              {"starts", decisions.starts.size()},
                              {"preemptions", decisions.preemptions.size()},
                              {"plans_asked_for", plans},
-                             {"pass_seconds", seconds}}
+                             {"processor_seconds", seconds}}
                             .dump()
                             .c_str());
     return decisions;
