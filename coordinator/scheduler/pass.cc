@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace weft::coordinator {
 namespace {
@@ -73,6 +74,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
 
 SchedulerDecisions SchedulingPass::Run() && {
   forecast_.emplace(outlook_.pool.total(), outlook_.releases.Amounts());
+  decisions_.waits.reserve(snapshot_.queue.size());
   JobOrder order(snapshot_, turns_, held_);
   while (const RankedJob* ranked = order.Next()) Consider(*ranked);
   Grow();
@@ -235,8 +237,8 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   const QueuedJob& job = candidate.job;
   const JobSpec& spec = candidate.spec;
   const bool plans = plans_for_free_ < kPlansForFree;
-  if (!part_) part_ = FreePart(snapshot_.cluster, free_.ToMap());
-  const bool some = !part_->workers.empty() && plans;
+  if (plans && !part_) part_ = FreePart(snapshot_.cluster, free_.ToMap());
+  const bool some = plans && !part_->workers.empty();
   if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr && some) {
     ++plans_for_free_;
     Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), *part_, plan_);
@@ -254,7 +256,7 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   if (job.last_plan != nullptr) {
     if (std::optional<Plan> again = free_.Place(*job.last_plan)) return *again;
   }
-  if (part_->workers.empty()) return ExhaustedError("every worker is taken");
+  if (free_.total().cores < 1) return ExhaustedError("every worker is taken");
   if (some) {
     ++plans_for_free_;
     return BestPlan(spec, *part_, plan_);
@@ -325,6 +327,12 @@ int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
   return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
 }
 
+int64_t SchedulingPass::MostGrownRanks(const JobSpec& spec) const {
+  const int64_t twice = 2 * MostRanks(spec);
+  const int64_t most = spec.resources.max_ranks;
+  return most > 0 ? std::min(twice, most) : twice;
+}
+
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
   const SchedulerRules& rules = snapshot_.rules;
   const double until = reservation_->seconds;
@@ -347,13 +355,15 @@ bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& pl
 
 std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan, Outlook outlook) const {
   QueueTree left = held_;
+  std::set<const Plan*> displaced;
   for (const RankedActive& active : active_) {
     const Claim claim = ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active,
                                 left, snapshot_.rules);
-    if (claim == Claim::kNone || !outlook.releases.Remove(*active.job->job.plan)) continue;
+    if (claim == Claim::kNone) continue;
     left.Give(active.turn.queue, active.turn.amount);
-    outlook.pool.Release(*active.job->job.plan);
+    displaced.insert(active.job->job.plan);
   }
+  for (const Plan* given_up : outlook.releases.Remove(displaced)) outlook.pool.Release(*given_up);
   return outlook.releases.Reserve(plan, std::move(outlook.pool));
 }
 

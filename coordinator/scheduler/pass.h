@@ -61,6 +61,8 @@ class SchedulingPass {
   /// Most ranks of a job that leaves their number open: its part of the cluster while others wait,
   /// as a power of two, so that plans can be used again; 0: any number.
   int64_t MostRanks(const JobSpec& spec) const;
+  /// The same of a job that grows: twice its part, since others do not use theirs.
+  int64_t MostGrownRanks(const JobSpec& spec) const;
   /// The earliest start of the job with the reservation by `plan`, which displaces those that it
   /// may when all others have ended.
   std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;

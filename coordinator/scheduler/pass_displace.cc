@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <set>
 
 #include "coordinator/scheduler/pass.h"
 
@@ -10,7 +11,7 @@ namespace {
 /// Plans for fewer ranks that one pass asks for.
 constexpr int kShrinking = 16;
 /// Running jobs that one pass looks for a larger plan for.
-constexpr int kGrowing = 8;
+constexpr int kGrowing = 32;
 /// Jobs that wait of which a pass says what would start them.
 constexpr int kAdvised = 16;
 
@@ -26,13 +27,9 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   const RankedJob& ranked = candidate.ranked;
   if (TakeFromStopping(candidate, wanted)) return;
   const bool first = held_back_by_.empty();
-  std::optional<Reservation> later;
-  if (first || displacing_ < kDisplacing) {
-    later = outlook_.releases.Reserve(wanted, outlook_.pool);
-  }
   if (displacing_ < kDisplacing) {
     ++displacing_;
-    const double wait = later ? later->seconds : std::numeric_limits<double>::infinity();
+    const double wait = outlook_.releases.SecondsUntil(AmountOf(wanted), outlook_.pool.total());
     if (TakeByShrinking(candidate, wanted, wait)) return;
     if (TakeByPreempting(candidate, wanted, wait)) return;
   }
@@ -47,7 +44,7 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
                  " ranks x " + std::to_string(wanted.threads_per_rank) +
                  (OnDevices(wanted) ? " cores and a GPU)" : " cores)"));
     forecast_->Start(AmountOf(wanted), SecondsBy(ranked, wanted));
-    if (later) {
+    if (std::optional<Reservation> later = outlook_.releases.Reserve(wanted, outlook_.pool)) {
       wait.blocked_by = later->blocked_by;
       SetStart(wait, later->seconds);
       reserved_turn_ = ranked.turn;
@@ -141,7 +138,7 @@ bool SchedulingPass::TakeByShrinking(const Candidate& candidate, const Plan& wan
     if (delay >= wait_seconds) return false;
     outlook.pool.Release(before);
     outlook.pool.Take(shrink.way.plan);
-    outlook.releases.Remove(before);
+    (void)outlook.releases.Remove({&before});
     const double left = shrink.active->seconds_left * shrink.way.plan.prediction.step_seconds /
                         before.prediction.step_seconds;
     plans_.push_back(shrink.way.plan);
@@ -178,10 +175,12 @@ bool SchedulingPass::TakeByPreempting(const Candidate& candidate, const Plan& wa
                                                   outlook_.pool, held_, snapshot_.rules);
   if (!found) return false;
   Outlook outlook = outlook_;
+  std::set<const Plan*> given_up;
   for (const RankedActive* victim : found->victims) {
     outlook.pool.Release(*victim->job->job.plan);
-    outlook.releases.Remove(*victim->job->job.plan);
+    given_up.insert(victim->job->job.plan);
   }
+  (void)outlook.releases.Remove(given_up);
   if (!Promise(candidate, found->plan, std::move(outlook))) return false;
   std::vector<std::string> ids;
   for (size_t i = 0; i < found->victims.size(); ++i) {
@@ -257,7 +256,12 @@ void SchedulingPass::Grow() {
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
-    std::optional<BetterWay> way = FindGrowth(job, steady, with_own.ToMap(), rules, plan_);
+    // The larger a job is, the less it gains by each GPU: others should grow, too.
+    JobSpec spec = *job.spec;
+    if (OnDevices(*job.plan)) spec.resources.max_ranks = MostGrownRanks(spec);
+    RunningJob growing = job;
+    growing.spec = &spec;
+    std::optional<BetterWay> way = FindGrowth(growing, steady, with_own.ToMap(), rules, plan_);
     if (!way) continue;
     const double seconds =
         active.seconds_left * way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
@@ -265,7 +269,7 @@ void SchedulingPass::Grow() {
       Outlook outlook = outlook_;
       outlook.pool.Release(*job.plan);
       outlook.pool.Take(way->plan);
-      outlook.releases.Remove(*job.plan);
+      (void)outlook.releases.Remove({job.plan});
       plans_.push_back(way->plan);
       outlook.releases.Add(seconds, plans_.back(), active.job->id);
       if (!reservation_) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace weft::coordinator {
 namespace {
@@ -16,9 +17,24 @@ void Releases::Add(double seconds, const Plan& plan, const std::string& job_id) 
   sorted_ = false;
 }
 
-bool Releases::Remove(const Plan& plan) {
-  return 0 <
-         std::erase_if(releases_, [&](const Release& release) { return release.plan == &plan; });
+std::vector<const Plan*> Releases::Remove(const std::set<const Plan*>& plans) {
+  std::vector<const Plan*> removed;
+  std::erase_if(releases_, [&](const Release& release) {
+    if (!plans.contains(release.plan)) return false;
+    removed.push_back(release.plan);
+    return true;
+  });
+  return removed;
+}
+
+double Releases::SecondsUntil(const ComputeAmount& amount, ComputeAmount free) {
+  Sort();
+  if (Covers(free, amount)) return 0;
+  for (const Release& release : releases_) {
+    free += AmountOf(*release.plan);
+    if (Covers(free, amount)) return release.seconds;
+  }
+  return std::numeric_limits<double>::infinity();
 }
 
 void Releases::Sort() {

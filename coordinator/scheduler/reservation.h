@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,13 @@ class Releases {
   /// `plan` and `job_id` outlive this. An infinite time is never.
   void Add(double seconds, const Plan& plan, const std::string& job_id);
 
-  /// The job of `plan`, as added, gives back nothing at its time any more; whether it would have.
-  bool Remove(const Plan& plan);
+  /// The jobs of `plans`, as added, give back nothing at their time any more. Those that would
+  /// have.
+  std::vector<const Plan*> Remove(const std::set<const Plan*>& plans);
+
+  /// Seconds until there is as much as `amount` beside what is free already, wherever that is;
+  /// infinite: at no time that is known.
+  double SecondsUntil(const ComputeAmount& amount, ComputeAmount free);
 
   /// The earliest time at which there is room for `wanted`, in `pool` with what was given back by
   /// then; nullopt: at no time that is known.

@@ -5,8 +5,8 @@
 // Or prints the curve along which jobs are resized, or times passes over a long queue:
 //   scheduler_bench --curve | --passes
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <set>
@@ -36,7 +36,7 @@ Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve
 struct LongQueue {
   static constexpr int64_t kMachines = 1250, kGpus = 8;
 
-  explicit LongQueue(int jobs) {
+  explicit LongQueue(int64_t jobs) {
     for (int64_t i = 0; i < kMachines; ++i) {
       WorkerProfile& worker = snapshot.cluster.workers.emplace_back();
       worker.worker_id = "machine-" + std::to_string(i);
@@ -52,8 +52,8 @@ struct LongQueue {
         free.devices.insert(index);
       }
     }
-    snapshot.now = jobs;
-    for (int i = 0; i < jobs; ++i) {
+    snapshot.now = static_cast<double>(jobs);
+    for (int64_t i = 0; i < jobs; ++i) {
       const int64_t gpus = int64_t{1} << (i * 7919 % 7);
       JobSpec& spec = specs[gpus];
       spec.resources.ranks = gpus;
@@ -61,7 +61,7 @@ struct LongQueue {
       coordinator::QueuedJob& job = snapshot.queue.emplace_back();
       job.id = "job-" + std::to_string(i);
       job.spec = &spec;
-      job.submitted_at = i;
+      job.submitted_at = static_cast<double>(i);
       job.steps_left = 1000 + i * 104729 % 100000;
       job.size = coordinator::JobSize{{gpus, 0}, 1};
     }
@@ -84,11 +84,11 @@ struct LongQueue {
 
   coordinator::SchedulerDecisions Pass(const char* name) {
     plans = 0;
-    const auto begin = std::chrono::steady_clock::now();
+    // Of this thread: others may have the machine, too.
+    const std::clock_t begin = std::clock();
     coordinator::SchedulerDecisions decisions = coordinator::Schedule(
         snapshot, [this](const JobSpec& spec, const ClusterProfile&) { return PlanOf(spec); });
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     std::printf("%s\n", Json{{"pass", name},
                              {"queued", snapshot.queue.size()},
                              {"gpus", kMachines * kGpus},
@@ -96,7 +96,7 @@ struct LongQueue {
                              {"starts", decisions.starts.size()},
                              {"preemptions", decisions.preemptions.size()},
                              {"plans_asked_for", plans},
-                             {"pass_seconds", seconds}}
+                             {"processor_seconds", seconds}}
                             .dump()
                             .c_str());
     return decisions;
