@@ -22,8 +22,7 @@ from contestant import Contestant  # noqa: E402
 import machine  # noqa: E402
 
 MODEL = dict(layers=6, width=384, heads=6, vocabulary=8192, context=256)
-ROWS = [(1, 8, "fp32"), (2, 8, "fp32"), (4, 8, "fp32"), (4, 2, "fp32"), (8, 1, "fp32"),
-        (4, 8, "bf16")]
+ROWS = [(1, 8, "fp32"), (2, 8, "fp32"), (2, 8, "bf16")]
 
 
 def processor_seconds(process):
