@@ -2,9 +2,9 @@
 // nothing.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include "tests/chaos/chaos.h"
 

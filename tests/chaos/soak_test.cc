@@ -3,7 +3,6 @@
 #include <dirent.h>
 
 #include <fstream>
-#include <sstream>
 
 #include "common/rng.h"
 #include "tests/chaos/chaos.h"
@@ -11,7 +10,6 @@
 namespace weft::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
