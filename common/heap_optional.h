@@ -5,8 +5,8 @@
 
 namespace weft {
 
-/// A value or none, as std::optional, that takes the room of a pointer while there is none: for large
-/// members that few of many objects have.
+/// A value or none, as std::optional, that takes the room of a pointer while there is none: for
+/// large members that few of many objects have.
 template <class T>
 class HeapOptional {
  public:

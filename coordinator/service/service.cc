@@ -122,7 +122,7 @@ Status Service::LoadSome() {
   while (!unloaded_.empty() && clock_.Monotonic() < end) {
     const std::string job_id = std::move(unloaded_.front());
     unloaded_.pop_front();
-    if (live_.contains(job_id)) continue;  // somebody changed it meanwhile
+    if (live_.contains(job_id)) continue;  // a call changed it meanwhile
     const Result<LiveJob*> live = Load(job_id);
     if (live.status().code() == StatusCode::kNotFound) continue;  // deleted meanwhile
     WEFT_RETURN_IF_ERROR(live.status());

@@ -1,9 +1,10 @@
 // Load on a coordinator, for tests/bench/service, which starts it and judges what is printed here:
-//   service_bench fill    --database FILE --queued N --finished N   jobs in a database, as if submitted
-//   service_bench submit  --address HOST:PORT --rate N --seconds S  submissions at an even rate
-//   service_bench calls   --address HOST:PORT --seconds S           get, list, cancel and retry
-//   service_bench find    --address HOST:PORT --ids FILE            which of those jobs are gone
-//   service_bench workers --address HOST:PORT --count N --seconds S heartbeats; then some workers die
+//   service_bench fill    --database FILE --queued N --finished N   jobs in a database, as if
+//   submitted service_bench submit  --address HOST:PORT --rate N --seconds S  submissions at an
+//   even rate service_bench calls   --address HOST:PORT --seconds S           get, list, cancel and
+//   retry service_bench find    --address HOST:PORT --ids FILE            which of those jobs are
+//   gone service_bench workers --address HOST:PORT --count N --seconds S heartbeats; then some
+//   workers die
 // Prints one line of JSON.
 #include <grpcpp/grpcpp.h>
 
@@ -49,7 +50,6 @@ constexpr int32_t kPage = 5000;
 double SecondsSince(Steady::time_point begin) {
   return duration<double>(Steady::now() - begin).count();
 }
-
 
 /// The value that a share `q` of them does not exceed; 0 of none.
 double Quantile(std::vector<double>& values, double q) {
@@ -188,9 +188,8 @@ Result<Json> Submit(const std::string& address, double rate, double seconds,
   const auto count = static_cast<int64_t>(rate * seconds);
   const Steady::time_point begin = Steady::now() + milliseconds(100);
   for (int64_t i = 0; i < count; ++i) {
-    const Steady::time_point due =
-        begin + std::chrono::duration_cast<Steady::duration>(
-                    duration<double>(static_cast<double>(i) / rate));
+    const Steady::time_point due = begin + std::chrono::duration_cast<Steady::duration>(
+                                               duration<double>(static_cast<double>(i) / rate));
     auto call = std::make_shared<Submission>();
     *call->request.mutable_spec() = specs[static_cast<size_t>(i % kShapes)];
     call->request.set_client_request_id(prefix + std::to_string(i));
@@ -279,8 +278,8 @@ Result<Json> Calls(const std::string& address, double seconds) {
   if (ids.empty()) return NotFoundError("no job is queued");
   std::map<std::string, std::vector<double>> times;
   std::string error;
-  const auto time = [&](const char* name, const std::function<grpc::Status(grpc::ClientContext*)>&
-                                              call) {
+  const auto time = [&](const char* name,
+                        const std::function<grpc::Status(grpc::ClientContext*)>& call) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
     const Steady::time_point begin = Steady::now();
@@ -367,12 +366,11 @@ Result<Json> Workers(const WorkersOptions& options, const std::function<void(con
   std::this_thread::sleep_for(duration<double>(options.seconds / 2));
   say("measured");
   result["heartbeats"] = Latencies(workers.TakeRoundTrips());
-  result["attempts_per_second"] = static_cast<double>(workers.ended_attempts() - ended_before) /
-                                  (options.seconds / 2);
+  result["attempts_per_second"] =
+      static_cast<double>(workers.ended_attempts() - ended_before) / (options.seconds / 2);
   result["broken_streams"] = workers.broken_streams();
   result["lost"] = CountLost(options.metrics_address);
-  const auto deaths =
-      static_cast<int64_t>(options.kill_share * static_cast<double>(options.count));
+  const auto deaths = static_cast<int64_t>(options.kill_share * static_cast<double>(options.count));
   if (deaths == 0) return result;
 
   const Steady::time_point death = Steady::now();
@@ -387,7 +385,8 @@ Result<Json> Workers(const WorkersOptions& options, const std::function<void(con
   // What follows from deaths would show by now.
   std::this_thread::sleep_for(duration<double>(options.seconds / 4));
   result["lost_in_the_end"] = CountLost(options.metrics_address);
-  result["streams_broken_by_deaths"] = workers.broken_streams() - result["broken_streams"].get<int64_t>();
+  result["streams_broken_by_deaths"] =
+      workers.broken_streams() - result["broken_streams"].get<int64_t>();
   result["heartbeats_after_deaths"] = Latencies(workers.TakeRoundTrips());
   return result;
 }

@@ -42,8 +42,7 @@ class Chaos : public ::testing::Test {
     for (const v1::Attempt& attempt : job.attempts())
       completed += attempt.reason() == v1::COMPLETED;
     EXPECT_EQ(completed, 1);
-    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); },
-                           std::chrono::seconds(5)));
+    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, std::chrono::seconds(5)));
     v1::ListJobsResponse jobs;
     grpc::ClientContext context;
     EXPECT_TRUE(cluster.api().ListJobs(&context, {}, &jobs).ok());

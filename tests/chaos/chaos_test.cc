@@ -88,8 +88,7 @@ TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
       auto begin = steady_clock::now();
       cluster.StartCoordinator();
       ASSERT_TRUE(Eventually(
-          [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); },
-          seconds(10)));
+          [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
       const double seconds = SecondsSince(begin);
       longest = std::max(longest, seconds);
       ++deaths;
@@ -260,8 +259,8 @@ TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
     // Every attempt dies at the second checkpoint (or deletion) of its own, so the job gets there.
     // Steps are slow enough for each checkpoint to be done before the next; one that is due while
     // another is written is left out.
-    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point +
-                                                       "=crash@2"}}});
+    Cluster cluster(
+        {.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point + "=crash@2"}}});
     v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);
     spec.mutable_retry()->set_max_attempts(20);
     spec.mutable_checkpoint()->set_keep_last(1);

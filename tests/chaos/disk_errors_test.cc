@@ -9,7 +9,6 @@
 namespace weft::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 

@@ -124,9 +124,9 @@ std::string Text(const Operation& operation) {
 }  // namespace
 
 std::string_view Name(ModelState state) {
-  constexpr std::string_view kNames[kModelStates] = {
-      "ABSENT",     "QUEUED",    "STARTING", "RUNNING",  "RECOVERING",
-      "CANCELLING", "SUCCEEDED", "FAILED",   "CANCELLED"};
+  constexpr std::string_view kNames[kModelStates] = {"ABSENT",    "QUEUED",     "STARTING",
+                                                     "RUNNING",   "RECOVERING", "CANCELLING",
+                                                     "SUCCEEDED", "FAILED",     "CANCELLED"};
   return kNames[static_cast<size_t>(state)];
 }
 

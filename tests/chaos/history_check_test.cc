@@ -26,15 +26,16 @@ TEST(CheckHistory, AcceptsCallsOneAfterTheOther) {
 }
 
 TEST(CheckHistory, RefusesALostChange) {
-  EXPECT_FALSE(CanHaveBeen(
-      {Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), Look(kQueued, 4, 5)}));
+  EXPECT_FALSE(
+      CanHaveBeen({Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), Look(kQueued, 4, 5)}));
   EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Look(kAbsent, 2, 3)}));
 }
 
 TEST(CheckHistory, RefusesALookAtThePast) {
-  EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Look(kSucceeded, 2, 3), Look(kRunning, 4, 5)}));
-  EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), Look(kCancelled, 4, 5),
-                            Look(kQueued, 6, 7)}));
+  EXPECT_FALSE(
+      CanHaveBeen({Do(Call::kSubmit, 0, 1), Look(kSucceeded, 2, 3), Look(kRunning, 4, 5)}));
+  EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3),
+                            Look(kCancelled, 4, 5), Look(kQueued, 6, 7)}));
 }
 
 TEST(CheckHistory, LetsCallsAtTheSameTimeTakeEffectInAnyOrder) {
@@ -59,9 +60,9 @@ TEST(CheckHistory, LetsACallWithoutAnAnswerTakeEffectLateOrNever) {
 TEST(CheckHistory, RefusesARefusalThatNoStateExplains) {
   const Operation refused = Do(Call::kRetry, 4, 5, Outcome::kRefused);
   EXPECT_TRUE(CanHaveBeen({Do(Call::kSubmit, 0, 1), refused}));
-  EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), refused,
-                            Look(kCancelled, 6, 7)},
-                           Movers::kNobody));
+  EXPECT_FALSE(CanHaveBeen(
+      {Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), refused, Look(kCancelled, 6, 7)},
+      Movers::kNobody));
   EXPECT_FALSE(CanHaveBeen({Do(Call::kSubmit, 0, 1), Do(Call::kRetry, 2, 3)}, Movers::kNobody))
       << "a retry of a job that never ended";
 }
@@ -76,9 +77,8 @@ TEST(CheckHistory, LetsTheServiceStartAndEndAttempts) {
 }
 
 TEST(CheckHistory, SaysWhatItCannotExplain) {
-  const Status status =
-      CheckHistory({Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), Look(kQueued, 4, 5)},
-                   Movers::kService);
+  const Status status = CheckHistory(
+      {Do(Call::kSubmit, 0, 1), Do(Call::kCancel, 2, 3), Look(kQueued, 4, 5)}, Movers::kService);
   EXPECT_EQ(status.code(), StatusCode::kConflict);
   EXPECT_NE(status.message().find("beyond the first 2"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("look QUEUED [4, 5]"), std::string::npos) << status.message();

@@ -220,8 +220,7 @@ class Client {
 
   /// What a call shows of a job was there at some time during the call.
   void NoteLook(int64_t number, const Operation& call, const v1::Job& job) {
-    jobs_.Note(number,
-               {Call::kLook, Outcome::kDone, call.start, call.end, Seen(job.state())});
+    jobs_.Note(number, {Call::kLook, Outcome::kDone, call.start, call.end, Seen(job.state())});
   }
 
   /// False when the call may have taken effect or not; waits for the server then.
@@ -284,8 +283,8 @@ class Killer {
       ++deaths_;
       Environment environment;
       if (random.Below(2) == 0) {
-        environment["WEFT_FAILPOINTS"] = points[random.Below(points.size())] + "=crash@" +
-                                         std::to_string(1 + random.Below(60));
+        environment["WEFT_FAILPOINTS"] =
+            points[random.Below(points.size())] + "=crash@" + std::to_string(1 + random.Below(60));
       }
       do {
         cluster_.StartCoordinator(environment);

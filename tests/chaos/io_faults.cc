@@ -1,7 +1,8 @@
-// A library for LD_PRELOAD that makes writes to some files fail, for tests of what a process does when
-// its disk does:
+// A library for LD_PRELOAD that makes writes to some files fail, for tests of what a process does
+// when its disk does:
 //   WEFT_IO_FAULT_PATH     files whose path contains this
-//   WEFT_IO_FAULT_CONTROL  a file that says what fails while it exists: "write ENOSPC", "write EIO" or
+//   WEFT_IO_FAULT_CONTROL  a file that says what fails while it exists: "write ENOSPC", "write EIO"
+//   or
 //                          "sync EIO"
 // Writes fail before anything is written.
 #include <dlfcn.h>

@@ -1,9 +1,10 @@
-// The coordinator is away for a while: training goes on, and whoever follows the log misses nothing.
+// The coordinator is away for a while: training goes on, and whoever follows the log misses
+// nothing.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include "tests/chaos/chaos.h"
 
@@ -22,8 +23,8 @@ int64_t LinesOf(const std::string& text) {
 
 TEST_F(ChaosOfOutages, OfLessThanALeaseAreNotNoticedByTheRanks) {
   // Slow enough to be still at it when the coordinator is back.
-  Cluster cluster({.lease_seconds = 8,
-                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:250"}}});
+  Cluster cluster(
+      {.lease_seconds = 8, .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:250"}}});
   const std::string id = cluster.Submit(cluster.TinyJob("short-outage", kSteps));
   cluster.AwaitStep(id, 3);
   const std::vector<pid_t> before = cluster.RankPids(id);
@@ -40,8 +41,8 @@ TEST_F(ChaosOfOutages, OfLessThanALeaseAreNotNoticedByTheRanks) {
 
 TEST_F(ChaosOfOutages, OfMoreThanALeaseEndTheRanksAtItsEnd) {
   constexpr double kLease = 3;
-  Cluster cluster({.lease_seconds = kLease,
-                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:400"}}});
+  Cluster cluster(
+      {.lease_seconds = kLease, .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:400"}}});
   const std::string id = cluster.Submit(cluster.TinyJob("long-outage", kSteps));
   cluster.AwaitStep(id, 6);
   cluster.coordinator().Kill();

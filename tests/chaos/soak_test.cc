@@ -3,7 +3,6 @@
 #include <dirent.h>
 
 #include <fstream>
-#include <sstream>
 
 #include "common/rng.h"
 #include "tests/chaos/chaos.h"
@@ -11,7 +10,6 @@
 namespace weft::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
@@ -80,14 +78,13 @@ TEST(Soak, AJobGoesOnWhileRanksAndWorkersAreKilled) {
   }
   EXPECT_TRUE(Eventually([&] { return cluster.Get(id).state() == v1::RUNNING; }, seconds(30)));
   const std::chrono::duration<double> took = steady_clock::now() - begin;
-  const double net =
-      static_cast<double>(cluster.Get(id).progress().step() - first) / took.count();
-  const double growth = static_cast<double>(ResidentKilobytes(coordinator) - memory) /
-                        static_cast<double>(memory);
-  std::printf("%d kills in %.0f s: %.3f of the undisturbed rate, memory of the coordinator %+.2f %%, "
-              "%+d files\n",
-              kills, took.count(), net / undisturbed, 100 * growth,
-              OpenFiles(coordinator) - files);
+  const double net = static_cast<double>(cluster.Get(id).progress().step() - first) / took.count();
+  const double growth =
+      static_cast<double>(ResidentKilobytes(coordinator) - memory) / static_cast<double>(memory);
+  std::printf(
+      "%d kills in %.0f s: %.3f of the undisturbed rate, memory of the coordinator %+.2f %%, "
+      "%+d files\n",
+      kills, took.count(), net / undisturbed, 100 * growth, OpenFiles(coordinator) - files);
   RecordProperty("kills", kills);
   RecordProperty("goodput_ratio", std::to_string(net / undisturbed));
   RecordProperty("memory_growth_ratio", std::to_string(growth));

@@ -19,7 +19,6 @@ namespace weft::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
 
 /// A heartbeat that is not answered within this many periods is forgotten.
 constexpr size_t kMostUnanswered = 16;

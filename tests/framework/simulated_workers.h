@@ -17,12 +17,12 @@ class SimulatedWorkers {
   struct Options {
     std::string address;  ///< Of the coordinator.
     int64_t count = 1;
-    int64_t cores = 2;                           ///< Offered by each.
-    std::chrono::milliseconds attach_over{0};    ///< They join evenly over this time.
-    std::chrono::milliseconds train_for{50};     ///< From the start of an attempt to its end.
-    double failure_share = 0;                    ///< Attempts that end with a dead rank, 0 to 1.
+    int64_t cores = 2;                            ///< Offered by each.
+    std::chrono::milliseconds attach_over{0};     ///< They join evenly over this time.
+    std::chrono::milliseconds train_for{50};      ///< From the start of an attempt to its end.
+    double failure_share = 0;                     ///< Attempts that end with a dead rank, 0 to 1.
     std::chrono::milliseconds redial_after{100};  ///< After a break, and after a dial in vain.
-    uint64_t seed = 1;                           ///< Of what fails.
+    uint64_t seed = 1;                            ///< Of what fails.
   };
 
   explicit SimulatedWorkers(Options options);

@@ -1,5 +1,5 @@
-// Messages of the wire as the coordinator reads them, without a connection: the first line names the
-// message, its bytes follow. What is accepted goes back to a message that is accepted.
+// Messages of the wire as the coordinator reads them, without a connection: the first line names
+// the message, its bytes follow. What is accepted goes back to a message that is accepted.
 #include <map>
 #include <string>
 

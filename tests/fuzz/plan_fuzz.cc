@@ -58,9 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     WEFT_FUZZ_EXPECT(candidate.feasible);
     const auto& workers = candidate.plan.rank_workers;
     WEFT_FUZZ_EXPECT(!workers.empty());
-    WEFT_FUZZ_EXPECT(std::all_of(workers.begin(), workers.end(), [](const std::string& id) {
-      return id == "a" || id == "b";
-    }));
+    WEFT_FUZZ_EXPECT(std::all_of(workers.begin(), workers.end(),
+                                 [](const std::string& id) { return id == "a" || id == "b"; }));
   }
   return 0;
 }

@@ -45,15 +45,14 @@ class World {
     options.lease = seconds(2);
     options.heartbeat = milliseconds(200);
     options.planning.budget = options.planning.call_budget = kPlanBudget;
-    service_ = std::make_unique<Service>(*store_, Clock::System(), planner::PlanJob, metrics_,
-                                         options);
+    service_ =
+        std::make_unique<Service>(*store_, Clock::System(), planner::PlanJob, metrics_, options);
     WEFT_FUZZ_EXPECT(service_->Start().ok());
     auto server = Server::Listen("127.0.0.1:0", *service_, metrics_);
     WEFT_FUZZ_EXPECT(server.ok());
     server_ = std::move(*server);
-    stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
-                            grpc::InsecureChannelCredentials()));
+    stub_ = std::make_unique<grpc::GenericStub>(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
   }
   ~World() {
     service_->CloseLinks();
@@ -128,8 +127,8 @@ class Call {
     const auto limit = streams_ ? std::chrono::nanoseconds(kStreamLimit) : kAnswerLimit;
     context_.set_deadline(std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(limit));
-    stream_ = stub.PrepareCall(
-        &context_, "/" + method.service()->full_name() + "/" + method.name(), &queue_);
+    stream_ = stub.PrepareCall(&context_, "/" + method.service()->full_name() + "/" + method.name(),
+                               &queue_);
     stream_->StartCall(this);
     Done();
   }

@@ -13,8 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   unsigned sum = 0;
   for (const SafetensorsView& tensor : file->tensors()) {
     WEFT_FUZZ_EXPECT(file->Find(tensor.name) == &tensor);
-    const uint64_t elements = std::accumulate(tensor.shape.begin(), tensor.shape.end(),
-                                              uint64_t{1}, std::multiplies<>());
+    const uint64_t elements =
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), uint64_t{1}, std::multiplies<>());
     const auto bits = static_cast<uint64_t>(SafetensorsTypeBits(tensor.type));
     WEFT_FUZZ_EXPECT(elements * bits == tensor.bytes.size() * 8);
     for (const std::byte byte : tensor.bytes) sum += static_cast<unsigned>(byte);

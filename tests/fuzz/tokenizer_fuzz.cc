@@ -9,8 +9,9 @@
 
 namespace {
 
-constexpr std::string_view kTexts[] = {"", "Hello world, 12 looms!\n\tweft", "na\xc3\xafve \xf0\x9f\xa7\xb5",
-                                       "\xff\xfe broken", "<s>[MASK]</s> <|endoftext|>"};
+constexpr std::string_view kTexts[] = {"", "Hello world, 12 looms!\n\tweft",
+                                       "na\xc3\xafve \xf0\x9f\xa7\xb5", "\xff\xfe broken",
+                                       "<s>[MASK]</s> <|endoftext|>"};
 
 }  // namespace
 
