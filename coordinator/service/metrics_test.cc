@@ -2,15 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <regex>
 #include <set>
 
 #include "common/env.h"
+#include "common/tls/certificate_authority.h"
 
 namespace weft::coordinator {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
 TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
@@ -29,6 +32,15 @@ TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   metrics.SetStraggler("job-1", "a", 1.3);
   metrics.CheckpointReported(true);
   metrics.RpcHandled("Coordinator", "GetJob", "OK");
+  metrics.AuthFailed("GetJob", "UNAUTHENTICATED");
+  metrics.RateLimited("GetJob");
+  metrics.Audited("SubmitJob", "OK");
+  const std::string folder = ::testing::TempDir() + "weft-metrics-" + std::to_string(getpid());
+  ASSERT_TRUE(tls::CertificateAuthority(folder).Init().ok());
+  metrics.WatchCertificate(folder + "/ca.pem");
+  EXPECT_THAT(metrics.Text(), HasSubstr("weft_tls_certificate_not_after_timestamp_seconds{role="
+                                        "\"coordinator\"} "));
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   std::set<std::string> served;
   for (const auto& family : metrics.registry()->Collect()) {
     ASSERT_FALSE(family.metric.empty()) << family.name;

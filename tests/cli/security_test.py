@@ -8,10 +8,12 @@ import shutil
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import tempfile
 import time
 import unittest
+import warnings
 
 from weft_cluster import BIN, english
 
@@ -200,6 +202,27 @@ class Security(unittest.TestCase):
         # The right address, but no TLS: nothing but an end of the connection.
         self.assertEqual(s.run("--server", s.address, "--timeout", "3", "job", "list").returncode,
                          UNAVAILABLE)
+
+    def test_tls_is_1_2_or_newer(self):
+        s = self.secured
+        host, port = s.address.split(":")
+
+        def agreed(version):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(s.certs / "ca.pem")
+            context.set_alpn_protocols(["h2"])
+            context.set_ciphers("DEFAULT@SECLEVEL=0")  # so that this end would do it
+            context.minimum_version = context.maximum_version = version
+            with socket.create_connection((host, int(port)), timeout=20) as connection:
+                with context.wrap_socket(connection, server_hostname=host) as secure:
+                    return secure.version()
+
+        self.assertEqual(agreed(ssl.TLSVersion.TLSv1_2), "TLSv1.2")
+        self.assertEqual(agreed(ssl.TLSVersion.TLSv1_3), "TLSv1.3")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with self.assertRaises(ssl.SSLEOFError):  # the other end hangs up
+                agreed(ssl.TLSVersion.TLSv1_1)
 
     def test_daemons_refuse_what_is_not_safe(self):
         s = self.secured
