@@ -318,11 +318,10 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
     }
-    if (auto it = live_.find(job_id); it != live_.end() &&
-                                      report.event == PlacementEvent::kFailed &&
-                                      it->second->current.attempt &&
-                                      it->second->current.attempt->epoch == report.epoch &&
-                                      !it->second->current.attempt->times.failed_at) {
+    if (auto it = live_.find(job_id);
+        it != live_.end() && report.event == PlacementEvent::kFailed &&
+        it->second->current.attempt && it->second->current.attempt->epoch == report.epoch &&
+        !it->second->current.attempt->times.failed_at) {
       // Of what else may end a rank a loss of its peers is one.
       const bool own = report.reason != Reason::kRankDied || report.signal != 0;
       if (own) Blame(report.worker_id, job_id, report.reason);
