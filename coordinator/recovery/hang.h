@@ -38,7 +38,8 @@ std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements
 
 /// Why the attempt counts as hung: every one of its placements has been silent for longer than what
 /// it does may take. nullopt: it does not. One placement that shows life is enough, as the others
-/// may wait for it. Names the odd rank where there is one. `predicted_step_seconds`: of the plan; 0: unknown.
+/// may wait for it. Names the odd rank where there is one. `predicted_step_seconds`: of the plan;
+/// 0: unknown.
 std::optional<std::string> FindHang(std::span<const PlacementActivity> placements,
                                     double predicted_step_seconds, const HangRules& rules);
 

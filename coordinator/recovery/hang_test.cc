@@ -59,8 +59,8 @@ TEST(OddRank, IsTheOneThatDoesNotWaitAsTheOthersDo) {
   const auto odd = [](const std::vector<std::string>& states) {
     std::vector<PlacementActivity> placements;
     for (const std::string& text : states) {
-      placements.push_back({std::string(1, static_cast<char>('a' + placements.size())), "training",
-                            75, 0.4, text});
+      placements.push_back(
+          {std::string(1, static_cast<char>('a' + placements.size())), "training", 75, 0.4, text});
     }
     const std::optional<OddRank> found = FindOddRank(placements);
     return found ? found->rank + " on " + found->worker_id + " " + found->state : "";

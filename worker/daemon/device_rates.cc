@@ -227,9 +227,8 @@ Result<DeviceSpec> MeasureRates(int device) {
 
 Result<DeviceSpec> MeasureInProcess(const std::string& program,
                                     const std::vector<DeviceSpec>& devices, size_t which) {
-  Result<std::string> output =
-      OutputOf({program, "--measure-device", std::to_string(which)}, EnvironmentWith(devices),
-               std::chrono::seconds(60));
+  Result<std::string> output = OutputOf({program, "--measure-device", std::to_string(which)},
+                                        EnvironmentWith(devices), std::chrono::seconds(60));
   if (!output.ok()) return output.status().WithContext("measure it");
   Result<Json> json = ParseJson(*output);
   if (!json.ok()) return UnavailableError("measuring it gave no result: " + ClipText(*output));
