@@ -99,7 +99,7 @@ void Service::Preempt(const PreemptDecision& preemption) {
 
 void Service::Resize(const ResizeDecision& resize) {
   const LiveJob& live = *live_.at(resize.job_id);
-  std::optional<BeforeGrowth> before;
+  HeapOptional<BeforeGrowth> before;
   if (resize.for_job.empty()) {
     before = BeforeGrowth{live.current.attempt->plan, live.steps.MedianSeconds()};
   }
