@@ -30,6 +30,13 @@ TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
               HasSubstr("schedule.warmup_steps 100 is more than train.steps 99"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.ranks = 3; }),
               HasSubstr("train.global_batch 32 must be a multiple of resources.ranks 3"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.min_ranks = 4;
+                job.resources.max_ranks = 2;
+              }),
+              HasSubstr("resources.min_ranks 4 is more than resources.max_ranks 2"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.ranks = job.resources.max_ranks = 2; }),
+              HasSubstr("need resources.ranks 0"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.micro_batch = 5; }),
               HasSubstr("resources.micro_batch"));
 }

@@ -99,7 +99,10 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
   for (const int64_t data : data_ranks_) {
     if (data * replica > slots) break;
     const bool whole = mesh.train.global_batch % (data * parts) == 0;
-    if (whole && Divides(resources, data)) choices.push_back(data * replica);
+    const int64_t ranks = data * replica;
+    const bool wanted = ranks >= resources.min_ranks &&
+                        (resources.max_ranks == 0 || ranks <= resources.max_ranks);
+    if (wanted && whole && Divides(resources, data)) choices.push_back(ranks);
   }
   return choices;
 }

@@ -13,7 +13,8 @@ namespace weft::coordinator {
 class Forecast {
  public:
   /// `releases`: of active jobs, soonest first, in seconds from now.
-  Forecast(const ComputeAmount& free, const std::vector<std::pair<double, ComputeAmount>>& releases);
+  Forecast(const ComputeAmount& free,
+           const std::vector<std::pair<double, ComputeAmount>>& releases);
 
   /// A job that starts now, before those that have had their turn.
   void Hold(const ComputeAmount& amount, double seconds);

@@ -8,7 +8,8 @@
 
 namespace weft::coordinator {
 
-/// When a running job is worth a restart on more machines, or on fewer for the sake of others; docs/decisions/0005 has the reasons.
+/// When a running job is worth a restart on more machines, or on fewer for the sake of others;
+/// docs/decisions/0005 has the reasons.
 struct GrowthRules {
   /// An attempt runs, and a new worker stays, at least so long; 0: no job grows.
   double after_seconds = 120;

@@ -16,9 +16,9 @@ std::optional<JobSize> KnownSize(const QueuedJob& job) {
   return job.size;
 }
 
-/// It was stopped to go on by another plan at once.
-bool Resumes(const QueuedJob& job) {
-  return job.replanned && job.next_plan != nullptr;
+/// It was stopped to go on by another plan at once, or others were stopped for it.
+bool GoesFirst(const QueuedJob& job) {
+  return job.promised || (job.replanned && job.next_plan != nullptr);
 }
 
 }  // namespace
@@ -80,9 +80,9 @@ JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, Qu
 }
 
 bool JobOrder::Before(const RankedJob& a, const RankedJob& b) const {
-  if (Resumes(*a.job) != Resumes(*b.job)) return Resumes(*a.job);
-  if (const int quota = held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue,
-                                           b.turn.amount)) {
+  if (GoesFirst(*a.job) != GoesFirst(*b.job)) return GoesFirst(*a.job);
+  if (const int quota =
+          held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue, b.turn.amount)) {
     return quota < 0;
   }
   if (a.turn.priority != b.turn.priority) return a.turn.priority > b.turn.priority;

@@ -51,9 +51,10 @@ class TurnRules {
   ComputeAmount total_;
 };
 
-/// The jobs that wait, in the order of their turns: those that go on by another plan, then within
-/// the quota of their queue, by priority, by fair share, by age and work. Each that was handed out
-/// counts as held by its queue from then on, so that queues alternate.
+/// The jobs that wait, in the order of their turns: those that go on by another plan or for which
+/// others were stopped, then within the quota of their queue, by priority, by fair share, by age
+/// and work. Each that was handed out counts as held by its queue from then on, so that queues
+/// alternate.
 class JobOrder {
  public:
   /// `held`: with what active jobs hold.

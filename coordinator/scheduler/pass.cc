@@ -55,14 +55,20 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       held_.Take(queue, amount);
       outlook_.releases.Add(seconds, *job.job.plan, job.id);
       const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
-      active_.push_back({&job, turn, seconds,
-                         job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
+      active_.push_back(
+          {&job, turn, seconds,
+           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, AmountOf(*job.next_plan));
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
     }
   }
   SortByLoss(active_);
+  const double restart = 2 * snapshot.rules.growth.restart.assumed_start_seconds;
+  contenders_ = std::ssize(snapshot.queue) +
+                std::count_if(active_.begin(), active_.end(), [&](const RankedActive& active) {
+                  return active.seconds_left > restart;
+                });
 }
 
 SchedulerDecisions SchedulingPass::Run() && {
@@ -89,15 +95,18 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     if (planned_ahead_ >= kPlannedAhead) return WaitBehind(ranked);
   } else if (others_first) {
     // Most of a long queue ends here.
-    const ComputeAmount& amount = ranked.turn.amount;
+    ComputeAmount amount = ranked.turn.amount;
+    if (const int64_t most = MostRanks(*job.spec); most > 0 && job.last_plan == nullptr) {
+      amount.gpus = std::min(amount.gpus, most);
+    }
     const bool soon = Covers(outlook_.pool.total(), amount);
-    const bool in_time =
-        reservation_ && (ranked.seconds <= reservation_->seconds ||
-                         Covers(reservation_->left.total(), amount));
-    const bool fits = soon && in_time && tried_backfills_ < kBackfills;
+    const bool fits = soon && tried_backfills_ < kBackfills;
     if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
   }
-  const Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
+  Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
+  if (candidate.spec.resources.device == "cuda") {
+    candidate.spec.resources.max_ranks = MostRanks(*job.spec);
+  }
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
   } else {
@@ -159,8 +168,9 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
     return Start(ranked, *std::move(placed));
   }
   if (placed && reservation_) {
-    placed = reservation_->left.Place(*wanted);
-    if (placed && free_.Fits(*placed)) return Start(ranked, *std::move(placed));
+    std::optional<Plan> apart = reservation_->left.Place(*wanted);
+    if (apart && free_.Fits(*apart)) return Start(ranked, *std::move(apart));
+    if (YieldsToReservation(ranked, *placed)) return Start(ranked, *std::move(placed));
   }
   AwaitRoom(candidate, *wanted);
 }
@@ -168,6 +178,19 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
 bool SchedulingPass::WaitsForLimit(const RankedJob& ranked) {
   const size_t queue = ranked.turn.queue;
   const ComputeAmount& amount = ranked.turn.amount;
+  const QueueSpec* limited = holding_.LimitedBy(queue, amount);
+  std::string of;
+  if (limited != nullptr) {
+    const int64_t limit = amount.gpus > 0 ? *limited->limit_gpus : *limited->limit_cores;
+    of = "the limit of queue " + limited->name + ", " +
+         Words(amount.gpus > 0 ? ComputeAmount{limit, 0} : ComputeAmount{0, limit});
+    if (amount.gpus + amount.cores > limit) {
+      Wait(ranked, Reason::kWaitingForQuota,
+           "wants " + Words(amount) + ", more than " + of +
+               "; hint: ask for fewer resources.ranks, or another scheduling.queue");
+      return true;
+    }
+  }
   for (size_t at = queue;; at = holding_.parent(at)) {
     if (auto hold = limits_.find(at); hold != limits_.end()) {
       if (ranked.known_size && ranked.seconds <= hold->second.until_seconds) break;
@@ -179,17 +202,7 @@ bool SchedulingPass::WaitsForLimit(const RankedJob& ranked) {
     }
     if (holding_.parent(at) == at) break;
   }
-  const QueueSpec* limited = holding_.LimitedBy(queue, amount);
   if (limited == nullptr) return false;
-  const int64_t limit = amount.gpus > 0 ? *limited->limit_gpus : *limited->limit_cores;
-  const std::string of = "the limit of queue " + limited->name + ", " +
-                         Words(amount.gpus > 0 ? ComputeAmount{limit, 0} : ComputeAmount{0, limit});
-  if (amount.gpus + amount.cores > limit) {
-    Wait(ranked, Reason::kWaitingForQuota,
-         "wants " + Words(amount) + ", more than " + of +
-             "; hint: ask for fewer resources.ranks, or another scheduling.queue");
-    return true;
-  }
   // Those after it may use the queue until enough of its jobs have ended.
   const size_t top = holding_.Find(limited->name);
   const auto below = [&](size_t at) {
@@ -271,8 +284,7 @@ bool SchedulingPass::EndsEarlier(const Candidate& candidate, const Plan& smaller
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() || ComputeOf(*wanted) <= ComputeOf(smaller)) return true;
   const auto steps = static_cast<double>(candidate.job.steps_left);
-  const double saved =
-      steps * (smaller.prediction.step_seconds - wanted->prediction.step_seconds);
+  const double saved = steps * (smaller.prediction.step_seconds - wanted->prediction.step_seconds);
   if (saved <= 0) return true;
   const std::optional<Reservation> later = outlook_.releases.Reserve(*wanted, outlook_.pool);
   return !later || saved <= later->seconds;
@@ -302,6 +314,47 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   // Of its last plan there may be a measurement.
   if (last != nullptr && ComputeOf(*last) == ComputeOf(plan)) return ranked.seconds;
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
+}
+
+int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
+  const ResourceSpec& resources = spec.resources;
+  if (resources.ranks > 0 || contenders_ < 2 || total_.gpus < 1) return resources.max_ranks;
+  int64_t part = 1;
+  while (part * 2 <= total_.gpus / contenders_) part *= 2;
+  part = std::max(part, resources.min_ranks);
+  return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
+}
+
+bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
+  const SchedulerRules& rules = snapshot_.rules;
+  const double until = reservation_->seconds;
+  const double restart = 2 * rules.growth.restart.assumed_start_seconds;
+  if (!ranked.job->spec->scheduling.preemptible || until < rules.protected_seconds + restart) {
+    return false;
+  }
+  // As it will be then.
+  ActiveJob then;
+  then.preemptions = ranked.job->preemptions;
+  then.job.attempt_seconds = until;
+  RankedActive active;
+  active.job = &then;
+  active.turn = turns_.Of(ranked.turn.queue, ranked.turn.priority, AmountOf(plan),
+                          SecondsBy(ranked, plan) - until, ranked.job->submitted_at);
+  const Claim claim =
+      ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active, held_, rules);
+  return claim == Claim::kPriority || claim == Claim::kShorter;
+}
+
+std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan, Outlook outlook) const {
+  QueueTree left = held_;
+  for (const RankedActive& active : active_) {
+    const Claim claim = ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active,
+                                left, snapshot_.rules);
+    if (claim == Claim::kNone || !outlook.releases.Remove(*active.job->job.plan)) continue;
+    left.Give(active.turn.queue, active.turn.amount);
+    outlook.pool.Release(*active.job->job.plan);
+  }
+  return outlook.releases.Reserve(plan, std::move(outlook.pool));
 }
 
 bool SchedulingPass::LeavesReservation(const Plan& plan, double seconds) const {

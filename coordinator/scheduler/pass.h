@@ -58,6 +58,14 @@ class SchedulingPass {
   /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
   bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
   void Start(const RankedJob& ranked, Plan plan);
+  /// Most ranks of a job that leaves their number open: its part of the cluster while others wait,
+  /// as a power of two, so that plans can be used again; 0: any number.
+  int64_t MostRanks(const JobSpec& spec) const;
+  /// The earliest start of the job with the reservation by `plan`, which displaces those that it
+  /// may when all others have ended.
+  std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;
+  /// Whether the job with the reservation may displace this one when its time has come.
+  bool YieldsToReservation(const RankedJob& ranked, const Plan& plan) const;
   /// Whether the reservation is kept when `plan` holds its place for `seconds`; 0: for how long is
   /// not known.
   bool LeavesReservation(const Plan& plan, double seconds) const;
@@ -91,13 +99,15 @@ class SchedulingPass {
   QueueTree held_;     ///< Without them, with those that take their place.
   CapacityPool free_;  ///< Now, without what is promised.
   Outlook outlook_;
-  std::vector<RankedActive> active_;  ///< Those that run on, by SortByLoss.
-  std::deque<Plan> plans_;            ///< Of jobs that start, for outlook_.releases.
+  std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
+  int64_t contenders_ = 0;              ///< Jobs that wait, and those that do not end at once.
+  std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
   std::optional<Reservation> reservation_;
-  std::string held_back_by_;       ///< The first job that waits.
-  bool held_by_planning_ = false;  ///< Only until that job's plan is known.
+  Turn reserved_turn_;                  ///< Of the job that has it.
+  std::string held_back_by_;            ///< The first job that waits.
+  bool held_by_planning_ = false;       ///< Only until that job's plan is known.
   std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
   std::optional<Forecast> forecast_;
   int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,

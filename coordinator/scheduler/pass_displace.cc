@@ -43,15 +43,16 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
     held_by_planning_ = false;
     WaitDecision& wait =
         Wait(ranked, Reason::kWaitingForCapacity,
-             "other jobs hold the workers it needs (" +
-                 std::to_string(wanted.rank_workers.size()) + " ranks x " +
-                 std::to_string(wanted.threads_per_rank) +
+             "other jobs hold the workers it needs (" + std::to_string(wanted.rank_workers.size()) +
+                 " ranks x " + std::to_string(wanted.threads_per_rank) +
                  (OnDevices(wanted) ? " cores and a GPU)" : " cores)"));
     forecast_->Start(AmountOf(wanted), SecondsBy(ranked, wanted));
     if (later) {
       wait.blocked_by = later->blocked_by;
       SetStart(wait, later->seconds);
-      reservation_ = std::move(later);
+      reserved_turn_ = ranked.turn;
+      reserved_turn_.amount = AmountOf(wanted);
+      reservation_ = ReserveFor(wanted, outlook_);
     }
   }
   if (advised_++ < kAdvised) Advise(candidate, wanted, decisions_.waits.back());
@@ -63,11 +64,10 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
   const double restart = snapshot_.rules.growth.restart.assumed_start_seconds;
   const double seconds = SecondsBy(ranked, plan);
   outlook.pool.Take(plan);
-  outlook.releases.Add(
-      seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(), plans_.back(),
-      candidate.job.id);
+  outlook.releases.Add(seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(),
+                       plans_.back(), candidate.job.id);
   if (reservation_) {
-    std::optional<Reservation> kept = outlook.releases.Reserve(reservation_->plan, outlook.pool);
+    std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
     if (!kept || kept->seconds > reservation_->seconds) {
       plans_.pop_back();
       return false;
@@ -162,9 +162,9 @@ bool SchedulingPass::TakeByShrinking(const Candidate& candidate, const Plan& wan
     std::erase_if(active_, [&](const RankedActive& active) {
       return std::find(ids.begin(), ids.end(), active.job->id) != ids.end();
     });
-    WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
-                              "starts when jobs have saved that go on with fewer ranks: " +
-                                  Names(ids));
+    WaitDecision& wait =
+        Wait(candidate.ranked, Reason::kWaitingForCapacity,
+             "starts when jobs have saved that go on with fewer ranks: " + Names(ids));
     wait.blocked_by = ids;
     SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
     return true;
@@ -216,8 +216,8 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
   RankedJob urgent = candidate.ranked;
   urgent.turn.priority = std::numeric_limits<int64_t>::max();
   const std::optional<Displacement> found =
-      FindVictims(urgent, wanted, std::numeric_limits<double>::infinity(), active_,
-                  outlook_.pool, held_, snapshot_.rules);
+      FindVictims(urgent, wanted, std::numeric_limits<double>::infinity(), active_, outlook_.pool,
+                  held_, snapshot_.rules);
   if (!found) return;
   int64_t priority = candidate.ranked.turn.priority;
   std::vector<std::string> ids;
@@ -235,10 +235,9 @@ void SchedulingPass::Grow() {
   const GrowthRules& rules = snapshot_.rules.growth;
   if (rules.after_seconds <= 0) return;
   // Of which the least is left comes first: it gives back soonest what it takes.
-  std::stable_sort(active_.begin(), active_.end(), [](const RankedActive& a, const RankedActive& b) {
-    return a.turn.work < b.turn.work;
-  });
-  ClusterProfile steady;
+  std::stable_sort(
+      active_.begin(), active_.end(),
+      [](const RankedActive& a, const RankedActive& b) { return a.turn.work < b.turn.work; });
   int looked_at = 0;
   for (const RankedActive& active : active_) {
     const ComputeAmount left = free_.total();
@@ -246,17 +245,22 @@ void SchedulingPass::Grow() {
     if (looked_at >= kGrowing || (left.gpus < 1 && left.cores < 1)) return;
     if (!active.job->may_stop || !MayGrow(job, rules)) continue;
     if ((OnDevices(*job.plan) ? left.gpus : left.cores) < 1) continue;
-    if (looked_at++ == 0) {
-      for (const WorkerProfile& worker : snapshot_.cluster.workers) {
-        if (!snapshot_.new_workers.contains(worker.worker_id)) steady.workers.push_back(worker);
+    ++looked_at;
+    const auto& own = job.plan->rank_workers;
+    ClusterProfile steady;
+    for (const WorkerProfile& worker : snapshot_.cluster.workers) {
+      const std::string& id = worker.worker_id;
+      if (!snapshot_.new_workers.contains(id) ||
+          std::find(own.begin(), own.end(), id) != own.end()) {
+        steady.workers.push_back(worker);
       }
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
     std::optional<BetterWay> way = FindGrowth(job, steady, with_own.ToMap(), rules, plan_);
     if (!way) continue;
-    const double seconds = active.seconds_left * way->plan.prediction.step_seconds /
-                           job.plan->prediction.step_seconds;
+    const double seconds =
+        active.seconds_left * way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
     if (!held_back_by_.empty()) {
       Outlook outlook = outlook_;
       outlook.pool.Release(*job.plan);
@@ -265,7 +269,7 @@ void SchedulingPass::Grow() {
       plans_.push_back(way->plan);
       outlook.releases.Add(seconds, plans_.back(), active.job->id);
       if (!reservation_) continue;
-      std::optional<Reservation> kept = outlook.releases.Reserve(reservation_->plan, outlook.pool);
+      std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
       if (!kept || kept->seconds > reservation_->seconds) continue;
       outlook_ = std::move(outlook);
       reservation_ = std::move(kept);

@@ -16,8 +16,9 @@ void Releases::Add(double seconds, const Plan& plan, const std::string& job_id) 
   sorted_ = false;
 }
 
-void Releases::Remove(const Plan& plan) {
-  std::erase_if(releases_, [&](const Release& release) { return release.plan == &plan; });
+bool Releases::Remove(const Plan& plan) {
+  return 0 <
+         std::erase_if(releases_, [&](const Release& release) { return release.plan == &plan; });
 }
 
 void Releases::Sort() {

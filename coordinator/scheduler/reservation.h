@@ -13,7 +13,7 @@ namespace weft::coordinator {
 struct Reservation {
   double seconds = 0;  ///< From now.
   Plan plan;
-  CapacityPool left;  ///< Free at that time beside the plan.
+  CapacityPool left;                    ///< Free at that time beside the plan.
   std::vector<std::string> blocked_by;  ///< Jobs that end before, the last ones; a few.
 };
 
@@ -23,8 +23,8 @@ class Releases {
   /// `plan` and `job_id` outlive this. An infinite time is never.
   void Add(double seconds, const Plan& plan, const std::string& job_id);
 
-  /// The job of `plan`, as added, gives back nothing at its time any more.
-  void Remove(const Plan& plan);
+  /// The job of `plan`, as added, gives back nothing at its time any more; whether it would have.
+  bool Remove(const Plan& plan);
 
   /// The earliest time at which there is room for `wanted`, in `pool` with what was given back by
   /// then; nullopt: at no time that is known.

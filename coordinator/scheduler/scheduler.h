@@ -39,10 +39,12 @@ struct QueuedJob {
                                                    ///< where that is known; of jobs that never ran.
   std::string queue = kDefaultQueue;
   int64_t priority = 0;
-  double submitted_at = 0;           ///< Seconds since 1970, as `now` of the snapshot.
-  int64_t steps_left = 0;            ///< 0: not known.
-  double step_seconds = 0;           ///< Measured with last_plan; 0: not yet.
-  int64_t preemptions = 0;           ///< Times that it was stopped for another job.
+  double submitted_at = 0;  ///< Seconds since 1970, as `now` of the snapshot.
+  int64_t steps_left = 0;   ///< 0: not known.
+  double step_seconds = 0;  ///< Measured with last_plan; 0: not yet.
+  int64_t preemptions = 0;  ///< Times that it was stopped for another job.
+  bool promised = false;    ///< Others were stopped or made smaller for it since it waits: it
+                            ///< goes first, or what they left would go to someone else.
   std::optional<JobSize> size = {};  ///< From `sizes` of decisions for the same cluster.
 };
 
@@ -67,10 +69,10 @@ struct SchedulerRules {
   /// A job goes before one of the same priority that came earlier by less than so many times the
   /// difference in the time that the whole cluster would take for what is left of them. 0: first
   /// come, first served.
-  double age_factor = 30;
+  double age_factor = 1000;
   /// A running job of the same priority gives way when so many times as much is left of it, in
   /// seconds times devices, as of the one that waits. 0: never.
-  double preempt_factor = 2;
+  double preempt_factor = 1.25;
   /// An attempt runs at least so long before it gives way to a job of the same priority.
   double protected_seconds = 300;
   /// A job that was displaced so often gives way to higher priorities and owners of quotas alone.
