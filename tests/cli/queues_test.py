@@ -1,5 +1,6 @@
 """Queues as a user has them: priorities, pauses, arrays, explanations and workers that get no jobs."""
 
+import json
 import unittest
 
 from weft_cluster import Cluster
@@ -23,9 +24,18 @@ class Queues(unittest.TestCase):
     def wait_for(self, job, state):
         self.cluster.wait_for(lambda: self.job(job)["state"] == state, 60)
 
+    def on_all_cores(self, name, steps):
+        """A job file of one rank that takes the whole worker."""
+        worker = self.weft("worker", "list", "-o", "json").json()["items"][0]
+        path = self.cluster.job(name, steps=steps)
+        job = json.loads(path.read_text())
+        job["resources"] = {"ranks": 1, "threads_per_rank": worker["profile"]["cores"]}
+        path.write_text(json.dumps(job))
+        return path
+
     def submit_long(self):
-        """Of all cores, until it is stopped."""
-        job = self.cluster.submit(self.cluster.job("long", steps=1000000))
+        """Until it is stopped."""
+        job = self.cluster.submit(self.on_all_cores("long", 1000000))
         self.wait_for(job, "RUNNING")
         return job
 
@@ -40,7 +50,7 @@ class Queues(unittest.TestCase):
         self.assertIn("only PAUSED and PAUSING jobs can be resumed", again.err)
         self.wait_for(long, "RUNNING")
         self.weft("job", "update", long, "--priority", 5)
-        waits = self.cluster.submit(self.cluster.job("waits", steps=5))
+        waits = self.cluster.submit(self.on_all_cores("waits", 5))
         self.cluster.wait_for(
             lambda: self.weft("explain", waits, "-o", "json").json().get("position") == 1, 30)
         explained = self.weft("job", "explain", waits).out
