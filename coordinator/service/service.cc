@@ -419,6 +419,7 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   if (job.state == JobState::kQueued) {
     queue_[job.ordinal] = job.id;
     live.predicted_start.reset();
+    live.promised = false;
   }
   if (job.state == JobState::kStarting) {
     const double now = clock_.UnixSeconds();

@@ -273,8 +273,9 @@ class Service {
     std::optional<Infeasible> infeasible;
     /// What it is expected to take, by the cluster of that number.
     std::optional<std::pair<int64_t, JobSize>> size;
-    std::optional<double>
-        predicted_start;              ///< First guess since it was queued; seconds since 1970.
+    bool promised = false;  ///< Others were stopped for it since it was queued.
+    /// First guess since it was queued; seconds since 1970.
+    std::optional<double> predicted_start;
     std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
 
     /// What is planned. Of a long queue each spec is in memory once.

@@ -88,6 +88,7 @@ void Service::Dispatch(const StartDecision& start) {
 }
 
 void Service::Preempt(const PreemptDecision& preemption) {
+  live_.at(preemption.for_job)->promised = true;
   Change(
       preemption.job_id,
       [this, epoch = live_.at(preemption.job_id)->current.attempt->epoch,
@@ -102,6 +103,8 @@ void Service::Resize(const ResizeDecision& resize) {
   HeapOptional<BeforeGrowth> before;
   if (resize.for_job.empty()) {
     before = BeforeGrowth{live.current.attempt->plan, live.steps.MedianSeconds()};
+  } else {
+    live_.at(resize.for_job)->promised = true;
   }
   Replan(resize.job_id, resize.way, [before](LiveJob& stopping) {
     stopping.before = before;

@@ -120,6 +120,7 @@ QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) cons
   queued.steps_left = StepsBefore(job.spec, live.current.phase + 1) - live.progress.step;
   queued.step_seconds = last ? live.steps.StepSeconds() : 0;
   queued.preemptions = Preemptions(live.current);
+  queued.promised = live.promised;
   if (live.size && live.size->first == cluster_number_) queued.size = live.size->second;
   return queued;
 }
