@@ -22,6 +22,7 @@
 #include "coordinator/api/server.h"
 #include "coordinator/health.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/scheduler/decision_record.h"
 #include "coordinator/store/sqlite_store.h"
 
 namespace weft::coordinator {
@@ -72,6 +73,8 @@ struct Options {
   std::string people_file;
   double calls_per_second = AccessRules().calls_per_second;
   int64_t jobs_per_person = AccessRules().jobs_per_person;
+  int64_t decisions_mib = 64;
+  std::string replay_decisions;
   bool healthcheck = false;
 };
 
@@ -145,6 +148,18 @@ int CheckHealth(const std::string& data_dir) {
   std::fprintf(ready ? stdout : stderr, "weft-coordinator: %s\n",
                (reply.ok() ? reply->body : reply.status().message()).c_str());
   return ready ? kExitOk : kExitInternal;
+}
+
+/// Has the scheduler decide once more what a file of decisions says.
+int Replay(const std::string& path) {
+  const auto replay = [&]() -> Status {
+    WEFT_ASSIGN_OR_RETURN(const std::string lines, ReadFile(Env::Posix(), path));
+    return ReplayDecisions(lines);
+  };
+  const Status status = replay();
+  std::fprintf(status.ok() ? stdout : stderr, "weft-coordinator: %s\n",
+               status.ok() ? (path + ": the same decisions").c_str() : status.message().c_str());
+  return status.ok() ? kExitOk : kExitInternal;
 }
 
 /// One of the signals, or 0 after `time`.
@@ -249,8 +264,9 @@ Status Prepare(Options& options) {
   }
   WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
   if (options.data_roots.empty() && !http::IsLoopback(listen.host)) {
-    return InvalidError("jobs from other machines could read every file that this user can; hint: "
-                        "--data-root DIR says which folders jobs may name, and / allows all");
+    return InvalidError(
+        "jobs from other machines could read every file that this user can; hint: "
+        "--data-root DIR says which folders jobs may name, and / allows all");
   }
   for (const std::string& root : options.data_roots) {
     if (!std::filesystem::path(root).is_absolute()) {
@@ -307,6 +323,8 @@ Status Run(Options options, const sigset_t& signals) {
       std::chrono::nanoseconds(std::llround(options.check_seconds * 1e9));
   service_options.suspicion.quarantine_at = options.quarantine_at;
   service_options.spare_workers = options.spare_workers;
+  service_options.decisions_folder = JoinPath(options.data_dir, "decisions");
+  service_options.decisions_bytes = options.decisions_mib << 20;
   service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
   service_options.planning.budget =
       std::chrono::nanoseconds(std::llround(options.plan_budget_seconds * 1e9));
@@ -370,8 +388,7 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_METRICS_LISTEN")
       ->capture_default_str();
   app.add_option("--data-dir", options.data_dir, "Folder of the database")
-      ->envname("WEFT_COORDINATOR_DATA_DIR")
-      ->required();
+      ->envname("WEFT_COORDINATOR_DATA_DIR");
   app.add_option("--run-root", options.run_root,
                  "Folder, shared with the workers, that holds a folder for each job")
       ->envname("WEFT_COORDINATOR_RUN_ROOT");
@@ -495,14 +512,28 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_JOBS_PER_PERSON")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
+  app.add_option("--decisions-mib", options.decisions_mib,
+                 "Size of the record of the scheduler's newest decisions, in DATA_DIR/decisions; "
+                 "0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str()
+      ->envname("WEFT_COORDINATOR_DECISIONS_MIB");
+  app.add_option("--replay-decisions", options.replay_decisions,
+                 "Decide again what a file of that record says, report the first difference, and "
+                 "end");
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the coordinator that runs on --data-dir whether it serves; exit 0 if so");
   try {
     app.parse(argc, argv);
-    if (options.run_root.empty() && !options.healthcheck) throw CLI::RequiredError("--run-root");
+    const bool serves = !options.healthcheck && options.replay_decisions.empty();
+    if (options.data_dir.empty() && options.replay_decisions.empty()) {
+      throw CLI::RequiredError("--data-dir");
+    }
+    if (options.run_root.empty() && serves) throw CLI::RequiredError("--run-root");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  if (!options.replay_decisions.empty()) return Replay(options.replay_decisions);
   if (options.healthcheck) return CheckHealth(options.data_dir);
   Status status = Run(std::move(options), signals);
   if (!status.ok()) std::fprintf(stderr, "weft-coordinator: %s\n", status.message().c_str());

@@ -50,6 +50,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       files_(clock),
       leases_(clock, options_.lease, options_.Margin()),
       suspicions_(options_.suspicion),
+      decision_log_(Env::Posix(), options_.decisions_folder, options_.decisions_bytes),
       plans_(
           clock, queue_pool_,
           [this](const auto& spec, const auto& cluster, const auto& stop) {

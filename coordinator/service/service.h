@@ -29,6 +29,7 @@
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
+#include "coordinator/service/decision_log.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/network_links.h"
@@ -67,8 +68,10 @@ struct ServiceOptions {
   GrowthRules growth;
   RetryRules retry;
   HangRules hang;
-  SchedulerRules scheduler;  ///< Its rules of growth are those above.
-  QueuesSpec queues;         ///< Valid by ValidateQueues.
+  SchedulerRules scheduler;      ///< Its rules of growth are those above.
+  std::string decisions_folder;  ///< As in DecisionLog, as the next one.
+  int64_t decisions_bytes = 0;
+  QueuesSpec queues;  ///< Valid by ValidateQueues.
   StragglerRules straggler;
   StragglerAction straggler_action = StragglerAction::kReport;
   HealthRules health;
@@ -305,9 +308,9 @@ class Service {
     Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
-    bool unchecked = false;   ///< Its machine is to be checked before it gets ranks.
-    Duration check_from{0};   ///< Not before.
-    int64_t health_call = 0;  ///< The check under way; 0: none.
+    bool unchecked = false;              ///< Its machine is to be checked before it gets ranks.
+    Duration check_from{0};              ///< Not before.
+    int64_t health_call = 0;             ///< The check under way; 0: none.
     std::optional<WorkerState> counted;  ///< In worker_counts_.
 
     WorkerState State() const {
@@ -613,7 +616,8 @@ class Service {
   ReliabilityRecord reliability_;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
-  Duration next_rates_{0};       ///< Not before.
+  Duration next_rates_{0};  ///< Not before.
+  DecisionLog decision_log_;
   std::deque<Plan> held_plans_;  ///< Of the last snapshot, for jobs that are stopping.
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
@@ -627,7 +631,7 @@ class Service {
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
-  int64_t worker_counts_[kWorkerStates] = {};              ///< Of sessions_, by state.
+  int64_t worker_counts_[kWorkerStates] = {};                       ///< Of sessions_, by state.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
   mutable std::mutex calibration_mutex_;                 ///< Guards what follows.

@@ -54,7 +54,12 @@ void Service::StartQueued() {
   const std::vector<StartDecision> recovering = StartRecovering(snapshot);
   LeaveSpares(snapshot);
   SchedulerDecisions decisions;
-  if (!live_.empty()) decisions = Schedule(snapshot, Known(""));
+  PlanAnswers answers;
+  if (!live_.empty()) {
+    decisions =
+        Schedule(snapshot, decision_log_.enabled() ? Recording(Known(""), answers) : Known(""));
+    decision_log_.Record(snapshot, answers, decisions);
+  }
   plans_.EndPass();
   metrics_.ScheduleCycle(SecondsSince(clock_, begin), clock_.UnixSeconds());
   for (const auto& [job_id, size] : decisions.sizes) {
