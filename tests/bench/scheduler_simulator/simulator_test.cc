@@ -22,9 +22,9 @@ TEST(SchedulerSimulator, PoliciesDoWhatTheirNamesSay) {
   // Two GPUs: a long job of one, a job of both, short ones of one.
   const Trace trace = {{0, 100, 1, 1}, {1, 50, 2, 1}, {2, 10, 1, 1}, {3, 200, 1, 1}};
   const auto ends = [&](const std::string& policy) {
-    std::vector<double> ends = SimulateBaseline(policy, trace, 2, Curve()).completion_seconds;
-    for (size_t i = 0; i < ends.size(); ++i) ends[i] += trace[i].submit_seconds;
-    return ends;
+    std::vector<double> times = SimulateBaseline(policy, trace, 2, Curve()).completion_seconds;
+    for (size_t i = 0; i < times.size(); ++i) times[i] += trace[i].submit_seconds;
+    return times;
   };
   EXPECT_EQ(ends("fifo"), (std::vector<double>{100, 150, 160, 350}));
   EXPECT_EQ(ends("fit_first"), (std::vector<double>{100, 262, 12, 212}));
