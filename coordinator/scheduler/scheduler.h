@@ -141,7 +141,8 @@ struct SchedulerDecisions {
 };
 
 /// One pass over the jobs that wait and those that run; docs/scheduling.md says by which rules.
-/// Pure but for the calls of `plan`, of which it makes a few dozen, however many jobs wait.
+/// Pure but for the calls of `plan`: one for each job that starts, and a few hundred, however many
+/// jobs wait.
 ///
 /// Each job starts with all its ranks or not at all. Jobs have their turn by quota, priority, fair
 /// share and the work that is left of them. The first one that must wait has a reservation: those
