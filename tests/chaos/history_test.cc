@@ -30,7 +30,7 @@ using Outcome = Operation::Outcome;
 
 constexpr int kClients = 8;
 constexpr size_t kActiveJobs = 12;
-constexpr int64_t kFewOperations = 12000;
+constexpr int64_t kFewOperations = 6000;
 constexpr int32_t kListed = 10;
 
 int64_t OperationsWanted() {
