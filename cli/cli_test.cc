@@ -10,10 +10,12 @@
 #include <sstream>
 
 #include "cli/follow.h"
+#include "cli/job_array.h"
 #include "cli/job_file.h"
 #include "cli/output.h"
 #include "cli/phase_ledger.h"
 #include "cli/text_columns.h"
+#include "cli/time_ledger.h"
 #include "common/yaml.h"
 
 namespace weft::cli {
@@ -139,6 +141,64 @@ TEST(JobFile, ReadsJsonToo) {
   EXPECT_EQ(job->name, "a");
 }
 
+TEST(JobArray, HasAJobForEachCombinationOfValuesInOneGroup) {
+  const std::string path =
+      WriteTemp("array.yaml",
+                "name: sweep\ndata: {train: [/x]}\nschedule: {warmup_steps: 0}\n"
+                "train: {steps: 20}\nscheduling: {group_limit: 1, group: g}\n");
+  const auto load = [&](const std::vector<std::string>& fields, int64_t limit = 0) {
+    return LoadJobArray(path, fields, limit, "request", DataCheck::kNone);
+  };
+  Result<std::vector<JobSpec>> jobs =
+      load({"optimizer.learning_rate=1e-3,0.01", "train.seed=1,2,3"}, 2);
+  ASSERT_TRUE(jobs.ok()) << jobs.status().message();
+  ASSERT_EQ(jobs->size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    const JobSpec& job = (*jobs)[i];
+    EXPECT_EQ(job.name, "sweep-" + std::to_string(i + 1));
+    EXPECT_EQ(job.optimizer.learning_rate, i < 3 ? 1e-3 : 0.01);
+    EXPECT_EQ(job.train.seed, static_cast<int64_t>(i % 3) + 1);
+    EXPECT_EQ(job.scheduling.group, "g");
+    EXPECT_EQ(job.scheduling.group_limit, 2);
+  }
+  jobs = load({"data.train=[/a,/b],[/c]"});
+  ASSERT_TRUE(jobs.ok()) << jobs.status().message();
+  EXPECT_EQ(jobs->at(0).data.train, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(jobs->at(1).data.train, (std::vector<std::string>{"/c"}));
+  EXPECT_EQ(jobs->at(0).scheduling.group_limit, 1) << "as the file says";
+}
+
+TEST(JobArray, WithoutAGroupHasOneThatFollowsFromTheSubmission) {
+  const std::string path =
+      WriteTemp("nogroup.yaml", "name: sweep\ndata: {train: [/x]}\ntrain: {steps: 1000}\n");
+  const auto group = [&](const std::string& request_id) {
+    const auto jobs = LoadJobArray(path, {"train.seed=1,2"}, 0, request_id, DataCheck::kNone);
+    EXPECT_TRUE(jobs.ok()) << jobs.status().message();
+    EXPECT_EQ(jobs->at(0).scheduling.group, jobs->at(1).scheduling.group);
+    return jobs->at(0).scheduling.group;
+  };
+  EXPECT_EQ(group("a"), group("a"));
+  EXPECT_NE(group("a"), group("b"));
+  EXPECT_EQ(group("a").rfind("sweep-", 0), 0u);
+}
+
+TEST(JobArray, NamesWhatIsWrongWithAField) {
+  const std::string path = WriteTemp("bad.yaml", "name: a\ndata: {train: [/x]}\n");
+  const auto error = [&](const std::string& field) {
+    return LoadJobArray(path, {field}, 0, "r", DataCheck::kNone).status().message();
+  };
+  EXPECT_EQ(error("train.seed"),
+            "--array 'train.seed' is not FIELD=V1,V2,...; hint: train.seed=1,2,3");
+  EXPECT_EQ(error("train.seed=1,,2"), "--array 'train.seed=1,,2' has an empty value");
+  EXPECT_NE(error("train.sede=1").find("did you mean 'seed'?"), std::string::npos);
+  EXPECT_NE(error("name.x=1").find("lies within a field that has no fields"), std::string::npos);
+  EXPECT_NE(LoadJobArray("-", {"train.seed=1"}, 0, "r", DataCheck::kNone)
+                .status()
+                .message()
+                .find("not standard input"),
+            std::string::npos);
+}
+
 TEST(JobFile, MissingFileIsNotFound) {
   EXPECT_EQ(LoadJobFile("/nonexistent/job.yaml").status().code(), StatusCode::kNotFound);
 }
@@ -199,6 +259,31 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_GE(lines, 20);
   EXPECT_LE(lines, 25);
+}
+
+TEST(TimeText, NamesTheClassesThatTookTime) {
+  v1::Ledger ledger;
+  EXPECT_EQ(TimeText(ledger), "0ms");
+  ledger.set_useful_seconds(90);
+  EXPECT_EQ(TimeText(ledger), "1m30s, 100.0% of it useful");
+  ledger.set_queued_seconds(0.01);
+  ledger.set_starting_seconds(10);
+  ledger.set_recovery_seconds(20);
+  EXPECT_EQ(TimeText(ledger), "2m00s, 75.0% of it useful; starting 10.0s, recovery 20.0s");
+}
+
+TEST(Follow, EndsWithWhatTheTimeOfTheJobWentTo) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false);
+  v1::Job job = JobAt(50, v1::RUNNING);
+  job.mutable_ledger()->set_useful_seconds(30);
+  view.Update(job);
+  EXPECT_EQ(out.str().find("time: "), std::string::npos);
+  job.set_state(v1::SUCCEEDED);
+  job.mutable_ledger()->set_queued_seconds(10);
+  view.Update(job);
+  EXPECT_NE(out.str().find("time: 40.0s, 75.0% of it useful; queued 10.0s\n"), std::string::npos)
+      << out.str();
 }
 
 TEST(Follow, WhatIsMeasuredOfEachAdapterHasALineBelowTheStep) {

@@ -8,7 +8,10 @@
 #include <thread>
 
 #include "common/clock.h"
+#include "common/http/address.h"
+#include "common/secret.h"
 #include "proto/grpc_status.h"
+#include "proto/grpc_tls.h"
 
 namespace weft::cli {
 namespace {
@@ -38,8 +41,8 @@ bool Holds(const std::string& text, const char* part) {
 
 /// What only gRPC's own messages hold.
 constexpr const char* kMarksOfGrpc[] = {
-    "ipv4:",   "ipv6:",  "failed to connect", "DNS", "Socket", "RST_STREAM", "GOAWAY",
-    "recvmsg", "stream", "transport",         "http"};
+    "ipv4:",   "ipv6:",  "failed to connect", "DNS",  "Socket", "RST_STREAM",           "GOAWAY",
+    "recvmsg", "stream", "transport",         "http", "SSL",    "Hostname Verification"};
 
 /// Why a call did not reach a coordinator, from what gRPC says of it: its own text is about sockets
 /// and addresses. What a coordinator says itself is passed on.
@@ -60,6 +63,10 @@ std::string ReasonOf(const std::string& message) {
       {"Timeout", "the connection takes too long"},
       {"No route to host", "there is no route to the host"},
       {"Network is unreachable", "the network cannot be reached"},
+      {"certificate verify failed", "its certificate is not from the CA of --tls-ca, or has ended"},
+      {"Hostname Verification Check failed", "its certificate is of another host"},
+      {"wrong version number", "it does not speak TLS"},
+      {"SSL", "the handshake of TLS failed"},
       {"http1.x", "what listens there is another kind of server"},
       {"settings", "what listens there is another kind of server"},
       {"handshake", "what listens there is another kind of server"},
@@ -84,15 +91,34 @@ std::string RandomId() {
   return text;
 }
 
-Client::Client(const std::string& server, double timeout_seconds)
-    : server_(server), timeout_seconds_(timeout_seconds) {
+Client::Client(const ServerAccess& access, double timeout_seconds)
+    : server_(access.address), timeout_seconds_(timeout_seconds) {
+  opened_ = Open(access);  // which fills in what is declared behind it
+}
+
+Status Client::Open(const ServerAccess& access) {
+  if (!access.token_file.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(server_));
+    if (access.tls.empty() && !http::IsLoopback(parts.host)) {
+      return InvalidError("the token would go to " + server_ +
+                          " in plain text, for all on the way to read; hint: --tls-ca FILE");
+    }
+    WEFT_ASSIGN_OR_RETURN(token_, ReadSecretFile(access.token_file));
+    token_.erase(token_.find_last_not_of(" \t\r\n") + 1);
+  }
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        ChannelCredentialsOf(access.tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 64 << 20);
-  stub_ = v1::Coordinator::NewStub(
-      grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
+  stub_ = v1::Coordinator::NewStub(grpc::CreateCustomChannel(server_, credentials, arguments));
+  return OkStatus();
+}
+
+void Client::Introduce(grpc::ClientContext& context) const {
+  if (!token_.empty()) context.AddMetadata(kTokenMetadata, std::string(kTokenScheme) + token_);
 }
 
 Status Client::Explain(const grpc::Status& status) const {
@@ -115,9 +141,11 @@ Status Client::Explain(const grpc::Status& status) const {
 
 template <class Request, class Response>
 Result<Response> Client::Call(Method<Request, Response> method, const Request& request) {
+  WEFT_RETURN_IF_ERROR(opened_);
   double give_up = Now() + timeout_seconds_;
   while (true) {
     grpc::ClientContext context;
+    Introduce(context);
     auto left = milliseconds(static_cast<int64_t>(std::max(give_up - Now(), 0.05) * 1e3));
     context.set_deadline(system_clock::now() + left);
     Response response;
@@ -142,9 +170,7 @@ Result<v1::Job> Client::GetJob(const std::string& id) {
   return Call(&v1::Coordinator::Stub::GetJob, request);
 }
 
-Result<std::vector<v1::Job>> Client::ListJobs(const std::vector<v1::JobState>& states, int limit) {
-  v1::ListJobsRequest request;
-  for (v1::JobState state : states) request.add_states(state);
+Result<std::vector<v1::Job>> Client::ListJobs(v1::ListJobsRequest request, int limit) {
   std::vector<v1::Job> jobs;
   do {
     request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), kLargestPage));
@@ -166,6 +192,34 @@ Result<v1::Job> Client::RetryJob(const std::string& id) {
   v1::RetryJobRequest request;
   request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::RetryJob, request);
+}
+
+Result<v1::Job> Client::PauseJob(const std::string& id) {
+  v1::PauseJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::PauseJob, request);
+}
+
+Result<v1::Job> Client::ResumeJob(const std::string& id) {
+  v1::ResumeJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::ResumeJob, request);
+}
+
+Result<v1::Job> Client::UpdateJob(const v1::UpdateJobRequest& request) {
+  return Call(&v1::Coordinator::Stub::UpdateJob, request);
+}
+
+Result<v1::ExplainJobResponse> Client::ExplainJob(const std::string& id) {
+  v1::ExplainJobRequest request;
+  request.set_id(JobIdOf(id));
+  return Call(&v1::Coordinator::Stub::ExplainJob, request);
+}
+
+Result<std::vector<v1::Queue>> Client::ListQueues() {
+  auto response = Call(&v1::Coordinator::Stub::ListQueues, v1::ListQueuesRequest());
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Queue>(response->queues().begin(), response->queues().end());
 }
 
 Result<v1::DeleteJobResponse> Client::DeleteJob(const std::string& id, bool delete_run_dir) {
@@ -208,6 +262,10 @@ Status Client::ForgetWorker(const std::string& worker_id) {
   return Call(&v1::Coordinator::Stub::ForgetWorker, request).status();
 }
 
+Result<v1::Worker> Client::SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request) {
+  return Call(&v1::Coordinator::Stub::SetWorkerScheduling, request);
+}
+
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {
   v1::ListCheckpointsRequest request;
   request.set_job_id(JobIdOf(id));
@@ -228,14 +286,25 @@ Result<v1::GetVersionResponse> Client::GetVersion() {
   return Call(&v1::Coordinator::Stub::GetVersion, v1::GetVersionRequest());
 }
 
+Result<v1::WhoAmIResponse> Client::WhoAmI() {
+  return Call(&v1::Coordinator::Stub::WhoAmI, v1::WhoAmIRequest());
+}
+
+Result<v1::ListAuditRecordsResponse> Client::ListAuditRecords(
+    const v1::ListAuditRecordsRequest& request) {
+  return Call(&v1::Coordinator::Stub::ListAuditRecords, request);
+}
+
 Status Client::WatchJob(const std::string& id, const std::function<bool(const v1::Job&)>& on_job,
                         double limit_seconds) {
+  WEFT_RETURN_IF_ERROR(opened_);
   v1::WatchJobRequest request;
   request.set_id(JobIdOf(id));
   double last_heard = Now();
   double give_up = limit_seconds > 0 ? last_heard + limit_seconds : 0;
   while (true) {
     grpc::ClientContext context;
+    Introduce(context);
     if (give_up > 0) {
       auto left = milliseconds(static_cast<int64_t>(std::max(give_up - Now(), 0.0) * 1e3));
       context.set_deadline(system_clock::now() + left);
@@ -265,10 +334,12 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
 
 Status Client::StreamLogs(v1::StreamLogsRequest request,
                           const std::function<bool(const v1::LogLine&)>& on_line) {
+  WEFT_RETURN_IF_ERROR(opened_);
   request.set_id(JobIdOf(request.id()));
   double last_heard = Now();
   while (true) {
     grpc::ClientContext context;
+    Introduce(context);
     auto stream = stub_->StreamLogs(&context, request);
     v1::LogLine line;
     while (stream->Read(&line)) {

@@ -5,22 +5,37 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/tls/certificate.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 
 namespace weft::cli {
+
+/// How to reach a coordinator, and as whom.
+struct ServerAccess {
+  std::string address;          ///< "host:port"
+  tls::Files tls = {};          ///< Empty: plain text.
+  std::string token_file = {};  ///< Of mode 0600; empty: no token.
+};
 
 /// A connection to the coordinator. Unary calls have a deadline and are tried again while the
 /// service is away; streams reconnect by themselves until the caller's callback says stop.
 class Client {
  public:
-  /// `server` is host:port; `timeout_seconds` bounds each unary call with all its retries.
-  Client(const std::string& server, double timeout_seconds);
+  /// `timeout_seconds` bounds each unary call with all its retries. Where files cannot be used, or
+  /// a token would go over the network in plain text, calls fail with the reason.
+  Client(const ServerAccess& access, double timeout_seconds);
 
   Result<v1::SubmitJobResponse> SubmitJob(const v1::JobSpec& spec, const std::string& request_id);
   Result<v1::Job> GetJob(const std::string& id);
-  Result<std::vector<v1::Job>> ListJobs(const std::vector<v1::JobState>& states, int limit);
+  /// The newest `limit` jobs that `request` asks for.
+  Result<std::vector<v1::Job>> ListJobs(v1::ListJobsRequest request, int limit);
   Result<v1::Job> CancelJob(const std::string& id);
   Result<v1::Job> RetryJob(const std::string& id);
+  Result<v1::Job> PauseJob(const std::string& id);
+  Result<v1::Job> ResumeJob(const std::string& id);
+  Result<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
+  Result<v1::ExplainJobResponse> ExplainJob(const std::string& id);
+  Result<std::vector<v1::Queue>> ListQueues();
   Result<v1::DeleteJobResponse> DeleteJob(const std::string& id, bool delete_run_dir);
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
   Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
@@ -29,10 +44,13 @@ class Client {
   /// Oldest first.
   Result<std::vector<v1::JobEvent>> ListEvents(const std::string& id);
   Status ForgetWorker(const std::string& worker_id);
+  Result<v1::Worker> SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request);
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);
   Result<v1::GetVersionResponse> GetVersion();
+  Result<v1::WhoAmIResponse> WhoAmI();
+  Result<v1::ListAuditRecordsResponse> ListAuditRecords(const v1::ListAuditRecordsRequest& request);
 
   /// Calls `on_job` for the job as it is now and after each change, until it has ended or `on_job`
   /// returns false. Survives restarts of the coordinator for a minute of silence. kExhausted when
@@ -54,9 +72,14 @@ class Client {
   template <class Request, class Response>
   Result<Response> Call(Method<Request, Response> method, const Request& request);
   Status Explain(const grpc::Status& status) const;
+  Status Open(const ServerAccess& access);
+  /// Says who calls.
+  void Introduce(grpc::ClientContext& context) const;
 
   std::string server_;
   double timeout_seconds_;
+  Status opened_;
+  std::string token_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 

@@ -9,7 +9,7 @@
 namespace weft::cli {
 
 Client Session::Connect() const {
-  return Client(server, timeout_seconds);
+  return Client(Access(), timeout_seconds);
 }
 
 CLI::App* AddCommand(CLI::App& parent, Session& session, const std::string& name,

@@ -15,11 +15,15 @@ namespace weft::cli {
 /// on the CLI11 tree and set `action`; main runs it after parsing.
 struct Session {
   std::string server;           ///< --server, WEFT_SERVER, or what `weft up` recorded.
+  tls::Files tls;               ///< --tls-cert, --tls-key, --tls-ca.
+  std::string token_file;       ///< --token-file
   double timeout_seconds = 10;  ///< Bound of each call.
   OutputFormat output = OutputFormat::kTable;
   bool quiet = false;
   std::function<ExitCode()> action;
 
+  /// The coordinator, and who the user is to it.
+  ServerAccess Access() const { return {server, tls, token_file}; }
   /// Connects (lazily) to the coordinator.
   Client Connect() const;
 };
@@ -32,6 +36,11 @@ ExitCode Fail(const Session& session, const Status& status);
 std::string HomeDir();
 
 void AddJobCommands(CLI::App& app, Session& session);
+/// `submit`, below `weft` or `weft job`.
+void AddSubmitCommand(CLI::App& parent, Session& session);
+/// Of `weft job`, and those of the daily ones that concern queues: what moves jobs in them.
+void AddJobQueueCommands(CLI::App& app, CLI::App& job, Session& session);
+void AddQueueCommands(CLI::App& app, Session& session);
 void AddPlanCommand(CLI::App& app, Session& session);
 void AddProfileCommand(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
@@ -40,6 +49,9 @@ void AddLocalCommands(CLI::App& app, Session& session);
 void AddTrainCommand(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddTokenizerCommands(CLI::App& app, Session& session);
+void AddCertsCommands(CLI::App& app, Session& session);
+void AddAuthCommands(CLI::App& app, Session& session);
+void AddAuditCommands(CLI::App& app, Session& session);
 void AddVersionCommand(CLI::App& app, Session& session);
 void AddCompletionCommand(CLI::App& app, Session& session);
 

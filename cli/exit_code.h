@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/status.h"
+#include "proto/grpc_status.h"
 #include "weft/v1/coordinator.pb.h"
 
 namespace weft::cli {
@@ -27,7 +28,7 @@ inline ExitCode ExitCodeOf(const Status& status) {
     case StatusCode::kOk:
       return ExitCode::kOk;
     case StatusCode::kInvalid:
-      return ExitCode::kUsage;
+      return IsDenied(status) ? ExitCode::kPermission : ExitCode::kUsage;
     case StatusCode::kNotFound:
       return ExitCode::kNotFound;
     case StatusCode::kConflict:

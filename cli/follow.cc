@@ -11,6 +11,7 @@
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/text_columns.h"
+#include "cli/time_ledger.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/phases.h"
 
@@ -96,6 +97,7 @@ std::vector<std::string> Block(const v1::Job& job, int width) {
   // What a job ended with is shown whole; nothing is drawn over it any more.
   if (IsTerminal(job.state())) {
     Append(lines, FlowWords(job.message(), width));
+    if (job.has_ledger()) Append(lines, FlowWords("time " + TimeText(job.ledger()), width));
   } else if (!job.message().empty()) {
     lines.push_back(CutToColumns(job.message(), width));
   }
@@ -254,6 +256,9 @@ void FollowView::PrintPlain(const v1::Job& job) {
   if (p.has_checkpoint_step() && p.checkpoint_step() > last_checkpoint_step_) {
     out_ << "checkpoint verified at step " << p.checkpoint_step() << '\n';
     last_checkpoint_step_ = p.checkpoint_step();
+  }
+  if (IsTerminal(job.state()) && job.has_ledger()) {
+    out_ << "time: " << TimeText(job.ledger()) << '\n';
   }
   out_.flush();
 }

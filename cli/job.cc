@@ -5,8 +5,9 @@
 
 #include "cli/command.h"
 #include "cli/follow.h"
-#include "cli/job_file.h"
+#include "cli/job_listing.h"
 #include "cli/phase_ledger.h"
+#include "cli/time_ledger.h"
 #include "common/clock.h"
 #include "common/model/memory_text.h"
 #include "common/yaml.h"
@@ -25,13 +26,15 @@ std::string ProgressText(const v1::Job& job) {
   return std::to_string(p.step()) + "/" + std::to_string(p.steps_total());
 }
 
+}  // namespace
+
 Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
   Listing listing{"Job",
                   {},
                   {},
                   Table({"ID", "STATE", "STEP", "LOSS", "TOKENS/S", "AGE"}),
-                  Table({"ID", "STATE", "REASON", "STEP", "LOSS", "VALIDATION", "TOKENS/S",
-                         "ATTEMPTS", "LEFT", "AGE", "RUN DIR"}),
+                  Table({"ID", "STATE", "REASON", "QUEUE", "PRIORITY", "GROUP", "STEP", "LOSS",
+                         "VALIDATION", "TOKENS/S", "ATTEMPTS", "LEFT", "AGE", "RUN DIR"}),
                   single};
   for (const v1::Job& job : jobs) {
     const v1::Progress& p = job.progress();
@@ -45,16 +48,16 @@ Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
         {job.id(), v1::JobState_Name(job.state()), ProgressText(job), loss, rate, age});
     listing.wide.Add(
         {job.id(), v1::JobState_Name(job.state()),
-         job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()),
-         ProgressText(job), loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-",
-         rate, std::to_string(job.attempt_count()),
+         job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()), job.queue(),
+         std::to_string(job.priority()), job.group().empty() ? "-" : job.group(), ProgressText(job),
+         loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-", rate,
+         std::to_string(job.attempt_count()),
          p.eta_seconds() > 0 ? HumanDuration(p.eta_seconds()) : "-", age, job.run_dir()});
   }
   return listing;
 }
 
-/// Watches until the job has ended, drawing to stdout.
-ExitCode Follow(const Session& session, Client& client, const std::string& id) {
+ExitCode FollowJob(const Session& session, Client& client, const std::string& id) {
   bool terminal = isatty(STDOUT_FILENO) != 0 && session.output == OutputFormat::kTable;
   FollowView view(std::cout, terminal);
   v1::Job last;
@@ -71,6 +74,16 @@ ExitCode Follow(const Session& session, Client& client, const std::string& id) {
   return ExitCodeOf(last.state());
 }
 
+void PrintChanged(const Session& session, const v1::Job& job) {
+  if (session.output == OutputFormat::kTable) {
+    std::cout << "job " << job.id() << ' ' << v1::JobState_Name(job.state()) << '\n';
+  } else {
+    Print(JobListing({job}, true), session.output, std::cout);
+  }
+}
+
+namespace {
+
 std::vector<std::string> JobStateNames() {
   std::vector<std::string> names;
   for (int state = v1::JobState_MIN; state <= v1::JobState_MAX; ++state) {
@@ -81,54 +94,23 @@ std::vector<std::string> JobStateNames() {
   return names;
 }
 
-/// Whether the coordinator, and so what it starts, has the files of this machine.
-bool RunsHere(const std::string& server) {
-  return server.starts_with("127.") || server.starts_with("localhost:") ||
-         server.starts_with("[::1]") || server.starts_with("unix:");
-}
-
-struct SubmitOptions {
-  std::string file;
-  std::string request_id;
-  bool follow = false;
-  bool dry_run = false;
+struct ListOptions {
+  std::vector<std::string> states;
+  std::string queue;
+  std::string group;
+  int limit = 100;
 };
 
-ExitCode Submit(const Session& session, const SubmitOptions& options) {
-  Result<JobSpec> job =
-      LoadJobFile(options.file, RunsHere(session.server) ? DataCheck::kAll : DataCheck::kPresent);
-  if (!job.ok()) return Fail(session, job.status());
-  if (options.dry_run) {
-    std::cout << ToYaml(ToJson(*job));
-    return ExitCode::kOk;
-  }
-  Client client = session.Connect();
-  std::string request_id = options.request_id.empty() ? RandomId() : options.request_id;
-  auto response = client.SubmitJob(ToProto<v1::JobSpec>(*job), request_id);
-  if (!response.ok()) return Fail(session, response.status());
-  const std::string& id = response->job().id();
-  if (session.output == OutputFormat::kTable || session.output == OutputFormat::kWide) {
-    std::cout << (response->already_submitted() ? "job " + id + " was submitted before\n"
-                                                : "job " + id + " submitted\n");
-    if (!options.follow && !session.quiet) {
-      std::cout << "follow it:  weft job wait " << id << "\nits log:    weft logs -f " << id
-                << "\nstop it:    weft cancel " << id << '\n';
-    }
-  } else if (!options.follow) {
-    Print(JobListing({response->job()}, true), session.output, std::cout);
-  }
-  std::cout.flush();
-  return options.follow ? Follow(session, client, id) : ExitCode::kOk;
-}
-
-ExitCode List(const Session& session, const std::vector<std::string>& states, int limit) {
-  std::vector<v1::JobState> wanted;
-  for (const std::string& name : states) {
+ExitCode List(const Session& session, const ListOptions& options) {
+  v1::ListJobsRequest request;
+  request.set_queue(options.queue);
+  request.set_group(options.group);
+  for (const std::string& name : options.states) {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     v1::JobState_Parse(name, &state);
-    wanted.push_back(state);
+    request.add_states(state);
   }
-  auto jobs = session.Connect().ListJobs(wanted, limit);
+  auto jobs = session.Connect().ListJobs(request, options.limit);
   if (!jobs.ok()) return Fail(session, jobs.status());
   Print(JobListing(*jobs, false), session.output, std::cout);
   return ExitCode::kOk;
@@ -159,8 +141,9 @@ void DescribePlan(const v1::Plan& plan, std::ostream& out) {
       << " per rank\n";
 }
 
-/// Everything known of a job, in words; `weft explain` and `weft job describe`.
-ExitCode Describe(const Session& session, const std::string& id) {
+}  // namespace
+
+ExitCode DescribeJob(const Session& session, const std::string& id, const std::string& wait) {
   auto job = session.Connect().GetJob(id);
   if (!job.ok()) return Fail(session, job.status());
   if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
@@ -171,9 +154,11 @@ ExitCode Describe(const Session& session, const std::string& id) {
   std::ostream& out = std::cout;
   out << "job:         " << job->id() << "\nstate:       " << StateText(*job) << '\n';
   if (!job->message().empty()) out << "why:         " << job->message() << '\n';
+  out << wait;
   out << "submitted:   " << FormatTime(job->submitted_at()) << '\n';
   if (job->has_started_at()) out << "started:     " << FormatTime(job->started_at()) << '\n';
   if (job->has_ended_at()) out << "ended:       " << FormatTime(job->ended_at()) << '\n';
+  if (job->has_ledger()) out << "time:        " << TimeText(job->ledger()) << '\n';
   out << "run dir:     " << job->run_dir() << '\n';
   if (p.steps_total() > 0) {
     out << "progress:    step " << ProgressText(*job) << ", loss " << FixedText(p.loss(), 4)
@@ -215,6 +200,12 @@ ExitCode Describe(const Session& session, const std::string& id) {
     out << "  " << spec.substr(begin, end - begin) << '\n';
   }
   return ExitCode::kOk;
+}
+
+namespace {
+
+ExitCode Describe(const Session& session, const std::string& id) {
+  return DescribeJob(session, id, "");
 }
 
 /// What happened to a job, oldest first.
@@ -280,7 +271,8 @@ ExitCode Wait(const Session& session, const std::string& id, const std::string& 
   v1::JobState target = v1::JOB_STATE_UNSPECIFIED;
   if (!wanted.empty()) v1::JobState_Parse(wanted, &target);
   Client client = session.Connect();
-  if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0) return Follow(session, client, id);
+  if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0)
+    return FollowJob(session, client, id);
   v1::Job last;
   Status status = client.WatchJob(
       id,
@@ -305,17 +297,41 @@ ExitCode Wait(const Session& session, const std::string& id, const std::string& 
   return last.state() == target ? ExitCode::kOk : ExitCodeOf(last.state());
 }
 
-ExitCode Cancel(const Session& session, const std::vector<std::string>& ids) {
+/// Ids of the jobs of a group that have not ended.
+Result<std::vector<std::string>> JobsOfGroup(Client& client, const std::string& group) {
+  constexpr int kMostJobs = 100000;
+  v1::ListJobsRequest request;
+  request.set_group(group);
+  auto jobs = client.ListJobs(request, kMostJobs);
+  if (!jobs.ok()) return jobs.status();
+  std::vector<std::string> ids;
+  for (const v1::Job& job : *jobs) {
+    if (!IsTerminal(job.state())) ids.push_back(job.id());
+  }
+  if (ids.empty()) {
+    return NotFoundError("no job of group '" + group +
+                         "' is left to cancel; hint: weft job list -o wide");
+  }
+  return ids;
+}
+
+ExitCode Cancel(const Session& session, std::vector<std::string> ids, const std::string& group) {
   Client client = session.Connect();
+  if (!group.empty()) {
+    Result<std::vector<std::string>> of_group = JobsOfGroup(client, group);
+    if (!of_group.ok()) return Fail(session, of_group.status());
+    ids.insert(ids.end(), of_group->begin(), of_group->end());
+  }
+  if (ids.empty()) {
+    return Fail(session, InvalidError("no job is named; hint: an id, or --group NAME"));
+  }
   ExitCode code = ExitCode::kOk;
   for (const std::string& id : ids) {
     auto job = client.CancelJob(id);
     if (!job.ok()) {
       code = Fail(session, job.status());
-    } else if (session.output == OutputFormat::kTable) {
-      std::cout << "job " << job->id() << ' ' << v1::JobState_Name(job->state()) << '\n';
     } else {
-      Print(JobListing({*job}, true), session.output, std::cout);
+      PrintChanged(session, *job);
     }
   }
   return code;
@@ -351,31 +367,15 @@ ExitCode Delete(const Session& session, const std::vector<std::string>& ids, boo
   return code;
 }
 
-void AddSubmit(CLI::App& parent, Session& session) {
-  auto options = std::make_shared<SubmitOptions>();
-  CLI::App* command = AddCommand(parent, session, "submit", "Submit a job file",
-                                 [&session, options] { return Submit(session, *options); });
-  command->add_option("file", options->file, "Job file, YAML or JSON; - reads standard input")
-      ->required();
-  command->add_option("--request-id", options->request_id,
-                      "Identity of this submission: sent again, it returns the same job");
-  command->add_flag("--follow,-f", options->follow, "Follow the job; exit with its outcome");
-  command->add_flag("--dry-run", options->dry_run,
-                    "Check the file and print it with every default filled in");
-}
-
 void AddList(CLI::App& parent, Session& session, const std::string& name) {
-  struct Options {
-    std::vector<std::string> states;
-    int limit = 100;
-  };
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      AddCommand(parent, session, name, "List jobs, newest first",
-                 [&session, options] { return List(session, options->states, options->limit); });
+  auto options = std::make_shared<ListOptions>();
+  CLI::App* command = AddCommand(parent, session, name, "List jobs, newest first",
+                                 [&session, options] { return List(session, *options); });
   command->add_option("--state", options->states, "Only jobs in these states")
       ->delimiter(',')
       ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
+  command->add_option("--queue", options->queue, "Only jobs in this queue");
+  command->add_option("--group", options->group, "Only jobs of this group");
   command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
 }
 
@@ -403,10 +403,16 @@ void AddOnJob(CLI::App& parent, Session& session, const std::string& name,
 }
 
 void AddCancel(CLI::App& parent, Session& session) {
-  auto ids = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = AddCommand(parent, session, "cancel", "Stop jobs",
-                                 [&session, ids] { return Cancel(session, *ids); });
-  command->add_option("job", *ids, "Job ids or prefixes of them")->required();
+  struct Options {
+    std::vector<std::string> ids;
+    std::string group;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = AddCommand(parent, session, "cancel", "Stop jobs", [&session, options] {
+    return Cancel(session, options->ids, options->group);
+  });
+  command->add_option("job", options->ids, "Job ids or prefixes of them");
+  command->add_option("--group", options->group, "All jobs of this group that have not ended");
 }
 
 void AddDelete(CLI::App& parent, Session& session) {
@@ -446,7 +452,7 @@ void AddWait(CLI::App& parent, Session& session) {
 void AddJobCommands(CLI::App& app, Session& session) {
   CLI::App* job = app.add_subcommand("job", "Submit, watch and stop jobs");
   job->require_subcommand(1);
-  AddSubmit(*job, session);
+  AddSubmitCommand(*job, session);
   AddList(*job, session, "list");
   AddOnJob(*job, session, "get", "Show a job", &Get);
   AddOnJob(*job, session, "describe", "Everything known of a job: state, plan, attempts, spec",
@@ -459,11 +465,11 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddDelete(*job, session);
   AddOnJob(*job, session, "retry", "Queue a failed or cancelled job again", &Retry);
   // The daily five, without the noun.
-  AddSubmit(app, session);
+  AddSubmitCommand(app, session);
   AddList(app, session, "ls");
   AddLogs(app, session);
   AddCancel(app, session);
-  AddOnJob(app, session, "explain", "Why a job is where it is, and how it runs", &Describe);
+  AddJobQueueCommands(app, *job, session);
 }
 
 }  // namespace weft::cli

@@ -132,7 +132,8 @@ Status WithLineOfField(const Document& document, const Status& status) {
   return status.WithContext(line ? document.source + ":" + std::to_string(*line) : document.source);
 }
 
-Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostream& notes) {
+Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostream& notes,
+                            const std::function<Status(Json&)>& edit) {
   std::string text;
   std::error_code error;
   std::filesystem::path base = std::filesystem::current_path(error);
@@ -146,6 +147,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
     base = std::filesystem::absolute(path, error).parent_path();
   }
   WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, path == "-" ? "standard input" : path));
+  if (edit) WEFT_RETURN_IF_ERROR(edit(document.value));
   WEFT_ASSIGN_OR_RETURN(JobSpec job, FromJson<JobSpec>(document));
   const int64_t warmup = job.schedule.warmup_steps;
   if (!IsWritten(document.value, "schedule", "warmup_steps") && FitDefaultWarmup(job)) {

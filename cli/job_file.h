@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <iostream>
 #include <string>
 
@@ -19,9 +20,10 @@ enum class DataCheck {
 /// Reads a job file (YAML or JSON; "-" is standard input) and checks it whole. Paths in it are
 /// those of ResolvePath and ExpandPath, relative ones taken from the file's folder (from the
 /// current one for standard input). Errors name file, line and field. What is changed without being
-/// an error is said in `notes`.
+/// an error is said in `notes`. `edit` changes what was read before it is taken for a job.
 Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check = DataCheck::kNone,
-                            std::ostream& notes = std::cerr);
+                            std::ostream& notes = std::cerr,
+                            const std::function<Status(Json&)>& edit = nullptr);
 
 /// An error that names fields of a document ("model.width 100 must ..."), with the file and the
 /// line of the first of them that stands there.

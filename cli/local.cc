@@ -172,7 +172,7 @@ Result<std::string> AwaitAddress(const Daemon& coordinator) {
 
 /// Waits until `workers` workers are READY, or says which daemon died and shows its log.
 Status AwaitReady(const std::string& server, const std::vector<Daemon>& daemons, int workers) {
-  Client client(server, 1);
+  Client client({server}, 1);
   auto give_up = steady_clock::now() + duration<double>(kStartSeconds);
   while (steady_clock::now() < give_up) {
     for (const Daemon& daemon : daemons) {

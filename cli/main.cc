@@ -44,14 +44,23 @@ std::string DefaultServer() {
   return local.empty() ? "127.0.0.1:7070" : local;
 }
 
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 /// Ids of the newest jobs; none when no coordinator answers at once, because the user waits.
 std::vector<std::string> JobsForCompletion() {
   constexpr double kPatienceSeconds = 0.5;
   constexpr int kMostJobs = 100;
-  const char* server = std::getenv("WEFT_SERVER");
-  Client client(server != nullptr && *server != '\0' ? server : DefaultServer(), kPatienceSeconds);
+  ServerAccess access{
+      Variable("WEFT_SERVER"),
+      {Variable("WEFT_TLS_CERT"), Variable("WEFT_TLS_KEY"), Variable("WEFT_TLS_CA")},
+      Variable("WEFT_TOKEN_FILE")};
+  if (access.address.empty()) access.address = DefaultServer();
+  Client client(access, kPatienceSeconds);
   std::vector<std::string> ids;
-  if (auto jobs = client.ListJobs({}, kMostJobs); jobs.ok()) {
+  if (auto jobs = client.ListJobs(v1::ListJobsRequest(), kMostJobs); jobs.ok()) {
     for (const v1::Job& job : *jobs) ids.push_back(job.id());
   }
   return ids;
@@ -95,6 +104,17 @@ int Run(int argc, char** argv) {
   app.add_option("--server", session.server,
                  "Coordinator, HOST:PORT (default: what `weft up` started, else 127.0.0.1:7070)")
       ->envname("WEFT_SERVER");
+  app.add_option("--tls-ca", session.tls.authorities,
+                 "TLS: file with the CA that the coordinator has its certificate from")
+      ->envname("WEFT_TLS_CA");
+  app.add_option("--tls-cert", session.tls.certificate,
+                 "File with your certificate, if you show one (`weft certs issue DIR client NAME`)")
+      ->envname("WEFT_TLS_CERT");
+  app.add_option("--tls-key", session.tls.key, "File with its private key; default: --tls-cert")
+      ->envname("WEFT_TLS_KEY");
+  app.add_option("--token-file", session.token_file,
+                 "File with your token, of mode 0600 (`weft auth token NAME`)")
+      ->envname("WEFT_TOKEN_FILE");
   app.add_option("--timeout", session.timeout_seconds, "Seconds a call may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -105,6 +125,7 @@ int Run(int argc, char** argv) {
 
   AddLocalCommands(app, session);
   AddJobCommands(app, session);
+  AddQueueCommands(app, session);
   AddPlanCommand(app, session);
   AddProfileCommand(app, session);
   AddCheckpointCommands(app, session);
@@ -112,6 +133,9 @@ int Run(int argc, char** argv) {
   AddTrainCommand(app, session);
   AddModelCommands(app, session);
   AddTokenizerCommands(app, session);
+  AddCertsCommands(app, session);
+  AddAuthCommands(app, session);
+  AddAuditCommands(app, session);
   AddVersionCommand(app, session);
   AddCompletionCommand(app, session);
   AddHelpTopic(app, session);

@@ -18,7 +18,7 @@ ExitCode Profile(const Session& session, const ProfileOptions& options) {
   // A missing coordinator is known within --timeout, not only after the longer wait.
   auto job = session.Connect().GetJob(options.id);
   if (!job.ok()) return Fail(session, job.status());
-  Client client(session.server, options.wait_seconds);
+  Client client(session.Access(), options.wait_seconds);
   auto response = client.ProfileJob(job->id(), options.steps);
   if (!response.ok()) return Fail(session, response.status());
   Result<Json> json = ParseJson(response->report_json());

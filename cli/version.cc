@@ -11,7 +11,7 @@ ExitCode Version(const Session& session, bool client_only) {
   Json json = {{"client", {{"version", kVersion}, {"api_level", kApiLevel}}}};
   Status skew;
   if (!client_only) {
-    auto server = Client(session.server, 1).GetVersion();
+    auto server = Client(session.Access(), 1).GetVersion();
     if (server.ok()) {
       json["server"] = {{"version", server->version()}, {"api_level", server->api_level()}};
       if (server->api_level() != kApiLevel) {

@@ -43,6 +43,15 @@ std::string JobsText(const v1::Worker& worker) {
   return jobs.empty() ? "-" : jobs;
 }
 
+/// "READY", with what was said of it where that is more than nothing: "READY, CORDONED".
+std::string StateText(const v1::Worker& worker) {
+  std::string text = v1::WorkerState_Name(worker.state());
+  if (worker.scheduling() != v1::SCHEDULABLE) {
+    text += ", " + v1::WorkerScheduling_Name(worker.scheduling());
+  }
+  return text;
+}
+
 std::string RateText(double bytes_per_second) {
   return bytes_per_second > 0 ? HumanBytes(bytes_per_second) + "/s" : "-";
 }
@@ -91,9 +100,8 @@ ExitCode Describe(const Session& session, const std::string& id) {
   }
   const v1::WorkerProfile& profile = worker->profile();
   std::ostream& out = std::cout;
-  out << "worker:      " << id << "\nstate:       " << v1::WorkerState_Name(worker->state())
-      << ", heard of " << HumanDuration(Clock::System().UnixSeconds() - worker->last_heartbeat_at())
-      << " ago\n"
+  out << "worker:      " << id << "\nstate:       " << StateText(*worker) << ", heard of "
+      << HumanDuration(Clock::System().UnixSeconds() - worker->last_heartbeat_at()) << " ago\n"
       << "version:     " << worker->version()
       << "\nmachine:     " << (worker->machine().empty() ? "-" : worker->machine()) << ", at "
       << profile.host() << "\nprocessor:   " << profile.cores() << " cores, " << profile.cpu_model()
@@ -101,8 +109,15 @@ ExitCode Describe(const Session& session, const std::string& id) {
       << ")\nmemory:      " << HumanBytes(static_cast<double>(profile.memory_limit_bytes()))
       << " of " << HumanBytes(static_cast<double>(profile.memory_bytes()))
       << "\nGPUs:        " << Gpus(profile) << '\n';
+  if (!worker->scheduling_why().empty()) {
+    out << "why:         " << worker->scheduling_why() << '\n';
+  }
   if (const std::string unusable = UnusableGpus(profile); unusable != "-") {
     out << "unusable:    " << unusable << '\n';
+  }
+  if (worker->suspicion() > 0) {
+    out << "suspicion:   " << FixedText(worker->suspicion(), 1)
+        << " failures lately that may have been its own\n";
   }
   out << "jobs:        " << JobsText(*worker)
       << "\nloopback:    " << RateText(profile.loopback_bytes_per_second())
@@ -151,7 +166,7 @@ ExitCode List(const Session& session) {
     }
     auto memory = HumanBytes(static_cast<double>(profile.memory_limit_bytes()));
     auto flops = [](double rate) { return rate > 0 ? HumanCount(rate) + "FLOP/s" : "-"; };
-    const std::string& state = v1::WorkerState_Name(worker.state());
+    const std::string state = StateText(worker);
     listing.items.push_back(ProtoToJson(worker));
     listing.names.push_back("worker/" + profile.worker_id());
     listing.table.Add({profile.worker_id(), state, std::to_string(profile.cores()), memory,
@@ -166,6 +181,32 @@ ExitCode List(const Session& session) {
   }
   Print(listing, session.output, std::cout);
   return ExitCode::kOk;
+}
+
+ExitCode SetScheduling(const Session& session, const v1::SetWorkerSchedulingRequest& request) {
+  auto worker = session.Connect().SetWorkerScheduling(request);
+  if (!worker.ok()) return Fail(session, worker.status());
+  if (session.output == OutputFormat::kTable || session.output == OutputFormat::kWide) {
+    std::cout << "worker " << request.worker_id() << ' ' << StateText(*worker) << '\n';
+    return ExitCode::kOk;
+  }
+  Listing listing{
+      "Worker", {ProtoToJson(*worker)}, {"worker/" + request.worker_id()}, Table({}), Table({}),
+      true};
+  Print(listing, session.output, std::cout);
+  return ExitCode::kOk;
+}
+
+void AddScheduling(CLI::App& parent, Session& session, const std::string& name,
+                   const std::string& description, v1::WorkerScheduling scheduling) {
+  auto request = std::make_shared<v1::SetWorkerSchedulingRequest>();
+  request->set_scheduling(scheduling);
+  CLI::App* command = AddCommand(parent, session, name, description,
+                                 [&session, request] { return SetScheduling(session, *request); });
+  command->add_option("worker", *request->mutable_worker_id(), "Worker id")->required();
+  if (scheduling != v1::SCHEDULABLE) {
+    command->add_option("--why", *request->mutable_why(), "For people; shown with the worker");
+  }
 }
 
 ExitCode Forget(const Session& session, const std::string& id) {
@@ -193,6 +234,13 @@ void AddWorkerCommands(CLI::App& app, Session& session) {
       AddCommand(*worker, session, "forget", "Forget a worker that will not come back",
                  [&session, id] { return Forget(session, *id); });
   forget->add_option("worker", *id, "Worker id")->required();
+  AddScheduling(*worker, session, "cordon", "Put no new ranks on a worker", v1::CORDONED);
+  AddScheduling(*worker, session, "uncordon", "Let a worker have jobs again", v1::SCHEDULABLE);
+  AddScheduling(*worker, session, "drain",
+                "Have the jobs of a worker save and go on elsewhere, and put no others on it",
+                v1::DRAINING);
+  AddScheduling(*worker, session, "quarantine", "The same of one that is not to be trusted",
+                v1::QUARANTINED);
 }
 
 }  // namespace weft::cli

@@ -12,13 +12,17 @@
 #include <memory>
 
 #include "common/env.h"
+#include "common/http/address.h"
 #include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/spec/spec_json.h"
 #include "common/version.h"
+#include "common/yaml.h"
 #include "coordinator/api/server.h"
 #include "coordinator/health.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/scheduler/decision_record.h"
 #include "coordinator/store/sqlite_store.h"
 
 namespace weft::coordinator {
@@ -33,7 +37,10 @@ enum ExitCode : int {
 };
 
 constexpr const char* kPortsFile = "coordinator.json";
+constexpr uint64_t kMostQueueBytes = uint64_t{4} << 20;
 constexpr std::chrono::milliseconds kProbePatience{3000};
+/// Seconds of calls that a person may make in one go.
+constexpr double kCallsAtOnce = 5;
 /// Between looks for space on a full disk.
 constexpr std::chrono::seconds kSpacePause{2};
 
@@ -43,10 +50,17 @@ struct Options {
   std::string data_dir;
   std::string run_root;
   std::vector<std::string> data_roots;
+  std::string queues;
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
   double grow_after_seconds = GrowthRules().after_seconds;
   double hang_seconds = HangRules().least_seconds;
+  double straggler_ratio = StragglerRules().ratio;
+  double straggler_seconds = StragglerRules().seconds;
+  std::string straggler_action = "report";
+  double check_seconds = std::chrono::duration<double>(HealthRules().limit).count();
+  double quarantine_at = SuspicionRules().quarantine_at;
+  int64_t spare_workers = ServiceOptions().spare_workers;
   double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
   double plan_budget_seconds = std::chrono::duration<double>(PlanningRules().budget).count();
   int64_t keep_jobs_days = RetentionRules().jobs.count() / 24;
@@ -54,6 +68,13 @@ struct Options {
   int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();
   int64_t network_links = ServiceOptions().links_per_machine;
   int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
+  tls::Files tls;
+  bool insecure = false;
+  std::string people_file;
+  double calls_per_second = AccessRules().calls_per_second;
+  int64_t jobs_per_person = AccessRules().jobs_per_person;
+  int64_t decisions_mib = 64;
+  std::string replay_decisions;
   bool healthcheck = false;
 };
 
@@ -129,6 +150,18 @@ int CheckHealth(const std::string& data_dir) {
   return ready ? kExitOk : kExitInternal;
 }
 
+/// Has the scheduler decide once more what a file of decisions says.
+int Replay(const std::string& path) {
+  const auto replay = [&]() -> Status {
+    WEFT_ASSIGN_OR_RETURN(const std::string lines, ReadFile(Env::Posix(), path));
+    return ReplayDecisions(lines);
+  };
+  const Status status = replay();
+  std::fprintf(status.ok() ? stdout : stderr, "weft-coordinator: %s\n",
+               status.ok() ? (path + ": the same decisions").c_str() : status.message().c_str());
+  return status.ok() ? kExitOk : kExitInternal;
+}
+
 /// One of the signals, or 0 after `time`.
 int AwaitSignal(const sigset_t& signals, std::chrono::seconds time) {
   const timespec limit{time.count(), 0};
@@ -150,20 +183,71 @@ Result<std::unique_ptr<SqliteStore>> OpenStore(const SqliteOptions& options, Hea
     }
     told = why;
     health.Wait("waiting for space: " + why);
-    if (AwaitSignal(signals, kSpacePause) != 0) return std::unique_ptr<SqliteStore>();
+    const int signal_number = AwaitSignal(signals, kSpacePause);
+    if (signal_number != 0 && signal_number != SIGHUP) return std::unique_ptr<SqliteStore>();
   }
 }
 
-/// Until a signal. A file of ports that could not be written for lack of space is tried again.
-int AwaitEnd(const Options& options, int port, const http::Server* pages, Status written,
-             const sigset_t& signals) {
-  int signal_number = 0;
-  while (!written.ok() && signal_number == 0) {
-    signal_number = AwaitSignal(signals, kSpacePause);
-    written = WritePorts(options, port, pages);
+/// The queues of a file; none without one. kInvalid names file, line and field.
+Result<QueuesSpec> ReadQueues(const std::string& path) {
+  if (path.empty()) return QueuesSpec();
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(Env::Posix(), path, kMostQueueBytes));
+  WEFT_ASSIGN_OR_RETURN(const Document document, ParseYaml(text, path));
+  WEFT_ASSIGN_OR_RETURN(QueuesSpec queues, FromJson<QueuesSpec>(document));
+  WEFT_RETURN_IF_ERROR(ValidateQueues(queues).WithContext(path));
+  return queues;
+}
+
+/// Reads the file again; what is wrong with it changes nothing.
+void ReloadQueues(const std::string& path, Service& service) {
+  if (path.empty()) {
+    WEFT_LOG_WARNING << "SIGHUP: there is no --queues to read again";
+    return;
   }
-  if (signal_number == 0) sigwait(&signals, &signal_number);
-  return signal_number;
+  const Result<QueuesSpec> queues = ReadQueues(path);
+  const Status status = queues.ok() ? service.SetQueues(*queues) : queues.status();
+  if (!status.ok()) {
+    WEFT_LOG_ERROR << "SIGHUP: the queues stay as they were: " << status.message();
+  }
+}
+
+/// Until a signal to end. A file of ports that could not be written for lack of space is tried
+/// again.
+int AwaitEnd(const Options& options, int port, const http::Server* pages, Status written,
+             const sigset_t& signals, Service& service) {
+  while (true) {
+    int signal_number = 0;
+    if (written.ok()) {
+      sigwait(&signals, &signal_number);
+    } else {
+      signal_number = AwaitSignal(signals, kSpacePause);
+      written = WritePorts(options, port, pages);
+    }
+    if (signal_number == SIGHUP) {
+      ReloadQueues(options.queues, service);
+    } else if (signal_number != 0) {
+      return signal_number;
+    }
+  }
+}
+
+Result<ServerSecurity> SecurityOf(const Options& options) {
+  ServerSecurity security;
+  security.tls = options.tls;
+  security.plain_allowed = options.insecure;
+  if (options.insecure && options.tls.empty()) {
+    WEFT_LOG_WARNING << "--insecure: whoever reaches " << options.listen
+                     << " can read and change everything, and listen in";
+  }
+  if (!options.people_file.empty()) {
+    Result<std::unique_ptr<People>> people = People::Open(options.people_file, Clock::System());
+    if (!people.ok()) return people.status().WithContext("--auth");
+    security.access.people = *std::move(people);
+  }
+  security.access.calls_per_second = options.calls_per_second;
+  security.access.calls_at_once = kCallsAtOnce * options.calls_per_second;
+  security.access.jobs_per_person = options.jobs_per_person;
+  return security;
 }
 
 Status Prepare(Options& options) {
@@ -177,6 +261,12 @@ Status Prepare(Options& options) {
       return InvalidError("create the folder " + *folder + ": " + status.message() +
                           "; hint: --data-dir and --run-root must be writable");
     }
+  }
+  WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
+  if (options.data_roots.empty() && !http::IsLoopback(listen.host)) {
+    return InvalidError(
+        "jobs from other machines could read every file that this user can; hint: "
+        "--data-root DIR says which folders jobs may name, and / allows all");
   }
   for (const std::string& root : options.data_roots) {
     if (!std::filesystem::path(root).is_absolute()) {
@@ -220,11 +310,21 @@ Status Run(Options options, const sigset_t& signals) {
   ServiceOptions service_options;
   service_options.run_root = options.run_root;
   service_options.data_roots = options.data_roots;
+  WEFT_ASSIGN_OR_RETURN(service_options.queues, ReadQueues(options.queues));
   service_options.lease = std::chrono::nanoseconds(std::llround(options.lease_seconds * 1e9));
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
   service_options.growth.after_seconds = options.grow_after_seconds;
   service_options.hang.least_seconds = options.hang_seconds;
+  service_options.straggler = {options.straggler_ratio, options.straggler_seconds};
+  service_options.straggler_action =
+      options.straggler_action == "move" ? StragglerAction::kMove : StragglerAction::kReport;
+  service_options.health.limit =
+      std::chrono::nanoseconds(std::llround(options.check_seconds * 1e9));
+  service_options.suspicion.quarantine_at = options.quarantine_at;
+  service_options.spare_workers = options.spare_workers;
+  service_options.decisions_folder = JoinPath(options.data_dir, "decisions");
+  service_options.decisions_bytes = options.decisions_mib << 20;
   service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
   service_options.planning.budget =
       std::chrono::nanoseconds(std::llround(options.plan_budget_seconds * 1e9));
@@ -236,8 +336,11 @@ Status Run(Options options, const sigset_t& signals) {
   WEFT_RETURN_IF_ERROR(service.Start());
   ServerLimits limits;
   limits.connections = static_cast<size_t>(options.max_connections);
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
-                        Server::Listen(options.listen, service, metrics, limits));
+  WEFT_ASSIGN_OR_RETURN(ServerSecurity security, SecurityOf(options));
+  if (!options.tls.empty()) metrics.WatchCertificate(options.tls.certificate);
+  WEFT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Server> server,
+      Server::Listen(options.listen, service, metrics, limits, std::move(security)));
   Status written = WritePorts(options, server->port(), pages.get());
   if (!written.ok() && written.code() != StatusCode::kExhausted) return written;
   if (!written.ok()) {
@@ -248,7 +351,8 @@ Status Run(Options options, const sigset_t& signals) {
               options.listen.substr(0, options.listen.rfind(':')).c_str(), server->port());
   std::fflush(stdout);
 
-  const int signal_number = AwaitEnd(options, server->port(), pages.get(), written, signals);
+  const int signal_number =
+      AwaitEnd(options, server->port(), pages.get(), written, signals, service);
   WEFT_LOG_INFO << "signal " << signal_number << ": shutting down; ranks go on";
   health.Stop();
   pages.reset();
@@ -267,6 +371,7 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to handle
@@ -283,14 +388,16 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_METRICS_LISTEN")
       ->capture_default_str();
   app.add_option("--data-dir", options.data_dir, "Folder of the database")
-      ->envname("WEFT_COORDINATOR_DATA_DIR")
-      ->required();
+      ->envname("WEFT_COORDINATOR_DATA_DIR");
   app.add_option("--run-root", options.run_root,
                  "Folder, shared with the workers, that holds a folder for each job")
       ->envname("WEFT_COORDINATOR_RUN_ROOT");
   app.add_option("--data-root", options.data_roots,
-                 "Jobs may read files below these folders only; default: anywhere")
+                 "Jobs may name files below these folders only; default on loopback: anywhere")
       ->envname("WEFT_COORDINATOR_DATA_ROOT");
+  app.add_option("--queues", options.queues,
+                 "File of queues, YAML or JSON, read again on SIGHUP; default: one queue for all")
+      ->envname("WEFT_COORDINATOR_QUEUES");
   app.add_option("--lease-seconds", options.lease_seconds,
                  "A worker that is silent for so long is lost")
       ->envname("WEFT_COORDINATOR_LEASE_SECONDS")
@@ -312,6 +419,38 @@ int Main(int argc, char** argv) {
          "hung; 0: never")
       ->envname("WEFT_COORDINATOR_HANG_SECONDS")
       ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--straggler-ratio", options.straggler_ratio,
+                 "A rank that takes so many times as long for its part of a step as its like is a "
+                 "straggler; 0: none is")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_RATIO")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--straggler-seconds", options.straggler_seconds,
+                 "And does so for this long without a break")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_SECONDS")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--straggler-action", options.straggler_action,
+                 "report: tell people; move: also go on on other machines, where there are some")
+      ->envname("WEFT_COORDINATOR_STRAGGLER_ACTION")
+      ->check(CLI::IsMember({"report", "move"}))
+      ->capture_default_str();
+  app.add_option("--check-seconds", options.check_seconds,
+                 "Longest time of the check of a machine before it gets ranks; 0: no checks")
+      ->envname("WEFT_COORDINATOR_CHECK_SECONDS")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app.add_option("--quarantine-at", options.quarantine_at,
+                 "A worker is left out after so many failures of its machine in a short time; 0: "
+                 "never")
+      ->envname("WEFT_COORDINATOR_QUARANTINE_AT")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--spare-workers", options.spare_workers,
+                 "Workers that are kept free for jobs that recover from a failure")
+      ->envname("WEFT_COORDINATOR_SPARE_WORKERS")
+      ->check(CLI::Range(0, 10000))
       ->capture_default_str();
   app.add_option(
          "--stop-seconds", options.stop_seconds,
@@ -348,14 +487,53 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_MAX_CONNECTIONS")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  app.add_option("--tls-cert", options.tls.certificate,
+                 "TLS: file with the certificate of this server, PEM; read again when it changes")
+      ->envname("WEFT_COORDINATOR_TLS_CERT");
+  app.add_option("--tls-key", options.tls.key, "File with its private key; default: --tls-cert")
+      ->envname("WEFT_COORDINATOR_TLS_KEY");
+  app.add_option("--tls-ca", options.tls.authorities,
+                 "File with the CA that workers and people have their certificates from")
+      ->envname("WEFT_COORDINATOR_TLS_CA");
+  app.add_flag("--insecure", options.insecure,
+               "Listen without TLS on other addresses than loopback, too")
+      ->envname("WEFT_COORDINATOR_INSECURE");
+  app.add_option(
+         "--auth", options.people_file,
+         "File of the people that may call, with their roles and tokens; read again when it "
+         "changes; default: whoever reaches the server may do everything")
+      ->envname("WEFT_COORDINATOR_AUTH");
+  app.add_option("--calls-per-second", options.calls_per_second, "Calls that each person may make")
+      ->envname("WEFT_COORDINATOR_CALLS_PER_SECOND")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--jobs-per-person", options.jobs_per_person,
+                 "Jobs that each person may have that have not ended")
+      ->envname("WEFT_COORDINATOR_JOBS_PER_PERSON")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str();
+  app.add_option("--decisions-mib", options.decisions_mib,
+                 "Size of the record of the scheduler's newest decisions, in DATA_DIR/decisions; "
+                 "0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str()
+      ->envname("WEFT_COORDINATOR_DECISIONS_MIB");
+  app.add_option("--replay-decisions", options.replay_decisions,
+                 "Decide again what a file of that record says, report the first difference, and "
+                 "end");
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the coordinator that runs on --data-dir whether it serves; exit 0 if so");
   try {
     app.parse(argc, argv);
-    if (options.run_root.empty() && !options.healthcheck) throw CLI::RequiredError("--run-root");
+    const bool serves = !options.healthcheck && options.replay_decisions.empty();
+    if (options.data_dir.empty() && options.replay_decisions.empty()) {
+      throw CLI::RequiredError("--data-dir");
+    }
+    if (options.run_root.empty() && serves) throw CLI::RequiredError("--run-root");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  if (!options.replay_decisions.empty()) return Replay(options.replay_decisions);
   if (options.healthcheck) return CheckHealth(options.data_dir);
   Status status = Run(std::move(options), signals);
   if (!status.ok()) std::fprintf(stderr, "weft-coordinator: %s\n", status.message().c_str());

@@ -12,7 +12,7 @@ build=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libdnnl-dev libgloo-dev libgomp1
   libboost-dev libboost-context-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libxxhash-dev liburing-dev
-  libsqlite3-dev prometheus-cpp-dev
+  libsqlite3-dev libssl-dev prometheus-cpp-dev
   libutf8proc-dev libpcre2-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev
 )
 tests=(
@@ -22,7 +22,7 @@ tests=(
 )
 runtime=(
   libgrpc++1.51 libprotobuf32 libdnnl2 libgloo0 libgomp1 libyaml-cpp0.7 libspdlog1.10
-  libsqlite3-0 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
+  libsqlite3-0 libssl3 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
   libutf8proc2 libpcre2-8-0 libpng16-16 libjpeg62-turbo zlib1g liburing2
 )
 images=(buildah debootstrap podman runc catatonit skopeo containernetworking-plugins)

@@ -1,6 +1,12 @@
 #include "proto/grpc_status.h"
 
 namespace weft {
+namespace {
+
+/// How the message of a refusal begins: people read it, and it is what IsDenied goes by.
+const std::string kDenied = "not permitted: ";
+
+}  // namespace
 
 grpc::Status ToGrpcStatus(const Status& status) {
   grpc::StatusCode code = grpc::StatusCode::INTERNAL;
@@ -41,10 +47,11 @@ Status FromGrpcStatus(const grpc::Status& status) {
       return OkStatus();
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::OUT_OF_RANGE:
-    case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::PERMISSION_DENIED:
       code = StatusCode::kInvalid;
       break;
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return InvalidError(kDenied + status.error_message());
     case grpc::StatusCode::NOT_FOUND:
       code = StatusCode::kNotFound;
       break;
@@ -70,6 +77,10 @@ Status FromGrpcStatus(const grpc::Status& status) {
       break;
   }
   return {code, status.error_message()};
+}
+
+bool IsDenied(const Status& status) {
+  return status.code() == StatusCode::kInvalid && status.message().starts_with(kDenied);
 }
 
 }  // namespace weft

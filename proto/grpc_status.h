@@ -12,4 +12,8 @@ grpc::Status ToGrpcStatus(const Status& status);
 /// And back; codes that Weft does not send (DEADLINE_EXCEEDED, CANCELLED, ...) fall on the nearest.
 Status FromGrpcStatus(const grpc::Status& status);
 
+/// Whether FromGrpcStatus made it of a refusal: the server does not know the caller, or the caller
+/// may not do that.
+bool IsDenied(const Status& status);
+
 }  // namespace weft

@@ -9,8 +9,8 @@
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_adapter.h"
 #include "common/formats/peft_config.h"
-#include "common/formats/sha256.h"
 #include "common/hash.h"
+#include "common/sha256.h"
 
 namespace weft {
 namespace {

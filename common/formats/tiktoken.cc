@@ -9,7 +9,7 @@
 
 #include "common/formats/byte_alphabet.h"
 #include "common/formats/charsmap.h"
-#include "common/formats/sha256.h"
+#include "common/sha256.h"
 
 namespace weft {
 namespace {

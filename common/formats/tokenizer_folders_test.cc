@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "common/formats/byte_alphabet.h"
-#include "common/formats/sha256.h"
 #include "common/formats/tiktoken.h"
 #include "common/formats/tokenizer.h"
 #include "common/formats/unicode.h"
@@ -328,13 +327,6 @@ TEST(TokenizerFolder, AsksForWhatRanksDoNotSay) {
   EXPECT_THAT(
       Refusal({{"own.tiktoken", ranks}, {"pattern.txt", "\\p{N}{1,3}+|\\p{L}+"}}, "own.tiktoken"),
       HasSubstr("(?>X{1,3})"));
-}
-
-TEST(Sha256, IsThatOfTheStandard) {
-  EXPECT_EQ(Sha256Hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(Sha256Hex(std::string(1000000, 'a')),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 /// BPE over characters as Llama 2 has it: spaces are "▁", one stands before the text, and bytes

@@ -1,5 +1,7 @@
 #include "common/http/address.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 namespace weft::http {
@@ -20,6 +22,14 @@ Result<HostPort> ParseAddress(const std::string& address) {
     return wrong;
   }
   return parts;
+}
+
+bool IsLoopback(const std::string& host) {
+  std::string bare = host;
+  if (bare.starts_with('[') && bare.ends_with(']')) bare = bare.substr(1, bare.size() - 2);
+  if (bare == "localhost" || bare == "::1") return true;
+  in_addr address{};
+  return inet_pton(AF_INET, bare.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
 }
 
 }  // namespace weft::http

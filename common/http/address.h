@@ -14,4 +14,8 @@ struct HostPort {
 /// Splits "HOST:PORT", "[IPV6]:PORT" or ":PORT"; kInvalid for anything else.
 Result<HostPort> ParseAddress(const std::string& address);
 
+/// Whether only this machine reaches `host`: "localhost", 127.0.0.0/8 or ::1, with or without
+/// brackets.
+bool IsLoopback(const std::string& host);
+
 }  // namespace weft::http

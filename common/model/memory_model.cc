@@ -1,6 +1,7 @@
 #include "common/model/memory_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "common/model/activation_codes.h"
@@ -127,6 +128,13 @@ int64_t BroughtSumBytes(const MemoryInputs& inputs) {
   return (under_way + shard_ranks - 1) / shard_ranks;
 }
 
+/// Sums of gradients that a rank has at a time, each as large as the gradients that it keeps: with
+/// micro_batch_tree one of each size of subtree, and the last one.
+int64_t SumsOfGradients(const MemoryInputs& inputs) {
+  if (!inputs.micro_batch_tree) return 1;
+  return std::bit_width(static_cast<uint64_t>(inputs.accumulation_steps));
+}
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   if (inputs.offload_activations || !inputs.remat.empty()) {
@@ -174,7 +182,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
-  memory.gradients_bytes = kF32 * shape.stored_trained;
+  memory.gradients_bytes = SumsOfGradients(inputs) * kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t shard_ranks = inputs.ShardGroupSize(); shard_ranks > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
@@ -190,7 +198,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
                              part_of(optimizer.state_of_experts, expert_shard_ranks);
     if (inputs.SharesParameters()) {
-      memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;
+      memory.gradients_bytes =
+          SumsOfGradients(inputs) * inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;
     } else if (inputs.zero_stage > 1) {
       memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, shard_ranks) +
                                part_of(kF32 * experts, expert_shard_ranks);

@@ -111,6 +111,7 @@ struct MemoryInputs {
   int64_t zero_shard_ranks = 0;     ///< Ranks of a shard group; 0: all `ranks`.
   ContextSharing context;           ///< Then sequence_length is of the part that a rank has.
   bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
+  bool micro_batch_tree = false;    ///< Gradients of micro-batches are added in a binary tree.
   bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
   /// Rows that the products with keys and values work on.

@@ -38,6 +38,8 @@ struct AttemptSpec {
   Plan plan;
   int64_t device_index = 0;
   GrowthStart start;
+  double mean_seconds_between_failures = 0;
+  std::string memory_dir;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -64,6 +66,15 @@ struct AttemptSpec {
                 "What the weights of a phase are made of; without a phase before it they "
                 "are random or imported."),
           self.start);
+    visit(Field("mean_seconds_between_failures",
+                "Of as many machines as the attempt runs on; 0: not known.")
+              .Unit("seconds")
+              .Range(0, 1e18),
+          self.mean_seconds_between_failures);
+    visit(Field("memory_dir",
+                "Folder in the memory of the worker's machine, for snapshots; empty: there is "
+                "none."),
+          self.memory_dir);
   }
 };
 

@@ -28,6 +28,11 @@ constexpr std::string_view kBlockHint = "resources.recompute block or auto, reco
 constexpr std::string_view kEveryStep = "the ranks need each other in every step";
 constexpr std::string_view kNoMatrices = "no block has matrices that ranks could share";
 constexpr std::string_view kSomeBlocks = "model.layers 1 or more";
+constexpr std::string_view kCutProducts = "ranks would add up parts of products";
+constexpr std::string_view kWholeProducts = "data parallelism, ZeRO or pipelines";
+constexpr std::string_view kAnotherWhole =
+    "a rank computes again what another one has, on a whole model of its own";
+constexpr std::string_view kWholeReplicas = "data parallelism or ZeRO";
 constexpr std::string_view kOtherUnits = "each stage has other units";
 
 const Refusal kRows[] = {
@@ -134,6 +139,30 @@ const Refusal kRows[] = {
     {&kLocalSteps, &kDelayedUpdate, kNotYet, kOneOfTwo},
     {&kLocalSteps, &kScheduleFree, "schedule-free averages would be of one rank", kOneOfTwo},
     {&kLocalSteps, &kSpikeGuard, "the guard compares losses of all ranks in every step", kOneOfTwo},
+
+    {&kMeshDeterminism, &kTensorParallel, kCutProducts, kWholeProducts},
+    {&kMeshDeterminism, &kContextParallel, kCutProducts, kWholeProducts},
+    {&kMeshDeterminism, &kExpertParallel, kCutProducts, kWholeProducts},
+    {&kMeshDeterminism, &kSharedTables,
+     "two stages would add to the gradient of one table, each its sum over the micro-batches",
+     "model.untied_classifier, or data parallelism alone"},
+    {&kMeshDeterminism, &kLocalSteps, "ranks train on their own between outer steps", kOneOfTwo},
+    {&kMeshDeterminism, &kBatchWarmup, "batches on the way make no complete binary tree",
+     kOneOfTwo},
+    {&kMeshDeterminism, &kBf16Reduction, "what ranks exchange would be rounded, and nothing else",
+     "resources.gradient_reduction fp32"},
+    {&kMeshDeterminism, &kActivationCompression,
+     "plans for other meshes may keep other tensors, and round others", kOneOfTwo},
+    {&kMeshDeterminism, &kOffloadOptimizer, kNotYet, kOneOfTwo},
+    {&kMeshDeterminism, &kCuda, "GPUs add the gradients of ranks in an order of NCCL's",
+     "resources.device cpu"},
+
+    {&kReplay, &kTensorParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kContextParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kPipelineParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kExpertParallel, kAnotherWhole, kWholeReplicas},
+    {&kReplay, &kLocalSteps, "ranks have other weights between outer steps", kOneOfTwo},
+    {&kReplay, &kOffloadOptimizer, kNotYet, kOneOfTwo},
 
     {&kNetworkInitialization, &kImport, "imported weights are of a network without it",
      "model.initialization.method auto"},

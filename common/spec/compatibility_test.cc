@@ -67,6 +67,18 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.local_steps = 8;
          job.resources.offload_optimizer = "host";
        }},
+      {&kMeshDeterminism,
+       [](JobSpec& job) {
+         job.train.deterministic = "mesh";
+         job.resources.threads_per_rank = 1;
+       }},
+      {&kSharedTables, [](JobSpec& job) { job.resources.pipeline_parallel = 2; }},
+      {&kReplay, [](JobSpec& job) { job.train.replay_every_steps = 10; }},
+      {&kBatchWarmup,
+       [](JobSpec& job) {
+         job.train.batch_warmup_steps = 2;
+         job.train.batch_warmup_start = 16;
+       }},
       {&kTryPlans, [](JobSpec& job) { job.resources.try_plans = 2; }},
       {&kCuda, [](JobSpec& job) { job.resources.device = "cuda"; }},
       {&kEmulatedMemory, [](JobSpec& job) { job.resources.device_memory_bytes = 1 << 30; }},

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/feature_text.h"
 #include "common/spec/offload.h"
 
@@ -138,6 +139,40 @@ const Feature kLocalStepsOffloaded = {
           return ShownLocalSteps(job) + " with resources.offload_optimizer " +
                  job.resources.offload_optimizer;
         }};
+
+const Feature kMeshDeterminism = {
+    .name = "the same bits on any mesh",
+    .setting = "train.deterministic mesh",
+    .asked = [](const JobSpec& job) { return IsMeshDeterministic(job.train); },
+    .shown = [](const JobSpec&) { return std::string("train.deterministic mesh"); }};
+
+const Feature kSharedTables = {
+    .name = "pipeline parallelism with a table of tokens that classifies",
+    .setting = "resources.pipeline_parallel 2 or more without model.untied_classifier",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.pipeline_parallel > 1 && !job.model.untied_classifier;
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.pipeline_parallel", job.resources.pipeline_parallel) +
+                 " without model.untied_classifier";
+        }};
+
+const Feature kReplay = {
+    .name = "replay checks",
+    .setting = "train.replay_every_steps",
+    .asked = [](const JobSpec& job) { return job.train.replay_every_steps > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("train.replay_every_steps", job.train.replay_every_steps);
+        }};
+
+const Feature kBatchWarmup = {
+    .name = "warm-up of the batch",
+    .setting = "train.batch_warmup_steps",
+    .asked = [](const JobSpec& job) { return job.train.batch_warmup_steps > 0; },
+    .shown = [](const JobSpec&) { return std::string("train.batch_warmup_steps"); }};
 
 const Feature kTryPlans = {
     .name = "trials of plans",

@@ -19,6 +19,10 @@ extern const Feature kZeroParametersOnDevice;
 extern const Feature kBf16Reduction;
 extern const Feature kLocalSteps;
 extern const Feature kLocalStepsOffloaded;
+extern const Feature kMeshDeterminism;
+extern const Feature kSharedTables;
+extern const Feature kReplay;
+extern const Feature kBatchWarmup;
 extern const Feature kTryPlans;
 
 // Where state and activations reside, and what is recomputed.

@@ -6,6 +6,7 @@
 #include "common/json.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
@@ -49,6 +50,36 @@ Status CheckModel(const ModelSpec& model) {
   if (scaling.kind == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
     return InvalidError(
         "model.rope_scaling.high_frequency_factor must be more than low_frequency_factor");
+  }
+  return OkStatus();
+}
+
+Status CheckName(const std::string& field, const std::string& name) {
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool inner = i > 0 && i + 1 < name.size();
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && inner))) {
+      return InvalidError(field + " '" + name +
+                          "' must hold only a-z, 0-9 and dashes between them");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckScheduling(const SchedulingSpec& scheduling) {
+  WEFT_RETURN_IF_ERROR(CheckName("scheduling.queue", scheduling.queue));
+  WEFT_RETURN_IF_ERROR(CheckName("scheduling.group", scheduling.group));
+  if (scheduling.group_limit > 0 && scheduling.group.empty()) {
+    return InvalidError("scheduling.group_limit needs a scheduling.group whose jobs it counts");
+  }
+  std::vector<std::string> after = scheduling.after;
+  std::sort(after.begin(), after.end());
+  const auto twice = std::adjacent_find(after.begin(), after.end());
+  if (twice != after.end()) {
+    return InvalidError("scheduling.after names job '" + *twice + "' twice");
+  }
+  if (!after.empty() && after.front().empty()) {
+    return InvalidError("scheduling.after holds an empty job id");
   }
   return OkStatus();
 }
@@ -100,6 +131,20 @@ Status CheckActivationBits(const JobSpec& job) {
     return InvalidError(field + " must be 8, 4, 2 or 0");
   }
   return OkStatus();
+}
+
+Status CheckCheckpoints(const JobSpec& job) {
+  const CheckpointSpec& checkpoint = job.checkpoint;
+  if (checkpoint.peer_every_steps > 0 && job.train.local_steps > 1) {
+    return InvalidError(
+        "checkpoint.peer_every_steps does not go with train.local_steps, whose ranks have states "
+        "of "
+        "their own between outer steps; hint: lower checkpoint.every_steps");
+  }
+  if (checkpoint.interval != "auto" || checkpoint.every_steps > 0) return OkStatus();
+  return InvalidError(
+      "checkpoint.interval auto needs checkpoint.every_steps above 0, which holds until a save has "
+      "been measured; hint: leave checkpoint.every_steps at its default");
 }
 
 Status CheckRecompute(const ResourceSpec& resources) {
@@ -224,14 +269,8 @@ bool FitDefaultWarmup(JobSpec& job) {
 Status ValidateJob(const JobSpec& job) {
   if (!job.phases.empty() && !MaskedGrowthOf(job)) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);
-  for (size_t i = 0; i < job.name.size(); ++i) {
-    char c = job.name[i];
-    bool inner = i > 0 && i + 1 < job.name.size();
-    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && inner))) {
-      return InvalidError("name '" + job.name +
-                          "' must hold only a-z, 0-9 and dashes between them");
-    }
-  }
+  WEFT_RETURN_IF_ERROR(CheckName("name", job.name));
+  WEFT_RETURN_IF_ERROR(CheckScheduling(job.scheduling));
   WEFT_RETURN_IF_ERROR(CheckCompatibility(job));
   const ModelSpec& model = job.model;
   if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(CheckModel(model));
@@ -246,10 +285,12 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
+  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
   WEFT_RETURN_IF_ERROR(CheckLocalSteps(job));
+  WEFT_RETURN_IF_ERROR(CheckDeterministicMesh(job));
   WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(CheckTensorParallel(job, resources.tensor_parallel,
@@ -266,6 +307,19 @@ Status ValidateJob(const JobSpec& job) {
     if (degree == 1) continue;
     replica *= degree;
     replica_name += std::string(replica_name.empty() ? "" : " x ") + name;
+  }
+  if (resources.max_ranks > 0 && resources.min_ranks > resources.max_ranks) {
+    return InvalidError("resources.min_ranks " + std::to_string(resources.min_ranks) +
+                        " is more than resources.max_ranks " +
+                        std::to_string(resources.max_ranks));
+  }
+  if (resources.ranks > 0 && (resources.min_ranks > 0 || resources.max_ranks > 0)) {
+    return InvalidError("resources.min_ranks and resources.max_ranks need resources.ranks 0, which "
+                        "leaves the number to the planner");
+  }
+  if (resources.max_ranks > 0 && resources.max_ranks < replica) {
+    return InvalidError("resources.max_ranks " + std::to_string(resources.max_ranks) +
+                        " is less than " + replica_name + " " + std::to_string(replica));
   }
   if (resources.ranks % replica != 0) {
     return InvalidError("resources.ranks " + std::to_string(resources.ranks) +

@@ -229,14 +229,15 @@ struct RetrySpec {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("max_attempts", "Attempts until the job has failed for good.").Range(1, 1000),
           self.max_attempts);
-    visit(Field("max_memory_failures", "Of them those that may run out of memory; 0: max_attempts.")
+    visit(Field("max_memory_failures",
+                "Attempts that may run out of memory; 0: two in a row end the job.")
               .Range(0, 1000),
           self.max_memory_failures);
     visit(Field("max_numerics_failures",
-                "Of them those that may end by numbers that are not finite; 0: max_attempts.")
+                "Attempts that may end by numbers that are not finite; 0: the first ends the job.")
               .Range(0, 1000),
           self.max_numerics_failures);
-    visit(Field("max_hangs", "Of them those that may hang; 0: max_attempts.").Range(0, 1000),
+    visit(Field("max_hangs", "Attempts that may hang; 0: max_attempts.").Range(0, 1000),
           self.max_hangs);
   }
 };

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/testing.h"
@@ -28,8 +30,30 @@ TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
               HasSubstr("schedule.warmup_steps 100 is more than train.steps 99"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.ranks = 3; }),
               HasSubstr("train.global_batch 32 must be a multiple of resources.ranks 3"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.min_ranks = 4;
+                job.resources.max_ranks = 2;
+              }),
+              HasSubstr("resources.min_ranks 4 is more than resources.max_ranks 2"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.ranks = job.resources.max_ranks = 2; }),
+              HasSubstr("need resources.ranks 0"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.micro_batch = 5; }),
               HasSubstr("resources.micro_batch"));
+}
+
+TEST(ValidateJob, RefusesCheckpointsThatNothingDecides) {
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.checkpoint.interval = "auto";
+                job.checkpoint.every_steps = 0;
+              }),
+              HasSubstr("checkpoint.interval auto needs checkpoint.every_steps above 0"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.checkpoint.interval = "auto"; }));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.checkpoint.peer_every_steps = 1;
+                job.train.local_steps = 4;
+              }),
+              HasSubstr("checkpoint.peer_every_steps does not go with train.local_steps"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.checkpoint.peer_every_steps = 1; }));
 }
 
 TEST(ValidateJob, RefusesModelsWhosePartsDoNotFit) {
@@ -446,6 +470,35 @@ TEST(FitDefaultWarmup, LeavesTheDecayItsSteps) {
   EXPECT_TRUE(FitDefaultWarmup(job));
   EXPECT_EQ(job.schedule.warmup_steps, 0);
   EXPECT_FALSE(ValidateJob(job).ok()) << "a decay that somebody wrote stays a mistake";
+}
+
+TEST(ValidateJob, OfItsPlaceInTheQueues) {
+  const auto error = [](const std::function<void(SchedulingSpec&)>& change) {
+    JobSpec job;
+    job.name = "a";
+    job.data.train = {"/x"};
+    change(job.scheduling);
+    return ValidateJob(job).message();
+  };
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) {
+              scheduling.queue = "research";
+              scheduling.after = {"a-1", "b-1"};
+              scheduling.group = "sweep";
+              scheduling.group_limit = 2;
+            }),
+            "");
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) { scheduling.queue = "Research"; }),
+            "scheduling.queue 'Research' must hold only a-z, 0-9 and dashes between them");
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) { scheduling.group = "my sweep"; }),
+            "scheduling.group 'my sweep' must hold only a-z, 0-9 and dashes between them");
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) { scheduling.group_limit = 2; }),
+            "scheduling.group_limit needs a scheduling.group whose jobs it counts");
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) {
+              scheduling.after = {"b-1", "a-1", "b-1"};
+            }),
+            "scheduling.after names job 'b-1' twice");
+  EXPECT_EQ(error([](SchedulingSpec& scheduling) { scheduling.after = {""}; }),
+            "scheduling.after holds an empty job id");
 }
 
 }  // namespace

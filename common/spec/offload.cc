@@ -103,10 +103,10 @@ bool Offloads(const ResourceSpec& resources) {
          IsOffloaded(resources.offload_parameters);
 }
 
-bool WantsTiersOfCpus(const JobSpec& job) {
-  const Feature* of_cpus[] = {&features::kEmulatedMemory, &features::kEmulatedLink,
-                              &features::kParametersInFile, &features::kDeviceUpdatedUnits,
-                              &features::kLocalStepsOffloaded};
+bool NeedsCpus(const JobSpec& job) {
+  const Feature* of_cpus[] = {&features::kEmulatedMemory,      &features::kEmulatedLink,
+                              &features::kParametersInFile,    &features::kDeviceUpdatedUnits,
+                              &features::kLocalStepsOffloaded, &features::kMeshDeterminism};
   return std::any_of(std::begin(of_cpus), std::end(of_cpus),
                      [&](const Feature* feature) { return Asks(job, *feature); });
 }

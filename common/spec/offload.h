@@ -17,10 +17,10 @@ inline bool IsOffloaded(std::string_view place) {
 /// (open_choices.h) does not.
 bool Offloads(const ResourceSpec& resources);
 
-/// Whether tiers are wanted that only CPUs have, so that the job runs on these: a device or a link
-/// that is emulated, weights in a file, or updates on the host between local steps
-/// (docs/techniques/offload.md).
-bool WantsTiersOfCpus(const JobSpec& job);
+/// Whether something is wanted that only CPUs have, so that the job runs on these: a device or a
+/// link that is emulated, weights in a file, updates on the host between local steps
+/// (docs/techniques/offload.md), or the same bits on any mesh.
+bool NeedsCpus(const JobSpec& job);
 
 /// kInvalid when what `job` offloads needs something that it does not ask for. What it does not
 /// combine with is in compatibility.h.

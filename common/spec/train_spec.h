@@ -323,7 +323,6 @@ struct TrainSpec {
   int64_t local_steps = 1;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
-  double local_round_seconds = 0.0;
   std::string deterministic = "run";
   int64_t logical_micro_batch = 0;
   int64_t replay_every_steps = 0;
@@ -404,13 +403,6 @@ struct TrainSpec {
     visit(Field("outer_momentum", "Nesterov momentum of the outer step, with local_steps.")
               .Range(0, 1),
           self.outer_momentum);
-    visit(
-        Field("local_round_seconds",
-              "Time of a round instead of local_steps: each rank makes as many steps as it "
-              "manages, and the outer step weighs ranks by their tokens; 0: rounds of local_steps.")
-            .Unit("seconds")
-            .Range(0, 1e6),
-        self.local_round_seconds);
     visit(
         Field("deterministic",
               "What has the same bits. run: the same job on the same mesh. mesh: also on any other "

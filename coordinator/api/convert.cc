@@ -60,7 +60,19 @@ v1::Job ToMessage(const JobView& view) {
   message.set_run_dir(job.run_dir);
   message.set_summary_json(job.summary_json);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
+  message.set_queue(job.queue);
+  message.set_priority(job.priority);
+  message.set_group(job.spec.scheduling.group);
+  message.set_owner(job.owner);
+  v1::Ledger& ledger = *message.mutable_ledger();
+  ledger.set_queued_seconds(view.ledger.queued_seconds);
+  ledger.set_starting_seconds(view.ledger.starting_seconds);
+  ledger.set_useful_seconds(view.ledger.useful_seconds);
+  ledger.set_rework_seconds(view.ledger.rework_seconds);
+  ledger.set_checkpoint_seconds(view.ledger.checkpoint_seconds);
+  ledger.set_recovery_seconds(view.ledger.recovery_seconds);
   return message;
 }
 
@@ -75,7 +87,12 @@ v1::Job ToMessage(const JobSummary& job) {
   if (job.ended_at) message.set_ended_at(*job.ended_at);
   message.set_run_dir(job.run_dir);
   message.set_version(job.version);
+  message.set_owner(job.owner);
   message.set_attempt_count(job.last_epoch);
+  message.set_queue(job.queue);
+  message.set_priority(job.priority);
+  message.set_group(job.group);
+  message.set_owner(job.owner);
   // Field by field: the generic way goes through JSON, which takes ten times as long.
   v1::Progress& progress = *message.mutable_progress();
   progress.set_step(job.progress.step);
@@ -113,6 +130,12 @@ v1::Worker ToMessage(const WorkerView& view) {
   message.set_last_heartbeat_at(view.last_heartbeat_at);
   message.set_version(view.version);
   message.set_machine(view.machine);
+  v1::WorkerScheduling scheduling = v1::WORKER_SCHEDULING_UNSPECIFIED;
+  WEFT_CHECK(v1::WorkerScheduling_Parse(std::string(Name(view.scheduling)), &scheduling),
+             "a scheduling without a message");
+  message.set_scheduling(scheduling);
+  message.set_scheduling_why(view.scheduling_why);
+  message.set_suspicion(view.suspicion);
   v1::WorkerNetwork& network = *message.mutable_network();
   network.set_bytes_per_second(view.network_bytes_per_second);
   network.set_source(ToMessage(view.network_source));
@@ -124,6 +147,43 @@ v1::Worker ToMessage(const WorkerView& view) {
     item.set_measured_at(link.measured_at);
     item.set_error(link.error);
   }
+  return message;
+}
+
+v1::Queue ToMessage(const QueueUse& use) {
+  v1::Queue message;
+  message.set_name(use.spec.name);
+  message.set_parent(use.spec.parent);
+  message.set_weight(use.spec.weight);
+  message.set_quota_gpus(use.spec.quota_gpus);
+  message.set_quota_cores(use.spec.quota_cores);
+  if (use.spec.limit_gpus) message.set_limit_gpus(*use.spec.limit_gpus);
+  if (use.spec.limit_cores) message.set_limit_cores(*use.spec.limit_cores);
+  message.set_used_gpus(use.used.gpus);
+  message.set_used_cores(use.used.cores);
+  message.set_running_jobs(use.running_jobs);
+  message.set_waiting_jobs(use.waiting_jobs);
+  message.set_fair_share_ratio(use.fair_share_ratio);
+  return message;
+}
+
+v1::ExplainJobResponse ToMessage(const JobExplanation& explained) {
+  v1::ExplainJobResponse message;
+  message.set_id(explained.id);
+  message.set_state(StateMessage(explained.state));
+  message.set_reason(ReasonMessage(explained.reason));
+  message.set_message(explained.message);
+  message.set_position(explained.position);
+  message.set_waiting(explained.waiting);
+  if (explained.start_in_seconds) message.set_start_in_seconds(*explained.start_in_seconds);
+  if (explained.earliest_start_in_seconds) {
+    message.set_earliest_start_in_seconds(*explained.earliest_start_in_seconds);
+  }
+  if (explained.latest_start_in_seconds) {
+    message.set_latest_start_in_seconds(*explained.latest_start_in_seconds);
+  }
+  for (const std::string& way : explained.would_start_now) message.add_would_start_now(way);
+  for (const std::string& id : explained.blocked_by) message.add_blocked_by(id);
   return message;
 }
 
@@ -178,6 +238,7 @@ v1::StartAttempt ToMessage(const StartOrder& order) {
   for (int64_t rank : order.ranks) message.add_ranks(static_cast<int32_t>(rank));
   message.set_world_size(static_cast<int32_t>(order.plan.rank_workers.size()));
   message.set_run_dir(order.run_dir);
+  message.set_mean_seconds_between_failures(order.mean_seconds_between_failures);
   return message;
 }
 
@@ -203,6 +264,10 @@ std::optional<JobState> FromMessage(v1::JobState state) {
   return JobStateFromName(v1::JobState_Name(state));
 }
 
+std::optional<WorkerScheduling> FromMessage(v1::WorkerScheduling scheduling) {
+  return WorkerSchedulingFromName(v1::WorkerScheduling_Name(scheduling));
+}
+
 Reason FromMessage(v1::Reason reason) {
   return ReasonFromName(v1::Reason_Name(reason)).value_or(Reason::kNone);
 }
@@ -216,7 +281,12 @@ Result<std::vector<RunningAttempt>> FromMessage(
                         item.epoch(),
                         std::move(progress),
                         {"", item.activity(), item.silent_seconds(), item.longest_step_seconds(),
-                         Clip(item.rank_states(), kMaxLineBytes)}});
+                         Clip(item.rank_states(), kMaxLineBytes)},
+                        item.checkpoint_seconds(),
+                        item.evaluation_seconds()});
+    for (int i = 0; i < std::min(item.ranks_size(), item.rank_busy_seconds_size()); ++i) {
+      attempts.back().paces.push_back({item.ranks(i), "", item.rank_busy_seconds(i)});
+    }
   }
   return attempts;
 }
@@ -243,12 +313,17 @@ LinkAnswer FromMessage(const v1::LinkReply& message) {
           message.round_trip_seconds()};
 }
 
+HealthAnswer FromMessage(const v1::HealthReply& message) {
+  return {message.request_id(), message.error(), message.device()};
+}
+
 Result<PlacementReport> FromMessage(const v1::AttemptReport& message) {
   PlacementReport report;
   report.epoch = message.epoch();
   report.reason = FromMessage(message.reason());
   report.message = message.message();
   report.summary_json = message.summary_json();
+  report.signal = message.signal();
   switch (message.state()) {
     case v1::ATTEMPT_STARTED:
       report.event = PlacementEvent::kStarted;

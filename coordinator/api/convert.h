@@ -12,6 +12,8 @@ namespace weft::coordinator {
 v1::Job ToMessage(const JobSummary& job);
 v1::Job ToMessage(const JobView& view);
 v1::Worker ToMessage(const WorkerView& view);
+v1::Queue ToMessage(const QueueUse& use);
+v1::ExplainJobResponse ToMessage(const JobExplanation& explained);
 v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint);
 v1::JobEvent ToMessage(const EventRecord& event);
 v1::LogLine ToMessage(const LogRecord& line);
@@ -20,6 +22,7 @@ v1::MeasureLink ToMessage(const LinkOrder& order);
 v1::AttemptState ToMessage(PlacementEvent event);
 
 std::optional<JobState> FromMessage(v1::JobState state);
+std::optional<WorkerScheduling> FromMessage(v1::WorkerScheduling scheduling);
 Reason FromMessage(v1::Reason reason);
 
 /// kInvalid when a profile or progress is out of range.
@@ -28,6 +31,7 @@ Result<std::vector<RunningAttempt>> FromMessage(
     const google::protobuf::RepeatedPtrField<v1::RunningAttempt>& running);
 Result<PlacementReport> FromMessage(const v1::AttemptReport& message);
 LinkAnswer FromMessage(const v1::LinkReply& message);
+HealthAnswer FromMessage(const v1::HealthReply& message);
 LogAppend FromMessage(const v1::LogBatch& message);
 CheckpointRecord FromMessage(const v1::Checkpoint& message);
 

@@ -17,6 +17,7 @@ namespace {
 constexpr int32_t kDefaultPage = 100;
 constexpr int32_t kMaxPage = 5000;
 constexpr int64_t kDefaultCandidates = 10;
+constexpr size_t kMaxWhyBytes = 1000;
 
 Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
   JobQuery query;
@@ -25,6 +26,7 @@ Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
                         ", but must be 0 to " + std::to_string(kMaxPage));
   }
   query.limit = request.page_size() == 0 ? kDefaultPage : request.page_size();
+  query.owner = request.owner();
   const std::string& token = request.page_token();
   if (!token.empty()) {
     auto [end, error] =
@@ -41,6 +43,9 @@ Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
   if (query.states.size() > static_cast<size_t>(kJobStates)) {
     return InvalidError("states names a state twice");
   }
+  query.queue = request.queue();
+  query.group = request.group();
+  query.owner = request.owner();
   return query;
 }
 
@@ -74,7 +79,7 @@ void CoordinatorApi::Count(const char* method, const Status& status) {
 grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* reactor,
                                                  const char* method, const Status& status) {
   Count(method, status);
-  reactor->Finish(ToGrpcStatus(status));
+  calls_.Answer(reactor, ToGrpcStatus(status));
   return reactor;
 }
 
@@ -84,20 +89,22 @@ grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext*
   auto* reactor = context->DefaultReactor();
   Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return Finish(reactor, "SubmitJob", spec.status());
-  service_.Submit(*spec, request->client_request_id(),
-                  [this, reactor, response](const Result<SubmitResult>& result) {
-                    if (result.ok()) {
-                      *response->mutable_job() = ToMessage(result->view);
-                      response->set_already_submitted(result->already_submitted);
-                    }
-                    const Status& status = result.status();
-                    if (status.code() == StatusCode::kConflict) {
-                      metrics_.RpcHandled("Coordinator", "SubmitJob", "ALREADY_EXISTS");
-                      reactor->Finish({grpc::StatusCode::ALREADY_EXISTS, status.message()});
-                    } else {
-                      Finish(reactor, "SubmitJob", status);
-                    }
-                  });
+  service_.Submit(
+      *spec, request->client_request_id(),
+      [this, reactor, response](const Result<SubmitResult>& result) {
+        if (result.ok()) {
+          *response->mutable_job() = ToMessage(result->view);
+          response->set_already_submitted(result->already_submitted);
+        }
+        const Status& status = result.status();
+        if (status.code() == StatusCode::kConflict) {
+          metrics_.RpcHandled("Coordinator", "SubmitJob", "ALREADY_EXISTS");
+          calls_.Answer(reactor, {grpc::StatusCode::ALREADY_EXISTS, status.message()});
+        } else {
+          Finish(reactor, "SubmitJob", status);
+        }
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 
@@ -125,14 +132,19 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListJobs(grpc::CallbackServerContext* 
   return Finish(reactor, "ListJobs", page.status());
 }
 
+std::function<void(Result<JobView>)> CoordinatorApi::Answer(grpc::ServerUnaryReactor* reactor,
+                                                            const char* method, v1::Job* response) {
+  return [this, reactor, method, response](const Result<JobView>& view) {
+    if (view.ok()) *response = ToMessage(*view);
+    Finish(reactor, method, view.status());
+  };
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext* context,
                                                     const v1::CancelJobRequest* request,
                                                     v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Cancel(request->id(), [this, reactor, response](const Result<JobView>& view) {
-    if (view.ok()) *response = ToMessage(*view);
-    Finish(reactor, "CancelJob", view.status());
-  });
+  service_.Cancel(request->id(), Answer(reactor, "CancelJob", response), calls_.Of(reactor));
   return reactor;
 }
 
@@ -140,10 +152,79 @@ grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* 
                                                    const v1::RetryJobRequest* request,
                                                    v1::Job* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Retry(request->id(), [this, reactor, response](const Result<JobView>& view) {
-    if (view.ok()) *response = ToMessage(*view);
-    Finish(reactor, "RetryJob", view.status());
+  service_.Retry(request->id(), Answer(reactor, "RetryJob", response), calls_.Of(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::PauseJob(grpc::CallbackServerContext* context,
+                                                   const v1::PauseJobRequest* request,
+                                                   v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Pause(request->id(), Answer(reactor, "PauseJob", response), calls_.Of(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ResumeJob(grpc::CallbackServerContext* context,
+                                                    const v1::ResumeJobRequest* request,
+                                                    v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Resume(request->id(), Answer(reactor, "ResumeJob", response), calls_.Of(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext* context,
+                                                    const v1::UpdateJobRequest* request,
+                                                    v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  std::optional<std::string> queue;
+  std::optional<int64_t> priority;
+  if (request->has_queue()) queue = request->queue();
+  if (request->has_priority()) priority = request->priority();
+  if (!queue && !priority) {
+    return Finish(reactor, "UpdateJob", InvalidError("neither a queue nor a priority is given"));
+  }
+  service_.Update(request->id(), queue, priority, Answer(reactor, "UpdateJob", response),
+                  calls_.Of(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ExplainJob(grpc::CallbackServerContext* context,
+                                                     const v1::ExplainJobRequest* request,
+                                                     v1::ExplainJobResponse* response) {
+  const Result<JobExplanation> explained = service_.Explain(request->id());
+  if (explained.ok()) *response = ToMessage(*explained);
+  return Finish(context->DefaultReactor(), "ExplainJob", explained.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ListQueues(grpc::CallbackServerContext* context,
+                                                     const v1::ListQueuesRequest*,
+                                                     v1::ListQueuesResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Queues([this, reactor, response](const std::vector<QueueUse>& queues) {
+    for (const QueueUse& queue : queues) *response->add_queues() = ToMessage(queue);
+    Finish(reactor, "ListQueues", OkStatus());
   });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
+    grpc::CallbackServerContext* context, const v1::SetWorkerSchedulingRequest* request,
+    v1::Worker* response) {
+  auto* reactor = context->DefaultReactor();
+  const std::optional<WorkerScheduling> scheduling = FromMessage(request->scheduling());
+  if (!scheduling || request->why().size() > kMaxWhyBytes) {
+    return Finish(reactor, "SetWorkerScheduling",
+                  InvalidError(scheduling ? "why is longer than 1000 bytes"
+                                          : "scheduling is not SCHEDULABLE, CORDONED, DRAINING or "
+                                            "QUARANTINED"));
+  }
+  service_.SetWorkerScheduling(
+      request->worker_id(), *scheduling, request->why(),
+      [this, reactor, response](const Result<WorkerView>& view) {
+        if (view.ok()) *response = ToMessage(*view);
+        Finish(reactor, "SetWorkerScheduling", view.status());
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 
@@ -151,14 +232,16 @@ grpc::ServerUnaryReactor* CoordinatorApi::DeleteJob(grpc::CallbackServerContext*
                                                     const v1::DeleteJobRequest* request,
                                                     v1::DeleteJobResponse* response) {
   auto* reactor = context->DefaultReactor();
-  service_.Delete(request->id(), request->delete_run_dir(),
-                  [this, reactor, response](const Result<DeletedJob>& deleted) {
-                    if (deleted.ok()) {
-                      response->set_id(deleted->id);
-                      response->set_kept_run_dir(deleted->kept_run_dir);
-                    }
-                    Finish(reactor, "DeleteJob", deleted.status());
-                  });
+  service_.Delete(
+      request->id(), request->delete_run_dir(),
+      [this, reactor, response](const Result<DeletedJob>& deleted) {
+        if (deleted.ok()) {
+          response->set_id(deleted->id);
+          response->set_kept_run_dir(deleted->kept_run_dir);
+        }
+        Finish(reactor, "DeleteJob", deleted.status());
+      },
+      calls_.Of(reactor));
   return reactor;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "coordinator/api/audited_calls.h"
 #include "coordinator/service/service.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 
@@ -8,8 +9,8 @@ namespace weft::coordinator {
 /// weft.v1.Coordinator: what users do. Reads, validates and answers; the Service decides.
 class CoordinatorApi : public v1::Coordinator::CallbackService {
  public:
-  CoordinatorApi(coordinator::Service& service, Metrics& metrics)
-      : service_(service), metrics_(metrics) {}
+  CoordinatorApi(coordinator::Service& service, Metrics& metrics, AuditedCalls& calls)
+      : service_(service), metrics_(metrics), calls_(calls) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -25,6 +26,24 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* RetryJob(grpc::CallbackServerContext* context,
                                      const v1::RetryJobRequest* request,
                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context,
+                                     const v1::PauseJobRequest* request,
+                                     v1::Job* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResumeJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
+                                      const v1::UpdateJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* ExplainJob(grpc::CallbackServerContext* context,
+                                       const v1::ExplainJobRequest* request,
+                                       v1::ExplainJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListQueues(grpc::CallbackServerContext* context,
+                                       const v1::ListQueuesRequest* request,
+                                       v1::ListQueuesResponse* response) override;
+  grpc::ServerUnaryReactor* SetWorkerScheduling(grpc::CallbackServerContext* context,
+                                                const v1::SetWorkerSchedulingRequest* request,
+                                                v1::Worker* response) override;
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       v1::DeleteJobResponse* response) override;
@@ -63,12 +82,16 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
  private:
   /// Counts a call that was answered so.
   void Count(const char* method, const Status& status);
+  /// Answers with the job, once the service has it.
+  std::function<void(Result<JobView>)> Answer(grpc::ServerUnaryReactor* reactor, const char* method,
+                                              v1::Job* response);
   /// Answers a call and counts it.
   grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const char* method,
                                    const Status& status);
 
   coordinator::Service& service_;
   Metrics& metrics_;
+  AuditedCalls& calls_;
 };
 
 }  // namespace weft::coordinator

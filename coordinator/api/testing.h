@@ -51,7 +51,8 @@ inline Result<PlanReport> FakePlan(const JobSpec& spec, const ClusterProfile& cl
 /// A coordinator on a database that outlives it.
 class Coordinator {
  public:
-  Coordinator(const std::string& dir, ServiceOptions options, StoppablePlanFunction plan) {
+  Coordinator(const std::string& dir, ServiceOptions options, StoppablePlanFunction plan,
+              const ServerSecurity& security) {
     SqliteOptions sqlite;
     sqlite.path = dir + "/weft.db";
     auto opened = SqliteStore::Open(sqlite);
@@ -60,7 +61,7 @@ class Coordinator {
     options.run_root = "/runs";
     service = std::make_unique<Service>(*store, Clock::System(), std::move(plan), metrics, options);
     EXPECT_TRUE(service->Start().ok());
-    auto listening = Server::Listen("127.0.0.1:0", *service, metrics);
+    auto listening = Server::Listen("127.0.0.1:0", *service, metrics, {}, security);
     EXPECT_TRUE(listening.ok()) << listening.status().message();
     server = std::move(*listening);
     address = "127.0.0.1:" + std::to_string(server->port());
@@ -214,15 +215,21 @@ class ApiTest : public testing::Test {
     options_.lease = milliseconds(1500);
     options_.heartbeat = milliseconds(200);
     options_.retry.first_seconds = 0;
+    options_.health.limit = {};  // these workers know nothing of their machines
+    // Tests of other things call without one.
+    security_.access.needs_deadlines = false;
+    Prepare();
     Restart();
   }
+  /// What the server needs before it starts.
+  virtual void Prepare() {}
   void TearDown() override {
     coordinator_.reset();
     std::filesystem::remove_all(dir_);
   }
   void Restart() {
     coordinator_.reset();
-    coordinator_ = std::make_unique<Coordinator>(dir_, options_, plan_);
+    coordinator_ = std::make_unique<Coordinator>(dir_, options_, plan_, security_);
     jobs_ = v1::Coordinator::NewStub(
         grpc::CreateChannel(coordinator_->address, grpc::InsecureChannelCredentials()));
   }
@@ -287,6 +294,7 @@ class ApiTest : public testing::Test {
 
   std::filesystem::path dir_;
   ServiceOptions options_;
+  ServerSecurity security_;
   StoppablePlanFunction plan_ = [](const JobSpec& spec, const ClusterProfile& cluster,
                                    const std::stop_token&) { return FakePlan(spec, cluster); };
   std::unique_ptr<Coordinator> coordinator_;

@@ -8,16 +8,38 @@
 #include "common/log.h"
 #include "coordinator/api/convert.h"
 #include "proto/grpc_status.h"
+#include "proto/grpc_tls.h"
 
 namespace weft::coordinator {
 namespace {
+
+/// Which worker a certificate names.
+struct WorkerIdentity {
+  bool needed = false;
+  std::string certificate;  ///< Name in it; empty: no certificate of a worker.
+  std::string peer;
+
+  /// Why that worker is not to attach by it; empty: it may.
+  std::string WhyNot(const std::string& worker_id) const {
+    if (!needed || certificate == worker_id) return "";
+    return "worker '" + worker_id + "' needs a certificate of its own, but shows " +
+           (certificate.empty() ? "none of a worker" : "that of '" + certificate + "'") +
+           "; hint: weft certs issue DIR worker " + worker_id;
+  }
+};
 
 /// One stream. Lives until gRPC is done with it and the service has let go of the link.
 class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>,
                      public WorkerLink,
                      public std::enable_shared_from_this<AttachStream> {
  public:
-  AttachStream(Service& service, Metrics& metrics) : service_(service), metrics_(metrics) {}
+  AttachStream(Service& service, Metrics& metrics, AuditedCalls& calls, Admission& admission,
+               WorkerIdentity identity)
+      : service_(service),
+        metrics_(metrics),
+        calls_(calls),
+        admission_(admission),
+        identity_(std::move(identity)) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -146,6 +168,14 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
+  void CheckHealth(int64_t request_id, double limit_seconds) override {
+    v1::CoordinatorMessage message;
+    v1::CheckHealth& request = *message.mutable_check_health();
+    request.set_request_id(request_id);
+    request.set_limit_seconds(limit_seconds);
+    Send(std::move(message));
+  }
+
   void Close() override {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -162,6 +192,10 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
       case v1::WorkerMessage::kRegister: {
         registered_ = true;
         WEFT_ASSIGN_OR_RETURN(WorkerHello hello, FromMessage(incoming_.register_()));
+        if (const std::string why = identity_.WhyNot(hello.worker_id); !why.empty()) {
+          RefuseIdentity(hello.worker_id, why);
+          return OkStatus();
+        }
         service_.Attach(link, std::move(hello));
         return OkStatus();
       }
@@ -214,10 +248,29 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
         service_.ReportLink(link, FromMessage(incoming_.link()));
         return OkStatus();
       case v1::WorkerMessage::kHealth:
+        service_.ReportHealth(link, FromMessage(incoming_.health()));
+        return OkStatus();
       case v1::WorkerMessage::MESSAGE_NOT_SET:
         return OkStatus();  // of a newer worker; it may say more than this version knows
     }
     return OkStatus();
+  }
+
+  void RefuseIdentity(const std::string& worker_id, const std::string& why) {
+    const std::string code = NameOf(grpc::StatusCode::PERMISSION_DENIED);
+    metrics_.AuthFailed("Attach", code);
+    Caller caller;
+    caller.peer = identity_.peer;
+    if (!admission_.Records(caller)) return Refuse(why);
+    auto call = std::make_shared<CallRecord>();
+    call->record.time = Clock::System().UnixSeconds();
+    call->record.who = identity_.certificate;
+    call->record.role = "worker";
+    call->record.peer = identity_.peer;
+    call->record.method = "Attach";
+    call->record.object = worker_id;
+    call->record.result = code;
+    calls_.Store(std::move(call), [self = shared_from_this(), why] { self->Refuse(why); });
   }
 
   void Send(v1::CoordinatorMessage message) {
@@ -248,6 +301,9 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
 
   Service& service_;
   Metrics& metrics_;
+  AuditedCalls& calls_;
+  Admission& admission_;
+  const WorkerIdentity identity_;
   v1::WorkerMessage incoming_;
   bool registered_ = false;
   std::shared_ptr<AttachStream> self_;  // until OnDone
@@ -262,8 +318,10 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
 }  // namespace
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* WorkerApi::Attach(
-    grpc::CallbackServerContext*) {
-  auto stream = std::make_shared<AttachStream>(service_, metrics_);
+    grpc::CallbackServerContext* context) {
+  WorkerIdentity identity{tls_, tls::NameIn(PeerUris(*context), "worker"), context->peer()};
+  auto stream =
+      std::make_shared<AttachStream>(service_, metrics_, calls_, admission_, std::move(identity));
   stream->Begin();
   return stream.get();
 }

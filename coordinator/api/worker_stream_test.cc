@@ -103,6 +103,43 @@ TEST_F(ApiTest, LosingOneOfTwoWorkersStopsTheOtherAndRestartsBothRanks) {
   ASSERT_TRUE(b->Await(kStart));
 }
 
+TEST_F(ApiTest, AWorkerChecksItsMachineBeforeItGetsRanksAndTellsOfThem) {
+  options_.health.limit = seconds(10);
+  Restart();
+  auto a = Worker(FakeWorker::Hello("a"));
+  ASSERT_TRUE(a->Await(kRegistered));
+  auto check = a->Await(v1::CoordinatorMessage::kCheckHealth);
+  ASSERT_TRUE(check);
+  EXPECT_EQ(check->check_health().limit_seconds(), 10);
+  const std::string id = MustSubmit(Spec());
+  EXPECT_FALSE(a->Await(kStart, milliseconds(50)));
+  v1::WorkerMessage healthy;
+  healthy.mutable_health()->set_request_id(check->check_health().request_id());
+  healthy.mutable_health()->set_device(-1);
+  a->Send(healthy);
+  auto start = a->Await(kStart);
+  ASSERT_TRUE(start);
+  EXPECT_GT(start->start().mean_seconds_between_failures(), 1e6);
+  a->Report(id, 1, v1::ATTEMPT_TRAINING);
+  AwaitState(id, {v1::RUNNING});
+  v1::WorkerMessage beat;
+  v1::RunningAttempt& running = *beat.mutable_heartbeat()->add_running();
+  running.set_job_id(id);
+  running.set_epoch(1);
+  running.add_ranks(0);
+  running.add_rank_busy_seconds(0.5);
+  running.mutable_progress()->set_step(1);
+  running.set_checkpoint_seconds(0);
+  a->Send(beat);
+  v1::Job job = Get(id);
+  for (int i = 0; i < 500 && job.ledger().useful_seconds() == 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+    job = Get(id);
+  }
+  EXPECT_GT(job.ledger().useful_seconds(), 0);
+  EXPECT_GT(job.ledger().queued_seconds(), 0.04) << "until the check was done";
+}
+
 TEST_F(ApiTest, AWorkerOfAnotherVersionOrWithATakenNameIsRefused) {
   v1::Register hello = FakeWorker::Hello("a");
   hello.set_api_level(kApiLevel + 1);

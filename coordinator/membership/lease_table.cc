@@ -1,43 +1,44 @@
 #include "coordinator/membership/lease_table.h"
 
-#include <algorithm>
-
 namespace weft::coordinator {
 
 void LeaseTable::Renew(const std::string& worker_id) {
-  entries_[worker_id] = Entry{clock_.Monotonic()};
+  Entry& entry = entries_[worker_id];
+  if (entry.due) due_.erase({*entry.due, worker_id});
+  entry = Entry{clock_.Monotonic(), false, clock_.Monotonic() + lease_};
+  due_.emplace(*entry.due, worker_id);
+}
+
+void LeaseTable::Forget(const std::string& worker_id) {
+  const auto it = entries_.find(worker_id);
+  if (it == entries_.end()) return;
+  if (it->second.due) due_.erase({*it->second.due, worker_id});
+  entries_.erase(it);
 }
 
 std::vector<LeaseTable::Change> LeaseTable::TakeChanges() {
-  Duration now = clock_.Monotonic();
-  std::vector<std::pair<Duration, Change>> due;
-  for (auto& [worker_id, entry] : entries_) {
-    Duration expiry = entry.renewed_at + lease_;
-    if (!entry.expired && now >= expiry) {
-      entry.expired = true;
-      due.push_back({expiry, {worker_id, Phase::kExpired}});
-    }
-    if (!entry.gone && now >= expiry + margin_) {
-      entry.gone = true;
-      due.push_back({expiry + margin_, {worker_id, Phase::kGone}});
-    }
-  }
-  std::stable_sort(due.begin(), due.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  const Duration now = clock_.Monotonic();
   std::vector<Change> changes;
-  changes.reserve(due.size());
-  for (auto& [time, change] : due) changes.push_back(std::move(change));
+  while (!due_.empty() && due_.begin()->first <= now) {
+    const std::string worker_id = due_.begin()->second;
+    due_.erase(due_.begin());
+    Entry& entry = entries_.at(worker_id);
+    if (entry.expired) {
+      changes.push_back({worker_id, Phase::kGone});
+      entry.due.reset();
+      continue;
+    }
+    changes.push_back({worker_id, Phase::kExpired});
+    entry.expired = true;
+    entry.due = entry.renewed_at + lease_ + margin_;
+    due_.emplace(*entry.due, worker_id);
+  }
   return changes;
 }
 
 std::optional<LeaseTable::Duration> LeaseTable::NextDeadline() const {
-  std::optional<Duration> next;
-  for (const auto& [worker_id, entry] : entries_) {
-    if (entry.gone) continue;
-    Duration deadline = entry.renewed_at + lease_ + (entry.expired ? margin_ : Duration{0});
-    if (!next || deadline < *next) next = deadline;
-  }
-  return next;
+  if (due_.empty()) return std::nullopt;
+  return due_.begin()->first;
 }
 
 bool LeaseTable::IsValid(const std::string& worker_id) const {

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -33,7 +35,7 @@ class LeaseTable {
   void Renew(const std::string& worker_id);
 
   /// As if it had never had one.
-  void Forget(const std::string& worker_id) { entries_.erase(worker_id); }
+  void Forget(const std::string& worker_id);
 
   /// Leases that ran out since the last call, each phase once, in order of time.
   std::vector<Change> TakeChanges();
@@ -47,14 +49,15 @@ class LeaseTable {
  private:
   struct Entry {
     Duration renewed_at{0};
-    bool expired = false;  ///< kExpired has been told.
-    bool gone = false;     ///< kGone has been told.
+    bool expired = false;         ///< kExpired has been told.
+    std::optional<Duration> due;  ///< When there is something to tell; none after kGone.
   };
 
   const Clock& clock_;
   Duration lease_;
   Duration margin_;
   std::map<std::string, Entry> entries_;
+  std::set<std::pair<Duration, std::string>> due_;  ///< Entry::due of all, the next one first.
 };
 
 }  // namespace weft::coordinator

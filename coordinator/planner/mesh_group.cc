@@ -8,6 +8,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/precision.h"
 #include "common/model/streamed_units.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
 #include "coordinator/planner/step_time.h"
@@ -89,6 +90,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   }
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
+  inputs.micro_batch_tree = IsMeshDeterministic(mesh.train);
   inputs.pipeline = resources.pipeline_parallel;
   inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;
   return inputs;

@@ -5,6 +5,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/pipeline_parallel.h"
 
 namespace weft::planner {
@@ -99,7 +100,10 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
   for (const int64_t data : data_ranks_) {
     if (data * replica > slots) break;
     const bool whole = mesh.train.global_batch % (data * parts) == 0;
-    if (whole && Divides(resources, data)) choices.push_back(data * replica);
+    const int64_t ranks = data * replica;
+    const bool wanted = ranks >= resources.min_ranks &&
+                        (resources.max_ranks == 0 || ranks <= resources.max_ranks);
+    if (wanted && whole && Divides(resources, data)) choices.push_back(ranks);
   }
   return choices;
 }
@@ -107,7 +111,9 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
 std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_ranks) const {
   const int64_t sequences = BatchSchedule(job.train).unit() / data_ranks;
   const int64_t length = SequenceLength(job);
-  if (const int64_t asked = job.resources.micro_batch; asked > 0) {
+  const bool logical = IsMeshDeterministic(job.train);
+  const int64_t asked = logical ? LogicalMicroBatch(job.train) : job.resources.micro_batch;
+  if (asked > 0) {
     // What is past any memory counts only when the job asks for it.
     if (sequences % asked != 0 || asked * length > kMostTokens * 64) return {};
     return {asked};

@@ -26,7 +26,7 @@ int64_t MostRanks(const JobSpec& job, const ClusterProfile& cluster, bool on_dev
     const int64_t room = worker.cores / std::max<int64_t>(job.resources.threads_per_rank, 1);
     ranks += on_devices ? std::min(room, UsableDevices(worker.devices)) : room;
   }
-  return ranks;
+  return job.resources.max_ranks > 0 ? std::min(ranks, job.resources.max_ranks) : ranks;
 }
 
 /// The value itself where it is not the default one, else 1 to `most`, those that divide `whole`.

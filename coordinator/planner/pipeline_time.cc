@@ -153,7 +153,8 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   const StepRates& rates = passes.rates();
   const double once = rates.step_seconds();
   const double bandwidth = rates.MemoryBytesPerSecond(inputs.place());
-  const double reads = 1 - 1 / static_cast<double>(inputs.accumulation_steps);
+  const double passes_of_step = D(inputs.accumulation_steps);
+  const double reads = inputs.GradientReads(passes_of_step) / passes_of_step;
   const auto last = std::ssize(cut) - 1;
   std::vector<StageForecast> stages;
   stages.reserve(cut.size());

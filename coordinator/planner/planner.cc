@@ -215,6 +215,11 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
 
 /// `closest`: the option that needs least; null where there is none.
 Status NothingFits(const JobSpec& job, const Option* closest) {
+  if (closest == nullptr && (job.resources.min_ranks > 0 || job.resources.max_ranks > 0)) {
+    return ExhaustedError("no number of ranks within resources.min_ranks and resources.max_ranks "
+                          "has the cores or GPUs that it needs and divides train.global_batch; "
+                          "hint: lower resources.min_ranks, or offer more workers");
+  }
   if (closest == nullptr) {
     return ExhaustedError("no worker has the cores for a rank of " +
                           std::to_string(std::max<int64_t>(job.resources.threads_per_rank, 1)) +

@@ -360,6 +360,31 @@ TEST(PlanJob, CutsABatchForATechniqueThatComparesMicroBatches) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).micro_batch, 1);
 }
 
+TEST(PlanJob, KeepsWithinTheFewestAndTheMostRanks) {
+  JobSpec job = SmallJob();
+  const ClusterProfile cluster = Cluster(2, 4, 8 * kGiB);
+  for (const bool any_mesh : {false, true}) {
+    const auto plans = [&] {
+      const auto report = any_mesh ? PlanAnyMesh(job, cluster, 1) : PlanJob(job, cluster);
+      return report.ok() ? report->candidates : std::vector<PlanCandidate>{};
+    };
+    job.resources.min_ranks = 2;
+    job.resources.max_ranks = 4;
+    ASSERT_FALSE(plans().empty());
+    for (const PlanCandidate& candidate : plans()) {
+      EXPECT_GE(RankCount(candidate.plan.mesh), 2);
+      EXPECT_LE(RankCount(candidate.plan.mesh), 4);
+    }
+    job.resources.max_ranks = 1;
+    job.resources.min_ranks = 0;
+    ASSERT_FALSE(plans().empty());
+    EXPECT_EQ(RankCount(plans().front().plan.mesh), 1);
+  }
+  job.resources.min_ranks = 16;
+  job.resources.max_ranks = 0;
+  EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("resources.min_ranks"));
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {

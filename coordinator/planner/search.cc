@@ -91,7 +91,7 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) 
 }
 
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
-  if (WantsTiersOfCpus(job)) return false;
+  if (NeedsCpus(job)) return false;
   if (job.resources.device != "auto") return job.resources.device == "cuda";
   return std::any_of(cluster.workers.begin(), cluster.workers.end(),
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });

@@ -67,6 +67,7 @@ struct StepInputs {
   ContextSharing context = {};     ///< Context-parallel ranks, which are among `ranks`.
   int64_t shard_ranks = 1;         ///< Ranks of a shard group (ShardRanks), among `ranks`.
   int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
+  bool micro_batch_tree = false;   ///< Gradients of micro-batches are added in a binary tree.
   double sent_gradients = 1;       ///< Share of the bytes of gradients that ranks send.
   RematPlan schedule = {};         ///< What is recomputed and sent, where a schedule says it.
   BlockBytes block = {};           ///< With a schedule: what a block keeps.
@@ -79,6 +80,13 @@ struct StepInputs {
   /// Ranks with the same experts, of a shard group or of all `ranks`.
   int64_t ExpertReplicas() const {
     return (shard_ranks > 1 ? shard_ranks : ranks) / shape.expert_ranks;
+  }
+  /// How often, with so many passes, gradients are read or written besides being written in each:
+  /// each pass but the first reads those that it adds to. In a tree they are added afterwards.
+  double GradientReads(double passes) const {
+    constexpr double kReadsOfSum = 3;  // two addends, and the sum is written
+    if (!micro_batch_tree) return passes - 1;
+    return kReadsOfSum * (passes - 1) / D(zero_stage > 1 ? shard_ranks : 1);
   }
   /// Numbers that a rank updates.
   double Updated() const {

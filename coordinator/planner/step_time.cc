@@ -131,7 +131,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   time.gemm_seconds = passes * pass.gemm_seconds;
   time.memory_bound_seconds =
       (passes * (pass.memory_bytes + 2 * D(inputs.coded_bytes) + matrices * copies.backward) +
-       (2 * passes - 1) * pass.weight_gradient_bytes) /
+       (passes + inputs.GradientReads(passes)) * pass.weight_gradient_bytes) /
           bandwidth +
       (2 * passes * (matrices * copies.gathered) +
        (2 + pass.scoring_passes) * passes * D(inputs.shape.quantized) * copies.dequantized) /

@@ -212,6 +212,27 @@ TEST(PredictStep, DequantizesWeightsInBothPassesAndPacksNoFrozenMatrixAnew) {
               1000 * 6 / rates->UpdateBytesPerSecond(inputs.place(), false), 1e-12);
 }
 
+TEST(PredictStep, AddsGradientsOfMicroBatchesInATreeWhereTheyAreKept) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 8;
+  inputs.ranks = inputs.shard_ranks = 4;
+  const PassCost pass = PassOf(inputs, *rates);
+  const double seconds = pass.weight_gradient_bytes / rates->MemoryBytesPerSecond(inputs.place());
+  const auto memory_bound = [&](int64_t zero_stage, bool tree) {
+    inputs.zero_stage = zero_stage;
+    inputs.micro_batch_tree = tree;
+    return PredictStep(inputs, pass, *rates).memory_bound_seconds;
+  };
+  // Seven sums of three numbers each, instead of seven reads.
+  EXPECT_NEAR(memory_bound(1, true) - memory_bound(1, false), (21 - 7) * seconds, 1e-9);
+  // With sharded gradients sums are of the shard.
+  EXPECT_NEAR(memory_bound(2, true) - memory_bound(2, false), (21.0 / 4 - 7) * seconds, 1e-9);
+}
+
 TEST(PredictStep, CountsTheCastOfUploadedWeightsToAFormat) {
   const WorkerProfile worker = GpuMachine(1);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);
@@ -310,6 +331,9 @@ TEST_F(TwoStages, ReadTheGradientsToWhichEachLaterMicroBatchAdds) {
   // Four times all else, and gradients are written four times and read three times.
   const double gradients = WeightGradientBytes(stage) / (0.9 * 3e12);
   EXPECT_NEAR(seconds(4) - 4 * seconds(1), 3 * gradients, 1e-12);
+  // In a tree each of three sums reads two and writes one.
+  inputs_.micro_batch_tree = true;
+  EXPECT_NEAR(seconds(4) - 4 * seconds(1), 3 * 3 * gradients, 1e-12);
 }
 
 }  // namespace

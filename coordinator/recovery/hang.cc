@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <vector>
 
 namespace weft::coordinator {
 namespace {
@@ -22,7 +24,40 @@ double LimitSeconds(const PlacementActivity& placement, double step_seconds,
   return std::max(rules.other_factor * rules.least_seconds, by_steps);
 }
 
+/// "rank 1" and "stopped" of "rank 0 sleeping, rank 1 stopped", with their worker.
+std::vector<OddRank> RanksOf(std::span<const PlacementActivity> placements) {
+  std::vector<OddRank> ranks;
+  for (const PlacementActivity& placement : placements) {
+    const std::string& text = placement.rank_states;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find(", ", begin), text.size());
+      const std::string one = text.substr(begin, end - begin);
+      const size_t number = one.find(' ');
+      const size_t state = number == std::string::npos ? number : one.find(' ', number + 1);
+      if (state != std::string::npos) {
+        ranks.push_back({placement.worker_id, one.substr(0, state), one.substr(state + 1)});
+      }
+      begin = end + 2;
+    }
+  }
+  return ranks;
+}
+
 }  // namespace
+
+std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements) {
+  const std::vector<OddRank> ranks = RanksOf(placements);
+  if (ranks.size() < 2) return std::nullopt;
+  std::map<std::string, int> counts;
+  for (const OddRank& rank : ranks) ++counts[rank.state];
+  const auto is_odd = [&](const OddRank& rank) {
+    // Of two, one that sleeps waits for the one that does not.
+    return counts[rank.state] == 1 && counts.size() == 2 && rank.state != "sleeping";
+  };
+  const auto odd = std::find_if(ranks.begin(), ranks.end(), is_odd);
+  if (odd == ranks.end()) return std::nullopt;
+  return *odd;
+}
 
 std::optional<std::string> FindHang(std::span<const PlacementActivity> placements,
                                     double predicted_step_seconds, const HangRules& rules) {
@@ -42,13 +77,17 @@ std::optional<std::string> FindHang(std::span<const PlacementActivity> placement
               (placement.rank_states.empty() ? "" : ", " + placement.rank_states);
   }
   const bool training = last->activity == kTraining;
+  const std::optional<OddRank> odd = FindOddRank(placements);
   return "hung: " +
          (training ? "no step was made for "
                    : "no sign of life while " + last->activity + " for ") +
          SecondsText(last->silent_seconds) + ", at most " +
          SecondsText(LimitSeconds(*last, step_seconds, rules)) + " are expected (" +
          (training ? "steps" : "a step") + " took up to " + SecondsText(step_seconds) + "); " +
-         states;
+         states +
+         (odd ? "; " + odd->rank + " on worker " + odd->worker_id +
+                    " seems to be what the others wait for: it is " + odd->state
+              : "");
 }
 
 }  // namespace weft::coordinator

@@ -27,9 +27,19 @@ struct PlacementActivity {
   std::string rank_states;  ///< For people.
 };
 
+/// The rank that alone does not wait as all others of the attempt do, where there is just one such:
+/// its process is stopped, waits for a disk, or computes while the others sleep.
+struct OddRank {
+  std::string worker_id;
+  std::string rank;  ///< "rank 1"
+  std::string state;
+};
+std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements);
+
 /// Why the attempt counts as hung: every one of its placements has been silent for longer than what
 /// it does may take. nullopt: it does not. One placement that shows life is enough, as the others
-/// may wait for it. `predicted_step_seconds`: of the plan; 0: unknown.
+/// may wait for it. Names the odd rank where there is one. `predicted_step_seconds`: of the plan;
+/// 0: unknown.
 std::optional<std::string> FindHang(std::span<const PlacementActivity> placements,
                                     double predicted_step_seconds, const HangRules& rules);
 

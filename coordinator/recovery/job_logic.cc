@@ -6,103 +6,11 @@
 
 #include "common/clock.h"
 #include "common/spec/phases.h"
+#include "coordinator/recovery/job_change.h"
+#include "coordinator/recovery/ledger.h"
 
 namespace weft::coordinator {
 namespace {
-
-/// One change being put together.
-class Change {
- public:
-  Change(const JobCase& current, double now)
-      : job_(current.job),
-        attempt_(current.attempt),
-        previous_reason_(current.previous_reason),
-        failures_(current.failures),
-        retry_(current.retry),
-        phase_(current.phase),
-        now_(now) {}
-
-  JobRecord& job() { return job_; }
-  size_t phase() const { return phase_; }
-  std::optional<AttemptRecord>& attempt() { return attempt_; }
-  void SaveAttempt() { attempt_changed_ = true; }
-  void SaveJob() { job_changed_ = true; }
-  void Event(const std::string& kind, const std::string& text, int64_t epoch) {
-    transaction_.events.push_back({job_.id, epoch, now_, kind, text});
-  }
-  void AddIntent(const std::string& worker, int64_t epoch, IntentKind kind, bool graceful = false) {
-    transaction_.add_intents.push_back({worker, job_.id, epoch, kind, graceful});
-  }
-  void RemoveIntent(const std::string& worker, int64_t epoch, IntentKind kind) {
-    transaction_.remove_intents.push_back({worker, job_.id, epoch, kind, false});
-  }
-
-  /// Takes the job through one row of the table.
-  JobOutcome Fire(JobEvent event) {
-    const JobTransition& row = FindTransition(job_.state, event, MayRetry());
-    if (row.outcome == JobOutcome::kMove) {
-      Event("transition",
-            std::string(Name(row.from)) + " -> " + std::string(Name(row.to)) + " (" +
-                std::string(Name(event)) + ")",
-            job_.last_epoch);
-      job_.state = row.to;
-      job_changed_ = true;
-      if (IsTerminal(row.to)) job_.ended_at = now_;
-      if (row.to == JobState::kQueued) {
-        job_.queued_at = now_;
-        job_.ended_at.reset();
-      }
-    }
-    return row.outcome;
-  }
-
-  /// Asks every worker with living ranks of the attempt to end them.
-  void StopRanks(bool graceful) {
-    for (const PlacementRecord& placement : attempt_->placements) {
-      if (IsGone(placement.state)) continue;
-      RemoveIntent(placement.worker_id, attempt_->epoch, IntentKind::kStart);
-      AddIntent(placement.worker_id, attempt_->epoch, IntentKind::kStop, graceful);
-    }
-  }
-
-  void EndAttempt(Reason reason) {
-    if (reason != Reason::kNone) attempt_->reason = reason;
-    attempt_->ended_at = now_;
-    attempt_changed_ = true;
-  }
-
-  bool MayRetry() const {
-    if (!attempt_ || IsFatal(attempt_->reason)) return false;
-    // Out of memory may pass once (another job was beside it), not twice.
-    if (attempt_->reason == Reason::kOutOfMemory && previous_reason_ == Reason::kOutOfMemory) {
-      return false;
-    }
-    return job_.last_epoch - job_.budget_from < job_.spec.retry.max_attempts;
-  }
-
-  /// The attempt has ended as failed and the job is queued again: from when on.
-  std::optional<double> RetryAt() const {
-    return coordinator::RetryAt({job_, attempt_, previous_reason_, failures_, retry_, phase_});
-  }
-
-  Transaction Finish() {
-    if (job_changed_) transaction_.job = std::move(job_);
-    if (attempt_changed_) transaction_.attempt = std::move(attempt_);
-    return std::move(transaction_);
-  }
-
- private:
-  JobRecord job_;
-  std::optional<AttemptRecord> attempt_;
-  std::optional<Reason> previous_reason_;
-  int64_t failures_;
-  RetryRules retry_;
-  size_t phase_;
-  double now_;
-  Transaction transaction_;
-  bool job_changed_ = false;
-  bool attempt_changed_ = false;
-};
 
 PlacementRecord* FindPlacement(AttemptRecord& attempt, const std::string& worker_id) {
   for (PlacementRecord& placement : attempt.placements) {
@@ -126,13 +34,16 @@ int Weight(Reason reason) {
       return 2;
     case Reason::kNone:
     case Reason::kReplanned:
+    case Reason::kPreempted:
+    case Reason::kPausedByUser:
+    case Reason::kTimeLimit:
       return 0;
     default:
       return 1;
   }
 }
 
-void Interrupt(Change& change, Reason reason, const std::string& message) {
+void Interrupt(Change& change, Reason reason, const std::string& message, double now) {
   AttemptRecord& attempt = *change.attempt();
   const bool saves = SavesAndStops(attempt);
   const bool worse = Weight(reason) > Weight(attempt.reason);
@@ -142,6 +53,10 @@ void Interrupt(Change& change, Reason reason, const std::string& message) {
     change.SaveAttempt();
   }
   JobState before = change.job().state;
+  if (before != JobState::kCancelling && !attempt.times.failed_at) {
+    attempt.times.failed_at = now;
+    change.SaveAttempt();
+  }
   const bool moved = change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove;
   // What was to be saved cannot be any more.
   if (moved || (saves && worse)) change.StopRanks(false);
@@ -149,18 +64,6 @@ void Interrupt(Change& change, Reason reason, const std::string& message) {
   if (worse) change.SaveJob();
   change.job().reason = attempt.reason;
   change.job().message = attempt.message;
-}
-
-/// False, and nothing changes, unless the job is STARTING or RUNNING.
-bool Drain(Change& change, const std::string& why, bool graceful) {
-  if (change.Fire(JobEvent::kDrain) != JobOutcome::kMove) return false;
-  AttemptRecord& attempt = *change.attempt();
-  change.Event("drain", why, attempt.epoch);
-  for (Reason* reason : {&attempt.reason, &change.job().reason}) *reason = Reason::kDrained;
-  for (std::string* message : {&attempt.message, &change.job().message}) *message = why;
-  change.SaveAttempt();
-  change.StopRanks(graceful);
-  return true;
 }
 
 bool Completed(const AttemptRecord& attempt) {
@@ -192,6 +95,9 @@ void CloseAttempt(Change& change, double now) {
     if (job.state == JobState::kCancelled) {
       job.reason = Reason::kCancelledByUser;
       job.message = "cancelled by the user; " + job.message;
+    } else if (job.state == JobState::kPaused) {
+      job.reason = Reason::kPausedByUser;
+      job.message = std::string(kPausedMessage) + "; " + job.message;
     }
     job.budget_from = job.last_epoch;  // each phase may be tried as often
     return;
@@ -205,10 +111,19 @@ void CloseAttempt(Change& change, double now) {
     job.message = "cancelled by the user";
   } else if (job.state == JobState::kFailed && !IsFatal(attempt.reason)) {
     int64_t used = job.last_epoch - job.budget_from;
+    const std::optional<FailureLimit> limit = change.LimitOf(attempt.reason);
+    const bool by_limit = limit && limit->before + 1 >= limit->most;
     job.reason = Reason::kRetriesExhausted;
-    job.message = "gave up after " + std::to_string(used) +
-                  " attempts; the last one: " + std::string(Name(attempt.reason)) + ": " +
-                  attempt.message;
+    job.message = "gave up after " + std::to_string(used) + " attempts" +
+                  (by_limit ? ", as " + std::string(limit->field) + " says" : "") +
+                  "; the last one: " + std::string(Name(attempt.reason)) + ": " + attempt.message;
+  } else if (job.state == JobState::kFailed) {
+    job.reason = attempt.reason;
+    job.message = attempt.message;
+  } else if (job.state == JobState::kPaused) {
+    job.reason = Reason::kPausedByUser;
+    job.message = kPausedMessage;
+    if (!SavesAndStops(attempt)) job.message += "; its last attempt failed: " + attempt.message;
   } else if (const std::optional<double> at = change.RetryAt()) {
     const std::string next = NextTry(job, now, *at);
     job.message += "; " + next;
@@ -233,7 +148,35 @@ const AttemptRecord* LastOfPhase(const JobCase& current) {
 }
 
 bool IsFatal(Reason reason) {
-  return reason == Reason::kUserError || reason == Reason::kNumerics;
+  return reason == Reason::kUserError || reason == Reason::kNumerics ||
+         reason == Reason::kTimeLimit;
+}
+
+void Count(const AttemptRecord& attempt, int64_t retried_from, Tally& tally) {
+  if (attempt.epoch <= retried_from || !attempt.ended_at) return;
+  tally.run_seconds += std::max(0.0, *attempt.ended_at - attempt.started_at);
+  tally.memory_failures += attempt.reason == Reason::kOutOfMemory ? 1 : 0;
+  tally.numerics_failures += attempt.reason == Reason::kNumerics ? 1 : 0;
+  tally.hangs += attempt.reason == Reason::kHung ? 1 : 0;
+  tally.preemptions += attempt.reason == Reason::kPreempted ? 1 : 0;
+  if (Completed(attempt)) {
+    tally.memory_failures = tally.numerics_failures = tally.hangs = 0;
+  }
+}
+
+int64_t Preemptions(const JobCase& current) {
+  Tally tally = current.tally;
+  if (current.attempt) Count(*current.attempt, current.job.retried_from, tally);
+  return tally.preemptions;
+}
+
+double RunSeconds(const JobCase& current, double now) {
+  Tally tally = current.tally;
+  if (!current.attempt || current.attempt->epoch <= current.job.retried_from) return 0;
+  AttemptRecord newest = *current.attempt;
+  if (!newest.ended_at) newest.ended_at = now;
+  Count(newest, current.job.retried_from, tally);
+  return tally.run_seconds;
 }
 
 Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, double now) {
@@ -252,6 +195,7 @@ Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, do
   attempt.epoch = job.last_epoch;
   attempt.started_at = now;
   attempt.plan = plan;
+  attempt.times = TimesOfNext(current.attempt ? &*current.attempt : nullptr, job.progress);
   std::map<std::string, std::vector<int64_t>> ranks;
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     ranks[plan.rank_workers[rank]].push_back(static_cast<int64_t>(rank));
@@ -291,6 +235,7 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
     case PlacementEvent::kStarted:
       break;
     case PlacementEvent::kTraining:
+      if (!attempt.times.training_at) attempt.times.training_at = now;
       change.Fire(JobEvent::kTraining);
       break;
     case PlacementEvent::kFinished:
@@ -300,18 +245,22 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
       }
       break;
     case PlacementEvent::kFailed:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text,
+                now);
       break;
     case PlacementEvent::kStopped:
       // Unasked, because the worker drains: all ranks agreed to stop, and some may still be saving.
       // Only where its ranks never started have the others nothing to save, and wait in vain.
-      if (!Drain(change, "worker " + report.worker_id + " drains: its ranks stopped", started) &&
-          !started && job.state == JobState::kRecovering) {
+      if (!change.SaveAndStop(JobEvent::kDrain, "drain", Reason::kDrained,
+                              "worker " + report.worker_id + " drains: its ranks stopped",
+                              started) &&
+          !started && (job.state == JobState::kRecovering || job.state == JobState::kPausing)) {
         change.StopRanks(false);
       }
       break;
     case PlacementEvent::kLost:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text);
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text,
+                now);
       break;
   }
   if (IsGone(next)) {
@@ -329,37 +278,55 @@ Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reas
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
     return Transaction{};
   }
-  Interrupt(change, reason, message);
+  Interrupt(change, reason, message, now);
   if (change.job().state != current.job.state) {
     change.Event(reason == Reason::kHung ? "hung" : "interrupted", message, epoch);
   }
   return change.Finish();
 }
 
-Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const std::string& why,
-                                  double now) {
+namespace {
+
+/// SaveAndStop of this attempt; nothing unless it is the newest one and has not ended.
+Transaction SaveAndStop(const JobCase& current, int64_t epoch, JobEvent event,
+                        const std::string& kind, Reason reason, const std::string& why,
+                        double now) {
   Change change(current, now);
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at ||
-      change.Fire(JobEvent::kReplan) != JobOutcome::kMove) {
-    return Transaction{};
+      !change.SaveAndStop(event, kind, reason, why)) {
+    return {};
   }
-  change.Event("replan", why, epoch);
-  for (Reason* reason : {&change.attempt()->reason, &change.job().reason}) {
-    *reason = Reason::kReplanned;
-  }
-  for (std::string* message : {&change.attempt()->message, &change.job().message}) *message = why;
-  change.SaveAttempt();
-  change.StopRanks(/*graceful=*/true);
   return change.Finish();
+}
+
+}  // namespace
+
+Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                  double now) {
+  return SaveAndStop(current, epoch, JobEvent::kReplan, "replan", Reason::kReplanned, why, now);
 }
 
 Result<Transaction> DrainAttempt(const JobCase& current, int64_t epoch, const std::string& why,
                                  double now) {
+  return SaveAndStop(current, epoch, JobEvent::kDrain, "drain", Reason::kDrained, why, now);
+}
+
+Result<Transaction> PreemptAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                   double now) {
+  return SaveAndStop(current, epoch, JobEvent::kPreempt, "preempt", Reason::kPreempted, why, now);
+}
+
+Result<Transaction> GiveUpJob(const JobCase& current, Reason reason, const std::string& why,
+                              double now) {
   Change change(current, now);
-  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at ||
-      !Drain(change, why, /*graceful=*/true)) {
-    return Transaction{};
+  if (current.job.state != JobState::kQueued) {
+    const std::string kind = reason == Reason::kTimeLimit ? "time limit" : "give up";
+    if (!change.SaveAndStop(JobEvent::kGiveUp, kind, reason, why)) return Transaction{};
+    return change.Finish();
   }
+  change.Fire(JobEvent::kGiveUp);
+  change.job().reason = reason;
+  change.job().message = why;
   return change.Finish();
 }
 
@@ -377,7 +344,16 @@ Result<Transaction> KillAttempt(const JobCase& current, int64_t epoch, const std
 }
 
 bool SavesAndStops(const AttemptRecord& attempt) {
-  return attempt.reason == Reason::kReplanned || attempt.reason == Reason::kDrained;
+  switch (attempt.reason) {
+    case Reason::kReplanned:
+    case Reason::kDrained:
+    case Reason::kPreempted:
+    case Reason::kPausedByUser:
+    case Reason::kTimeLimit:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::optional<double> RetryAt(const JobCase& current) {
@@ -392,37 +368,6 @@ std::optional<double> RetryAt(const JobCase& current) {
   const int64_t failures = FailuresInARow(current.failures, *last, job.progress.checkpoint_step);
   return *last->ended_at +
          RetryDelaySeconds(current.retry, std::min(failures, counted), job.id, last->epoch);
-}
-
-Result<Transaction> CancelJob(const JobCase& current, double now) {
-  Change change(current, now);
-  JobState before = current.job.state;
-  if (change.Fire(JobEvent::kCancel) != JobOutcome::kMove) {
-    if (before != JobState::kCancelling) return Transaction{};
-    change.Event("kill", "a second cancel: ranks are killed", current.job.last_epoch);
-    change.StopRanks(false);
-    return change.Finish();
-  }
-  JobRecord& job = change.job();
-  job.reason = Reason::kCancelledByUser;
-  job.message = before == JobState::kQueued ? "cancelled by the user before it started"
-                                            : "cancel asked for; ranks are stopping";
-  const bool saves = change.attempt() && SavesAndStops(*change.attempt());
-  if (before != JobState::kQueued) change.StopRanks(before == JobState::kRunning || saves);
-  return change.Finish();
-}
-
-Result<Transaction> RetryJob(const JobCase& current, double now) {
-  Change change(current, now);
-  if (change.Fire(JobEvent::kRetry) != JobOutcome::kMove) {
-    return ConflictError("job " + current.job.id + " is " + std::string(Name(current.job.state)) +
-                         "; only FAILED and CANCELLED jobs can be retried");
-  }
-  JobRecord& job = change.job();
-  job.budget_from = job.last_epoch;
-  job.reason = Reason::kNone;
-  job.message.clear();
-  return change.Finish();
 }
 
 }  // namespace weft::coordinator

@@ -12,6 +12,15 @@
 
 namespace weft::coordinator {
 
+/// What attempts at a job that have ended add up to, since a user last asked for a retry.
+struct Tally {
+  double run_seconds = 0;       ///< From dispatch to the end of each, over all phases.
+  int64_t memory_failures = 0;  ///< Of the phase that runs or is next, as the two below.
+  int64_t numerics_failures = 0;
+  int64_t hangs = 0;
+  int64_t preemptions = 0;  ///< Of all phases.
+};
+
 /// What decisions about a job need: it, and its newest and last but one attempts.
 struct JobCase {
   JobRecord job;
@@ -20,7 +29,18 @@ struct JobCase {
   int64_t failures = 0;                   ///< FailuresInARow up to the one before `attempt`.
   RetryRules retry;
   size_t phase = 0;  ///< The one that runs or is next (PhaseAfter).
+  Tally tally;       ///< Of the attempts before `attempt`.
 };
+
+/// Adds an attempt that has ended; those up to epoch `retried_from` do not count.
+void Count(const AttemptRecord& attempt, int64_t retried_from, Tally& tally);
+
+/// Times that attempts at it were stopped for other jobs.
+int64_t Preemptions(const JobCase& current);
+
+/// Time for which attempts at the job ran, up to `now`, since a user last asked for a retry. Unit:
+/// seconds.
+double RunSeconds(const JobCase& current, double now);
 
 /// The phase of a job that runs or is next after these attempts at it, from 0: each that COMPLETED
 /// has ended one. Nothing else says so, and it is stored with the end of the attempt in one change.
@@ -40,6 +60,7 @@ struct PlacementReport {
   Reason reason = Reason::kNone;  ///< With kFailed and kLost.
   std::string message;
   std::string summary_json;  ///< With kFinished, from the worker of rank 0.
+  int64_t signal = 0;        ///< With kFailed: what killed the rank that failed first; 0: none.
 };
 
 /// The life of a job as pure functions: from what is stored and what happened to the one atomic
@@ -69,11 +90,22 @@ Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const s
 Result<Transaction> DrainAttempt(const JobCase& current, int64_t epoch, const std::string& why,
                                  double now);
 
+/// A job that goes first needs the workers: has the ranks save and stop, and the job is queued
+/// again. Such an end does not count against max_attempts. Nothing unless this attempt is STARTING
+/// or RUNNING.
+Result<Transaction> PreemptAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                   double now);
+
+/// The job must not go on, for kTimeLimit or kJobBeforeFailed: one that is queued has FAILED at
+/// once, one that is STARTING or RUNNING saves and stops first. Nothing in other states.
+Result<Transaction> GiveUpJob(const JobCase& current, Reason reason, const std::string& why,
+                              double now);
+
 /// Ranks that were asked to stop did not: kills those that are left. Nothing when none is.
 Result<Transaction> KillAttempt(const JobCase& current, int64_t epoch, const std::string& why,
                                 double now);
 
-/// The ranks of the attempt save and stop, and the job is to go on afterwards.
+/// The ranks of the attempt save and stop as they were asked to; nothing failed.
 bool SavesAndStops(const AttemptRecord& attempt);
 
 /// When the next attempt at a QUEUED job may start, in seconds since 1970 UTC; nullopt: at once.
@@ -84,6 +116,17 @@ Result<Transaction> CancelJob(const JobCase& current, double now);
 
 /// A user asks for another run; kConflict unless FAILED or CANCELLED.
 Result<Transaction> RetryJob(const JobCase& current, double now);
+
+/// A user asks it to save, stop and wait; nothing when it does already, kConflict when it has ended
+/// or is being cancelled.
+Result<Transaction> PauseJob(const JobCase& current, double now);
+
+/// A user asks it to go on; kConflict unless PAUSED or PAUSING.
+Result<Transaction> ResumeJob(const JobCase& current, double now);
+
+/// Moves it to another queue or priority, where given; kConflict when it has ended.
+Result<Transaction> UpdateJob(const JobCase& current, const std::optional<std::string>& queue,
+                              std::optional<int64_t> priority, double now);
 
 /// A failure that no retry can help.
 bool IsFatal(Reason reason);

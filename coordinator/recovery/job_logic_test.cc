@@ -3,51 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/recovery/testing.h"
+
 namespace weft::coordinator {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-/// Applies changes to a case as the service does after the commit.
-class Life {
- public:
-  explicit Life(int64_t max_attempts = 3) {
-    current.job.id = "job";
-    current.job.spec.retry.max_attempts = max_attempts;
-  }
-
-  void Take(Result<Transaction> change) {
-    ASSERT_TRUE(change.ok()) << change.status().message();
-    last = *change;
-    if (change->attempt) {
-      if (current.attempt && current.attempt->epoch != change->attempt->epoch) {
-        current.previous_reason = current.attempt->reason;
-      }
-      current.attempt = change->attempt;
-    }
-    if (change->job) current.job = *change->job;
-  }
-  void Dispatch(std::vector<std::string> workers) {
-    Plan plan;
-    plan.rank_workers = std::move(workers);
-    Take(DispatchAttempt(current, plan, 1));
-  }
-  void Report(const std::string& worker, PlacementEvent event, Reason reason = Reason::kNone,
-              const std::string& message = "") {
-    PlacementReport report;
-    report.worker_id = worker;
-    report.epoch = current.job.last_epoch;
-    report.event = event;
-    report.reason = reason;
-    report.message = message;
-    Take(ApplyReport(current, report, 2));
-  }
-  JobState state() const { return current.job.state; }
-
-  JobCase current;
-  Transaction last;
-};
 
 TEST(JobLogic, TheSummaryIsKeptWhicheverWorkerFinishesFirst) {
   for (const char* first : {"a", "b"}) {

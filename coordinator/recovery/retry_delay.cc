@@ -14,6 +14,9 @@ bool HasFailed(const AttemptRecord& attempt) {
     case Reason::kCancelledByUser:
     case Reason::kReplanned:
     case Reason::kDrained:
+    case Reason::kPreempted:
+    case Reason::kPausedByUser:
+    case Reason::kTimeLimit:
       return false;
     default:
       return true;

@@ -20,8 +20,8 @@ constexpr JobTransition Refuse(JobState from, JobEvent event) {
   return {from, event, JobGuard::kAlways, JobOutcome::kRefuse, from};
 }
 
-// A job is terminal or queued only when no rank of its last attempt is left: failures pass through
-// RECOVERING and cancels through CANCELLING until kGone.
+// A job is terminal, queued or paused only when no rank of its last attempt is left: failures pass
+// through RECOVERING, cancels through CANCELLING and pauses through PAUSING until kGone.
 constexpr JobTransition kJobTable[] = {
     Move(kQueued, JobEvent::kDispatch, kStarting),
     Record(kQueued, JobEvent::kTraining),
@@ -33,6 +33,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kQueued, JobEvent::kRetry),
     Refuse(kQueued, JobEvent::kReplan),
     Record(kQueued, JobEvent::kDrain),
+    Record(kQueued, JobEvent::kPreempt),
+    Move(kQueued, JobEvent::kPause, kPaused),
+    Refuse(kQueued, JobEvent::kResume),
+    Move(kQueued, JobEvent::kGiveUp, kFailed),
 
     Refuse(kStarting, JobEvent::kDispatch),
     Move(kStarting, JobEvent::kTraining, kRunning),
@@ -44,6 +48,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kStarting, JobEvent::kRetry),
     Refuse(kStarting, JobEvent::kReplan),
     Move(kStarting, JobEvent::kDrain, kRecovering),
+    Move(kStarting, JobEvent::kPreempt, kRecovering),
+    Move(kStarting, JobEvent::kPause, kPausing),
+    Refuse(kStarting, JobEvent::kResume),
+    Move(kStarting, JobEvent::kGiveUp, kRecovering),
 
     Refuse(kRunning, JobEvent::kDispatch),
     Record(kRunning, JobEvent::kTraining),
@@ -55,6 +63,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kRunning, JobEvent::kRetry),
     Move(kRunning, JobEvent::kReplan, kRecovering),
     Move(kRunning, JobEvent::kDrain, kRecovering),
+    Move(kRunning, JobEvent::kPreempt, kRecovering),
+    Move(kRunning, JobEvent::kPause, kPausing),
+    Refuse(kRunning, JobEvent::kResume),
+    Move(kRunning, JobEvent::kGiveUp, kRecovering),
 
     Refuse(kRecovering, JobEvent::kDispatch),
     Record(kRecovering, JobEvent::kTraining),
@@ -67,6 +79,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kRecovering, JobEvent::kRetry),
     Refuse(kRecovering, JobEvent::kReplan),
     Record(kRecovering, JobEvent::kDrain),
+    Record(kRecovering, JobEvent::kPreempt),
+    Move(kRecovering, JobEvent::kPause, kPausing),
+    Refuse(kRecovering, JobEvent::kResume),
+    Record(kRecovering, JobEvent::kGiveUp),
 
     Refuse(kCancelling, JobEvent::kDispatch),
     Record(kCancelling, JobEvent::kTraining),
@@ -78,6 +94,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kCancelling, JobEvent::kRetry),
     Refuse(kCancelling, JobEvent::kReplan),
     Record(kCancelling, JobEvent::kDrain),
+    Record(kCancelling, JobEvent::kPreempt),
+    Refuse(kCancelling, JobEvent::kPause),
+    Refuse(kCancelling, JobEvent::kResume),
+    Record(kCancelling, JobEvent::kGiveUp),
 
     Refuse(kSucceeded, JobEvent::kDispatch),
     Record(kSucceeded, JobEvent::kTraining),
@@ -89,6 +109,10 @@ constexpr JobTransition kJobTable[] = {
     Refuse(kSucceeded, JobEvent::kRetry),
     Refuse(kSucceeded, JobEvent::kReplan),
     Record(kSucceeded, JobEvent::kDrain),
+    Record(kSucceeded, JobEvent::kPreempt),
+    Refuse(kSucceeded, JobEvent::kPause),
+    Refuse(kSucceeded, JobEvent::kResume),
+    Record(kSucceeded, JobEvent::kGiveUp),
 
     Refuse(kFailed, JobEvent::kDispatch),
     Record(kFailed, JobEvent::kTraining),
@@ -100,6 +124,10 @@ constexpr JobTransition kJobTable[] = {
     Move(kFailed, JobEvent::kRetry, kQueued),
     Refuse(kFailed, JobEvent::kReplan),
     Record(kFailed, JobEvent::kDrain),
+    Record(kFailed, JobEvent::kPreempt),
+    Refuse(kFailed, JobEvent::kPause),
+    Refuse(kFailed, JobEvent::kResume),
+    Record(kFailed, JobEvent::kGiveUp),
 
     Refuse(kCancelled, JobEvent::kDispatch),
     Record(kCancelled, JobEvent::kTraining),
@@ -111,6 +139,41 @@ constexpr JobTransition kJobTable[] = {
     Move(kCancelled, JobEvent::kRetry, kQueued),
     Refuse(kCancelled, JobEvent::kReplan),
     Record(kCancelled, JobEvent::kDrain),
+    Record(kCancelled, JobEvent::kPreempt),
+    Refuse(kCancelled, JobEvent::kPause),
+    Refuse(kCancelled, JobEvent::kResume),
+    Record(kCancelled, JobEvent::kGiveUp),
+
+    Refuse(kPausing, JobEvent::kDispatch),
+    Record(kPausing, JobEvent::kTraining),
+    Move(kPausing, JobEvent::kFinished, kSucceeded),
+    Move(kPausing, JobEvent::kPhaseFinished, kPaused),
+    Record(kPausing, JobEvent::kInterrupted),
+    Move(kPausing, JobEvent::kGone, kPaused, JobGuard::kMayRetry),
+    Move(kPausing, JobEvent::kGone, kFailed, JobGuard::kMayNotRetry),
+    Move(kPausing, JobEvent::kCancel, kCancelling),
+    Refuse(kPausing, JobEvent::kRetry),
+    Refuse(kPausing, JobEvent::kReplan),
+    Record(kPausing, JobEvent::kDrain),
+    Record(kPausing, JobEvent::kPreempt),
+    Record(kPausing, JobEvent::kPause),
+    Move(kPausing, JobEvent::kResume, kRecovering),
+    Record(kPausing, JobEvent::kGiveUp),
+
+    Refuse(kPaused, JobEvent::kDispatch),
+    Record(kPaused, JobEvent::kTraining),
+    Record(kPaused, JobEvent::kFinished),
+    Record(kPaused, JobEvent::kPhaseFinished),
+    Record(kPaused, JobEvent::kInterrupted),
+    Record(kPaused, JobEvent::kGone),
+    Move(kPaused, JobEvent::kCancel, kCancelled),
+    Refuse(kPaused, JobEvent::kRetry),
+    Refuse(kPaused, JobEvent::kReplan),
+    Record(kPaused, JobEvent::kDrain),
+    Record(kPaused, JobEvent::kPreempt),
+    Record(kPaused, JobEvent::kPause),
+    Move(kPaused, JobEvent::kResume, kQueued),
+    Record(kPaused, JobEvent::kGiveUp),
 };
 
 constexpr auto MakeShareTable() {
@@ -156,8 +219,8 @@ PlacementState NextPlacementState(PlacementState from, PlacementEvent event) {
 
 std::string_view Name(JobEvent event) {
   constexpr std::string_view kNames[kJobEvents] = {
-      "dispatch", "training", "finished", "phase finished", "interrupted",
-      "gone",     "cancel",   "retry",    "replan",         "drain"};
+      "dispatch", "training", "finished", "phase finished", "interrupted", "gone",   "cancel",
+      "retry",    "replan",   "drain",    "preempt",        "pause",       "resume", "give up"};
   return kNames[static_cast<size_t>(event)];
 }
 

@@ -19,8 +19,12 @@ enum class JobEvent {
   kRetry,          ///< A user asks for another run of a failed or cancelled job.
   kReplan,         ///< The ranks are to save and stop, since another plan is better.
   kDrain,          ///< The ranks are to save and stop, since a worker of the attempt drains.
+  kPreempt,        ///< The same, since a job that goes first needs the workers.
+  kPause,          ///< A user asks it to save, stop and wait.
+  kResume,         ///< A user asks a paused job to go on.
+  kGiveUp,         ///< It must not go on: its time is over, or a job that it comes after failed.
 };
-inline constexpr int kJobEvents = 10;
+inline constexpr int kJobEvents = 14;
 
 /// Condition under which a row of the table holds.
 enum class JobGuard {

@@ -40,13 +40,26 @@ TEST(JobTable, OnlyAUsersRetryLeavesATerminalState) {
 
 TEST(JobTable, RanksAreGoneBeforeAJobIsQueuedAgainOrHasEnded) {
   std::set<JobState> with_ranks = {JobState::kStarting, JobState::kRunning, JobState::kRecovering,
-                                   JobState::kCancelling};
+                                   JobState::kCancelling, JobState::kPausing};
   for (const JobTransition& row : JobTransitions()) {
     if (row.outcome != JobOutcome::kMove || !with_ranks.count(row.from)) continue;
     if (with_ranks.count(row.to)) continue;
     EXPECT_TRUE(row.event == JobEvent::kGone || row.event == JobEvent::kFinished ||
                 row.event == JobEvent::kPhaseFinished)
         << Name(row.from) << " -> " << Name(row.to);
+  }
+}
+
+TEST(JobTable, OnlyAUserStartsOrEndsAPause) {
+  for (const JobTransition& row : JobTransitions()) {
+    if (row.outcome != JobOutcome::kMove) continue;
+    const bool pauses = row.to == JobState::kPausing;
+    EXPECT_EQ(pauses, row.event == JobEvent::kPause && row.from != JobState::kQueued)
+        << Name(row.from) << " x " << Name(row.event);
+    if (row.from == JobState::kPaused) {
+      EXPECT_TRUE(row.event == JobEvent::kResume || row.event == JobEvent::kCancel)
+          << Name(row.event);
+    }
   }
 }
 

@@ -47,7 +47,7 @@ JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProf
   const bool devices =
       last_plan != nullptr
           ? OnDevices(*last_plan)
-          : !WantsTiersOfCpus(spec) &&
+          : !NeedsCpus(spec) &&
                 std::any_of(cluster.workers.begin(), cluster.workers.end(),
                             [](const WorkerProfile& worker) { return worker.device == "cuda"; });
   said.resources.device = devices ? "cuda" : "cpu";

@@ -59,6 +59,38 @@ std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile&
   return BetterWay{*std::move(better), std::move(why)};
 }
 
+FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster) {
+  FreeMap held;
+  for (const WorkerProfile& worker : cluster.workers) {
+    for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+      if (plan.rank_workers[rank] != worker.worker_id) continue;
+      FreeCapacity& free = held[worker.worker_id];
+      free.cores += plan.threads_per_rank;
+      free.memory_bytes = worker.memory_limit_bytes;
+      if (OnDevices(plan)) free.devices.insert(DeviceOf(plan, rank));
+    }
+  }
+  return held;
+}
+
+std::optional<BetterWay> FindShrink(const RunningJob& job, int64_t most_ranks,
+                                    const ClusterProfile& cluster, const PlanFunction& plan) {
+  const Plan& present = *job.plan;
+  const ResourceSpec& resources = job.spec->resources;
+  if (!job.saved || resources.ranks > 0) return std::nullopt;
+  if (most_ranks < std::max<int64_t>(resources.min_ranks, 1)) return std::nullopt;
+  if (most_ranks >= std::ssize(present.rank_workers)) return std::nullopt;
+  JobSpec spec = WithDevice(*job.spec, &present, cluster);
+  spec.resources.max_ranks = most_ranks;
+  const ClusterProfile part = FreePart(cluster, HeldBy(present, cluster));
+  Result<Plan> fewer = BetterPlan(spec, present, job.history.ran_out_of_memory, part, plan);
+  if (!fewer.ok() || ComputeOf(*fewer) >= ComputeOf(present)) return std::nullopt;
+  const double before = present.prediction.step_seconds, after = fewer->prediction.step_seconds;
+  if (before <= 0 || after <= 0) return std::nullopt;
+  std::string why = Words(present, *fewer, before / after, "the plan");
+  return BetterWay{*std::move(fewer), std::move(why)};
+}
+
 std::optional<BetterWay> FindWayBack(const RunningJob& job, const BeforeGrowth& before,
                                      const GrowthRules& rules) {
   if (!job.saved || before.median_step_seconds <= 0) return std::nullopt;

@@ -8,7 +8,8 @@
 
 namespace weft::coordinator {
 
-/// When a running job is worth a restart on more machines; docs/decisions/0005 has the reasons.
+/// When a running job is worth a restart on more machines, or on fewer for the sake of others;
+/// docs/decisions/0005 has the reasons.
 struct GrowthRules {
   /// An attempt runs, and a new worker stays, at least so long; 0: no job grows.
   double after_seconds = 120;
@@ -38,5 +39,13 @@ std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile&
 /// back: the planner does not know how slow the links between machines are.
 std::optional<BetterWay> FindWayBack(const RunningJob& job, const BeforeGrowth& before,
                                      const GrowthRules& rules);
+
+/// What the ranks of `plan` hold, as if that were all that is free.
+FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster);
+
+/// The plan with at most `most_ranks` on what the job holds already, so that the rest is free for
+/// others; nullopt: there is none, or the job may not have fewer. Pure but for `plan`.
+std::optional<BetterWay> FindShrink(const RunningJob& job, int64_t most_ranks,
+                                    const ClusterProfile& cluster, const PlanFunction& plan);
 
 }  // namespace weft::coordinator

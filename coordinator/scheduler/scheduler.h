@@ -1,12 +1,28 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/spec/queue_spec.h"
 #include "coordinator/scheduler/best_plan.h"
+#include "coordinator/scheduler/capacity.h"
+#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/restart.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
+
+/// What a job that waits is expected to take: what it computes with, and the time of a step.
+struct JobSize {
+  ComputeAmount amount;
+  double step_seconds = 0;
+
+  bool operator==(const JobSize&) const = default;
+};
 
 /// A job that waits.
 struct QueuedJob {
@@ -21,12 +37,61 @@ struct QueuedJob {
   bool planned_long = false;        ///< Others need not wait any more until its plan is known.
   const std::string* infeasible_reason = nullptr;  ///< Why no worker of the cluster can run it,
                                                    ///< where that is known; of jobs that never ran.
+  std::string queue = kDefaultQueue;
+  int64_t priority = 0;
+  double submitted_at = 0;  ///< Seconds since 1970, as `now` of the snapshot.
+  int64_t steps_left = 0;   ///< 0: not known.
+  double step_seconds = 0;  ///< Measured with last_plan; 0: not yet.
+  int64_t preemptions = 0;  ///< Times that it was stopped for another job.
+  bool promised = false;    ///< Others were stopped or made smaller for it since it waits: it
+                            ///< goes first, or what they left would go to someone else.
+  std::optional<JobSize> size = {};  ///< From `sizes` of decisions for the same cluster.
+};
+
+/// A job that holds workers: it starts, runs or stops.
+struct ActiveJob {
+  std::string id;
+  RunningJob job;  ///< spec and plan are never null.
+  std::string queue = kDefaultQueue;
+  int64_t priority = 0;
+  bool preemptible = true;
+  double submitted_at = 0;     ///< Seconds since 1970.
+  double unsaved_seconds = 0;  ///< Training since its newest verified checkpoint.
+  int64_t preemptions = 0;
+  bool may_stop = true;   ///< False: nobody may stop it now, since it starts or is being recorded.
+  bool stopping = false;  ///< It was asked to stop. What it holds, but for what `next_plan` needs,
+                          ///< is free soon.
+  const Plan* next_plan = nullptr;  ///< By which a job that is stopping goes on; null: it waits.
+};
+
+/// When jobs give way to others; docs/decisions/0012 has the reasons.
+struct SchedulerRules {
+  /// A job goes before one of the same priority that came earlier by less than so many times the
+  /// difference in the time that the whole cluster would take for what is left of them. 0: first
+  /// come, first served.
+  double age_factor = 1000;
+  /// A running job of the same priority gives way when so many times as much is left of it, in
+  /// seconds times devices, as of the one that waits. 0: never.
+  double preempt_factor = 1.25;
+  /// An attempt runs at least so long before it gives way to a job of the same priority.
+  double protected_seconds = 300;
+  /// A job that was displaced so often gives way to higher priorities and owners of quotas alone.
+  int64_t most_preemptions = 20;
+  /// Predicted times may be wrong by this part of them, for the earliest and latest start.
+  double prediction_error = 0.2;
+  /// Of jobs that grow. growth.after_seconds 0: none does.
+  GrowthRules growth;
 };
 
 struct SchedulerSnapshot {
-  std::vector<QueuedJob> queue;  ///< First come, first served.
+  std::vector<QueuedJob> queue;  ///< In the order of submission.
   ClusterProfile cluster;        ///< Attached workers with a valid lease, all they offer.
-  FreeMap free;
+  FreeMap free;                  ///< Without what active jobs hold.
+  std::vector<ActiveJob> active;
+  std::vector<QueueSpec> queues;      ///< Valid by ValidateQueues; empty: the default one alone.
+  std::set<std::string> new_workers;  ///< That have not stayed long enough for jobs to grow there.
+  double now = 0;                     ///< Seconds since 1970.
+  SchedulerRules rules;
 };
 
 /// All ranks of the job start now, with this plan.
@@ -35,38 +100,63 @@ struct StartDecision {
   Plan plan;
 };
 
+/// A running job saves a checkpoint, stops and waits.
+struct PreemptDecision {
+  std::string job_id;
+  std::string for_job;
+  std::string why;  ///< "for job a, of priority 5": what happened, for people.
+};
+
+/// A running job saves a checkpoint, stops and goes on by another plan.
+struct ResizeDecision {
+  std::string job_id;
+  BetterWay way;
+  std::string for_job;  ///< Which starts on what this one gives up; empty: it grows.
+};
+
 /// Why a job waits.
 struct WaitDecision {
   std::string job_id;
   Reason reason;
   std::string message;
   bool infeasible =
-      false;  ///< No worker of the cluster can run it, as long as that stays the same.
+      false;             ///< No worker of the cluster can run it, as long as that stays the same.
+  int64_t position = 0;  ///< Among the jobs that wait, from 1.
+  /// From now, by the predicted time of the jobs before it; nullopt: not known.
+  std::optional<double> start_in_seconds = {};
+  /// The same when predictions are wrong by rules.prediction_error.
+  std::optional<double> earliest_start_in_seconds = {};
+  std::optional<double> latest_start_in_seconds = {};
+  std::vector<std::string> blocked_by = {};  ///< Jobs before it, or that hold what it needs; a few.
+  std::vector<std::string> would_start_now = {};  ///< What would start it now, in words.
 };
 
 struct SchedulerDecisions {
   std::vector<StartDecision> starts;
+  std::vector<PreemptDecision> preemptions;
+  std::vector<ResizeDecision> resizes;
   std::vector<WaitDecision> waits;
+  /// Sizes that this pass has learnt, for QueuedJob::size of the next ones.
+  std::vector<std::pair<std::string, JobSize>> sizes;
 };
 
-/// One pass over the queue: each job starts with all its ranks or not at all, in order; a job that
-/// waits for capacity holds back those behind it (it would starve otherwise), one that no worker
-/// could run at all does not. One whose plan is not known yet holds them back for a while, in which
-/// the next ones are planned, too; once it is `planned_long` it also takes the plan for the whole
-/// cluster, where that is known and has room. A job that ran before keeps its mesh, micro-batch and
-/// threads when they fit somewhere, so that its numbers stay bitwise the same; else it is planned
-/// anew for the workers that are there. One that ran out of memory is planned anew within
-/// WithLessMemory, when something fits there, unless that was a trial. One that was stopped for a
-/// better plan gets that, when it fits, or else is planned anew when that is faster than its last
-/// plan. A job that leaves the device to the planner stays on the kind that it had, and never waits
-/// on CPUs for want of a free GPU. Pure but for the calls of `plan`.
+/// One pass over the jobs that wait and those that run; docs/scheduling.md says by which rules.
+/// Pure but for the calls of `plan`: one for each job that starts, and a few hundred, however many
+/// jobs wait.
+///
+/// Each job starts with all its ranks or not at all. Jobs have their turn by quota, priority, fair
+/// share and the work that is left of them. The first one that must wait has a reservation: those
+/// after it start only where they do not delay it. A job whose plan is not known yet holds back
+/// those after it for a while, in which the next ones are planned, too; once it is `planned_long`
+/// it also takes the plan for the whole cluster, where that is known and has room. A job that no
+/// worker could run holds nobody back.
+///
+/// A job that ran before keeps its mesh, micro-batch and threads when they fit somewhere, so that
+/// its numbers stay bitwise the same; else it is planned anew for the workers that are there. One
+/// that ran out of memory is planned anew within WithLessMemory, when something fits there, unless
+/// that was a trial. One that was stopped for a better plan gets that, when it fits, or else is
+/// planned anew when that is faster than its last plan. A job that leaves the device to the planner
+/// stays on the kind that it had, and never waits on CPUs for want of a free GPU.
 SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunction& plan);
-
-/// Takes what the ranks of `plan` need from `free`: on GPUs cores and the GPUs, else cores and
-/// memory.
-void TakeCapacity(const Plan& plan, FreeMap& free);
-
-/// Whether all ranks have room where the plan puts them.
-bool Fits(const Plan& plan, FreeMap free);
 
 }  // namespace weft::coordinator

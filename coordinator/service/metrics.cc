@@ -4,6 +4,7 @@
 
 #include <cctype>
 
+#include "common/tls/certificate.h"
 #include "common/version.h"
 
 namespace weft::coordinator {
@@ -43,13 +44,12 @@ Metrics::Metrics()
     : registry_(std::make_shared<prometheus::Registry>()),
       jobs_(BuildGauge()
                 .Name("weft_coord_jobs")
-                .Help("Jobs that have not ended, by state.")
+                .Help("Jobs that have not ended, by queue and state.")
                 .Register(*registry_)),
       submitted_(BuildCounter()
                      .Name("weft_coord_jobs_submitted_total")
-                     .Help("Jobs accepted.")
-                     .Register(*registry_)
-                     .Add({})),
+                     .Help("Jobs accepted, by queue.")
+                     .Register(*registry_)),
       deleted_(BuildCounter()
                    .Name("weft_coord_jobs_deleted_total")
                    .Help("Jobs forgotten, as asked or by retention.")
@@ -57,7 +57,7 @@ Metrics::Metrics()
                    .Add({})),
       finished_(BuildCounter()
                     .Name("weft_coord_jobs_finished_total")
-                    .Help("Jobs that ended, by outcome and reason.")
+                    .Help("Jobs that ended, by queue, outcome and reason.")
                     .Register(*registry_)),
       transitions_(BuildCounter()
                        .Name("weft_coord_job_transitions_total")
@@ -70,18 +70,46 @@ Metrics::Metrics()
                      .Add({})),
       pending_(BuildGauge()
                    .Name("weft_coord_pending_jobs")
-                   .Help("Queued jobs, by what they wait for.")
+                   .Help("Queued jobs, by queue and what they wait for.")
                    .Register(*registry_)),
       queue_wait_(BuildHistogram()
                       .Name("weft_coord_queue_wait_seconds")
-                      .Help("From entering the queue to dispatch.")
-                      .Register(*registry_)
-                      .Add({}, SlowBuckets())),
+                      .Help("From entering the queue to dispatch, by queue.")
+                      .Register(*registry_)),
+      queue_eta_error_(BuildHistogram()
+                           .Name("weft_coord_queue_eta_error_seconds")
+                           .Help("Difference of the first predicted and the actual start.")
+                           .Register(*registry_)),
+      preemptions_(BuildCounter()
+                       .Name("weft_coord_preemptions_total")
+                       .Help("Jobs stopped at a checkpoint for others, by their queue.")
+                       .Register(*registry_)),
+      preempted_seconds_(BuildCounter()
+                             .Name("weft_coord_preempted_unsaved_seconds_total")
+                             .Help("Training since their newest checkpoint when they were stopped.")
+                             .Register(*registry_)),
+      quota_(BuildGauge()
+                 .Name("weft_coord_quota_devices")
+                 .Help("GPUs or cores that belong to a queue.")
+                 .Register(*registry_)),
+      used_(BuildGauge()
+                .Name("weft_coord_queue_used_devices")
+                .Help("GPUs or cores that jobs of a queue hold.")
+                .Register(*registry_)),
+      fair_share_(BuildGauge()
+                      .Name("weft_coord_fair_share_ratio")
+                      .Help("What a queue holds over its fair share.")
+                      .Register(*registry_)),
       schedule_cycle_(BuildHistogram()
                           .Name("weft_coord_schedule_cycle_duration_seconds")
                           .Help("One pass over the queue.")
                           .Register(*registry_)
                           .Add({}, FastBuckets())),
+      schedule_last_(BuildGauge()
+                         .Name("weft_coord_schedule_last_success_timestamp_seconds")
+                         .Help("End of the last pass over the queue.")
+                         .Register(*registry_)
+                         .Add({})),
       plan_duration_(BuildHistogram()
                          .Name("weft_coord_plan_duration_seconds")
                          .Help("Time of one call of the planner, by result.")
@@ -142,6 +170,22 @@ Metrics::Metrics()
                     .Name("weft_coord_recovery_duration_seconds")
                     .Help("From an interruption to training again, by cause.")
                     .Register(*registry_)),
+      job_seconds_(BuildCounter()
+                       .Name("weft_coord_job_seconds_total")
+                       .Help("Wall time of all jobs, by what it went to.")
+                       .Register(*registry_)),
+      machine_checks_(BuildCounter()
+                          .Name("weft_coord_machine_checks_total")
+                          .Help("Checks of machines before they get ranks, by outcome.")
+                          .Register(*registry_)),
+      suspicion_(BuildGauge()
+                     .Name("weft_coord_worker_suspicion")
+                     .Help("Failures lately that may have been of the worker's machine.")
+                     .Register(*registry_)),
+      straggler_(BuildGauge()
+                     .Name("weft_coord_straggler_ratio")
+                     .Help("Time of a rank for its part of a step over that of its like.")
+                     .Register(*registry_)),
       store_txn_(BuildHistogram()
                      .Name("weft_coord_store_txn_duration_seconds")
                      .Help("Durable commits.")
@@ -184,7 +228,24 @@ Metrics::Metrics()
       rpc_handled_(BuildCounter()
                        .Name("weft_rpc_server_handled_total")
                        .Help("Calls answered, by service, method and code.")
-                       .Register(*registry_)) {
+                       .Register(*registry_)),
+      auth_failures_(BuildCounter()
+                         .Name("weft_rpc_auth_failures_total")
+                         .Help("Calls whose caller is unknown, or may not do that, by method and "
+                               "code.")
+                         .Register(*registry_)),
+      rate_limited_(BuildCounter()
+                        .Name("weft_rpc_rate_limited_total")
+                        .Help("Calls over a limit of their caller, by method.")
+                        .Register(*registry_)),
+      audited_(BuildCounter()
+                   .Name("weft_coord_audit_events_total")
+                   .Help("Records of the audit log, by method and result.")
+                   .Register(*registry_)),
+      certificate_end_(BuildGauge()
+                           .Name("weft_tls_certificate_not_after_timestamp_seconds")
+                           .Help("When the certificate of this process ends.")
+                           .Register(*registry_)) {
   BuildGauge()
       .Name("weft_build_info")
       .Help("Always 1; the version is a label.")
@@ -192,33 +253,135 @@ Metrics::Metrics()
       .Add({{"version", kVersion}, {"compiler", __VERSION__}})
       .Set(1);
   for (int i = 0; i < kJobStates; ++i) {
-    if (!IsTerminal(static_cast<JobState>(i))) SetLiveJobs(static_cast<JobState>(i), 0);
+    const auto state = static_cast<JobState>(i);
+    if (!IsTerminal(state)) SetLiveJobs(kDefaultQueue, state, 0);
   }
   for (const char* state : {"ready", "disconnected", "lost"}) SetWorkers(state, 0);
   SetStoreWritable(true);
-  SetPending(Reason::kWaitingForWorkers, 0);
-  SetPending(Reason::kWaitingForCapacity, 0);
-  SetPending(Reason::kPlanning, 0);
+  SetPending({});
+  SetQueues(QueueUses({}, {}, {}));
+  // Series that are there before anything happens, for dashboards.
+  const prometheus::Labels queue = {{"queue", kDefaultQueue}};
+  queue_wait_.Add(queue, SlowBuckets());
+  queue_eta_error_.Add(queue, SlowBuckets());
+  preemptions_.Add(queue);
+  preempted_seconds_.Add(queue);
+}
+
+void Metrics::JobTime(const Ledger& more) {
+  const auto add = [this](const char* name, double seconds) {
+    if (seconds > 0) job_seconds_.Add({{"class", name}}).Increment(seconds);
+  };
+  add("queued", more.queued_seconds);
+  add("starting", more.starting_seconds);
+  add("useful", more.useful_seconds);
+  add("rework", more.rework_seconds);
+  add("checkpoint", more.checkpoint_seconds);
+  add("recovery", more.recovery_seconds);
+}
+
+void Metrics::MachineChecked(const std::string& outcome) {
+  machine_checks_.Add({{"outcome", outcome}}).Increment();
+}
+
+namespace {
+
+/// A series that is there only while it says something.
+void SetOrRemove(prometheus::Family<prometheus::Gauge>& family, const prometheus::Labels& labels,
+                 double value) {
+  if (value > 0) {
+    family.Add(labels).Set(value);
+  } else if (family.Has(labels)) {
+    family.Remove(&family.Add(labels));
+  }
+}
+
+}  // namespace
+
+void Metrics::SetSuspicion(const std::string& worker, double suspicion) {
+  SetOrRemove(suspicion_, {{"worker", worker}}, suspicion);
+}
+
+void Metrics::SetStraggler(const std::string& run, const std::string& worker, double ratio) {
+  SetOrRemove(straggler_, {{"run", run}, {"worker", worker}}, ratio);
 }
 
 std::string Metrics::Text() const {
+  if (!certificate_path_.empty()) {
+    const Result<double> end = tls::CertificateEnd(certificate_path_);
+    if (end.ok()) certificate_end_.Add({{"role", "coordinator"}}).Set(*end);
+  }
   return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 
-void Metrics::SetLiveJobs(JobState state, int64_t count) {
-  jobs_.Add({{"state", Lower(Name(state))}}).Set(static_cast<double>(count));
+void Metrics::SetLiveJobs(const std::string& queue, JobState state, int64_t count) {
+  jobs_.Add({{"queue", queue}, {"state", Lower(Name(state))}}).Set(static_cast<double>(count));
+}
+
+void Metrics::JobSubmitted(const std::string& queue) {
+  submitted_.Add({{"queue", queue}}).Increment();
 }
 
 void Metrics::JobMoved(JobState from, JobState to) {
   transitions_.Add({{"from", Lower(Name(from))}, {"to", Lower(Name(to))}}).Increment();
 }
 
-void Metrics::JobFinished(JobState outcome, Reason reason) {
-  finished_.Add({{"outcome", Lower(Name(outcome))}, {"reason", Lower(Name(reason))}}).Increment();
+void Metrics::JobFinished(const std::string& queue, JobState outcome, Reason reason) {
+  finished_
+      .Add({{"queue", queue}, {"outcome", Lower(Name(outcome))}, {"reason", Lower(Name(reason))}})
+      .Increment();
 }
 
-void Metrics::SetPending(Reason reason, int64_t count) {
-  pending_.Add({{"reason", Lower(Name(reason))}}).Set(static_cast<double>(count));
+void Metrics::SetPending(const std::map<std::pair<std::string, Reason>, int64_t>& counts) {
+  std::map<std::pair<std::string, Reason>, int64_t> all = counts;
+  for (const Reason reason :
+       {Reason::kWaitingForWorkers, Reason::kWaitingForCapacity, Reason::kWaitingForQuota,
+        Reason::kWaitingForJobs, Reason::kPlanning}) {
+    all.insert({{kDefaultQueue, reason}, 0});
+  }
+  std::lock_guard lock(pending_mutex_);
+  for (const auto& [key, gauge] : pending_series_) {
+    if (!all.contains(key)) gauge->Set(0);
+  }
+  for (const auto& [key, count] : all) {
+    prometheus::Gauge*& gauge = pending_series_[key];
+    if (gauge == nullptr) {
+      gauge = &pending_.Add({{"queue", key.first}, {"reason", Lower(Name(key.second))}});
+    }
+    gauge->Set(static_cast<double>(count));
+  }
+}
+
+void Metrics::ScheduleCycle(double seconds, double unix_seconds) {
+  schedule_cycle_.Observe(seconds);
+  schedule_last_.Set(unix_seconds);
+}
+
+void Metrics::QueueWaited(const std::string& queue, double seconds) {
+  queue_wait_.Add({{"queue", queue}}, SlowBuckets()).Observe(seconds);
+}
+
+void Metrics::QueueEtaError(const std::string& queue, double seconds) {
+  queue_eta_error_.Add({{"queue", queue}}, SlowBuckets()).Observe(seconds);
+}
+
+void Metrics::JobPreempted(const std::string& queue, double unsaved_seconds) {
+  preemptions_.Add({{"queue", queue}}).Increment();
+  preempted_seconds_.Add({{"queue", queue}}).Increment(unsaved_seconds);
+}
+
+void Metrics::SetQueues(const std::vector<QueueUse>& queues) {
+  for (const QueueUse& use : queues) {
+    const std::pair<const char*, std::pair<int64_t, int64_t>> kinds[] = {
+        {"gpu", {use.spec.quota_gpus, use.used.gpus}},
+        {"core", {use.spec.quota_cores, use.used.cores}}};
+    for (const auto& [kind, amount] : kinds) {
+      const prometheus::Labels labels = {{"queue", use.spec.name}, {"kind", kind}};
+      quota_.Add(labels).Set(static_cast<double>(amount.first));
+      used_.Add(labels).Set(static_cast<double>(amount.second));
+    }
+    fair_share_.Add({{"queue", use.spec.name}}).Set(use.fair_share_ratio);
+  }
 }
 
 void Metrics::Planned(bool found, double seconds, int64_t candidates) {
@@ -267,6 +430,18 @@ void Metrics::CheckpointReported(bool verified) {
 void Metrics::RpcHandled(const std::string& service, const std::string& method,
                          const std::string& code) {
   rpc_handled_.Add({{"service", service}, {"method", method}, {"code", code}}).Increment();
+}
+
+void Metrics::AuthFailed(const std::string& method, const std::string& reason) {
+  auth_failures_.Add({{"method", method}, {"reason", reason}}).Increment();
+}
+
+void Metrics::RateLimited(const std::string& method) {
+  rate_limited_.Add({{"method", method}}).Increment();
+}
+
+void Metrics::Audited(const std::string& method, const std::string& result) {
+  audited_.Add({{"method", method}, {"result", result}}).Increment();
 }
 
 }  // namespace weft::coordinator

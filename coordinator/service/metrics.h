@@ -5,9 +5,14 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
+#include "coordinator/recovery/ledger.h"
+#include "coordinator/service/queue_use.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
@@ -21,16 +26,24 @@ class Metrics {
   /// All of them in the text format of Prometheus.
   std::string Text() const;
 
-  void SetLiveJobs(JobState state, int64_t count);
-  void JobSubmitted() { submitted_.Increment(); }
+  void SetLiveJobs(const std::string& queue, JobState state, int64_t count);
+  void JobSubmitted(const std::string& queue);
   void JobDeleted() { deleted_.Increment(); }
   void JobMoved(JobState from, JobState to);
-  void JobFinished(JobState outcome, Reason reason);
+  void JobFinished(const std::string& queue, JobState outcome, Reason reason);
   /// Stopped at a checkpoint to go on by another plan.
   void JobReplanned() { replanned_.Increment(); }
-  void SetPending(Reason reason, int64_t count);
-  void QueueWaited(double seconds) { queue_wait_.Observe(seconds); }
-  void ScheduleCycle(double seconds) { schedule_cycle_.Observe(seconds); }
+  /// Jobs that wait, by queue and what they wait for: all of them.
+  void SetPending(const std::map<std::pair<std::string, Reason>, int64_t>& counts);
+  void QueueWaited(const std::string& queue, double seconds);
+  /// |predicted - actual start| of a job that waited.
+  void QueueEtaError(const std::string& queue, double seconds);
+  /// A job of `queue` stops for another one, `unsaved_seconds` after its newest checkpoint.
+  void JobPreempted(const std::string& queue, double unsaved_seconds);
+  /// Of all queues.
+  void SetQueues(const std::vector<QueueUse>& queues);
+  /// At `unix_seconds`.
+  void ScheduleCycle(double seconds, double unix_seconds);
   void Planned(bool found, double seconds, int64_t candidates);
   /// |measured - predicted| / measured of an attempt that ended.
   void PlanStepTimeError(double ratio) { plan_step_time_error_.Observe(ratio); }
@@ -50,6 +63,14 @@ class Metrics {
   void Dispatched(double seconds) { dispatch_.Observe(seconds); }
   /// From the interruption to training again.
   void Recovered(Reason cause, double seconds);
+  /// More time of some job, by what it went to.
+  void JobTime(const Ledger& more);
+  /// `outcome` is "passed", "failed" or "unanswered".
+  void MachineChecked(const std::string& outcome);
+  /// 0: it is none any more.
+  void SetSuspicion(const std::string& worker, double suspicion);
+  /// A rank of the job on that worker is so many times as slow as its like; 0: no more.
+  void SetStraggler(const std::string& run, const std::string& worker, double ratio);
   void StoreCommitted(double seconds, int64_t changes);
   void StoreFailed() { store_errors_.Increment(); }
   /// The store takes changes; a full disk is what keeps it from that.
@@ -60,18 +81,35 @@ class Metrics {
   /// One more than the server serves at a time.
   void ConnectionRefused() { connections_refused_.Increment(); }
   void RpcHandled(const std::string& service, const std::string& method, const std::string& code);
+  /// A call whose caller is unknown, or may not do that. `reason`: the code of the answer.
+  void AuthFailed(const std::string& method, const std::string& reason);
+  /// A call over a limit of its caller.
+  void RateLimited(const std::string& method);
+  /// A record of the audit log, as it is stored.
+  void Audited(const std::string& method, const std::string& result);
+  /// Looks at the certificate in that file whenever the metrics are read.
+  void WatchCertificate(const std::string& path) { certificate_path_ = path; }
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Gauge>& jobs_;
-  prometheus::Counter& submitted_;
+  prometheus::Family<prometheus::Counter>& submitted_;
   prometheus::Counter& deleted_;
   prometheus::Family<prometheus::Counter>& finished_;
   prometheus::Family<prometheus::Counter>& transitions_;
   prometheus::Counter& replanned_;
   prometheus::Family<prometheus::Gauge>& pending_;
-  prometheus::Histogram& queue_wait_;
+  std::mutex pending_mutex_;  ///< Guards what follows.
+  std::map<std::pair<std::string, Reason>, prometheus::Gauge*> pending_series_;
+  prometheus::Family<prometheus::Histogram>& queue_wait_;
+  prometheus::Family<prometheus::Histogram>& queue_eta_error_;
+  prometheus::Family<prometheus::Counter>& preemptions_;
+  prometheus::Family<prometheus::Counter>& preempted_seconds_;
+  prometheus::Family<prometheus::Gauge>& quota_;
+  prometheus::Family<prometheus::Gauge>& used_;
+  prometheus::Family<prometheus::Gauge>& fair_share_;
   prometheus::Histogram& schedule_cycle_;
+  prometheus::Gauge& schedule_last_;
   prometheus::Family<prometheus::Histogram>& plan_duration_;
   prometheus::Counter& plan_candidates_;
   prometheus::Histogram& plan_step_time_error_;
@@ -85,6 +123,10 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& fenced_;
   prometheus::Histogram& dispatch_;
   prometheus::Family<prometheus::Histogram>& recovery_;
+  prometheus::Family<prometheus::Counter>& job_seconds_;
+  prometheus::Family<prometheus::Counter>& machine_checks_;
+  prometheus::Family<prometheus::Gauge>& suspicion_;
+  prometheus::Family<prometheus::Gauge>& straggler_;
   prometheus::Histogram& store_txn_;
   prometheus::Histogram& store_batch_;
   prometheus::Counter& store_errors_;
@@ -94,6 +136,11 @@ class Metrics {
   prometheus::Gauge& startup_;
   prometheus::Counter& connections_refused_;
   prometheus::Family<prometheus::Counter>& rpc_handled_;
+  prometheus::Family<prometheus::Counter>& auth_failures_;
+  prometheus::Family<prometheus::Counter>& rate_limited_;
+  prometheus::Family<prometheus::Counter>& audited_;
+  prometheus::Family<prometheus::Gauge>& certificate_end_;
+  std::string certificate_path_;  ///< Set before the first read.
 };
 
 }  // namespace weft::coordinator

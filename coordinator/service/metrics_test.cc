@@ -2,29 +2,45 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <regex>
 #include <set>
 
 #include "common/env.h"
+#include "common/tls/certificate_authority.h"
 
 namespace weft::coordinator {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
 TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   Metrics metrics;
-  metrics.JobSubmitted();
+  metrics.JobSubmitted("default");
   metrics.JobMoved(JobState::kQueued, JobState::kStarting);
-  metrics.JobFinished(JobState::kFailed, Reason::kUserError);
+  metrics.JobFinished("default", JobState::kFailed, Reason::kUserError);
   metrics.Planned(true, 0.1, 5);
   metrics.Fenced("heartbeat");
   metrics.Recovered(Reason::kRankDied, 2);
   metrics.LinkMeasured(true);
   metrics.SetLink("a", "b", 1e9, 1e-4);
+  metrics.JobTime({.useful_seconds = 1});
+  metrics.MachineChecked("passed");
+  metrics.SetSuspicion("a", 1);
+  metrics.SetStraggler("job-1", "a", 1.3);
   metrics.CheckpointReported(true);
   metrics.RpcHandled("Coordinator", "GetJob", "OK");
+  metrics.AuthFailed("GetJob", "UNAUTHENTICATED");
+  metrics.RateLimited("GetJob");
+  metrics.Audited("SubmitJob", "OK");
+  const std::string folder = ::testing::TempDir() + "weft-metrics-" + std::to_string(getpid());
+  ASSERT_TRUE(tls::CertificateAuthority(folder).Init().ok());
+  metrics.WatchCertificate(folder + "/ca.pem");
+  EXPECT_THAT(metrics.Text(), HasSubstr("weft_tls_certificate_not_after_timestamp_seconds{role="
+                                        "\"coordinator\"} "));
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   std::set<std::string> served;
   for (const auto& family : metrics.registry()->Collect()) {
     ASSERT_FALSE(family.metric.empty()) << family.name;

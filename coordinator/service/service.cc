@@ -1,8 +1,11 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <span>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
 
@@ -13,6 +16,20 @@ constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Of jobs, and as many of calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
+/// So long the loop loads jobs before it does other things.
+constexpr std::chrono::milliseconds kLoadSlice(20);
+
+/// The state to which a change moves its job, in lower case; empty: it stays where it is.
+std::string MoveOf(JobState from, const Transaction& change) {
+  if (!change.job || change.job->state == from) return "";
+  std::string to(Name(change.job->state));
+  for (char& c : to) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return to;
+}
+
+Status AtMove(const std::string& to, const char* when) {
+  return to.empty() ? OkStatus() : Failpoint("coordinator.to_" + to + "." + when);
+}
 
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -32,6 +49,8 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
       files_(clock),
       leases_(clock, options_.lease, options_.Margin()),
+      suspicions_(options_.suspicion),
+      decision_log_(Env::Posix(), options_.decisions_folder, options_.decisions_bytes),
       plans_(
           clock, queue_pool_,
           [this](const auto& spec, const auto& cluster, const auto& stop) {
@@ -40,6 +59,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
           options_.planning, [this](auto task) { loop_.Post(std::move(task)); },
           [this](auto delay, auto task) { loop_.PostAfter(delay, std::move(task)); },
           [this](const std::string& owner) { PlansChanged(owner); }),
+      queues_(options_.queues),
       links_(options_.links_per_machine, options_.link_retry) {}
 
 Service::~Service() {
@@ -50,17 +70,22 @@ Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   WEFT_RETURN_IF_ERROR(LoadLinks());
-  JobQuery query;
-  query.limit = 1000;
-  for (int i = 0; i < kJobStates; ++i) {
-    if (!IsTerminal(static_cast<JobState>(i))) query.states.push_back(static_cast<JobState>(i));
+  WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
+  WEFT_RETURN_IF_ERROR(LoadSuspicions());
+  // Workers come back with jobs that run: they are known before the first call. Those that wait may
+  // be so many that nobody waits for them.
+  WEFT_ASSIGN_OR_RETURN(const std::vector<UnfinishedJob> unfinished, store_.ListUnfinished());
+  for (const UnfinishedJob& job : unfinished) {
+    if (job.state == JobState::kQueued) {
+      unloaded_.push_back(job.id);
+    } else {
+      WEFT_ASSIGN_OR_RETURN(LiveJob * live, Load(job.id));
+      WaitForJobs(*live);
+      WatchTime(job.id);
+    }
   }
-  while (true) {
-    WEFT_ASSIGN_OR_RETURN(std::vector<JobSummary> jobs, store_.ListJobs(query));
-    for (const JobSummary& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
-    if (std::ssize(jobs) < query.limit) break;
-    query.before_ordinal = jobs.back().ordinal;
-  }
+  WEFT_RETURN_IF_ERROR(LoadSome());
+  LoadRest();
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
     if (intent.graceful) ExpectStop(intent.job_id, intent.epoch);
@@ -69,27 +94,58 @@ Status Service::Start() {
   // The workers of running attempts have a lease from now on to come back with them.
   for (const auto& [worker_id, jobs] : placed_) {
     sessions_[worker_id].profile.worker_id = worker_id;
+    CountWorker(sessions_[worker_id]);
     leases_.Renew(worker_id);
   }
-  if (!live_.empty()) {
+  if (!unfinished.empty()) {
     settling_ = true;
     loop_.PostAfter(options_.heartbeat, [this] {
       settling_ = false;
       ScheduleSoon();
     });
   }
-  CountWorkers();
   ArmLeaseTimer();
   LookAtPlansLater();
+  CountTimesLater();
   SweepLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
-  if (!live_.empty()) {
-    WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
+  if (!unfinished.empty()) {
+    WEFT_LOG_INFO << unfinished.size() << " unfinished jobs, " << placed_.size()
                   << " workers expected back with running attempts";
   }
   files_.Start();
   loop_.Start();
   return OkStatus();
+}
+
+Status Service::LoadSome() {
+  const Duration end = clock_.Monotonic() + kLoadSlice;
+  while (!unloaded_.empty() && clock_.Monotonic() < end) {
+    const std::string job_id = std::move(unloaded_.front());
+    unloaded_.pop_front();
+    if (live_.contains(job_id)) continue;  // a call changed it meanwhile
+    const Result<LiveJob*> live = Load(job_id);
+    if (live.status().code() == StatusCode::kNotFound) continue;  // deleted meanwhile
+    WEFT_RETURN_IF_ERROR(live.status());
+    if (IsTerminal((*live)->current.job.state)) {
+      Retire(job_id);
+    } else {
+      WaitForJobs(**live);
+      WatchTime(job_id);
+    }
+  }
+  return OkStatus();
+}
+
+void Service::LoadRest() {
+  if (unloaded_.empty()) return;
+  loop_.Post([this] {
+    if (const Status status = LoadSome(); !status.ok()) {
+      WEFT_LOG_ERROR << "a queued job is left out until the next start: " << status.message();
+    }
+    if (unloaded_.empty()) ScheduleSoon();
+    LoadRest();
+  });
 }
 
 void Service::CloseLinks() {
@@ -125,9 +181,12 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   live->current.retry = options_.retry;
   live->progress = live->current.job.progress;
   live->current.phase = PhaseAfter(live->current.job.spec, attempts);
-  live->phase = JobOfPhase(live->current.job.spec, live->current.phase);
+  live->SetPhase();
   const std::span<const AttemptRecord> tried = AttemptsAtPhase(attempts);
   if (tried.size() > 1) live->current.previous_reason = tried[tried.size() - 2].reason;
+  for (size_t i = 0; i + 1 < attempts.size(); ++i) {
+    Count(attempts[i], live->current.job.retried_from, live->current.tally);
+  }
   for (const AttemptRecord& attempt : tried) {
     if (attempt.ended_at) live->history.Add(attempt);
     if (attempt.epoch == tried.back().epoch) break;
@@ -137,6 +196,11 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
   }
+  live->book = LedgerBook(live->current.job.submitted_at);
+  for (const AttemptRecord& attempt : attempts) {
+    if (attempt.ended_at) live->book.Close(attempt);
+  }
+  live->counted = LedgerOf(live->current.job, attempts, clock_.UnixSeconds());
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
     for (const PlacementRecord& placement : live->current.attempt->placements) {
@@ -149,7 +213,7 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
     queue_[live->current.job.ordinal] = job_id;
     WaitForRetry(*live);
   }
-  CountJob(live->current.job.state, 1);
+  CountJob(live->current.job.queue, live->current.job.state, 1);
   return (live_[job_id] = std::move(live)).get();
 }
 
@@ -172,6 +236,12 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
     NextChange(job_id);
     return;
   }
+  const std::string move = MoveOf(live.current.job.state, *change);
+  if (Status fail = AtMove(move, "before_commit"); !fail.ok()) {
+    done(fail);
+    NextChange(job_id);
+    return;
+  }
   if (change->job) change->job->progress = live.progress;
   if (change->attempt && change->attempt->epoch == live.current.job.last_epoch) {
     change->attempt->last_step = std::max(change->attempt->last_step, live.progress.step);
@@ -180,35 +250,38 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
       !live.current.attempt->ended_at) {
     change->run = RunOf(live, *change->attempt,
                         change->job ? change->job->summary_json : live.current.job.summary_json);
+    change->reliability = ReliabilityOf(*change->attempt);
   }
   live.busy = true;
   Transaction copy = *change;
-  store_.Commit(std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done),
-                                  must, change = std::move(*change)](Result<CommitResult> result) {
-    loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
-      LiveJob& job = *live_.at(job_id);
-      job.busy = false;
-      if (result.ok()) {
-        Committed(job_id, change, *result);
-        done(OkStatus());
-      } else {
-        metrics_.StoreFailed();
-        WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
-        if (must && result.status().code() != StatusCode::kConflict) {
-          loop_.PostAfter(kStoreRetryDelay,
-                          [this, job_id, decide, done] { Change(job_id, decide, done, true); });
-        } else {
-          done(result.status());
-        }
-      }
-      NextChange(job_id);
-      // A pass over the queue leaves out a job that is being changed.
-      if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
-                                        it->second->current.job.state == JobState::kQueued) {
-        ScheduleSoon();
-      }
-    });
-  });
+  store_.Commit(
+      std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done), must,
+                        move, change = std::move(*change)](Result<CommitResult> result) {
+        if (result.ok()) (void)AtMove(move, "after_commit");
+        loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
+          LiveJob& job = *live_.at(job_id);
+          job.busy = false;
+          if (result.ok()) {
+            Committed(job_id, change, *result);
+            done(OkStatus());
+          } else {
+            metrics_.StoreFailed();
+            WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
+            if (must && result.status().code() != StatusCode::kConflict) {
+              loop_.PostAfter(kStoreRetryDelay,
+                              [this, job_id, decide, done] { Change(job_id, decide, done, true); });
+            } else {
+              done(result.status());
+            }
+          }
+          NextChange(job_id);
+          // A pass over the queue leaves out a job that is being changed.
+          if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
+                                            it->second->current.job.state == JobState::kQueued) {
+            ScheduleSoon();
+          }
+        });
+      });
 }
 
 void Service::NextChange(const std::string& job_id) {
@@ -216,9 +289,9 @@ void Service::NextChange(const std::string& job_id) {
   if (it == live_.end() || it->second->busy) return;
   if (it->second->deleted) {
     // What still waits finds that there is no such job.
-    std::deque<std::function<void()>> waiting = std::move(it->second->waiting);
+    const std::list<std::function<void()>> waiting = std::move(it->second->waiting);
     Retire(job_id);
-    for (auto& change : waiting) change();
+    for (const auto& change : waiting) change();
     return;
   }
   if (it->second->waiting.empty()) {
@@ -231,7 +304,9 @@ void Service::NextChange(const std::string& job_id) {
 }
 
 void Service::Retire(const std::string& job_id) {
-  CountJob(live_.at(job_id)->current.job.state, -1);
+  const JobRecord& job = live_.at(job_id)->current.job;
+  CountJob(job.queue, job.state, -1);
+  CountTimes(*live_.at(job_id));
   live_.erase(job_id);
   plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);
@@ -241,13 +316,16 @@ void Service::Retire(const std::string& job_id) {
 void Service::Committed(const std::string& job_id, const Transaction& change,
                         const CommitResult& result) {
   LiveJob& live = *live_.at(job_id);
-  JobState from = live.current.job.state;
+  const JobState from = live.current.job.state;
+  const std::string from_queue = live.current.job.queue;
+  const int64_t from_priority = live.current.job.priority;
   if (change.attempt) {
     const AttemptRecord& attempt = *change.attempt;
     if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
       live.current.previous_reason = live.current.attempt->reason;
       live.current.failures = FailuresInARow(live.current.failures, *live.current.attempt,
                                              live.progress.checkpoint_step);
+      Count(*live.current.attempt, live.current.job.retried_from, live.current.tally);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
       live.placements.clear();
@@ -261,21 +339,34 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     }
     if (attempt.ended_at) {
       live.history.Add(attempt);
+      live.book.Close(attempt);
       AddTried(attempt, live.steps.MedianSeconds(), live.tried);
       const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);
       if (instead != nullptr) live.next_plan = *instead;
     }
     live.current.attempt = attempt;
+    ShowTimes(live);
     SetPlaced(attempt);
     if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);
   }
   if (change.run) CountRun(*change.run);
+  if (change.reliability) {
+    reliability_.device_seconds += change.reliability->device_seconds;
+    reliability_.failures += change.reliability->failures;
+  }
   if (change.job) {
+    if (change.job->retried_from != live.current.job.retried_from) live.current.tally = {};
     live.current.job = *change.job;
     live.current.job.version = result.job_version;
     live.current.job.ordinal = result.job_ordinal;
-    ShowMove(live, from);
-    if (live.current.job.state != from) WaitForRetry(live);
+    ShowMove(live, from, from_queue);
+    if (live.current.job.state != from) {
+      WaitForRetry(live);
+      WatchTime(job_id);
+      // What it comes after may have failed meanwhile.
+      if (IsTerminal(from) || from == JobState::kPaused) WaitForJobs(live);
+      if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
+    }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
   for (const IntentRecord& intent : change.remove_intents) {
@@ -289,10 +380,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
                                 [](const IntentRecord& intent) { return intent.graceful; });
   if (asks) ExpectStop(job_id, live.current.job.last_epoch);
   if (change.delete_job) live.deleted = true;
+  const bool moved_queues =
+      from_queue != live.current.job.queue || live.current.job.priority != from_priority;
   bool frees = change.attempt &&
                std::any_of(change.attempt->placements.begin(), change.attempt->placements.end(),
                            [](const auto& placement) { return IsGone(placement.state); });
-  if (frees || live.current.job.state != from) ScheduleSoon();
+  if (frees || moved_queues || live.current.job.state != from) ScheduleSoon();
   job_changes_.Notify(job_id);
   if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);
 }
@@ -300,7 +393,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
 void Service::BeginPhase(LiveJob& live) {
   JobCase& current = live.current;
   current.phase = std::min(current.phase + 1, PhaseCount(current.job.spec) - 1);
-  live.phase = JobOfPhase(current.job.spec, current.phase);
+  live.SetPhase();
   current.previous_reason.reset();
   current.failures = 0;
   live.history = {};
@@ -312,22 +405,33 @@ void Service::BeginPhase(LiveJob& live) {
   live.infeasible.reset();
 }
 
-void Service::ShowMove(LiveJob& live, JobState from) {
+void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_queue) {
   const JobRecord& job = live.current.job;
+  if (job.state != from || job.queue != from_queue) {
+    CountJob(from_queue, from, -1);
+    CountJob(job.queue, job.state, 1);
+  }
   if (job.state == from) return;
   metrics_.JobMoved(from, job.state);
-  CountJob(from, -1);
-  CountJob(job.state, 1);
   WEFT_LOG_INFO << "job " << job.id << ": " << Name(from) << " -> " << Name(job.state)
                 << (job.message.empty() ? "" : ": ") << job.message;
+  if (from == JobState::kRunning) ForgetStraggler(live);
   if (from == JobState::kQueued) queue_.erase(job.ordinal);
-  if (job.state == JobState::kQueued) queue_[job.ordinal] = job.id;
-  if (job.state == JobState::kStarting) {
-    metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
+  if (job.state == JobState::kQueued) {
+    queue_[job.ordinal] = job.id;
+    live.predicted_start.reset();
+    live.promised = false;
   }
-  if (job.state == JobState::kRecovering ||
-      (from != JobState::kRecovering && job.state == JobState::kQueued &&
-       LastOfPhase(live.current) != nullptr)) {
+  if (job.state == JobState::kStarting) {
+    const double now = clock_.UnixSeconds();
+    metrics_.QueueWaited(job.queue, std::max(0.0, now - job.queued_at));
+    if (live.predicted_start) {
+      metrics_.QueueEtaError(job.queue, std::fabs(now - *live.predicted_start));
+    }
+  }
+  const bool waited = from == JobState::kRecovering || from == JobState::kPaused;
+  if ((job.state == JobState::kRecovering && job.reason != Reason::kPreempted) ||
+      (!waited && job.state == JobState::kQueued && LastOfPhase(live.current) != nullptr)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;
   }
@@ -338,23 +442,28 @@ void Service::ShowMove(LiveJob& live, JobState from) {
   if (job.state == JobState::kRecovering && job.reason == Reason::kReplanned) {
     metrics_.JobReplanned();
   }
+  if (job.state == JobState::kRecovering && job.reason == Reason::kPreempted) {
+    const Plan& plan = live.current.attempt->plan;
+    metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
+  }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));
     live.interrupted_at.reset();
   }
   if (IsTerminal(job.state)) {
-    metrics_.JobFinished(job.state, job.reason);
+    metrics_.JobFinished(job.queue, job.state, job.reason);
   }
   SetOverlay(job.id, [](Overlay& overlay) {
     overlay.reason = Reason::kNone;
     overlay.message.clear();
+    overlay.wait.reset();
   });
 }
 
-void Service::CountJob(JobState state, int64_t change) {
-  int64_t& count = job_counts_[static_cast<size_t>(state)];
+void Service::CountJob(const std::string& queue, JobState state, int64_t change) {
+  int64_t& count = job_counts_[{queue, state}];
   count += change;
-  if (!IsTerminal(state)) metrics_.SetLiveJobs(state, count);
+  if (!IsTerminal(state)) metrics_.SetLiveJobs(queue, state, count);
 }
 
 void Service::SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change) {
@@ -371,8 +480,13 @@ JobView Service::Compose(JobRecord job, std::vector<AttemptRecord> attempts) {
       job.reason = it->second.reason;
       job.message = it->second.message;
     }
+    if (job.state == JobState::kRunning) job.message = it->second.straggler;
+    if (!attempts.empty() && attempts.back().epoch == it->second.epoch) {
+      attempts.back().times = it->second.times;
+    }
   }
-  return {std::move(job), std::move(attempts)};
+  const Ledger ledger = LedgerOf(job, attempts, clock_.UnixSeconds());
+  return {std::move(job), std::move(attempts), ledger};
 }
 
 }  // namespace weft::coordinator

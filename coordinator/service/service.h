@@ -3,6 +3,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,28 +15,50 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/heap_optional.h"
+#include "common/spec/phases.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/report/explanation.h"
 #include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
+#include "coordinator/recovery/ledger.h"
+#include "coordinator/recovery/straggler.h"
+#include "coordinator/recovery/suspicion.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
+#include "coordinator/service/decision_log.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/network_links.h"
 #include "coordinator/service/notifier.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
+#include "coordinator/service/queue_use.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/retention.h"
 #include "coordinator/service/step_timer.h"
+#include "coordinator/service/views.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
 
 namespace weft::coordinator {
+
+/// When workers check their machines before they get ranks.
+struct HealthRules {
+  /// A check takes no longer; 0: machines are never checked.
+  std::chrono::nanoseconds limit = std::chrono::seconds(20);
+  /// A worker that did not answer is asked again after this.
+  std::chrono::nanoseconds retry = std::chrono::seconds(30);
+};
+
+/// What follows when a rank holds up the others.
+enum class StragglerAction {
+  kReport,  ///< It is reported.
+  kMove,    ///< And the job goes on on other machines, where there are some.
+};
 
 struct ServiceOptions {
   std::string run_root;                 ///< run_dir of a job is run_root/ID.
@@ -45,6 +68,16 @@ struct ServiceOptions {
   GrowthRules growth;
   RetryRules retry;
   HangRules hang;
+  SchedulerRules scheduler;      ///< Its rules of growth are those above.
+  std::string decisions_folder;  ///< As in DecisionLog, as the next one.
+  int64_t decisions_bytes = 0;
+  QueuesSpec queues;  ///< Valid by ValidateQueues.
+  StragglerRules straggler;
+  StragglerAction straggler_action = StragglerAction::kReport;
+  HealthRules health;
+  SuspicionRules suspicion;
+  /// Workers without ranks that only jobs that recover may use, as many as there are at most.
+  int64_t spare_workers = 0;
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
@@ -61,50 +94,6 @@ struct ServiceOptions {
   std::chrono::nanoseconds MissingGrace() const { return 3 * heartbeat; }
   /// The same for ranks that the worker was ordered to start and never listed.
   std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
-};
-
-/// A job for people: as stored, with the newest progress and the reason why it waits.
-struct JobView {
-  JobRecord job;
-  std::vector<AttemptRecord> attempts;  ///< Oldest first.
-};
-
-struct JobPage {
-  std::vector<JobSummary> jobs;     ///< With the newest progress and the reason why they wait.
-  int64_t next_before_ordinal = 0;  ///< For the next page; 0: this was the last.
-};
-
-struct DeletedJob {
-  std::string id;
-  std::string kept_run_dir;  ///< Its run folder, where that is still there; else empty.
-};
-
-struct SubmitResult {
-  JobView view;
-  bool already_submitted = false;
-};
-
-/// What a recording of a running job gave.
-struct JobProfile {
-  std::string job_id;
-  std::string report_json;
-};
-
-enum class WorkerState { kReady, kDisconnected, kLost };
-
-/// Where the network rate of a worker comes from, best first.
-enum class NetworkSource { kGiven, kMeasured, kAssumed };
-
-struct WorkerView {
-  WorkerProfile profile;
-  WorkerState state = WorkerState::kDisconnected;
-  std::vector<std::string> job_ids;
-  double last_heartbeat_at = 0;
-  std::string version;
-  std::string machine;
-  double network_bytes_per_second = 0;  ///< As plans have it.
-  NetworkSource network_source = NetworkSource::kAssumed;
-  std::vector<LinkView> links;
 };
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
@@ -130,16 +119,40 @@ class Service {
   void Wake();
 
   // For users.
+  /// `by`, here and below: the call that asks for it, whose record is stored with the change; null:
+  /// none.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
-              const std::function<void(Result<SubmitResult>)>& done);
-  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
-  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+              const std::function<void(Result<SubmitResult>)>& done,
+              const std::shared_ptr<CallRecord>& by = nullptr);
+  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+             std::shared_ptr<CallRecord> by = nullptr);
+  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+             std::shared_ptr<CallRecord> by = nullptr);
+  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  /// Moves it to another queue or priority, where given.
+  void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+              std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
+  Result<JobExplanation> Explain(const std::string& id_or_prefix);
+  /// All queues with what their jobs hold; `done` runs on the loop.
+  void Queues(std::function<void(std::vector<QueueUse>)> done);
+  /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
+  Status SetQueues(const QueuesSpec& queues);
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
-              std::function<void(Result<DeletedJob>)> done);
+              std::function<void(Result<DeletedJob>)> done,
+              std::shared_ptr<CallRecord> by = nullptr);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
   void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
+  /// Says whether jobs may be put on a worker; of one that must not have any, they save and go on
+  /// elsewhere. kNotFound when it is unknown.
+  void SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
+                           const std::string& why, std::function<void(Result<WorkerView>)> done,
+                           std::shared_ptr<CallRecord> by = nullptr);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
   Result<JobView> Get(const std::string& id_or_prefix);
@@ -202,6 +215,8 @@ class Service {
                      Result<std::string> report_json);
   /// Answer to a WorkerLink::MeasureLink.
   void ReportLink(const std::shared_ptr<WorkerLink>& link, LinkAnswer answer);
+  /// Answer to a WorkerLink::CheckHealth.
+  void ReportHealth(const std::shared_ptr<WorkerLink>& link, HealthAnswer answer);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -217,6 +232,7 @@ class Service {
     std::optional<Duration> listed_at;  ///< Last named by the worker.
     Duration expected_from{0};          ///< Nobody can have named them before.
     PlacementActivity activity;         ///< As last reported; empty before.
+    std::vector<RankPace> paces;        ///< Likewise.
   };
 
   /// An answer of the planner, and to what.
@@ -235,12 +251,13 @@ class Service {
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
-    JobSpec phase;  ///< JobOfPhase of the one that runs or is next: what is planned.
+    /// JobOfPhase of the phase that runs or is next, where that is another than the job.
+    std::unique_ptr<const JobSpec> own_phase;
     Progress progress;
     bool busy = false;                                 ///< A change is being committed.
-    std::deque<std::function<void()>> waiting;         ///< Changes after that one.
+    std::list<std::function<void()>> waiting;          ///< Changes after that one.
     std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
-    std::optional<Plan> reserved;                      ///< Capacity of a start being committed.
+    HeapOptional<Plan> reserved;                       ///< Capacity of a start being committed.
     std::optional<Duration> dispatched_at;             ///< Until the first answer.
     std::optional<Duration> interrupted_at;            ///< Until it trains again.
     std::optional<Duration> retry_from;  ///< Queued after a failure: not started before.
@@ -248,15 +265,33 @@ class Service {
     AttemptHistory history;               ///< Of the attempts that have ended.
     StepTimer steps;                      ///< Of the newest attempt.
     std::optional<double> start_seconds;  ///< The longest from dispatch to training.
-    std::optional<Plan> next_plan;        ///< For which it was stopped.
-    std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
+    HeapOptional<Plan> next_plan;         ///< For which it was stopped.
+    HeapOptional<BeforeGrowth> before;    ///< How it ran before it last grew.
     bool went_back = false;               ///< A growth made it slower.
     bool deleted = false;                 ///< Not stored any more.
     std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
     /// What was planned last to see whether it should go on by another plan, and for what.
-    std::optional<Planned> planned;
+    HeapOptional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Infeasible> infeasible;
+    /// What it is expected to take, by the cluster of that number.
+    std::optional<std::pair<int64_t, JobSize>> size;
+    bool promised = false;  ///< Others were stopped for it since it was queued.
+    /// First guess since it was queued; seconds since 1970.
+    std::optional<double> predicted_start;
+    std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
+
+    /// What is planned. Of a long queue each spec is in memory once.
+    const JobSpec& Phase() const { return own_phase ? *own_phase : current.job.spec; }
+    void SetPhase() {
+      own_phase.reset();
+      if (current.job.spec.phases.empty()) return;
+      own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
+    }
+    LedgerBook book;             ///< Of the attempts that have ended.
+    Ledger counted;              ///< What of its time the metrics have.
+    StragglerWatch straggler;    ///< Of the newest attempt.
+    Duration straggler_from{0};  ///< Not looked for before.
   };
 
   struct Session {
@@ -273,13 +308,27 @@ class Service {
     Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
+    bool unchecked = false;              ///< Its machine is to be checked before it gets ranks.
+    Duration check_from{0};              ///< Not before.
+    int64_t health_call = 0;             ///< The check under way; 0: none.
+    std::optional<WorkerState> counted;  ///< In worker_counts_.
+
+    WorkerState State() const {
+      return lost ? WorkerState::kLost : link ? WorkerState::kReady : WorkerState::kDisconnected;
+    }
   };
 
   /// What views add to the stored record.
   struct Overlay {
-    std::optional<Progress> progress;
+    HeapOptional<Progress> progress;
     Reason reason = Reason::kNone;
     std::string message;
+    std::optional<WaitDecision> wait;  ///< While it is queued.
+    int64_t waiting = 0;               ///< Jobs that waited with it.
+    double decided_at = 0;             ///< When that was decided; seconds since 1970.
+    int64_t epoch = 0;                 ///< Of the newest attempt,
+    AttemptTimes times;                ///< and what it took so far.
+    std::string straggler;             ///< Who holds it up while it runs; empty: nobody.
   };
 
   /// A recording under way.
@@ -301,6 +350,13 @@ class Service {
 
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
+  /// Change of the job that a user named, and its view.
+  void ChangeForUser(const std::string& id_or_prefix, Decide decide,
+                     std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
+  /// Loads some of unloaded_: those that can be in a short time.
+  Status LoadSome();
+  /// Loads the rest, a few between other tasks.
+  void LoadRest();
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -308,16 +364,17 @@ class Service {
   void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
   /// Forgets what attempts at the phase before have taught.
   static void BeginPhase(LiveJob& live);
-  void ShowMove(LiveJob& live, JobState from);
+  void ShowMove(LiveJob& live, JobState from, const std::string& from_queue);
   void NextChange(const std::string& job_id);
   void Retire(const std::string& job_id);
-  void CountJob(JobState state, int64_t change);
+  void CountJob(const std::string& queue, JobState state, int64_t change);
   void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
   JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
 
   // service_retention.cc: what is forgotten. On the loop.
   void DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                    std::function<void(Result<DeletedJob>)> done);
+                    std::function<void(Result<DeletedJob>)> done,
+                    const std::shared_ptr<CallRecord>& call = nullptr);
   /// Why the worker is not to be forgotten.
   Status MayForget(const std::string& worker_id) const;
   void DropWorker(const std::string& worker_id);
@@ -336,7 +393,10 @@ class Service {
                  const std::string& why, Reason reason);
   void CheckLeases();
   void ArmLeaseTimer();
-  void CountWorkers();
+  /// Counts the worker by the state that it has now.
+  void CountWorker(Session& session);
+  /// It is counted no more.
+  void UncountWorker(Session& session);
   bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
   std::vector<std::string> JobsOn(const std::string& worker_id) const;
   void SetPlaced(const AttemptRecord& attempt);
@@ -351,6 +411,77 @@ class Service {
   void CheckStop(const std::string& job_id, int64_t epoch, int round);
   void WaitForRetry(LiveJob& live);
   bool MayStart(const LiveJob& live) const;
+
+  // service_waits.cc: what jobs wait for besides machines, and how long they may run. On the loop.
+  /// kInvalid when the job names a queue, or jobs before it, that there are not.
+  Status CheckScheduling(const JobSpec& spec);
+  /// Finds out which of the jobs before it have not succeeded yet; gives it up when one failed.
+  void WaitForJobs(LiveJob& live);
+  /// Tells those that come after it that a job has ended.
+  void EndWaits(const JobRecord& ended);
+  /// A job that comes after this one and has not ended; empty: none.
+  std::string JobAfter(const std::string& job_id) const;
+  /// Of queued jobs those that must not start yet, and why: they come after others, or their group
+  /// is full.
+  std::map<std::string, WaitDecision> HoldBack() const;
+  /// Ends the job when its time is over, or looks again then.
+  void WatchTime(const std::string& job_id);
+  void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
+
+  // service_queues.cc.
+  /// kInvalid unless jobs may stand in that queue.
+  Status CheckQueue(const std::string& name);
+  /// On the loop; also counts them in the metrics.
+  std::vector<QueueUse> CountQueues();
+
+  // service_machines.cc: whether jobs may be put on workers.
+  Status LoadWorkerScheduling();
+  /// Needs the loop or view_mutex_.
+  WorkerScheduling SchedulingOf(const std::string& worker_id) const;
+  /// Why no job starts although workers are attached, in words; empty: that is not so.
+  std::string WhyNoWorker() const;
+  /// The ranks of its jobs are to save and go on elsewhere. On the loop.
+  bool MustLeave(const std::string& worker_id) const;
+
+  // service_ledger.cc: where the time of jobs goes. On the loop.
+  /// What the worker of rank 0 tells of the steps.
+  void SeeTimes(LiveJob& live, const RunningAttempt& item);
+  void ShowTimes(const LiveJob& live);
+  void CountTimesLater();
+  /// Brings the metrics up to what is certain of the time of a job.
+  void CountTimes(LiveJob& live);
+
+  // service_stragglers.cc. On the loop.
+  void CheckStraggler(const std::string& job_id);
+  /// Its attempt runs no more.
+  void ForgetStraggler(LiveJob& live);
+  void MoveAway(const std::string& job_id, LiveJob& live, const Straggler& straggler);
+
+  // service_health.cc: machines that are checked, suspected and left out. On the loop.
+  Status LoadSuspicions();
+  /// A failure of the job began on that worker.
+  void Blame(const std::string& worker_id, const std::string& job_id, Reason reason);
+  void ForgetSuspicion(const std::string& worker_id);
+  void ShowSuspicions();
+  void StoreSuspicion(const SuspicionRecord& record);
+  void Quarantine(const std::string& worker_id, const std::string& why);
+  /// The same of one that is suspected too much, unless many are: then it is rather the network.
+  void QuarantineSuspect(const std::string& worker_id, const std::string& why);
+  /// Has machines that are to be checked, and have nothing else to do, check themselves.
+  void CheckMachines();
+  void EndCheck(const std::string& worker_id, int64_t request_id,
+                const std::optional<HealthAnswer>& answer);
+  void EndCheckOf(const std::shared_ptr<WorkerLink>& link);
+  void EndCall(Session& session);
+  /// Machines that have just joined are about to have passed their checks: jobs that could use
+  /// them wait so long.
+  bool AwaitsChecks() const;
+  /// It is not about to be checked.
+  bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
+  /// What an attempt that ends adds to the experience with machines.
+  static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
+  /// Of as many devices as the plan uses, by that experience.
+  double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
@@ -383,10 +514,30 @@ class Service {
   void ScheduleSoon();
   void RunSchedule();
   void StartQueued();
+  void Dispatch(const StartDecision& start);
+  void Preempt(const PreemptDecision& preemption);
+  void Resize(const ResizeDecision& resize);
+  void Deliver(const IntentRecord& intent);
+  /// Takes them apart.
+  void ShowWaits(std::vector<WaitDecision>& waits);
+
+  // service_snapshot.cc: what the scheduler sees. On the loop.
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
-  void Deliver(const IntentRecord& intent);
-  void ShowWaits(const std::vector<WaitDecision>& waits);
+  void AddMachines(SchedulerSnapshot& snapshot) const;
+  QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
+  /// `plan`: what it holds.
+  ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
+  /// A recording of its steps is under way.
+  bool IsRecorded(const std::string& job_id) const;
+
+  // service_spares.cc: workers that are kept free for jobs that recover. On the loop.
+  bool Recovers(const std::string& job_id) const;
+  /// Takes the free workers that are kept out of what other jobs may use.
+  void LeaveSpares(SchedulerSnapshot& snapshot) const;
+  /// Jobs that recover and fit start before all others, also on spares; the snapshot is as after
+  /// that, without them.
+  std::vector<StartDecision> StartRecovering(SchedulerSnapshot& snapshot);
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -421,9 +572,8 @@ class Service {
   // service_replan.cc: running jobs that go on by another plan. On the loop.
   void LookAtPlansLater();
   void LookAtPlans();
-  RunningJob AsRunning(const LiveJob& live) const;
-  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
-                                        const RunningJob& job);
+  /// `plan`: by which it runs, or is about to.
+  RunningJob AsRunning(const LiveJob& live, const Plan& plan) const;
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
                                      const RunningJob& job);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
@@ -449,16 +599,26 @@ class Service {
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
+  std::deque<std::string> unloaded_;          ///< Those of before the start that are not there yet.
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
+  /// Jobs that come after a job which has not ended, by its id.
+  std::map<std::string, std::set<std::string>> dependents_;
+  std::map<std::string, WaitDecision> held_;  ///< HoldBack of the last pass over the queue.
   LeaseTable leases_;
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
   int64_t next_profile_ = 1;
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
+  int64_t next_check_ = 1;
+  std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
+  SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
+  ReliabilityRecord reliability_;
   std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
   bool rates_pending_ = false;
   Duration next_rates_{0};  ///< Not before.
+  DecisionLog decision_log_;
+  std::deque<Plan> held_plans_;  ///< Of the last snapshot, for jobs that are stopping.
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.
@@ -466,16 +626,22 @@ class Service {
   ClusterProfile scheduled_cluster_;  ///< That of the last pass over the queue,
   int64_t cluster_number_ = 0;        ///< which counts how often it changed.
   Duration next_pass_{0};             ///< Not before.
+  /// Mean of |measured - predicted| / measured time of a step, newer runs counting more.
+  double prediction_error_ = SchedulerRules().prediction_error;
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
-  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+  std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
+  int64_t worker_counts_[kWorkerStates] = {};                       ///< Of sessions_, by state.
 
   std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
   mutable std::mutex calibration_mutex_;                 ///< Guards what follows.
   std::map<std::string, TimeCalibration> calibrations_;  ///< By planner::MachineKind; as stored.
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
+  QueuesSpec queues_;
   std::map<std::string, Session> sessions_;
+  /// As stored; those that may have jobs are not in it.
+  std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
@@ -485,7 +651,10 @@ class Service {
 /// kInvalid when that cannot be read.
 Status ResolveImport(JobSpec& spec);
 
-/// kInvalid when a file that the job reads is not below one of `roots`; no roots: all are allowed.
-Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots);
+/// Where a user is sent whose job names files that are not allowed.
+inline constexpr const char* kRootsHint = "--data-root of weft-coordinator says which are";
+
+/// The change with the record of the call that asked for it; nothing where nothing changes.
+Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by);
 
 }  // namespace weft::coordinator

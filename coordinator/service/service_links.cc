@@ -2,11 +2,11 @@
 // plans know what lies between them.
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <set>
 #include <utility>
 
 #include "common/log.h"
+#include "common/secret.h"
 #include "coordinator/planner/calibration/timed_run.h"
 #include "coordinator/service/service.h"
 
@@ -25,13 +25,6 @@ constexpr size_t kTokenBytes = 32;
 /// New rates make plans void that are being looked for: they come together, so often at most.
 constexpr std::chrono::seconds kRatesEvery{30};
 constexpr int kBitsOfGib = 30;
-
-std::string NewToken() {
-  std::random_device random;
-  std::string token(kTokenBytes, '\0');
-  for (char& byte : token) byte = static_cast<char>(random());
-  return token;
-}
 
 /// Machines of one kind get one rate: each would else be a kind of its own for the planner.
 std::string HardwareKind(const WorkerProfile& machine) {
@@ -94,7 +87,7 @@ void Service::MeasureLinks() {
   for (const auto& [id, session] : sessions_) {
     if (session.machine.empty()) continue;
     if (!JobsOn(id).empty() || reserved.contains(id) || session.stale_ranks ||
-        IsMeasured(session.machine)) {
+        IsMeasured(session.machine) || !MayTakeRanks(id, session)) {
       busy.insert(session.machine);
     } else if (session.link && !session.lost && !session.draining && leases_.IsValid(id)) {
       idle.emplace(session.machine, &session);
@@ -120,7 +113,7 @@ void Service::StartLink(const MachinePair& pair, const Session& listener, const 
   call.record.host_b = dialler.profile.host;
   call.listener = listener.link;
   call.dialler = dialler.link;
-  call.order = {id, NewToken(), std::chrono::duration<double>(kLimit).count(), "", 0};
+  call.order = {id, RandomBytes(kTokenBytes), std::chrono::duration<double>(kLimit).count(), "", 0};
   call.listener->MeasureLink(call.order);
   loop_.PostAfter(kPortPatience, [this, id] {
     const auto it = link_calls_.find(id);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/model/job_paths.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
@@ -20,7 +21,7 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 Result<std::pair<JobSpec, ClusterProfile>> Service::ToPlan(
     const JobSpec& spec, const std::optional<ClusterProfile>& cluster) {
   WEFT_RETURN_IF_ERROR(ValidateJob(spec));
-  WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
+  WEFT_RETURN_IF_ERROR(CheckPaths(spec, options_.data_roots, kRootsHint));
   JobSpec resolved = spec;
   WEFT_RETURN_IF_ERROR(ResolveImport(resolved));
   if (cluster) return std::pair(std::move(resolved), *cluster);
@@ -148,7 +149,7 @@ void Service::AdviseOnMemory(const std::string& job_id, const PlacementReport& r
     return;
   }
   live.busy = true;
-  auto work = [this, job_id, report, commit, spec = live.phase, plan = live.current.attempt->plan,
+  auto work = [this, job_id, report, commit, spec = live.Phase(), plan = live.current.attempt->plan,
                cluster = TakeSnapshot().cluster](const PlanTicket& ticket) {
     PlacementReport advised = report;
     const std::stop_token stop = ticket.stop();

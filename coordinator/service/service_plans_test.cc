@@ -63,7 +63,7 @@ TEST_F(ServicePlansTest, AJobWhoseTurnIsPlannedHoldsBackOthersForAWhileOnly) {
   const std::string slow = SubmitJob(Job(1, true));
   ASSERT_TRUE(AwaitEndless(1));
   const std::string quick = SubmitJob(Job(1));
-  EXPECT_THAT(AwaitMessage(quick, "waits behind job " + slow), HasSubstr("queued first"));
+  EXPECT_THAT(AwaitMessage(quick, "waits behind job " + slow), HasSubstr("goes first"));
   EXPECT_EQ(service_->Get(slow)->job.reason, Reason::kPlanning);
   EXPECT_THAT(service_->Get(slow)->job.message, HasSubstr("being looked for"));
   Pass(2, {a});  // heartbeats are answered meanwhile

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::chrono::nanoseconds kLongestPause = std::chrono::seconds(10);
 
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 void Service::LookAtPlansLater() {
@@ -28,7 +24,7 @@ void Service::LookAtPlansLater() {
 }
 
 void Service::LookAtPlans() {
-  if (settling_ || schedule_pending_) return;
+  if (settling_ || schedule_pending_ || AwaitsChecks()) return;
   // What is free belongs to those that wait, and to those whose ranks are about to be gone.
   bool free = !queue_waits_;
   std::map<int64_t, std::string> running;  // the first one submitted comes first
@@ -40,10 +36,9 @@ void Service::LookAtPlans() {
   for (const auto& entry : running) {
     const std::string& id = entry.second;
     LiveJob& live = *live_.at(id);
-    const bool recorded = std::any_of(profiles_.begin(), profiles_.end(),
-                                      [&](const auto& call) { return call.second.job_id == id; });
-    if (live.busy || recorded || !HasAllWorkers(live.current.attempt->plan)) continue;
-    const RunningJob job = AsRunning(live);
+    const Plan& plan = live.current.attempt->plan;
+    if (live.busy || IsRecorded(id) || !HasAllWorkers(plan)) continue;
+    const RunningJob job = AsRunning(live, plan);
     if (live.before) {
       if (auto back = FindWayBack(job, *live.before, options_.growth)) {
         return Replan(id, *back, [](LiveJob& stopping) {
@@ -54,14 +49,8 @@ void Service::LookAtPlans() {
     }
     if (!free) continue;
     if (auto trial = NextTrial(id, live, job)) return Replan(id, *trial, [](LiveJob&) {});
-    if (auto better = MoreMachines(id, live, job)) {
-      return Replan(id, *better,
-                    [before = BeforeGrowth{*job.plan, job.median_step_seconds}](LiveJob& stopping) {
-                      stopping.before = before;
-                      stopping.went_back = false;
-                    });
-    }
   }
+  ScheduleSoon();  // for jobs that grow, and so that predicted starts stay true
 }
 
 bool Service::HasAllWorkers(const Plan& plan) const {
@@ -69,16 +58,19 @@ bool Service::HasAllWorkers(const Plan& plan) const {
                      [this](const std::string& id) {
                        auto it = sessions_.find(id);
                        return it != sessions_.end() && it->second.link && !it->second.lost &&
-                              !it->second.draining && leases_.IsValid(id);
+                              !it->second.draining && leases_.IsValid(id) &&
+                              SchedulingOf(id) == WorkerScheduling::kSchedulable;
                      });
 }
 
-RunningJob Service::AsRunning(const LiveJob& live) const {
+RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   RunningJob job;
-  job.spec = &live.phase;
-  job.plan = &live.current.attempt->plan;
+  job.spec = &live.Phase();
+  job.plan = &plan;
   job.history = live.history;
-  job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
+  if (live.current.attempt && !live.current.attempt->ended_at) {
+    job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
+  }
   job.steps_left = StepsBefore(live.current.job.spec, live.current.phase + 1) - live.progress.step;
   job.step_seconds = live.steps.StepSeconds();
   job.median_step_seconds = live.steps.MedianSeconds();
@@ -88,25 +80,11 @@ RunningJob Service::AsRunning(const LiveJob& live) const {
   return job;
 }
 
-std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJob& live,
-                                               const RunningJob& job) {
-  if (!MayGrow(job, options_.growth)) return std::nullopt;
-  const Duration now = clock_.Monotonic();
-  const auto& held = job.plan->rank_workers;
-  SchedulerSnapshot snapshot = TakeSnapshot(job_id);
-  std::erase_if(snapshot.cluster.workers, [&](const WorkerProfile& worker) {
-    const bool own = std::find(held.begin(), held.end(), worker.worker_id) != held.end();
-    const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
-    return !own && steady < options_.growth.after_seconds;
-  });
-  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth,
-                    PlannedBefore(job_id, live));
-}
-
 std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
                                             const RunningJob& job) {
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
-  const SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  LeaveSpares(snapshot);
   return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
                    PlannedBefore(job_id, live));
 }

@@ -33,22 +33,30 @@ Result<Transaction> Forget(const JobCase& current, const std::string& text, doub
 }  // namespace
 
 void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
-                     std::function<void(Result<DeletedJob>)> done) {
-  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done)] {
+                     std::function<void(Result<DeletedJob>)> done, std::shared_ptr<CallRecord> by) {
+  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done), by = std::move(by)] {
     Result<std::string> id = ResolveId(id_or_prefix);
     if (!id.ok()) {
       done(id.status());
     } else {
-      DeleteStored(*id, "a user", delete_run_dir, done);
+      const bool named = by != nullptr && !by->record.who.empty();
+      DeleteStored(*id, named ? "user " + by->record.who : "a user", delete_run_dir, done, by);
     }
   });
 }
 
 void Service::DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                           std::function<void(Result<DeletedJob>)> done) {
+                           std::function<void(Result<DeletedJob>)> done,
+                           const std::shared_ptr<CallRecord>& call) {
   Result<LiveJob*> live = Load(job_id);
   if (!live.ok()) {
     done(live.status());
+    return;
+  }
+  if (const std::string after = JobAfter(job_id); !after.empty()) {
+    done(ConflictError("job " + job_id + " cannot be deleted while job " + after +
+                       ", which comes after it, has not ended"));
+    NextChange(job_id);
     return;
   }
   const std::string run_dir = (*live)->current.job.run_dir;
@@ -77,7 +85,9 @@ void Service::DeleteStored(const std::string& job_id, const std::string& by, boo
                                         : " is kept, because it holds " + foreign);
   Change(
       job_id,
-      [this, text](const JobCase& current) { return Forget(current, text, clock_.UnixSeconds()); },
+      [this, text, call](const JobCase& current) {
+        return Audited(Forget(current, text, clock_.UnixSeconds()), call);
+      },
       [this, job_id, run_dir, text, removes, done](const Status& status) {
         if (!status.ok()) {
           done(status);
@@ -125,7 +135,9 @@ Status Service::MayForget(const std::string& worker_id) const {
 }
 
 void Service::DropWorker(const std::string& worker_id) {
+  ForgetSuspicion(worker_id);
   std::lock_guard lock(view_mutex_);
+  UncountWorker(sessions_.at(worker_id));
   sessions_.erase(worker_id);
   placed_.erase(worker_id);
   leases_.Forget(worker_id);
@@ -133,13 +145,28 @@ void Service::DropWorker(const std::string& worker_id) {
 
 void Service::ForgetWorker(const std::string& worker_id, std::function<void(Status)> done) {
   loop_.Post([this, worker_id, done = std::move(done)] {
-    Status status = MayForget(worker_id);
-    if (status.ok()) {
-      DropWorker(worker_id);
-      CountWorkers();
-      WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
+    if (Status status = MayForget(worker_id); !status.ok()) {
+      done(status);
+      return;
     }
-    done(status);
+    Transaction change;  // also of what was said of it
+    change.worker_scheduling =
+        WorkerSchedulingRecord{worker_id, WorkerScheduling::kSchedulable, ""};
+    store_.Commit(std::move(change), [this, worker_id, done](const Result<CommitResult>& result) {
+      loop_.Post([this, worker_id, done, stored = result.status()] {
+        // It may have come back meanwhile.
+        Status status = stored.ok() ? MayForget(worker_id) : stored;
+        if (status.ok()) {
+          DropWorker(worker_id);
+          WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
+        }
+        if (stored.ok()) {
+          std::lock_guard lock(view_mutex_);
+          worker_scheduling_.erase(worker_id);
+        }
+        done(status);
+      });
+    });
   });
 }
 
@@ -156,7 +183,6 @@ void Service::ForgetGhosts() {
     WEFT_LOG_INFO << "worker " << id << " is forgotten: nothing was heard of it for "
                   << rules.lost_workers.count() << " hours";
   }
-  if (!ghosts.empty()) CountWorkers();
 }
 
 void Service::SweepLater() {

@@ -29,6 +29,7 @@ class CountingStore : public Store {
   Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override {
     return Read().ListJobs(query);
   }
+  Result<std::vector<UnfinishedJob>> ListUnfinished() override { return Read().ListUnfinished(); }
   Result<std::vector<std::string>> ListEndedBefore(double time, int64_t limit) override {
     return Read().ListEndedBefore(time, limit);
   }
@@ -47,6 +48,19 @@ class CountingStore : public Store {
     return Read().ListCalibrations();
   }
   Result<std::vector<LinkRecord>> ListLinks() override { return Read().ListLinks(); }
+  Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override {
+    return Read().ListWorkerScheduling();
+  }
+  Result<std::vector<SuspicionRecord>> ListSuspicions() override { return Read().ListSuspicions(); }
+  Result<ReliabilityRecord> GetReliability() override { return Read().GetReliability(); }
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override {
+    return Read().CountUnfinishedJobs(owner);
+  }
+  Result<std::string> OwnerOf(const std::string& job_id) override { return Read().OwnerOf(job_id); }
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override {
+    return Read().ListAudit(query);
+  }
+  Result<bool> AuditChainHolds() override { return Read().AuditChainHolds(); }
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
     return Read().ReadLogs(query);
   }

@@ -14,6 +14,9 @@ namespace {
 /// Looked at to calibrate; each kind of machine takes the newest planner::kMostRuns of its own.
 constexpr int64_t kRunsRead = 1000;
 
+/// Weight of the newest run in what is known of the errors of predictions.
+constexpr double kErrorMemory = 0.1;
+
 double NumberAt(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
@@ -82,7 +85,9 @@ void Service::CountRun(const RunRecord& run) {
   };
   const Prediction& prediction = live_.at(run.job_id)->current.attempt->plan.prediction;
   if (prediction.step_seconds > 0) {
-    metrics_.PlanStepTimeError(error(run.step_seconds, prediction.step_seconds));
+    const double wrong = error(run.step_seconds, prediction.step_seconds);
+    metrics_.PlanStepTimeError(wrong);
+    prediction_error_ += kErrorMemory * (std::min(wrong, 1.0) - prediction_error_);
   }
   if (run.memory_bytes > 0) {
     metrics_.PlanMemoryError(

@@ -8,8 +8,6 @@
 namespace weft::coordinator {
 namespace {
 
-constexpr int64_t kUnknownMemory = int64_t{1} << 50;
-
 /// Passes over a long queue take a fifth of the loop's time at most, and come once a second at
 /// least.
 constexpr int kRestAfterPass = 4;
@@ -22,7 +20,7 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 }  // namespace
 
 void Service::ScheduleSoon() {
-  if (schedule_pending_ || settling_) return;
+  if (schedule_pending_ || settling_ || !unloaded_.empty()) return;
   schedule_pending_ = true;
   auto pass = [this] {
     schedule_pending_ = false;
@@ -39,114 +37,92 @@ void Service::ScheduleSoon() {
   }
 }
 
-SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
-  SchedulerSnapshot snapshot;
-  for (const auto& [id, session] : sessions_) {
-    if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
-    snapshot.cluster.workers.push_back(Calibrated(session.profile));
-    WorkerProfile& profile = snapshot.cluster.workers.back();
-    if (profile.memory_limit_bytes <= 0) {
-      profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
-    }
-    // A measurement of its network takes seconds, and ranks would spoil it.
-    if (!session.stale_ranks && !IsMeasured(session.machine)) {
-      FreeCapacity& free = snapshot.free[id];
-      free = {profile.cores, profile.memory_limit_bytes};
-      for (const DeviceSpec& device : profile.devices) {
-        if (device.unusable.empty()) free.devices.insert(device.index);
-      }
-    }
-  }
-  if (snapshot.cluster.workers != scheduled_cluster_.workers) {
-    scheduled_cluster_ = snapshot.cluster;
-    ++cluster_number_;
-  }
-  std::set<std::string> counted;
-  for (const auto& [worker_id, jobs] : placed_) {
-    for (const std::string& job_id : jobs) {
-      auto it = live_.find(job_id);
-      if (it == live_.end() || job_id == apart || !counted.insert(job_id).second) continue;
-      const AttemptRecord& attempt = *it->second->current.attempt;
-      // Nobody takes the place of a job that stops to go on with more.
-      const bool keeps = attempt.reason == Reason::kReplanned;
-      Plan held = attempt.plan;
-      held.rank_workers.clear();
-      held.rank_devices.clear();
-      for (const PlacementRecord& placement : attempt.placements) {
-        if (IsGone(placement.state) && !keeps) continue;
-        for (int64_t rank : placement.ranks) {
-          held.rank_workers.push_back(placement.worker_id);
-          if (rank < std::ssize(attempt.plan.rank_devices)) {
-            held.rank_devices.push_back(attempt.plan.rank_devices[static_cast<size_t>(rank)]);
-          }
-        }
-      }
-      TakeCapacity(held, snapshot.free);
-    }
-  }
-  for (const auto& [ordinal, job_id] : queue_) {
-    const LiveJob& live = *live_.at(job_id);
-    if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
-    if (live.busy || live.reserved || !MayStart(live)) continue;
-    const AttemptRecord* last = LastOfPhase(live.current);
-    snapshot.queue.push_back({job_id, &live.phase, last ? &last->plan : nullptr,
-                              last && last->reason == Reason::kOutOfMemory,
-                              live.history.ran_out_of_memory, live.history.replanned,
-                              live.next_plan ? &*live.next_plan : nullptr});
-    QueuedJob& queued = snapshot.queue.back();
-    queued.planned_long = live.planning_since &&
-                          clock_.Monotonic() - *live.planning_since >= options_.planning.patience;
-    const bool known = live.infeasible && live.infeasible->cluster == cluster_number_;
-    if (known && !last && !live.next_plan) queued.infeasible_reason = &live.infeasible->why;
-  }
-  return snapshot;
-}
-
 void Service::RunSchedule() {
   queue_waits_ = false;
+  CheckMachines();
+  if (AwaitsChecks()) return;
   StartQueued();
   // Jobs come first.
   MeasureLinks();
 }
 
 void Service::StartQueued() {
-  if (queue_.empty()) {
-    metrics_.SetPending(Reason::kWaitingForWorkers, 0);
-    metrics_.SetPending(Reason::kWaitingForCapacity, 0);
-    metrics_.SetPending(Reason::kPlanning, 0);
-    plans_.BeginPass();
-    plans_.EndPass();
-    return;
-  }
+  held_ = HoldBack();
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
-  SchedulerDecisions decisions = Schedule(TakeSnapshot(), Known(""));
-  plans_.EndPass();
-  metrics_.ScheduleCycle(SecondsSince(clock_, begin));
-  for (const StartDecision& start : decisions.starts) {
-    live_.at(start.job_id)->reserved = start.plan;
-    live_.at(start.job_id)->planning_since.reset();
-    Change(
-        start.job_id,
-        [this, plan = start.plan](const JobCase& current) {
-          return DispatchAttempt(current, plan, clock_.UnixSeconds());
-        },
-        [this, id = start.job_id](const Status& status) {
-          if (auto it = live_.find(id); it != live_.end()) it->second->reserved.reset();
-          if (!status.ok() && status.code() != StatusCode::kConflict) {
-            loop_.PostAfter(std::chrono::seconds(1), [this] { ScheduleSoon(); });
-          }
-        },
-        false);
+  SchedulerSnapshot snapshot = TakeSnapshot();
+  const std::vector<StartDecision> recovering = StartRecovering(snapshot);
+  LeaveSpares(snapshot);
+  SchedulerDecisions decisions;
+  PlanAnswers answers;
+  if (!live_.empty()) {
+    decisions =
+        Schedule(snapshot, decision_log_.enabled() ? Recording(Known(""), answers) : Known(""));
+    decision_log_.Record(snapshot, answers, decisions);
   }
+  plans_.EndPass();
+  metrics_.ScheduleCycle(SecondsSince(clock_, begin), clock_.UnixSeconds());
+  for (const auto& [job_id, size] : decisions.sizes) {
+    live_.at(job_id)->size = {cluster_number_, size};
+  }
+  for (const StartDecision& start : recovering) Dispatch(start);
+  for (const StartDecision& start : decisions.starts) Dispatch(start);
+  for (const PreemptDecision& preemption : decisions.preemptions) Preempt(preemption);
+  for (const ResizeDecision& resize : decisions.resizes) Resize(resize);
+  for (const auto& [job_id, wait] : held_) decisions.waits.push_back(wait);
   ShowWaits(decisions.waits);
-  if (!decisions.starts.empty()) queue_waits_ = true;
+  CountQueues();
+  if (!recovering.empty() || !decisions.starts.empty()) queue_waits_ = true;
 }
 
-void Service::ShowWaits(const std::vector<WaitDecision>& waits) {
-  int64_t for_workers = 0, for_capacity = 0, for_plans = 0;
+void Service::Dispatch(const StartDecision& start) {
+  live_.at(start.job_id)->reserved = start.plan;
+  live_.at(start.job_id)->planning_since.reset();
+  Change(
+      start.job_id,
+      [this, plan = start.plan](const JobCase& current) {
+        return DispatchAttempt(current, plan, clock_.UnixSeconds());
+      },
+      [this, id = start.job_id](const Status& status) {
+        if (auto it = live_.find(id); it != live_.end()) it->second->reserved.reset();
+        if (!status.ok() && status.code() != StatusCode::kConflict) {
+          loop_.PostAfter(std::chrono::seconds(1), [this] { ScheduleSoon(); });
+        }
+      },
+      false);
+}
+
+void Service::Preempt(const PreemptDecision& preemption) {
+  live_.at(preemption.for_job)->promised = true;
+  Change(
+      preemption.job_id,
+      [this, epoch = live_.at(preemption.job_id)->current.attempt->epoch,
+       why = "stopped at a checkpoint " + preemption.why](const JobCase& current) {
+        return PreemptAttempt(current, epoch, why, clock_.UnixSeconds());
+      },
+      [](const Status&) {}, false);
+}
+
+void Service::Resize(const ResizeDecision& resize) {
+  const LiveJob& live = *live_.at(resize.job_id);
+  HeapOptional<BeforeGrowth> before;
+  if (resize.for_job.empty()) {
+    before = BeforeGrowth{live.current.attempt->plan, live.steps.MedianSeconds()};
+  } else {
+    live_.at(resize.for_job)->promised = true;
+  }
+  Replan(resize.job_id, resize.way, [before](LiveJob& stopping) {
+    stopping.before = before;
+    stopping.went_back = false;
+  });
+}
+
+void Service::ShowWaits(std::vector<WaitDecision>& waits) {
+  std::map<std::pair<std::string, Reason>, int64_t> pending;
   bool may_start_soon = false;
-  for (const WaitDecision& wait : waits) {
+  bool wants_capacity = false;
+  const std::string unused = WhyNoWorker();
+  for (WaitDecision& wait : waits) {
     LiveJob& live = *live_.at(wait.job_id);
     if (wait.infeasible) live.infeasible = Infeasible{cluster_number_, wait.message};
     if (wait.reason != Reason::kPlanning) {
@@ -155,25 +131,29 @@ void Service::ShowWaits(const std::vector<WaitDecision>& waits) {
       live.planning_since = clock_.Monotonic();
       loop_.PostAfter(options_.planning.patience, [this] { ScheduleSoon(); });
     }
-    if (wait.reason == Reason::kPlanning) {
-      ++for_plans;
-      may_start_soon |= clock_.Monotonic() - *live.planning_since < options_.planning.patience;
-    } else {
-      ++(wait.reason == Reason::kWaitingForWorkers ? for_workers : for_capacity);
+    may_start_soon |= wait.reason == Reason::kPlanning &&
+                      clock_.Monotonic() - *live.planning_since < options_.planning.patience;
+    wants_capacity |= wait.reason == Reason::kWaitingForCapacity;
+    if (wait.reason == Reason::kWaitingForWorkers && !unused.empty()) wait.message = unused;
+    ++pending[{live.current.job.queue, wait.reason}];
+    const double now = clock_.UnixSeconds();
+    if (wait.start_in_seconds && !live.predicted_start) {
+      live.predicted_start = now + *wait.start_in_seconds;
     }
     bool changed = false;
-    SetOverlay(wait.job_id, [&](Overlay& overlay) {
+    const std::string id = wait.job_id;
+    SetOverlay(id, [&](Overlay& overlay) {
       changed = overlay.reason != wait.reason || overlay.message != wait.message;
-      if (!changed) return;
       overlay.reason = wait.reason;
       overlay.message = wait.message;
+      overlay.waiting = std::ssize(waits);
+      overlay.decided_at = now;
+      overlay.wait = std::move(wait);
     });
-    if (changed) job_changes_.Notify(wait.job_id);
+    if (changed) job_changes_.Notify(id);
   }
-  metrics_.SetPending(Reason::kWaitingForWorkers, for_workers);
-  metrics_.SetPending(Reason::kWaitingForCapacity, for_capacity);
-  metrics_.SetPending(Reason::kPlanning, for_plans);
-  queue_waits_ = for_capacity > 0 || may_start_soon;
+  metrics_.SetPending(pending);
+  queue_waits_ = wants_capacity || may_start_soon;
 }
 
 void Service::Deliver(const IntentRecord& intent) {
@@ -194,6 +174,7 @@ void Service::Deliver(const IntentRecord& intent) {
     order.spec = JobThrough(current.job.spec, current.phase);
     order.plan = current.attempt->plan;
     order.run_dir = current.job.run_dir;
+    order.mean_seconds_between_failures = MeanSecondsBetweenFailures(current.attempt->plan);
     for (const PlacementRecord& placement : current.attempt->placements) {
       if (placement.worker_id == intent.worker_id) order.ranks = placement.ranks;
     }

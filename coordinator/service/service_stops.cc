@@ -54,6 +54,9 @@ void Service::CheckHang(const std::string& job_id) {
       FindHang(Activities(live), attempt.plan.prediction.step_seconds, options_.hang);
   if (!why) return;
   WEFT_LOG_WARNING << "job " << job_id << ", attempt " << attempt.epoch << ": " << *why;
+  if (const std::optional<OddRank> odd = FindOddRank(Activities(live))) {
+    Blame(odd->worker_id, job_id, Reason::kHung);
+  }
   Change(
       job_id,
       [this, epoch = attempt.epoch, why = *why](const JobCase& current) {

@@ -6,6 +6,7 @@
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
@@ -15,6 +16,7 @@ namespace weft::coordinator {
 namespace {
 
 constexpr int kSuffixLength = 5;
+constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
 /// Of files that are here, a little: the caller waits. Workers may have others.
 constexpr DataCheckLimits kDataCheck = {
     .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = false};
@@ -42,34 +44,6 @@ std::string FirstDifference(const Json& before, const Json& now, const std::stri
 
 }  // namespace
 
-Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots) {
-  if (roots.empty()) return OkStatus();
-  std::vector<std::pair<std::string, std::string>> paths;
-  JobSpec named = spec;
-  for (const DataList& data : DataLists(named)) {
-    for (const auto& path : *data.paths) paths.emplace_back(data.field, path);
-  }
-  paths.emplace_back("data.tokenizer.path", spec.data.tokenizer.path);
-  paths.emplace_back("model.import_path", spec.model.import_path);
-  for (const auto& [field, path] : paths) {
-    if (path.empty()) continue;
-    std::error_code error;
-    std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
-    if (error) real = std::filesystem::path(path).lexically_normal();
-    bool inside = std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
-      std::filesystem::path base = std::filesystem::weakly_canonical(root, error);
-      if (error) base = std::filesystem::path(root).lexically_normal();
-      auto relative = real.lexically_relative(base);
-      return !relative.empty() && *relative.begin() != "..";
-    });
-    if (!inside || !std::filesystem::path(path).is_absolute()) {
-      return InvalidError(field + " '" + path + "' is not below a folder that this coordinator " +
-                          "allows; hint: --data-root of weft-coordinator");
-    }
-  }
-  return OkStatus();
-}
-
 Status ResolveImport(JobSpec& spec) {
   const std::string& folder = spec.model.import_path;
   if (!folder.empty() && !std::filesystem::path(folder).is_absolute()) {
@@ -83,14 +57,23 @@ Status ResolveImport(JobSpec& spec) {
   return status.WithContext("model.import_path");
 }
 
+Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by) {
+  if (change.ok() && !change->empty()) change->audit = by;
+  return change;
+}
+
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
-                     const std::function<void(Result<SubmitResult>)>& done) {
+                     const std::function<void(Result<SubmitResult>)>& done,
+                     const std::shared_ptr<CallRecord>& by) {
   Status status = ValidateJob(spec);
-  if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
+  if (status.ok()) status = CheckPaths(spec, options_.data_roots, kRootsHint);
   JobRecord job;
   job.spec = spec;
+  job.queue = spec.scheduling.queue;
+  job.priority = spec.scheduling.priority;
   if (status.ok()) status = ResolveImport(job.spec);
   if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
+  if (status.ok()) status = CheckScheduling(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -106,12 +89,19 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.queued_at = job.submitted_at;
   job.run_dir = JoinPath(options_.run_root, job.id);
   change.events.push_back({job.id, 0, job.submitted_at, "submitted", client_request_id});
+  if (by != nullptr) {
+    job.owner = by->record.who;
+    by->record.object = job.id;
+    change.audit = by;
+  }
   change.job = job;
-  store_.Commit(change, [this, job, client_request_id, done](Result<CommitResult> result) mutable {
+  store_.Commit(change, [this, job, client_request_id, done,
+                         by](Result<CommitResult> result) mutable {
     if (!result.ok()) {
       if (result.status().code() == StatusCode::kConflict) {  // the random id was taken
-        loop_.Post(
-            [this, job, client_request_id, done] { Submit(job.spec, client_request_id, done); });
+        loop_.Post([this, job, client_request_id, done, by] {
+          Submit(job.spec, client_request_id, done, by);
+        });
         return;
       }
       metrics_.StoreFailed();
@@ -123,6 +113,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       return;
     }
     if (!result->existing_job_id.empty()) {
+      if (by != nullptr) by->record.object = result->existing_job_id;
       loop_.Post([this, id = result->existing_job_id, client_request_id, spec = job.spec, done] {
         Result<JobView> view = Get(id);
         if (!view.ok()) {
@@ -138,7 +129,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       });
       return;
     }
-    metrics_.JobSubmitted();
+    metrics_.JobSubmitted(job.queue);
     job.version = result->job_version;
     job.ordinal = result->job_ordinal;
     loop_.Post([this, job] {
@@ -147,48 +138,88 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         auto live = std::make_unique<LiveJob>();
         live->current.job = job;
         live->current.retry = options_.retry;
-        live->phase = JobOfPhase(job.spec, 0);
+        live->SetPhase();
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
+        live->book = LedgerBook(job.submitted_at);
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
-        CountJob(JobState::kQueued, 1);
+        CountJob(job.queue, JobState::kQueued, 1);
       }
+      WaitForJobs(*live_.at(job.id));
       ScheduleSoon();
     });
-    done(SubmitResult{JobView{std::move(job), {}}, false});
+    done(SubmitResult{JobView{std::move(job), {}, {}}, false});
   });
 }
 
-void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
-  loop_.Post([this, id_or_prefix, done = std::move(done)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-      return;
-    }
-    Change(
-        *id, [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
-        [this, id = *id, done](const Status& status) {
-          done(status.ok() ? Get(id) : Result<JobView>(status));
-        },
-        false);
-  });
+void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
+                            std::function<void(Result<JobView>)> done,
+                            std::shared_ptr<CallRecord> by) {
+  loop_.Post(
+      [this, id_or_prefix, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
+        Result<std::string> id = ResolveId(id_or_prefix);
+        if (!id.ok()) {
+          done(id.status());
+          return;
+        }
+        Change(
+            *id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
+            [this, id = *id, done](const Status& status) {
+              done(status.ok() ? Get(id) : Result<JobView>(status));
+            },
+            false);
+      });
 }
 
-void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
-  loop_.Post([this, id_or_prefix, done = std::move(done)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-      return;
-    }
-    Change(
-        *id, [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
-        [this, id = *id, done](const Status& status) {
-          done(status.ok() ? Get(id) : Result<JobView>(status));
-        },
-        false);
-  });
+void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+      std::move(done), std::move(by));
+}
+
+void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                    std::shared_ptr<CallRecord> by) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
+      std::move(done), std::move(by));
+}
+
+void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                    std::shared_ptr<CallRecord> by) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
+      std::move(done), std::move(by));
+}
+
+void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
+  ChangeForUser(
+      id_or_prefix,
+      [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
+      std::move(done), std::move(by));
+}
+
+void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+                     std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
+                     std::shared_ptr<CallRecord> by) {
+  if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
+    done(known);
+    return;
+  }
+  if (priority && std::abs(*priority) > kMostPriority) {
+    done(InvalidError("priority is " + std::to_string(*priority) + ", but must be -1000 to 1000"));
+    return;
+  }
+  ChangeForUser(
+      id_or_prefix,
+      [this, queue, priority](const JobCase& current) {
+        return UpdateJob(current, queue, priority, clock_.UnixSeconds());
+      },
+      std::move(done), std::move(by));
 }
 
 Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
@@ -237,9 +268,7 @@ std::vector<WorkerView> Service::Workers() {
   for (const auto& [id, session] : sessions_) {
     WorkerView view;
     view.profile = Calibrated(session.profile);
-    view.state = session.lost   ? WorkerState::kLost
-                 : session.link ? WorkerState::kReady
-                                : WorkerState::kDisconnected;
+    view.state = session.State();
     view.last_heartbeat_at = session.last_heartbeat_at;
     view.version = session.version;
     view.machine = session.machine;
@@ -251,6 +280,11 @@ std::vector<WorkerView> Service::Workers() {
       view.network_bytes_per_second = session.profile.loopback_bytes_per_second;
     }
     view.links = links_.Of(session.machine);
+    if (auto said = worker_scheduling_.find(id); said != worker_scheduling_.end()) {
+      view.scheduling = said->second.scheduling;
+      view.scheduling_why = said->second.why;
+    }
+    view.suspicion = suspicions_.Of(id, clock_.UnixSeconds());
     if (auto jobs = placed_.find(id); jobs != placed_.end()) {
       view.job_ids.assign(jobs->second.begin(), jobs->second.end());
     }

@@ -15,6 +15,9 @@ namespace {
 /// Attached or not; each counts in every pass of the scheduler.
 constexpr int64_t kMostWorkers = 10000;
 
+/// By WorkerState.
+constexpr const char* kWorkerStateNames[kWorkerStates] = {"ready", "disconnected", "lost"};
+
 const PlacementRecord* FindPlacement(const JobCase& current, int64_t epoch,
                                      const std::string& worker_id) {
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
@@ -96,11 +99,13 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
       known->second.link->Close();
       EndProfilesOf(known->second.link);
       EndLinksOf(known->second.link);
+      EndCheckOf(known->second.link);
       link_workers_.erase(known->second.link.get());
     }
     std::unique_lock lock(view_mutex_);
     Session& session = sessions_[id];
     if (session.lost || session.incarnation != hello.incarnation) session.steady_from = now;
+    if (session.incarnation != hello.incarnation) session.unchecked = true;
     session.link = link;
     link_workers_[link.get()] = id;
     session.incarnation = hello.incarnation;
@@ -117,7 +122,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     lock.unlock();
     leases_.Renew(id);
     ArmLeaseTimer();
-    CountWorkers();
+    CountWorker(session);
     JoinLinks(session);
 
     std::vector<AttemptKey> adopted;
@@ -134,8 +139,9 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
                          std::chrono::duration<double>(options_.heartbeat).count(), adopted);
     FindMissing(id, session, restarted, hello.running);
     std::vector<IntentRecord> intents;
-    for (const auto& [key, intent] : outbox_) {
-      if (intent.worker_id == id) intents.push_back(intent);
+    for (auto it = outbox_.lower_bound({id, "", 0, IntentKind::kStart});
+         it != outbox_.end() && it->second.worker_id == id; ++it) {
+      intents.push_back(it->second);
     }
     for (const IntentRecord& intent : intents) Deliver(intent);
     ScheduleSoon();
@@ -146,15 +152,17 @@ void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
   loop_.Post([this, link] {
     EndProfilesOf(link);
     EndLinksOf(link);
+    EndCheckOf(link);
     auto it = link_workers_.find(link.get());
     if (it == link_workers_.end()) return;
     WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";
+    Session& session = sessions_.at(it->second);
     {
       std::lock_guard lock(view_mutex_);
-      sessions_.at(it->second).link.reset();
+      session.link.reset();
     }
     link_workers_.erase(it);
-    CountWorkers();
+    CountWorker(session);
   });
 }
 
@@ -178,6 +186,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     LiveJob& live = *it->second;
     live.placements[worker_id].listed_at = clock_.Monotonic();
     live.placements[worker_id].activity = item.activity;
+    live.placements[worker_id].paces = item.paces;
+    if (!placement->ranks.empty() && placement->ranks.front() == 0) SeeTimes(live, item);
     JobState state = live.current.job.state;
     const bool saves = SavesAndStops(*live.current.attempt);
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
@@ -266,11 +276,14 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
     const bool was_draining = std::exchange(session->draining, draining);
     bool was_stale = session->stale_ranks;
     session->stale_ranks = SeeRunning(id, *session, running, nullptr);
-    if (draining) DrainJobsOn(id);
-    for (const RunningAttempt& item : running) CheckHang(item.job_id);
+    if (draining || MustLeave(id)) DrainJobsOn(id);
+    for (const RunningAttempt& item : running) {
+      CheckHang(item.job_id);
+      CheckStraggler(item.job_id);
+    }
     FindMissing(id, *session, false, running);
     link->AckHeartbeat(sequence);  // what it told can be seen now
-    if (was_lost) CountWorkers();
+    if (was_lost) CountWorker(*session);
     if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });
 }
@@ -309,6 +322,14 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
                                       (it->second->current.job.state == JobState::kStarting ||
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
+    }
+    if (auto it = live_.find(job_id);
+        it != live_.end() && report.event == PlacementEvent::kFailed &&
+        it->second->current.attempt && it->second->current.attempt->epoch == report.epoch &&
+        !it->second->current.attempt->times.failed_at) {
+      // Of what else may end a rank a loss of its peers is one.
+      const bool own = report.reason != Reason::kRankDied || report.signal != 0;
+      if (own) Blame(report.worker_id, job_id, report.reason);
     }
     const auto commit = [this, job_id, link](const PlacementReport& told) {
       auto decide = [this, job_id, report = told, link](const JobCase& current) {
@@ -382,6 +403,11 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
       LiveJob& live = *it->second;
       live.progress.checkpoint_step =
           std::max(live.progress.checkpoint_step.value_or(0), checkpoint.step);
+      // From a snapshot, which is a checkpoint only now.
+      if (live.current.job.state == JobState::kStarting) {
+        int64_t& resumes_at = live.current.attempt->times.step;
+        resumes_at = std::max(resumes_at, checkpoint.step);
+      }
       SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
     }
     Transaction change;
@@ -457,6 +483,7 @@ void Service::CheckLeases() {
       WEFT_LOG_WARNING << "the lease of worker " << id << " ran out";
       std::lock_guard lock(view_mutex_);
       sessions_[id].lost = true;
+      CountWorker(sessions_[id]);
     }
     for (const std::string& job_id : JobsOn(id)) {
       auto it = live_.find(job_id);
@@ -466,6 +493,7 @@ void Service::CheckLeases() {
         LoseShare(job_id, epoch, id, "its lease and the margin have passed", Reason::kWorkerLost);
         continue;
       }
+      Blame(id, job_id, Reason::kWorkerLost);
       Change(
           job_id,
           [this, epoch, id](const JobCase& current) {
@@ -475,20 +503,22 @@ void Service::CheckLeases() {
           [](const Status&) {}, true);
     }
   }
-  CountWorkers();
   ArmLeaseTimer();
 }
 
-void Service::CountWorkers() {
-  int64_t ready = 0;
-  int64_t disconnected = 0;
-  int64_t lost = 0;
-  for (const auto& [id, session] : sessions_) {
-    ++(session.lost ? lost : session.link ? ready : disconnected);
-  }
-  metrics_.SetWorkers("ready", ready);
-  metrics_.SetWorkers("disconnected", disconnected);
-  metrics_.SetWorkers("lost", lost);
+void Service::CountWorker(Session& session) {
+  if (session.counted == session.State()) return;
+  UncountWorker(session);
+  session.counted = session.State();
+  const auto state = static_cast<size_t>(session.State());
+  metrics_.SetWorkers(kWorkerStateNames[state], ++worker_counts_[state]);
+}
+
+void Service::UncountWorker(Session& session) {
+  if (!session.counted) return;
+  const auto state = static_cast<size_t>(*session.counted);
+  metrics_.SetWorkers(kWorkerStateNames[state], --worker_counts_[state]);
+  session.counted.reset();
 }
 
 }  // namespace weft::coordinator

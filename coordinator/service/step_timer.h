@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -22,7 +21,7 @@ class StepTimer {
     if (!first_ || step < last_->step) first_ = {step, now};
     last_ = {step, now};
     single_.push_back(seconds);
-    if (single_.size() > kMostSingle) single_.pop_front();
+    if (single_.size() > kMostSingle) single_.erase(single_.begin());
   }
 
   /// 0 before kLeast steps.
@@ -55,7 +54,7 @@ class StepTimer {
   };
   std::optional<Mark> first_;
   std::optional<Mark> last_;
-  std::deque<double> single_;
+  std::vector<double> single_;  ///< Oldest first.
 };
 
 }  // namespace weft::coordinator

@@ -30,10 +30,16 @@ class FakeLink : public WorkerLink {
     Note("registered " + std::to_string(adopted.size()));
   }
   void Refuse(const std::string& why) override { Note("refused " + why); }
+  StartOrder last_start() {
+    std::lock_guard lock(mutex_);
+    return last_start_;
+  }
   void AckHeartbeat(int64_t sequence) override { Note("heartbeat " + std::to_string(sequence)); }
   void Start(const StartOrder& order) override {
     Note("start " + order.job_id + " " + std::to_string(order.epoch) + " to step " +
          std::to_string(order.spec.train.steps));
+    std::lock_guard lock(mutex_);
+    last_start_ = order;
   }
   void Stop(const std::string& job, int64_t epoch, bool graceful) override {
     Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
@@ -52,6 +58,9 @@ class FakeLink : public WorkerLink {
   void MeasureLink(const LinkOrder& order) override {
     Note("measure " + std::to_string(order.request_id) +
          (order.host.empty() ? "" : " " + order.host + ":" + std::to_string(order.port)));
+  }
+  void CheckHealth(int64_t request_id, double) override {
+    Note("check " + std::to_string(request_id));
   }
   void Close() override { Note("closed"); }
 
@@ -73,11 +82,13 @@ class FakeLink : public WorkerLink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> notes_;
+  StartOrder last_start_;
 };
 
 inline ServiceOptions RetriesAtOnce() {
   ServiceOptions options;
   options.retry.first_seconds = 0;
+  options.health.limit = {};  // these workers know nothing of their machines
   return options;
 }
 
@@ -195,7 +206,7 @@ class ServiceTest : public testing::Test {
   }
 
   StoppablePlanFunction planner_ = AtOnce(OneRankEach);
-  /// Failed jobs are tried again at once, as this clock stands still.
+  /// Failed jobs are tried again at once, as this clock stands still; machines are not checked.
   ServiceOptions options_ = RetriesAtOnce();
   ManualClock clock_;
   Metrics metrics_;

@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "coordinator/recovery/hang.h"
 #include "coordinator/recovery/state_machine.h"
+#include "coordinator/recovery/straggler.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
@@ -25,6 +26,9 @@ struct RunningAttempt {
   int64_t epoch = 0;
   Progress progress;
   PlacementActivity activity = {};  ///< Without worker_id.
+  double checkpoint_seconds = 0;    ///< Training stood still for checkpoints.
+  double evaluation_seconds = 0;
+  std::vector<RankPace> paces = {};  ///< Without worker_id.
 };
 
 /// How a worker introduces itself on a new stream.
@@ -57,6 +61,13 @@ struct LinkAnswer {
   double round_trip_seconds = 0;
 };
 
+/// What a worker found when it checked its machine.
+struct HealthAnswer {
+  int64_t request_id = 0;
+  std::string error;    ///< Empty: nothing is wrong.
+  int64_t device = -1;  ///< GPU that it is wrong with; -1: the machine.
+};
+
 /// What a worker is ordered to run. Delivered at least once.
 struct StartOrder {
   std::string job_id;
@@ -65,6 +76,7 @@ struct StartOrder {
   Plan plan;
   std::vector<int64_t> ranks;
   std::string run_dir;
+  double mean_seconds_between_failures = 0;  ///< Of as many machines; 0: not known.
 };
 
 /// The way back to one attached worker. Thread-safe; what is sent after the stream broke is lost.
@@ -84,6 +96,8 @@ class WorkerLink {
   /// Rank 0 of the attempt shall record steps.
   virtual void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) = 0;
   virtual void MeasureLink(const LinkOrder& order) = 0;
+  /// The worker shall check its machine.
+  virtual void CheckHealth(int64_t request_id, double limit_seconds) = 0;
   /// Ends the stream.
   virtual void Close() = 0;
 };

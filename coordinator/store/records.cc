@@ -6,8 +6,8 @@ namespace weft::coordinator {
 namespace {
 
 constexpr std::array<std::string_view, kJobStates> kJobStateNames = {
-    "QUEUED",     "STARTING",  "RUNNING", "RECOVERING",
-    "CANCELLING", "SUCCEEDED", "FAILED",  "CANCELLED"};
+    "QUEUED",    "STARTING", "RUNNING",   "RECOVERING", "CANCELLING",
+    "SUCCEEDED", "FAILED",   "CANCELLED", "PAUSING",    "PAUSED"};
 
 constexpr std::array<std::string_view, kReasons> kReasonNames = {
     "REASON_UNSPECIFIED",
@@ -27,7 +27,18 @@ constexpr std::array<std::string_view, kReasons> kReasonNames = {
     "DRAINED",
     "HUNG",
     "PLANNING",
+    "WAITING_FOR_QUOTA",
+    "WAITING_FOR_JOBS",
+    "PREEMPTED",
+    "PAUSED_BY_USER",
+    "TIME_LIMIT",
+    "JOB_BEFORE_FAILED",
+    "MACHINE_UNHEALTHY",
+    "SILENT_CORRUPTION",
 };
+
+constexpr std::array<std::string_view, kWorkerSchedulings> kWorkerSchedulingNames = {
+    "SCHEDULABLE", "CORDONED", "DRAINING", "QUARANTINED"};
 
 constexpr std::array<std::string_view, kPlacementStates> kPlacementStateNames = {
     "DISPATCHED", "STARTED", "TRAINING", "FINISHED", "FAILED", "STOPPED", "LOST"};
@@ -52,6 +63,10 @@ std::string_view Name(PlacementState state) {
   return kPlacementStateNames[static_cast<size_t>(state)];
 }
 
+std::string_view Name(WorkerScheduling scheduling) {
+  return kWorkerSchedulingNames[static_cast<size_t>(scheduling)];
+}
+
 std::optional<JobState> JobStateFromName(std::string_view name) {
   return Find<JobState>(kJobStateNames, name);
 }
@@ -60,6 +75,9 @@ std::optional<Reason> ReasonFromName(std::string_view name) {
 }
 std::optional<PlacementState> PlacementStateFromName(std::string_view name) {
   return Find<PlacementState>(kPlacementStateNames, name);
+}
+std::optional<WorkerScheduling> WorkerSchedulingFromName(std::string_view name) {
+  return Find<WorkerScheduling>(kWorkerSchedulingNames, name);
 }
 
 }  // namespace weft::coordinator

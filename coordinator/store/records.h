@@ -11,6 +11,7 @@
 #include "common/spec/group_norm.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
+#include "coordinator/store/attempt_times.h"
 
 namespace weft::coordinator {
 
@@ -24,8 +25,10 @@ enum class JobState {
   kSucceeded,
   kFailed,
   kCancelled,
+  kPausing,
+  kPaused,
 };
-inline constexpr int kJobStates = 8;
+inline constexpr int kJobStates = 10;
 
 /// Why a job is in its state, or why an attempt ended; as in coordinator.proto.
 enum class Reason {
@@ -46,8 +49,16 @@ enum class Reason {
   kDrained,
   kHung,
   kPlanning,
+  kWaitingForQuota,
+  kWaitingForJobs,
+  kPreempted,
+  kPausedByUser,
+  kTimeLimit,
+  kJobBeforeFailed,
+  kMachineUnhealthy,
+  kSilentCorruption,
 };
-inline constexpr int kReasons = 17;
+inline constexpr int kReasons = 25;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class PlacementState {
@@ -150,11 +161,15 @@ struct JobRecord {
   double queued_at = 0;              ///< Last time it entered kQueued.
   std::string run_dir;
   std::string summary_json;
-  Progress progress;        ///< As known at the last change of the record.
-  int64_t last_epoch = 0;   ///< Epoch of the newest attempt; 0 before the first.
-  int64_t budget_from = 0;  ///< So many of them do not count against max_attempts.
-  int64_t version = 0;      ///< Grows by one with every write; 0: not stored yet.
-  int64_t ordinal = 0;      ///< Place in the order of submission; given by the store.
+  Progress progress;              ///< As known at the last change of the record.
+  int64_t last_epoch = 0;         ///< Epoch of the newest attempt; 0 before the first.
+  int64_t budget_from = 0;        ///< So many of them do not count against max_attempts.
+  int64_t retried_from = 0;       ///< Newest epoch when a user last asked for a retry; 0: never.
+  std::string queue = "default";  ///< Where it stands now; spec.scheduling is where it was put.
+  int64_t priority = 0;           ///< The same.
+  std::string owner;              ///< Who submitted it; empty where people have no names.
+  int64_t version = 0;            ///< Grows by one with every write; 0: not stored yet.
+  int64_t ordinal = 0;            ///< Place in the order of submission; given by the store.
 };
 
 /// What a list shows of a job: small, and read without its spec, plans and log.
@@ -169,8 +184,18 @@ struct JobSummary {
   std::string run_dir;
   Progress progress;  ///< Numbers alone: norms and recent losses are not read.
   int64_t last_epoch = 0;
+  std::string queue;
+  int64_t priority = 0;
+  std::string group;
+  std::string owner;
   int64_t version = 0;
   int64_t ordinal = 0;
+};
+
+/// A job that has not ended, as short as can be.
+struct UnfinishedJob {
+  std::string id;
+  JobState state = JobState::kQueued;
 };
 
 /// The ranks of an attempt on one worker.
@@ -192,6 +217,7 @@ struct AttemptRecord {
   std::optional<int64_t> first_step;
   int64_t last_step = 0;
   std::vector<PlacementRecord> placements;
+  AttemptTimes times;
 };
 
 /// One line of a job's history.
@@ -214,6 +240,22 @@ struct IntentRecord {
   bool graceful = false;  ///< kStop only: let the ranks finish their step and save.
 };
 
+/// Whether jobs may be put on a worker; as in coordinator.proto.
+enum class WorkerScheduling { kSchedulable, kCordoned, kDraining, kQuarantined };
+inline constexpr int kWorkerSchedulings = 4;
+
+std::string_view Name(WorkerScheduling scheduling);
+std::optional<WorkerScheduling> WorkerSchedulingFromName(std::string_view name);
+
+/// What an operator, or a check, has said of a worker. Outlives the worker's process.
+struct WorkerSchedulingRecord {
+  std::string worker_id;
+  WorkerScheduling scheduling = WorkerScheduling::kSchedulable;
+  std::string why;  ///< For people.
+
+  bool operator==(const WorkerSchedulingRecord&) const = default;
+};
+
 struct CheckpointRecord {
   std::string job_id;
   int64_t step = 0;
@@ -222,6 +264,23 @@ struct CheckpointRecord {
   int64_t bytes = 0;
   bool verified = false;
   double created_at = 0;
+};
+
+/// What speaks against the machine of a worker: failures lately that may have been its own.
+struct SuspicionRecord {
+  std::string worker_id;
+  double suspicion = 0;  ///< When it was written; it decays.
+  double at = 0;         ///< That time, in seconds since 1970 UTC.
+
+  bool operator==(const SuspicionRecord&) const = default;
+};
+
+/// How long machines have worked for jobs, and how often that ended in a failure of theirs.
+struct ReliabilityRecord {
+  double device_seconds = 0;  ///< Of GPUs, or of machines without.
+  int64_t failures = 0;
+
+  bool operator==(const ReliabilityRecord&) const = default;
 };
 
 /// What came out of an attempt beside what its plan said.

@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::string_view kJobColumns =
     "id, version, state, reason, message, submitted_at, started_at, ended_at, queued_at, run_dir, "
-    "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal";
+    "summary_json, spec_json, progress_json, last_epoch, budget_from, retried_from, queue, "
+    "priority, owner, ordinal";
 
 constexpr std::string_view kSummaryColumns =
     "id, state, reason, substr(message, 1, 200), submitted_at, started_at, ended_at, run_dir, "
     "step, "
-    "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, version, "
-    "ordinal";
+    "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, queue, "
+    "priority, job_group, owner, version, ordinal";
 
 template <class T>
 Result<T> Decode(const std::string& json, const std::string& what) {
@@ -29,7 +30,7 @@ Result<T> Decode(const std::string& json, const std::string& what) {
 
 template <class E>
 Status DecodeName(std::optional<E> value, const std::string& what, E& out) {
-  if (!value) return CorruptError(what + " has an unknown name in a stored state or reason");
+  if (!value) return CorruptError(what + " has an unknown name of a state or reason");
   out = *value;
   return OkStatus();
 }
@@ -52,6 +53,10 @@ Result<JobRecord> ReadJob(SqliteQuery& row) {
   WEFT_ASSIGN_OR_RETURN(job.progress, Decode<Progress>(row.Text(), what));
   job.last_epoch = row.Int();
   job.budget_from = row.Int();
+  job.retried_from = row.Int();
+  job.queue = row.Text();
+  job.priority = row.Int();
+  job.owner = row.Text();
   job.ordinal = row.Int();
   return job;
 }
@@ -74,6 +79,10 @@ Result<JobSummary> ReadSummary(SqliteQuery& row) {
   job.progress.tokens_per_second = row.Real();
   job.progress.eta_seconds = row.Real();
   job.last_epoch = row.Int();
+  job.queue = row.Text();
+  job.priority = row.Int();
+  job.group = row.Text();
+  job.owner = row.Text();
   job.version = row.Int();
   job.ordinal = row.Int();
   return job;
@@ -137,11 +146,15 @@ Result<std::vector<std::string>> SqliteStore::FindJobIds(const std::string& pref
 std::string SqliteStore::ListJobsSql(const JobQuery& query) {
   std::string sql = "SELECT " + std::string(kSummaryColumns) + " FROM jobs";
   // All columns are in this index, which SQLite does not take by itself: the table has the order.
-  // Few jobs of some states are found by their own index.
-  if (query.states.empty()) sql += " INDEXED BY jobs_listed";
+  // Few jobs of some states, or of a group, are found by their own index.
+  if (query.states.empty() && query.group.empty()) sql += " INDEXED BY jobs_listed";
   sql += " WHERE ordinal < ?";
   for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
   if (!query.states.empty()) sql += ')';
+  if (!query.queue.empty()) sql += " AND queue = ?";
+  // The index of groups is of those that have a name, which a parameter alone does not say.
+  if (!query.group.empty()) sql += " AND job_group = ? AND job_group <> ''";
+  if (!query.owner.empty()) sql += " AND owner = ?";
   return sql + " ORDER BY ordinal DESC LIMIT ?";
 }
 
@@ -150,8 +163,26 @@ Result<std::vector<JobSummary>> SqliteStore::ListJobs(const JobQuery& query) {
   SqliteQuery rows(reader(), ListJobsSql(query));
   rows.Bind(query.before_ordinal > 0 ? query.before_ordinal : std::numeric_limits<int64_t>::max());
   for (JobState state : query.states) rows.Bind(Name(state));
+  for (const std::string* value : {&query.queue, &query.group, &query.owner}) {
+    if (!value->empty()) rows.Bind(*value);
+  }
   rows.Bind(query.limit);
   return All<JobSummary>(rows, ReadSummary);
+}
+
+Result<std::vector<UnfinishedJob>> SqliteStore::ListUnfinished() {
+  std::lock_guard lock(read_mutex_);
+  // From the index alone: rows of jobs are large.
+  SqliteQuery rows(reader(),
+                   "SELECT id, state FROM jobs INDEXED BY jobs_listed WHERE state NOT IN "
+                   "('SUCCEEDED', 'FAILED', 'CANCELLED') ORDER BY ordinal");
+  return All<UnfinishedJob>(rows, [](SqliteQuery& row) -> Result<UnfinishedJob> {
+    UnfinishedJob job;
+    job.id = row.Text();
+    WEFT_RETURN_IF_ERROR(
+        DecodeName(JobStateFromName(row.Text()), "stored job " + job.id, job.state));
+    return job;
+  });
 }
 
 Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_seconds, int64_t limit) {
@@ -163,11 +194,29 @@ Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_second
   return All<std::string>(rows, [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
 }
 
+Result<int64_t> SqliteStore::CountUnfinishedJobs(const std::string& owner) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(),
+                    "SELECT count(*) FROM jobs WHERE owner = ? AND state NOT IN "
+                    "('SUCCEEDED', 'FAILED', 'CANCELLED')");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(owner).Step());
+  return row ? query.Int() : 0;
+}
+
+Result<std::string> SqliteStore::OwnerOf(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(), "SELECT owner FROM jobs WHERE id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(job_id).Step());
+  if (!row) return NotFoundError("there is no job '" + job_id + "'; hint: weft job list");
+  return query.Text();
+}
+
 Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& job_id) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),
                    "SELECT epoch, started_at, ended_at, reason, message, plan_json, first_step, "
-                   "last_step, shares_json FROM attempts WHERE job_id = ? ORDER BY epoch");
+                   "last_step, shares_json, times_json FROM attempts WHERE job_id = ? ORDER BY "
+                   "epoch");
   rows.Bind(job_id);
   return All<AttemptRecord>(rows, [&](SqliteQuery& row) -> Result<AttemptRecord> {
     AttemptRecord attempt;
@@ -182,6 +231,7 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
     attempt.first_step = row.OptionalInt();
     attempt.last_step = row.Int();
     WEFT_RETURN_IF_ERROR(ReadPlacements(row.Text(), what, attempt.placements));
+    WEFT_ASSIGN_OR_RETURN(attempt.times, Decode<AttemptTimes>(row.Text(), what));
     return attempt;
   });
 }
@@ -292,6 +342,43 @@ Result<std::vector<LinkRecord>> SqliteStore::ListLinks() {
     link.measured_at = row.Real();
     return link;
   });
+}
+
+Result<std::vector<WorkerSchedulingRecord>> SqliteStore::ListWorkerScheduling() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT worker_id, scheduling, why FROM worker_scheduling ORDER BY worker_id");
+  return All<WorkerSchedulingRecord>(rows, [](SqliteQuery& row) -> Result<WorkerSchedulingRecord> {
+    WorkerSchedulingRecord record;
+    record.worker_id = row.Text();
+    WEFT_RETURN_IF_ERROR(DecodeName(WorkerSchedulingFromName(row.Text()),
+                                    "stored worker " + record.worker_id, record.scheduling));
+    record.why = row.Text();
+    return record;
+  });
+}
+
+Result<std::vector<SuspicionRecord>> SqliteStore::ListSuspicions() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), "SELECT worker_id, suspicion, at FROM suspicions ORDER BY worker_id");
+  return All<SuspicionRecord>(rows, [](SqliteQuery& row) -> Result<SuspicionRecord> {
+    SuspicionRecord record;
+    record.worker_id = row.Text();
+    record.suspicion = row.Real();
+    record.at = row.Real();
+    return record;
+  });
+}
+
+Result<ReliabilityRecord> SqliteStore::GetReliability() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery row(reader(), "SELECT device_seconds, failures FROM reliability");
+  WEFT_ASSIGN_OR_RETURN(bool found, row.Step());
+  if (!found) return CorruptError("the stored reliability of the machines is missing");
+  ReliabilityRecord record;
+  record.device_seconds = row.Real();
+  record.failures = row.Int();
+  return record;
 }
 
 Result<std::vector<LogRecord>> SqliteStore::ReadLogs(const LogQuery& query) {

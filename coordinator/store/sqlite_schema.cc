@@ -148,6 +148,53 @@ CREATE TABLE links (
   PRIMARY KEY (machine_a, machine_b)
 ) WITHOUT ROWID;
 )sql",
+    // Where jobs stand in the queues, also in the index that lists read; what is said of workers.
+    R"sql(
+ALTER TABLE jobs ADD COLUMN retried_from INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN job_group TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+DROP INDEX jobs_listed;
+CREATE INDEX jobs_listed ON jobs (ordinal, id, version, state, reason, message, submitted_at,
+  started_at, ended_at, run_dir, last_epoch, step, steps_total, loss, validation_loss,
+  tokens_per_second, eta_seconds, queue, priority, job_group, owner);
+CREATE INDEX jobs_by_group ON jobs (job_group, ordinal) WHERE job_group <> '';
+CREATE TABLE worker_scheduling (
+  worker_id TEXT PRIMARY KEY,
+  scheduling TEXT NOT NULL,
+  why TEXT NOT NULL
+) WITHOUT ROWID;
+)sql",
+    // The time of attempts that ran before this counts as useful from their start.
+    R"sql(
+ALTER TABLE attempts ADD COLUMN times_json TEXT NOT NULL DEFAULT '{}';
+CREATE TABLE suspicions (
+  worker_id TEXT PRIMARY KEY,
+  suspicion REAL NOT NULL,
+  at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE reliability (
+  device_seconds REAL NOT NULL,
+  failures INTEGER NOT NULL
+);
+INSERT INTO reliability VALUES (0, 0);
+)sql",
+    // Who did what. AUTOINCREMENT shows when the newest records are missing.
+    R"sql(
+CREATE INDEX jobs_by_owner ON jobs (owner, state);
+CREATE TABLE audit (
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  time REAL NOT NULL,
+  who TEXT NOT NULL,
+  role TEXT NOT NULL,
+  peer TEXT NOT NULL,
+  method TEXT NOT NULL,
+  object TEXT NOT NULL,
+  result TEXT NOT NULL,
+  hash TEXT NOT NULL
+);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -145,6 +145,9 @@ void SqliteStore::RunBatch(std::deque<Operation>& batch) {
     }
   }
   for (size_t i = 0; i < batch.size(); ++i) {
+    if (status.ok() && results[i].ok() && results[i]->audited) {
+      batch[i].transaction.audit->stored = true;
+    }
     batch[i].done(status.ok() ? std::move(results[i]) : Result<CommitResult>(status));
   }
 }

@@ -50,6 +50,7 @@ class SqliteStore : public Store {
   Result<JobRecord> GetJob(const std::string& id) override;
   Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) override;
   Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override;
+  Result<std::vector<UnfinishedJob>> ListUnfinished() override;
   Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) override;
   Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) override;
   Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) override;
@@ -58,6 +59,13 @@ class SqliteStore : public Store {
   Result<std::vector<RunRecord>> ListRuns(int64_t limit) override;
   Result<std::vector<CalibrationRecord>> ListCalibrations() override;
   Result<std::vector<LinkRecord>> ListLinks() override;
+  Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() override;
+  Result<std::vector<SuspicionRecord>> ListSuspicions() override;
+  Result<ReliabilityRecord> GetReliability() override;
+  Result<int64_t> CountUnfinishedJobs(const std::string& owner) override;
+  Result<std::string> OwnerOf(const std::string& job_id) override;
+  Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override;
+  Result<bool> AuditChainHolds() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;
   Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) override;
 

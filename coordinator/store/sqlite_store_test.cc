@@ -159,21 +159,28 @@ TEST_F(SqliteStoreTest, JobsOfAnOlderSchemaAreListedWithTheirNumbers) {
   EXPECT_EQ(jobs->front().progress.steps_total, 10);
   EXPECT_EQ(jobs->front().progress.loss, 2.5);
   EXPECT_EQ(jobs->front().progress.validation_loss, 2.0);
+  EXPECT_EQ(jobs->front().queue, "default");
+  EXPECT_EQ(jobs->front().priority, 0);
 }
 
 TEST_F(SqliteStoreTest, AListReadsNoRowOfJobs) {
   ASSERT_TRUE(Open().ok());
   auto db = SqliteDb::Open(path_);
-  std::string plan;
-  SqliteQuery explain(**db, "EXPLAIN QUERY PLAN " + SqliteStore::ListJobsSql({}));
-  while (*explain.Step()) {
-    explain.Int();
-    explain.Int();
-    explain.Int();
-    plan += explain.Text() + "\n";
-  }
-  EXPECT_THAT(plan, HasSubstr("USING COVERING INDEX jobs_listed"));
-  EXPECT_THAT(plan, testing::Not(HasSubstr("TEMP B-TREE")));
+  const auto plan_of = [&](const JobQuery& query) {
+    std::string plan;
+    SqliteQuery explain(**db, "EXPLAIN QUERY PLAN " + SqliteStore::ListJobsSql(query));
+    while (*explain.Step()) {
+      explain.Int();
+      explain.Int();
+      explain.Int();
+      plan += explain.Text() + "\n";
+    }
+    EXPECT_THAT(plan, testing::Not(HasSubstr("TEMP B-TREE")));
+    return plan;
+  };
+  EXPECT_THAT(plan_of({}), HasSubstr("USING COVERING INDEX jobs_listed"));
+  EXPECT_THAT(plan_of({.queue = "research"}), HasSubstr("USING COVERING INDEX jobs_listed"));
+  EXPECT_THAT(plan_of({.group = "sweep"}), HasSubstr("USING INDEX jobs_by_group"));
 }
 
 TEST_F(SqliteStoreTest, AFullDiskIsToldAndItsEndIsFound) {

@@ -46,12 +46,15 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         db,
         "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
         "ended_at, queued_at, run_dir, summary_json, spec_json, progress_json, last_epoch, "
-        "budget_from, step, steps_total, loss, validation_loss, tokens_per_second, eta_seconds) "
-        "VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+        "budget_from, retried_from, queue, priority, job_group, owner, step, steps_total, loss, "
+        "validation_loss, tokens_per_second, eta_seconds) "
+        "VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     insert.Bind(job.id).Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     insert.Bind(job.submitted_at).Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at);
     insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJson(job.spec).dump());
     insert.Bind(ToJson(progress).dump()).Bind(job.last_epoch).Bind(job.budget_from);
+    insert.Bind(job.retried_from).Bind(job.queue).Bind(job.priority);
+    insert.Bind(job.spec.scheduling.group).Bind(job.owner);
     BindSummary(insert, progress);
     WEFT_RETURN_IF_ERROR(insert.Run().WithContext("store the new job " + job.id));
     result.job_ordinal = sqlite3_last_insert_rowid(db.handle());
@@ -60,12 +63,14 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         db,
         "UPDATE jobs SET version = version + 1, state = ?, reason = ?, message = ?, "
         "started_at = ?, ended_at = ?, queued_at = ?, run_dir = ?, summary_json = ?, "
-        "progress_json = ?, last_epoch = ?, budget_from = ?, step = ?, steps_total = ?, loss = ?, "
-        "validation_loss = ?, tokens_per_second = ?, eta_seconds = ? WHERE id = ? AND version = ?");
+        "progress_json = ?, last_epoch = ?, budget_from = ?, retried_from = ?, queue = ?, "
+        "priority = ?, step = ?, steps_total = ?, loss = ?, validation_loss = ?, "
+        "tokens_per_second = ?, eta_seconds = ? WHERE id = ? AND version = ?");
     update.Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     update.Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at).Bind(job.run_dir);
     update.Bind(job.summary_json).Bind(ToJson(progress).dump());
-    update.Bind(job.last_epoch).Bind(job.budget_from);
+    update.Bind(job.last_epoch).Bind(job.budget_from).Bind(job.retried_from);
+    update.Bind(job.queue).Bind(job.priority);
     BindSummary(update, progress);
     update.Bind(job.id).Bind(job.version);
     WEFT_RETURN_IF_ERROR(update.Run());
@@ -93,11 +98,12 @@ Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
   }
   SqliteQuery put(db,
                   "INSERT OR REPLACE INTO attempts (job_id, epoch, started_at, ended_at, reason, "
-                  "message, plan_json, first_step, last_step, shares_json) "
-                  "VALUES (?,?,?,?,?,?,?,?,?,?)");
+                  "message, plan_json, first_step, last_step, shares_json, times_json) "
+                  "VALUES (?,?,?,?,?,?,?,?,?,?,?)");
   put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
   put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
   put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(PlacementsJson(attempt.placements));
+  put.Bind(ToJson(attempt.times).dump());
   return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
                                attempt.job_id);
 }
@@ -189,12 +195,37 @@ Status WriteLink(SqliteDb& db, const LinkRecord& link) {
   return put.Bind(link.bytes_per_second).Bind(link.latency_seconds).Bind(link.measured_at).Run();
 }
 
+Status WriteSuspicion(SqliteDb& db, const SuspicionRecord& record) {
+  if (record.suspicion <= 0) {
+    SqliteQuery forget(db, "DELETE FROM suspicions WHERE worker_id = ?");
+    return forget.Bind(record.worker_id).Run();
+  }
+  SqliteQuery put(db, "INSERT OR REPLACE INTO suspicions VALUES (?,?,?)");
+  return put.Bind(record.worker_id).Bind(record.suspicion).Bind(record.at).Run();
+}
+
+Status AddReliability(SqliteDb& db, const ReliabilityRecord& record) {
+  SqliteQuery add(db,
+                  "UPDATE reliability SET device_seconds = device_seconds + ?, "
+                  "failures = failures + ?");
+  return add.Bind(record.device_seconds).Bind(record.failures).Run();
+}
+
 Status ForgetLinks(SqliteDb& db, const std::vector<std::string>& machines) {
   for (const std::string& machine : machines) {
     SqliteQuery forget(db, "DELETE FROM links WHERE machine_a = ? OR machine_b = ?");
     WEFT_RETURN_IF_ERROR(forget.Bind(machine).Bind(machine).Run());
   }
   return OkStatus();
+}
+
+Status WriteWorkerScheduling(SqliteDb& db, const WorkerSchedulingRecord& record) {
+  if (record.scheduling == WorkerScheduling::kSchedulable) {
+    SqliteQuery forget(db, "DELETE FROM worker_scheduling WHERE worker_id = ?");
+    return forget.Bind(record.worker_id).Run();
+  }
+  SqliteQuery put(db, "INSERT OR REPLACE INTO worker_scheduling VALUES (?,?,?)");
+  return put.Bind(record.worker_id).Bind(Name(record.scheduling)).Bind(record.why).Run();
 }
 
 Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
@@ -292,7 +323,14 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
     WEFT_RETURN_IF_ERROR(WriteCalibrations(db, *transaction.calibrations));
   }
   WEFT_RETURN_IF_ERROR(ForgetLinks(db, transaction.forget_links_of));
+  if (transaction.worker_scheduling) {
+    WEFT_RETURN_IF_ERROR(WriteWorkerScheduling(db, *transaction.worker_scheduling));
+  }
   if (transaction.link) WEFT_RETURN_IF_ERROR(WriteLink(db, *transaction.link));
+  if (transaction.suspicion) WEFT_RETURN_IF_ERROR(WriteSuspicion(db, *transaction.suspicion));
+  if (transaction.reliability) {
+    WEFT_RETURN_IF_ERROR(AddReliability(db, *transaction.reliability));
+  }
   if (transaction.keep_events) {
     WEFT_RETURN_IF_ERROR(TrimEvents(db, *transaction.keep_events));
   }
@@ -301,6 +339,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   }
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));
+  }
+  if (transaction.audit != nullptr) {
+    WEFT_RETURN_IF_ERROR(WriteAudit(db, transaction.audit->record));
+    result.audited = true;
   }
   return result;
 }

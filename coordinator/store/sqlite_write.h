@@ -9,4 +9,7 @@ namespace weft::coordinator {
 Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transaction,
                                       int64_t log_bytes_per_job);
 
+/// Appends a record to the audit log, with the next number and the hash that follows.
+Status WriteAudit(SqliteDb& db, const AuditRecord& record);
+
 }  // namespace weft::coordinator

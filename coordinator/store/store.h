@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "coordinator/store/audit_record.h"
 #include "coordinator/store/records.h"
 
 namespace weft::coordinator {
@@ -49,6 +50,10 @@ struct Transaction {
   std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
   /// Links to and from these machines are deleted.
   std::vector<std::string> forget_links_of = {};
+  std::optional<WorkerSchedulingRecord> worker_scheduling;  ///< kSchedulable: forgets the worker's.
+  std::optional<SuspicionRecord> suspicion = {};  ///< Replaces the one of the same worker.
+  /// Added to what is stored of all machines.
+  std::optional<ReliabilityRecord> reliability = {};
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
@@ -59,11 +64,15 @@ struct Transaction {
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
+  /// By whose call this is. Its record is appended to the audit log, unless nothing is written, and
+  /// CallRecord::stored tells of it once that is durable.
+  std::shared_ptr<CallRecord> audit = nullptr;
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() && !logs &&
-           !delete_job && !keep_events && !forget_deleted_before;
+           !checkpoint && !run && !calibrations && !link && forget_links_of.empty() &&
+           !worker_scheduling && !suspicion && !reliability && !logs && !delete_job &&
+           !keep_events && !forget_deleted_before && audit == nullptr;
   }
 };
 
@@ -73,13 +82,17 @@ struct CommitResult {
   std::string existing_job_id;    ///< Set when client_request_id was known.
   int64_t log_position = 0;       ///< The source's lines are stored up to here.
   int64_t last_log_sequence = 0;  ///< Newest line of the job.
+  bool audited = false;           ///< Transaction::audit was written.
 };
 
 /// A page of jobs, newest first.
 struct JobQuery {
-  std::vector<JobState> states;  ///< Empty: all.
-  int64_t before_ordinal = 0;    ///< Only older ones; 0: from the newest.
+  std::vector<JobState> states = {};  ///< Empty: all.
+  int64_t before_ordinal = 0;         ///< Only older ones; 0: from the newest.
   int64_t limit = 100;
+  std::string queue = {};  ///< Only jobs that stand there; empty: all.
+  std::string group = {};  ///< Only jobs of that group; empty: all.
+  std::string owner = {};  ///< Only jobs of that person; empty: all.
 };
 
 struct LogQuery {
@@ -108,6 +121,8 @@ class Store {
   virtual Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) = 0;
   /// One query, whatever the number of jobs; reads neither specs nor plans.
   virtual Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) = 0;
+  /// All jobs that have not ended, the oldest first.
+  virtual Result<std::vector<UnfinishedJob>> ListUnfinished() = 0;
   /// Jobs that ended before `unix_seconds`, the one that ended first first, at most `limit`.
   virtual Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) = 0;
   /// Oldest first.
@@ -121,6 +136,19 @@ class Store {
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
   /// In order of the machines' names.
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
+  /// In order of the workers' names; those that nothing was said of are not in it.
+  virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
+  /// Of workers that have some, in the order of their names.
+  virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
+  virtual Result<ReliabilityRecord> GetReliability() = 0;
+  /// Jobs of a person that have not ended.
+  virtual Result<int64_t> CountUnfinishedJobs(const std::string& owner) = 0;
+  /// Whose job it is; kNotFound without such a job.
+  virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
+  /// Oldest first.
+  virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
+  /// Whether the audit log is as it was written: no record changed, none missing.
+  virtual Result<bool> AuditChainHolds() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

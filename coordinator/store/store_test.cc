@@ -85,6 +85,10 @@ TEST_P(StoreContract, AJobComesBackAsItWasStored) {
   job.progress.loss = std::numeric_limits<double>::quiet_NaN();
   job.progress.recent_losses = {3, std::numeric_limits<double>::infinity(), 2};
   job.last_epoch = 4;
+  job.retried_from = 2;
+  job.queue = "research";
+  job.priority = -7;
+  job.owner = "ada";
   auto result = CommitAndWait(*store_, Put(job));
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->job_version, 1);
@@ -99,6 +103,10 @@ TEST_P(StoreContract, AJobComesBackAsItWasStored) {
   EXPECT_THAT(back->progress.recent_losses, ElementsAre(3, 2));
   EXPECT_EQ(ToJson(back->spec), ToJson(job.spec));
   EXPECT_EQ(back->version, 1);
+  EXPECT_EQ(back->retried_from, 2);
+  EXPECT_EQ(back->queue, "research");
+  EXPECT_EQ(back->priority, -7);
+  EXPECT_EQ(back->owner, "ada");
   EXPECT_EQ(store_->GetJob("j-2").status().code(), StatusCode::kNotFound);
 }
 
@@ -153,12 +161,15 @@ TEST_P(StoreContract, EpochsOnlyGrow) {
                            {"b", {1}, PlacementState::kLost}};
   MustCommit(t);
   t.attempt->last_step = 9;
+  t.attempt->times.failed_at = 12.5;
+  t.attempt->times.done_before = 7;
   MustCommit(t);  // the same one: an update
   t.attempt->epoch = 2;
   EXPECT_EQ(CommitAndWait(*store_, t).status().code(), StatusCode::kConflict);
   auto attempts = *store_->ListAttempts("j");
   ASSERT_EQ(attempts.size(), 1u);
   EXPECT_EQ(attempts[0].last_step, 9);
+  EXPECT_EQ(attempts[0].times, t.attempt->times);
   EXPECT_THAT(attempts[0].plan.rank_workers, ElementsAre("a", "b"));
   ASSERT_EQ(attempts[0].placements.size(), 2u);
   EXPECT_EQ(attempts[0].placements[1].state, PlacementState::kLost);
@@ -198,6 +209,83 @@ TEST_P(StoreContract, JobsAreListedNewestFirstInPages) {
   EXPECT_EQ(page[0].id, "j-1");
   EXPECT_THAT(*store_->FindJobIds("j-3", 10), ElementsAre("j-3"));
   EXPECT_THAT(*store_->FindJobIds("k", 10), IsEmpty());
+}
+
+TEST_P(StoreContract, JobsAreListedByQueueGroupAndOwner) {
+  struct Row {
+    const char* id;
+    const char* queue;
+    const char* group;
+    const char* owner;
+  };
+  for (const Row& row :
+       {Row{"j-1", "default", "", "ada"}, Row{"j-2", "research", "sweep", "ada"},
+        Row{"j-3", "research", "sweep", "bob"}, Row{"j-4", "research", "", "bob"}}) {
+    JobRecord job = NewJob(row.id);
+    job.queue = row.queue;
+    job.priority = 3;
+    job.spec.scheduling.group = row.group;
+    job.owner = row.owner;
+    MustCommit(Put(job));
+  }
+  const auto ids = [&](JobQuery query) {
+    std::vector<std::string> found;
+    const std::vector<JobSummary> jobs = *store_->ListJobs(query);
+    for (const JobSummary& job : jobs) found.push_back(job.id);
+    return found;
+  };
+  EXPECT_THAT(ids({.queue = "research"}), ElementsAre("j-4", "j-3", "j-2"));
+  EXPECT_THAT(ids({.group = "sweep"}), ElementsAre("j-3", "j-2"));
+  EXPECT_THAT(ids({.owner = "ada"}), ElementsAre("j-2", "j-1"));
+  EXPECT_THAT(ids({.group = "sweep", .owner = "bob"}), ElementsAre("j-3"));
+  EXPECT_THAT(ids({.states = {JobState::kRunning}, .queue = "research"}), IsEmpty());
+  const JobSummary row = store_->ListJobs({.group = "sweep"})->front();
+  EXPECT_EQ(row.queue, "research");
+  EXPECT_EQ(row.priority, 3);
+  EXPECT_EQ(row.group, "sweep");
+  EXPECT_EQ(row.owner, "bob");
+  // A job that is moved is found where it is now.
+  JobRecord moved = *store_->GetJob("j-4");
+  moved.queue = "default";
+  moved.priority = 9;
+  MustCommit(Put(moved));
+  EXPECT_THAT(ids({.queue = "default"}), ElementsAre("j-4", "j-1"));
+  EXPECT_EQ(store_->GetJob("j-4")->priority, 9);
+}
+
+TEST_P(StoreContract, WhatIsSaidOfAWorkerIsKeptUntilItMayHaveJobsAgain) {
+  EXPECT_THAT(*store_->ListWorkerScheduling(), IsEmpty());
+  const WorkerSchedulingRecord cordoned{"w-2", WorkerScheduling::kCordoned, "new disk"};
+  const WorkerSchedulingRecord bad{"w-1", WorkerScheduling::kQuarantined, "wrong products"};
+  for (const WorkerSchedulingRecord& record :
+       {WorkerSchedulingRecord{"w-2", WorkerScheduling::kDraining, ""}, cordoned, bad}) {
+    Transaction change;
+    change.worker_scheduling = record;
+    MustCommit(change);
+  }
+  EXPECT_THAT(*store_->ListWorkerScheduling(), ElementsAre(bad, cordoned));
+  Transaction change;
+  change.worker_scheduling = {"w-1", WorkerScheduling::kSchedulable, ""};
+  MustCommit(change);
+  EXPECT_THAT(*store_->ListWorkerScheduling(), ElementsAre(cordoned));
+}
+
+TEST_P(StoreContract, JobsThatHaveNotEndedAreFoundOldestFirst) {
+  for (const char* id : {"c", "a", "b", "d"}) MustCommit(Put(NewJob(id)));
+  JobRecord ended = *store_->GetJob("a");
+  ended.state = JobState::kFailed;
+  MustCommit(Put(ended));
+  JobRecord running = *store_->GetJob("d");
+  running.state = JobState::kRunning;
+  MustCommit(Put(running));
+  const auto found = store_->ListUnfinished();
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  ASSERT_EQ(found->size(), 3u);
+  EXPECT_EQ((*found)[0].id, "c");
+  EXPECT_EQ((*found)[0].state, JobState::kQueued);
+  EXPECT_EQ((*found)[1].id, "b");
+  EXPECT_EQ((*found)[2].id, "d");
+  EXPECT_EQ((*found)[2].state, JobState::kRunning);
 }
 
 TEST_P(StoreContract, AListHasTheNumbersAndNotTheTexts) {
@@ -501,6 +589,36 @@ TEST_P(StoreContract, LinksReplaceThoseOfTheSameMachinesAndAreForgotten) {
   forget.forget_links_of = {"c", "unknown"};
   MustCommit(forget);
   EXPECT_THAT(*store_->ListLinks(), ElementsAre(newer));
+}
+
+TEST_P(StoreContract, SuspicionsReplaceThoseOfTheSameWorkerAndGoWhenThereIsNone) {
+  EXPECT_THAT(*store_->ListSuspicions(), IsEmpty());
+  const auto put = [&](const SuspicionRecord& record) {
+    Transaction change;
+    change.suspicion = record;
+    MustCommit(change);
+  };
+  put({"b", 1, 100});
+  put({"a", 0.5, 200});
+  put({"b", 2.5, 300});
+  EXPECT_THAT(*store_->ListSuspicions(),
+              ElementsAre(SuspicionRecord{"a", 0.5, 200}, SuspicionRecord{"b", 2.5, 300}));
+  put({"b", 0, 400});
+  EXPECT_THAT(*store_->ListSuspicions(), ElementsAre(SuspicionRecord{"a", 0.5, 200}));
+}
+
+TEST_P(StoreContract, ReliabilityAddsUp) {
+  EXPECT_EQ(*store_->GetReliability(), ReliabilityRecord{});
+  Transaction change;
+  change.reliability = {3600, 1};
+  MustCommit(change);
+  change.reliability = {100, 0};
+  MustCommit(change);
+  if (GetParam().name == "SqliteFile") {
+    store_.reset();
+    store_ = GetParam().open(dir_);
+  }
+  EXPECT_EQ(*store_->GetReliability(), (ReliabilityRecord{3700, 1}));
 }
 
 TEST_P(StoreContract, CalibrationsReplaceEachOtherAsAWhole) {

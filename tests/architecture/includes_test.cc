@@ -86,6 +86,7 @@ const std::vector<LibraryRule>& LibraryRules() {
       {"dnnl", {"kernels/linear/matmul.cc"}},
       {"gloo/", {"worker/engine/comm/"}},
       {"sqlite3", {"coordinator/store/"}},
+      {"openssl/", {"common/tls/"}},
       {"yaml-cpp", {"common/yaml.cc"}},
       {"spdlog", {"common/log.cc"}},
   };

@@ -22,6 +22,7 @@
 #include "common/json.h"
 #include "common/model/model_counts.h"
 #include "common/rng.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
@@ -239,6 +240,7 @@ Result<Json> RunBench(BenchOptions options) {
     peft.target_modules = {"all-linear"};
   }
   plan.micro_batch = options.batch / plan.accumulation_steps;
+  if (IsMeshDeterministic(job.train)) job.train.logical_micro_batch = plan.micro_batch;
   if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
 
   const int64_t memory_before_bytes = MemoryBytes("VmRSS");
@@ -350,6 +352,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.plan.threads_per_rank)->capture_default_str();
   app.add_option("--warmup", options.warmup_steps)->capture_default_str();
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--deterministic", options.job.train.deterministic, "run or mesh");
   app.add_flag("--recompute", options.recompute);
   app.add_option("--lora-rank", options.lora_rank, "LoRA on all linear layers of blocks");
   app.add_option("--quantize", options.job.model.weight_quantization.type, "none, nf4 or fp4");

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,8 @@
 #include <set>
 
 #include "common/env.h"
-#include "tests/framework/cluster.h"
+#include "tests/chaos/chaos.h"
+#include "tests/chaos/failpoints.h"
 
 namespace weft::testing {
 namespace {
@@ -23,74 +25,6 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr int64_t kSteps = 40;
-
-/// Slows a step down, so that there is time to strike.
-const Environment kSlowSteps{{"WEFT_FAILPOINTS", "trainer.before_step=sleep:40"}};
-
-/// The loss curve of the job when nothing happens, made once. Two ranks in fp32 add in the same
-/// order wherever they run, so every disturbed run must equal it byte for byte.
-const std::string& UndisturbedCurve() {
-  static const std::string kCurve = [] {
-    Cluster cluster({});
-    std::string id = cluster.Submit(cluster.TinyJob("undisturbed", kSteps));
-    cluster.Await(id, v1::SUCCEEDED);
-    return cluster.LossCurve(id);
-  }();
-  return kCurve;
-}
-
-/// Three groups, which run as three CTest entries.
-class Chaos : public ::testing::Test {
- protected:
-  void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
-
-  /// The job ended well, once, as if nothing had happened.
-  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id) {
-    v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(90));
-    EXPECT_EQ(cluster.LossCurve(id), UndisturbedCurve());
-    EXPECT_EQ(job.progress().step(), kSteps);
-    int completed = 0;
-    for (const v1::Attempt& attempt : job.attempts())
-      completed += attempt.reason() == v1::COMPLETED;
-    EXPECT_EQ(completed, 1);
-    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, seconds(5)));
-    v1::ListJobsResponse jobs;
-    grpc::ClientContext context;
-    EXPECT_TRUE(cluster.api().ListJobs(&context, {}, &jobs).ok());
-    EXPECT_EQ(jobs.jobs_size(), 1) << "submitted once";
-    return job;
-  }
-
-  /// Something that an attempt given up still said was refused, and counted.
-  static void ExpectFenced(Cluster& cluster) {
-    EXPECT_TRUE(Eventually(
-        [&] {
-          return MetricSum(cluster.CoordinatorMetrics(), "weft_coord_fenced_requests_total") > 0;
-        },
-        seconds(5)))
-        << cluster.LogTails();
-  }
-
-  static double SecondsSince(steady_clock::time_point begin) {
-    return std::chrono::duration<double>(steady_clock::now() - begin).count();
-  }
-
-  /// From now until a newer attempt than `epoch` trains.
-  static void PrintRecovery(Cluster& cluster, const std::string& id, int64_t epoch,
-                            const char* what) {
-    auto begin = steady_clock::now();
-    bool again = Eventually(
-        [&] {
-          v1::Job job = cluster.Get(id);
-          return job.state() == v1::SUCCEEDED ||
-                 (job.state() == v1::RUNNING && job.attempts_size() > epoch);
-        },
-        seconds(60));
-    EXPECT_TRUE(again) << what << cluster.LogTails();
-    std::printf("recovery after %s: %.2f s\n", what, SecondsSince(begin));
-  }
-};
 class ChaosOfWorkers : public Chaos {};
 class ChaosOfTheCoordinator : public Chaos {};
 class ChaosOfCheckpoints : public Chaos {};
@@ -102,7 +36,7 @@ TEST_F(ChaosOfWorkers, ARankIsKilled) {
   std::vector<pid_t> ranks = cluster.RankPids(id);
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.back(), SIGKILL);
-  PrintRecovery(cluster, id, 1, "kill -9 of a rank");
+  ReportRecovery(cluster, id, 1, "kill -9 of a rank");
   v1::Job job = ExpectUnharmed(cluster, id);
   EXPECT_EQ(job.attempts(0).reason(), v1::RANK_DIED);
 }
@@ -115,7 +49,7 @@ TEST_F(ChaosOfWorkers, AWorkerIsKilledAndComesBack) {
   EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id, 1).empty(); }, seconds(5)))
       << "ranks die with their daemon";
   cluster.StartWorker(1);
-  PrintRecovery(cluster, id, 1, "kill -9 of a worker that is started again");
+  ReportRecovery(cluster, id, 1, "kill -9 of a worker that is started again");
   ExpectUnharmed(cluster, id);
 }
 
@@ -125,30 +59,46 @@ TEST_F(ChaosOfWorkers, AWorkerIsKilledForGood) {
   cluster.AwaitStep(id, 12);
   int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
   cluster.worker(busy).Kill();
-  PrintRecovery(cluster, id, 1, "kill -9 of a worker for good");
+  ReportRecovery(cluster, id, 1, "kill -9 of a worker for good");
   ExpectUnharmed(cluster, id);
 }
 
+/// How often each point is tried; tests/chaos/run.sh asks for more than CTest.
+int Repeats() {
+  const char* text = std::getenv("WEFT_CHAOS_REPEATS");
+  return text == nullptr ? 1 : std::atoi(text);
+}
+
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
-  for (const char* point :
-       {"coordinator.submit.before_commit", "coordinator.submit.after_commit",
-        "coordinator.dispatch.before_send", "coordinator.dispatch.after_send",
-        "coordinator.store.before_commit", "coordinator.store.after_commit",
-        "coordinator.attempt.report.before_commit", "coordinator.attempt.report.after_commit"}) {
-    SCOPED_TRACE(point);
-    Cluster cluster({.coordinator = {{"WEFT_FAILPOINTS", std::string(point) + "=crash@1"}}});
-    v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-    v1::SubmitJobResponse response;
-    grpc::Status first = cluster.TrySubmit(spec, "the-one-request", &response);
-    ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30))) << "did not crash";
-    auto begin = steady_clock::now();
-    cluster.StartCoordinator();
-    ASSERT_TRUE(Eventually(
-        [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
-    std::printf("coordinator killed at %s (submit %s): answers after %.2f s\n", point,
-                first.ok() ? "was answered" : "was not answered", SecondsSince(begin));
-    v1::Job job = ExpectUnharmed(cluster, response.job().id());
+  double longest = 0;
+  int deaths = 0;
+  for (const std::string& point : CoordinatorFailpoints()) {
+    for (int repeat = 0; repeat < Repeats(); ++repeat) {
+      // Changes of the store come often enough for its points to be passed several times.
+      const int pass = point.starts_with("coordinator.store.") ? 1 + repeat % 4 : 1;
+      const std::string config = point + "=crash@" + std::to_string(pass);
+      SCOPED_TRACE(config);
+      Cluster cluster({.coordinator = {{"WEFT_FAILPOINTS", config}}});
+      v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+      v1::SubmitJobResponse response;
+      grpc::Status first = cluster.TrySubmit(spec, "the-one-request", &response);
+      ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30)))
+          << "a job that is submitted and trains does not get there: the point wants a test of its "
+             "own";
+      auto begin = steady_clock::now();
+      cluster.StartCoordinator();
+      ASSERT_TRUE(Eventually(
+          [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
+      const double seconds = SecondsSince(begin);
+      longest = std::max(longest, seconds);
+      ++deaths;
+      std::printf("coordinator killed at %s (submit %s): answers after %.2f s\n", config.c_str(),
+                  first.ok() ? "was answered" : "was not answered", seconds);
+      ExpectUnharmed(cluster, response.job().id());
+    }
   }
+  RecordProperty("deaths", deaths);
+  Report("answer_seconds", "longest time until it answers again", longest);
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledWhileTheJobTrains) {
@@ -183,7 +133,7 @@ TEST_F(ChaosOfWorkers, AWorkerSleepsPastItsLease) {
   // The whole machine stands still: the daemon and its ranks.
   cluster.worker(busy).Signal(SIGSTOP);
   for (pid_t pid : ranks) kill(pid, SIGSTOP);
-  PrintRecovery(cluster, id, 1, "SIGSTOP of a worker past its lease");
+  ReportRecovery(cluster, id, 1, "SIGSTOP of a worker past its lease");
   cluster.worker(busy).Signal(SIGCONT);
   for (pid_t pid : ranks) kill(pid, SIGCONT);
   EXPECT_TRUE(Eventually(
@@ -304,16 +254,13 @@ TEST_F(ChaosOfCheckpoints, TheDiskIsReallyFullForAWhile) {
 }
 
 TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
-  for (const char* point :
-       {"checkpoint.before_write", "checkpoint.after_shards", "checkpoint.after_manifest",
-        "checkpoint.after_publish", "checkpoint.before_verify", "checkpoint.after_verify",
-        "checkpoint.before_collect", "checkpoint.during_collect"}) {
+  for (const std::string& point : FailpointsOf("checkpoint.")) {
     SCOPED_TRACE(point);
     // Every attempt dies at the second checkpoint (or deletion) of its own, so the job gets there.
     // Steps are slow enough for each checkpoint to be done before the next; one that is due while
     // another is written is left out.
-    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," +
-                                                       std::string(point) + "=crash@2"}}});
+    Cluster cluster(
+        {.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point + "=crash@2"}}});
     v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);
     spec.mutable_retry()->set_max_attempts(20);
     spec.mutable_checkpoint()->set_keep_last(1);
@@ -321,7 +268,7 @@ TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
     std::string id = cluster.Submit(spec);
     v1::Job job = ExpectUnharmed(cluster, id);
     EXPECT_GT(job.attempts_size(), 1);
-    std::printf("crashes at %s: %d attempts, %.2f s in all\n", point, job.attempts_size(),
+    std::printf("crashes at %s: %d attempts, %.2f s in all\n", point.c_str(), job.attempts_size(),
                 SecondsSince(begin));
   }
 }
@@ -354,7 +301,7 @@ TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
   file.put(static_cast<char>(byte ^ 1));
   file.close();
   for (pid_t pid : ranks) kill(pid, SIGKILL);
-  PrintRecovery(cluster, id, 1, "kill -9 with a flipped byte in the newest checkpoint");
+  ReportRecovery(cluster, id, 1, "kill -9 with a flipped byte in the newest checkpoint");
   ExpectUnharmed(cluster, id);
 }
 

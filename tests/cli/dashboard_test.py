@@ -50,6 +50,15 @@ class Dashboard(unittest.TestCase):
                     self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], panel["title"])
                     self.assertEqual(panel["datasource"]["uid"], "${datasource}")
 
+    def test_alert_rules_hold_and_fire_when_they_should(self):
+        rules = ROOT / "deploy/prometheus/rules"
+        for path in sorted(rules.glob("*.yaml")):
+            kind = "test" if path.stem.endswith("_test") else "check"
+            done = subprocess.run(["promtool", kind, "rules", path], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            if kind == "check":
+                self.assertTrue((rules / f"{path.stem}_test.yaml").exists(), path)
+
     def test_every_query_returns_data(self):
         cluster = Cluster()
         (cluster.folder / "gpus").write_text(GPUS)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -28,7 +29,7 @@ class Compose(unittest.TestCase):
         cls.file = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
         cls.services = cls.file["services"]
         cls.ours = {name: service for name, service in cls.services.items()
-                    if "WEFT_IMAGE" in service["image"]}
+                    if "WEFT_IMAGE" in service["image"] and "healthcheck" in service}
         cls.dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text().replace("\\\n", "")
         cls.default = json.loads(re.search(r"^CMD (\[.*\])", cls.dockerfile, re.M)[1])
 
@@ -50,8 +51,11 @@ class Compose(unittest.TestCase):
             self.assertLessEqual(set(service), SERVICE, name)
             self.assertLessEqual(set(service.get("healthcheck", {})), HEALTHCHECK, name)
             for other, condition in service.get("depends_on", {}).items():
-                self.assertEqual(condition, {"condition": "service_healthy"})
-                self.assertIn("healthcheck", self.services[other])
+                if condition == {"condition": "service_completed_successfully"}:
+                    self.assertEqual(self.services[other]["restart"], "no")
+                else:
+                    self.assertEqual(condition, {"condition": "service_healthy"})
+                    self.assertIn("healthcheck", self.services[other])
         self.assertEqual(len(self.ours), 3)
 
     def test_the_overlay_for_gpus_changes_a_worker(self):
@@ -103,6 +107,8 @@ class Compose(unittest.TestCase):
         for name, service in workers.items():
             host, port = self.flag(service, "--coordinator").split(":")
             self.assertEqual(self.flag(self.services[host], "--listen"), f"0.0.0.0:{port}")
+            self.assertEqual(self.flag(service, "--run-root"),
+                             self.flag(self.services[host], "--run-root"))
             for variable in service["environment"]:
                 self.assertRegex(help_text, rf"Env:{variable}\b")
             self.assertIn(name, service["environment"].values())
@@ -110,6 +116,28 @@ class Compose(unittest.TestCase):
         folders = {volume.split(":")[0] for service in workers.values()
                    for volume in service["volumes"] if volume.endswith("/worker")}
         self.assertEqual(len(folders), len(workers), "each has a folder of its own")
+
+    def test_the_certificates_that_are_made_are_those_that_are_read(self):
+        certs = self.services["certs"]
+        mount, = {volume for service in self.ours.values() for volume in service["volumes"]
+                  if volume.startswith("certs:")}
+        volume, folder, mode = mount.split(":")
+        self.assertEqual(mode, "ro")
+        self.assertEqual(certs["volumes"], [f"{volume}:{folder}"])
+        self.assertRegex(self.dockerfile, rf"install -d -o weft -g weft [^&]*{folder}")
+        shell, flags, script = certs["command"]
+        with tempfile.TemporaryDirectory() as made:
+            script = script.replace(folder, made)
+            for _ in range(2):  # a restart keeps what is there
+                subprocess.run([shell, flags, script], check=True, capture_output=True,
+                               env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"})
+            read = {path for service in self.ours.values()
+                    for path in [*service["environment"].values(),
+                                 *re.findall(rf"{folder}/[\w.-]+", " ".join(self.command(service)))]
+                    if path.startswith(folder)}
+            self.assertEqual(len(read), 5)
+            for path in read:
+                self.assertTrue((pathlib.Path(made) / pathlib.Path(path).name).exists(), path)
 
     def test_health_checks_are_commands_that_exist(self):
         for name, service in self.ours.items():

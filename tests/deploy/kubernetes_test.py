@@ -44,6 +44,7 @@ POD = {"metadata": METADATA, "spec": {
                         "seccompProfile": {"type": str}},
     "containers": [CONTAINER],
     "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str},
+                 "secret": {"secretName": str, "defaultMode": int},
                  "emptyDir": {"medium": str, "sizeLimit": str}}]}}
 POLICY_PORTS = [{"port": object, "protocol": str}]
 KINDS = {
@@ -315,10 +316,22 @@ class Probes(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-k8s-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.ports = {}
+        # The secrets, made as docs/security.md says.
+        for command in (["init"], ["issue", "server", "weft-coordinator", "127.0.0.1"],
+                        ["issue", "worker", "node-7"]):
+            subprocess.run([BIN / "weft", "certs", command[0], self.folder / "tls", *command[1:]],
+                           check=True, capture_output=True)
+        entry = subprocess.run([BIN / "weft", "auth", "token", "ann", "--role", "admin", "--file",
+                                self.folder / "token"], check=True, capture_output=True, text=True)
+        (self.folder / "people").mkdir()
+        people = self.folder / "people/people.yaml"
+        people.write_text("people:\n" + entry.stdout)
+        people.chmod(0o600)
 
     def here(self, text):
         """An argument as it must be on this machine."""
-        text = text.replace("/var/lib/weft", str(self.folder))
+        text = re.sub("/(var/lib|etc)/weft", str(self.folder), text)
+        text = text.replace("$(WEFT_WORKER_WORKER_ID)", "node-7")
         text = text.replace("weft-coordinator:7070", "0.0.0.0:7070")
         return re.sub(r"0\.0\.0\.0:(\d+)", lambda m: f"127.0.0.1:{self.ports.get(int(m[1]), 0)}",
                       text)

@@ -59,6 +59,7 @@ class Drain : public ::testing::Test {
   }
   void Cancel(const std::string& id) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
     v1::CancelJobRequest request;
     request.set_id(id);
     v1::Job job;

@@ -184,11 +184,13 @@ TEST(Phases, ACancelledJobGoesOnInItsPhase) {
   const std::string id = cluster.Submit(VCycle(cluster, "cancelled"));
   cluster.AwaitStep(id, kSteps[0] + 3);
   grpc::ClientContext cancel, retry;
+  cancel.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest cancel_request;
   cancel_request.set_id(id);
   v1::Job job;
   ASSERT_TRUE(cluster.api().CancelJob(&cancel, cancel_request, &job).ok());
   cluster.Await(id, v1::CANCELLED);
+  retry.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::RetryJobRequest retry_request;
   retry_request.set_id(id);
   ASSERT_TRUE(cluster.api().RetryJob(&retry, retry_request, &job).ok());

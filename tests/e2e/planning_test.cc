@@ -80,6 +80,7 @@ TEST(Planning, OfAJobThatTakesTooLongLeavesOthersAlone) {
 
   // It is cancelled at once, and the way is free for the next.
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest request;
   request.set_id(poison);
   v1::Job cancelled;

@@ -36,6 +36,7 @@ std::string TextOf(Cluster& cluster, const std::string& id, const std::string& k
 
 void Cancel(Cluster& cluster, const std::string& id) {
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest request;
   request.set_id(id);
   v1::Job job;

@@ -483,6 +483,14 @@ std::vector<Axis> MakeAxes() {
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,
         [](JobSpec& job) { job.resources.micro_batch = 1; }}},
+      {{"deterministic run", Effect::kSameNumbers, Nothing},
+       {"deterministic mesh", Effect::kSameNumbers,
+        [](JobSpec& job) {
+          job.train.deterministic = "mesh";
+          job.train.logical_micro_batch = job.resources.micro_batch;
+        }}},
+      {{"no replay", Effect::kSameBits, Nothing},
+       {"replay", Effect::kSameBits, [](JobSpec& job) { job.train.replay_every_steps = 2; }}},
   };
 }
 

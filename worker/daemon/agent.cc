@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/log.h"
 #include "worker/daemon/agent_share.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -28,6 +30,9 @@ constexpr size_t kKeptCheckpoints = 8;
 
 /// Ended attempts are kept this long at most for a coordinator that stays away.
 constexpr std::chrono::hours kKeepEnded{24};
+
+/// Snapshots of jobs that have not been here for so long are deleted when another one starts.
+constexpr std::chrono::hours kKeepSnapshots{1};
 
 /// How long a drained worker waits for its last reports to be acknowledged.
 constexpr std::chrono::seconds kFarewell{5};
@@ -55,7 +60,9 @@ Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metric
       drain_timer_(io),
       unsent_(settings_.unsent_path),
       link_measurement_(io, settings_.attempt.host,
-                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }) {
+                        [this](v1::LinkReply reply) { SendLinkReply(std::move(reply)); }),
+      health_check_(io, settings_.check_program, settings_.profile,
+                    [this](v1::HealthReply reply) { SendHealthReply(std::move(reply)); }) {
   // What the daemon before has ended does not start again.
   for (const UnsentAttempt& attempt : unsent_.attempts()) {
     int64_t& newest = newest_epoch_[attempt.running.job_id()];
@@ -90,6 +97,9 @@ void Agent::OnStart(const v1::StartAttempt& start) {
     return SendStopped(start.job_id(), start.epoch(), "the worker is shutting down");
   }
   newest = start.epoch();
+  std::set<std::string> running = {start.job_id()};
+  for (const auto& [other, placement] : placements_) running.insert(other.first);
+  ForgetOldSnapshots(settings_.attempt.memory_dir, running, kKeepSnapshots);
   link_measurement_.Stop("a job started on the worker");
   for (auto& [other, placement] : placements_) {
     if (other.first == start.job_id()) placement->attempt.Stop(/*graceful=*/false);
@@ -160,6 +170,10 @@ void Agent::OnMeasureLink(const v1::MeasureLink& request) {
   reply.set_request_id(request.request_id());
   reply.set_error(busy ? "the worker runs ranks" : "the worker is shutting down");
   SendLinkReply(std::move(reply));
+}
+
+void Agent::OnCheckHealth(const v1::CheckHealth& request) {
+  health_check_.Start(request);
 }
 
 void Agent::OnStoreReply(const v1::StoreReply& reply) {
@@ -333,6 +347,16 @@ void Agent::SendLinkReply(v1::LinkReply reply) {
   if (!registered_) return;
   v1::WorkerMessage message;
   *message.mutable_link() = std::move(reply);
+  connection_->Send(std::move(message));
+}
+
+void Agent::SendHealthReply(v1::HealthReply reply) {
+  if (!reply.error().empty()) {
+    WEFT_LOG_ERROR << "the check of this machine: " << reply.error();
+  }
+  if (!registered_) return;
+  v1::WorkerMessage message;
+  *message.mutable_health() = std::move(reply);
   connection_->Send(std::move(message));
 }
 

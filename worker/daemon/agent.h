@@ -16,6 +16,7 @@
 #include "worker/daemon/attempt.h"
 #include "worker/daemon/backoff.h"
 #include "worker/daemon/connection.h"
+#include "worker/daemon/health_check.h"
 #include "worker/daemon/lease.h"
 #include "worker/daemon/link_measurement.h"
 #include "worker/daemon/log_buffer.h"
@@ -36,7 +37,9 @@ class Agent : private AttemptListener {
     WorkerProfile profile;
     std::string log_dir;
     AttemptSettings attempt;
-    std::string unsent_path = {};  ///< As in UnsentReports.
+    std::string unsent_path = {};    ///< As in UnsentReports.
+    std::string check_program = {};  ///< As in HealthCheck.
+    tls::Files tls = {};             ///< Empty: plain text.
   };
 
   /// `on_done` is called once, when there is nothing left to do: after a drain (with OK), or when
@@ -83,6 +86,7 @@ class Agent : private AttemptListener {
   std::string BrokenUnder(const v1::StartAttempt& start) const;
   void OnProfileRequest(const v1::ProfileAttempt& request);
   void OnMeasureLink(const v1::MeasureLink& request);
+  void OnCheckHealth(const v1::CheckHealth& request);
   void OnStoreReply(const v1::StoreReply& reply);
   void OnLogAck(const v1::LogAck& ack);
   void OnAttemptAck(const v1::AttemptAck& ack);
@@ -102,6 +106,7 @@ class Agent : private AttemptListener {
   void KeepUnsent();
   void SchedulePump();
   void SendLinkReply(v1::LinkReply reply);
+  void SendHealthReply(v1::HealthReply reply);
   void SendStopped(const std::string& job_id, int64_t epoch, const std::string& message);
   void ForgetOldShares();
   void FinishDrainIfDone();
@@ -139,6 +144,7 @@ class Agent : private AttemptListener {
   std::map<int64_t, StoreCall> store_calls_;
   int64_t next_store_call_ = 1;
   LinkMeasurement link_measurement_;
+  HealthCheck health_check_;
 };
 
 }  // namespace weft::daemon

@@ -36,17 +36,20 @@ void Agent::Dial() {
   registered_ = false;
   metrics_.CountDial();
   // Posted to our thread; what comes from an earlier connection is void.
-  connection_ = Connection::Dial(settings_.coordinator,
-                                 {[this, dial](v1::CoordinatorMessage message) {
-                                    asio::post(io_, [this, dial, message = std::move(message)] {
-                                      if (dial == dial_) OnMessage(message);
-                                    });
-                                  },
-                                  [this, dial](const Status& status) {
-                                    asio::post(io_, [this, dial, status] {
-                                      if (dial == dial_) OnClosed(status);
-                                    });
-                                  }});
+  Result<std::shared_ptr<Connection>> dialled =
+      Connection::Dial(settings_.coordinator, settings_.tls,
+                       {[this, dial](v1::CoordinatorMessage message) {
+                          asio::post(io_, [this, dial, message = std::move(message)] {
+                            if (dial == dial_) OnMessage(message);
+                          });
+                        },
+                        [this, dial](const Status& status) {
+                          asio::post(io_, [this, dial, status] {
+                            if (dial == dial_) OnClosed(status);
+                          });
+                        }});
+  if (!dialled.ok()) return OnClosed(dialled.status());  // its files are being replaced, perhaps
+  connection_ = *std::move(dialled);
   v1::WorkerMessage message;
   v1::Register& hello = *message.mutable_register_();
   hello.set_worker_id(settings_.profile.worker_id);
@@ -76,6 +79,7 @@ void Agent::OnClosed(const Status& status) {
   connection_.reset();
   metrics_.SetAttached(false);
   link_measurement_.Stop("the connection to the coordinator broke");
+  health_check_.Stop();
   if (leaving_) return Leave();
   heartbeat_timer_.cancel();
   heartbeats_sent_.clear();
@@ -106,6 +110,7 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kAttemptAck:
       return OnAttemptAck(message.attempt_ack());
     case v1::CoordinatorMessage::kCheckHealth:
+      return OnCheckHealth(message.check_health());
     case v1::CoordinatorMessage::MESSAGE_NOT_SET:
       return;  // of a newer coordinator
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <cmath>
 #include <future>
 #include <thread>
 
@@ -64,6 +65,7 @@ class AgentTest : public ::testing::Test {
                           owner_,
                           {{0, "GPU-a"}, {1, "GPU-b"}},
                           {}};
+      settings.attempt.data_roots = data_roots_;
       settings.unsent_path = dir_ + "/unsent.pb";
       Metrics metrics(Clock::System());
       Agent agent(io_, Clock::System(), settings, metrics, [this](const Status& status) {
@@ -141,6 +143,7 @@ class AgentTest : public ::testing::Test {
   }
 
   std::string dir_, owner_;
+  std::vector<std::string> data_roots_;
   FakeCoordinator coordinator_;
   boost::asio::io_context io_;
   std::thread thread_;
@@ -316,6 +319,17 @@ TEST_F(AgentTest, DoesNothingTwiceAndNothingOld) {
   }
 }
 
+TEST_F(AgentTest, RefusesJobsThatNameFilesOutsideTheDeclaredFolders) {
+  data_roots_ = {dir_ + "/data"};
+  StartAgent();
+  StartJob("outside");  // reads text.txt, wherever that may be
+  auto report = coordinator_.WaitForReport("outside", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->message(), HasSubstr("data.train 'text.txt' is not below a folder"));
+  EXPECT_THAT(report->message(), HasSubstr("--data-root of this weft-worker"));
+  EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";
+}
+
 TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {
   StartAgent();
   v1::CoordinatorMessage message;
@@ -336,6 +350,45 @@ TEST_F(AgentTest, TellsWhatItsRanksDoAndSinceWhenTheyAreSilent) {
     return running.activity() == "training" && running.silent_seconds() > 1.2 &&
            running.longest_step_seconds() == 0.001 &&
            running.rank_states().find("rank 0 sleeping") != std::string::npos;
+  }));
+}
+
+TEST_F(AgentTest, TellsHowLongStepsKeepEachRankBusyAndWhatElseTookTime) {
+  StartAgent();
+  StartJob("paced");
+  ASSERT_TRUE(coordinator_.WaitForReport("paced", 1, v1::ATTEMPT_TRAINING));
+  // Steps of 4 s, less 2 or 0.5 s of waiting; in the second 0.25 s for a save, in the third 1 s of
+  // validation.
+  const auto after = [](double busy) { return busy - 0.1 * 0.9 * 0.25 - 0.1 * 1; };
+  EXPECT_TRUE(coordinator_.WaitFor([&](const v1::WorkerMessage& m) {
+    if (m.heartbeat().running().empty()) return false;
+    const v1::RunningAttempt& running = m.heartbeat().running(0);
+    return running.ranks_size() == 2 && running.rank_busy_seconds_size() == 2 &&
+           std::abs(running.rank_busy_seconds(0) - after(2)) < 1e-9 &&
+           std::abs(running.rank_busy_seconds(1) - after(3.5)) < 1e-9 &&
+           running.checkpoint_seconds() == 0.25 && running.evaluation_seconds() == 1;
+  }));
+  v1::CoordinatorMessage stop;
+  stop.mutable_stop()->set_job_id("paced");
+  stop.mutable_stop()->set_epoch(1);
+  stop.mutable_stop()->set_graceful(true);
+  coordinator_.Send(stop);
+  ASSERT_TRUE(coordinator_.WaitForReport("paced", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    return !m.heartbeat().running().empty() &&
+           m.heartbeat().running(0).checkpoint_seconds() >= 0.25 + 0.3;
+  })) << "the save at the end, too";
+}
+
+TEST_F(AgentTest, AnswersWhenItsMachineIsToBeChecked) {
+  StartAgent();
+  v1::CoordinatorMessage message;
+  message.mutable_check_health()->set_request_id(7);
+  message.mutable_check_health()->set_limit_seconds(10);
+  coordinator_.Send(message);
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    return m.has_health() && m.health().request_id() == 7 && m.health().error().empty() &&
+           m.health().device() == -1;
   }));
 }
 

@@ -13,6 +13,7 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/model/job_paths.h"
 #include "common/model/precision.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/phases.h"
@@ -20,6 +21,7 @@
 #include "worker/daemon/machine.h"
 #include "worker/daemon/process_scan.h"
 #include "worker/daemon/rank_pulse.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -33,6 +35,9 @@ constexpr milliseconds kVerdictDelay{150};
 
 /// Ranks that were killed must be gone after this time; otherwise it is tried again.
 constexpr milliseconds kKillPatience{2000};
+
+/// Of the newest step in the mean of steps lately: about the last ten count.
+constexpr double kNewestStep = 0.1;
 
 /// Steps in the loss curve in `folder` that earlier attempts left: 0 when there is none.
 int64_t StepsDoneBefore(const std::string& folder) {
@@ -83,7 +88,9 @@ struct Attempt::Rank {
   bool stopped = false;          // said that it stopped and saved
   std::optional<Status> failed;  // said why it failed
   bool numerics = false;
+  bool silent_corruption = false;
   bool in_failures = false;
+  double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
 };
 
 Attempt::Attempt(asio::io_context& io, const Clock& clock, const AttemptSettings& settings,
@@ -123,10 +130,9 @@ Status Attempt::CheckStart() const {
   if (!dir.is_absolute()) {
     return InvalidError("run folder '" + dir.string() + "' is not an absolute path");
   }
+  WEFT_RETURN_IF_ERROR(CheckPaths(job_, settings_.data_roots, "--data-root of this weft-worker"));
   if (settings_.run_root.empty()) return OkStatus();
-  std::error_code error;
-  std::string real = std::filesystem::weakly_canonical(dir, error).string();
-  if (!error && real.rfind(settings_.run_root + "/", 0) == 0) return OkStatus();
+  if (IsBelow(dir, {settings_.run_root})) return OkStatus();
   return InvalidError("run folder '" + dir.string() + "' is not inside this worker's --run-root " +
                       settings_.run_root +
                       "; hint: give coordinator and workers the same --run-root");
@@ -157,6 +163,14 @@ Status Attempt::StartRank(int index) {
   spec.host = settings_.host;
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
+  spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
+  if (job_.checkpoint.peer_every_steps > 0 && !settings_.memory_dir.empty()) {
+    if (Status made = MakeSnapshotFolder(settings_.memory_dir); made.ok()) {
+      spec.memory_dir = settings_.memory_dir;
+    } else {
+      WEFT_LOG_WARNING << Name() << ": " << made.message();
+    }
+  }
   spec.job = job_;
   WEFT_ASSIGN_OR_RETURN(spec.plan, FromProto<Plan>(start_.plan()));
   std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
@@ -305,9 +319,14 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"optimizer", p.optimizer},
                         {"checkpoint_stall", p.checkpoint_stall},
                         {"eval", p.evaluation}});
+  const double busy = std::max(
+      0.0, progress.step_seconds - p.communication_exposed - p.checkpoint_stall - p.evaluation);
+  rank.busy_seconds += (rank.busy_seconds == 0 ? 1 : kNewestStep) * (busy - rank.busy_seconds);
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
   if (&rank != ranks_.front().get()) return;
+  checkpoint_seconds_ += p.checkpoint_stall;
+  evaluation_seconds_ += p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
   ledger_.OnStep(clock_.Monotonic(), progress.step,
@@ -360,6 +379,16 @@ void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
 
 void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
   rank.pulse.SetActivity(activity.activity);
+  if (&rank != ranks_.front().get()) return;
+  saving_since_.reset();
+  if (activity.activity == "saving") saving_since_ = clock_.Monotonic();
+}
+
+/// The save with which an attempt ends is in no message of a step.
+void Attempt::EndSave(const Rank& rank) {
+  if (&rank != ranks_.front().get() || !saving_since_) return;
+  checkpoint_seconds_ += std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
+  saving_since_.reset();
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {
@@ -402,17 +431,20 @@ void Attempt::AnswerStore(Rank& rank, int64_t id, const std::string& error,
 
 void Attempt::On(Rank& rank, const trainer::FinishedMessage& finished) {
   rank.finished = true;
+  EndSave(rank);
   if (rank.index == 0) summary_json_ = ToJson(finished.summary).dump();
 }
 
 void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
   rank.stopped = true;
+  EndSave(rank);
   WEFT_LOG_INFO << Name() << ": rank " << rank.index << " stopped at step " << stopped.step;
 }
 
 void Attempt::On(Rank& rank, const trainer::FailedMessage& failed) {
   rank.failed = trainer::ToStatus(failed);
   rank.numerics = failed.numerics;
+  rank.silent_corruption = failed.silent_corruption;
   OnFailure(rank);
 }
 
@@ -475,6 +507,7 @@ void Attempt::ReportEnd() {
       WEFT_LOG_WARNING << removed.message();
     }
   }
+  LeaveSnapshotFolder(settings_.memory_dir);
   ledger_.Finish(clock_.Monotonic());
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.EndRun(job_id());
@@ -511,7 +544,8 @@ v1::AttemptReport Attempt::EndReport() const {
   if (failures_.empty()) return NewReport(v1::ATTEMPT_STOPPED);
   std::vector<RankFailure> failures;
   for (const Rank* rank : failures_) {
-    failures.push_back({rank->index, rank->failed, rank->wait_status, rank->numerics});
+    failures.push_back(
+        {rank->index, rank->failed, rank->wait_status, rank->numerics, rank->silent_corruption});
   }
   Verdict verdict = JudgeFailures(failures, OomKills() > oom_kills_before_);
   v1::AttemptReport report = NewReport(v1::ATTEMPT_FAILED);
@@ -527,9 +561,15 @@ v1::RunningAttempt Attempt::Running() {
   v1::RunningAttempt running;
   running.set_job_id(job_id());
   running.set_epoch(epoch());
+  const bool paced = std::any_of(ranks_.begin(), ranks_.end(),
+                                 [](const auto& rank) { return rank->busy_seconds > 0; });
   for (const auto& rank : ranks_) {
-    if (!rank->ended) running.add_ranks(rank->index);
+    if (rank->ended) continue;
+    running.add_ranks(rank->index);
+    if (paced) running.add_rank_busy_seconds(rank->busy_seconds);
   }
+  running.set_checkpoint_seconds(checkpoint_seconds_);
+  running.set_evaluation_seconds(evaluation_seconds_);
   *running.mutable_progress() = progress_.message();
   AddActivity(running);
   return running;

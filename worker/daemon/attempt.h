@@ -38,6 +38,9 @@ struct AttemptSettings {
   std::map<std::string, double> flops_per_device = {};  ///< Measured ceiling, by precision.
   /// As in RankPulse.
   std::chrono::nanoseconds longest_spin = std::chrono::minutes(30);
+  /// Other files of jobs must be below one of these folders; none: anywhere.
+  std::vector<std::string> data_roots = {};
+  std::string memory_dir = {};  ///< Where ranks keep snapshots; empty: nowhere.
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.
@@ -134,6 +137,7 @@ class Attempt {
   std::string Name() const;
   double Utilization() const;
   void AddActivity(v1::RunningAttempt& running);
+  void EndSave(const Rank& rank);
 
   boost::asio::io_context& io_;
   const Clock& clock_;
@@ -152,6 +156,9 @@ class Attempt {
   std::vector<std::string> spec_paths_;
   ProgressRecord progress_;
   double longest_step_seconds_ = 0;
+  double checkpoint_seconds_ = 0;  // what steps stood still for, by the first rank here
+  double evaluation_seconds_ = 0;
+  std::optional<std::chrono::nanoseconds> saving_since_;  // the first rank, with no step after it
   std::optional<int64_t> resume_step_;
   std::optional<int64_t> profile_request_;  // that rank 0 is working on
   bool training_ = false;

@@ -4,10 +4,14 @@
 #include <utility>
 
 #include "proto/grpc_status.h"
+#include "proto/grpc_tls.h"
 
 namespace weft::daemon {
 
-std::shared_ptr<Connection> Connection::Dial(const std::string& address, Events events) {
+Result<std::shared_ptr<Connection>> Connection::Dial(const std::string& address,
+                                                     const tls::Files& files, Events events) {
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        ChannelCredentialsOf(files));
   grpc::ChannelArguments arguments;
   // A channel for each dial, with sub-channels of its own: the waiting time between dials is ours
   // (Backoff), not that of a channel which remembers earlier failures.
@@ -18,8 +22,8 @@ std::shared_ptr<Connection> Connection::Dial(const std::string& address, Events 
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
 
   std::shared_ptr<Connection> connection(new Connection(std::move(events)));
-  connection->stub_ = v1::WorkerService::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  connection->stub_ =
+      v1::WorkerService::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
   std::thread([connection] { connection->Run(); }).detach();
   return connection;
 }

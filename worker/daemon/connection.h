@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/tls/certificate.h"
 #include "weft/v1/worker.grpc.pb.h"
 
 namespace weft::daemon {
@@ -23,8 +24,10 @@ class Connection {
     std::function<void(Status)> on_closed;
   };
 
-  /// Starts to dial `address` ("host:port"). What is sent before the stream stands is kept.
-  static std::shared_ptr<Connection> Dial(const std::string& address, Events events);
+  /// Starts to dial `address` ("host:port"), with the files of TLS as they are now, if there are
+  /// some. What is sent before the stream stands is kept.
+  static Result<std::shared_ptr<Connection>> Dial(const std::string& address,
+                                                  const tls::Files& files, Events events);
 
   /// Queues a message; dropped when the stream has ended.
   void Send(v1::WorkerMessage message);

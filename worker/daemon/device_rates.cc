@@ -1,15 +1,7 @@
 #include "worker/daemon/device_rates.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -30,9 +22,7 @@
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
-#include "worker/daemon/devices.h"
-
-extern char** environ;
+#include "worker/daemon/program_output.h"
 
 namespace weft::daemon {
 namespace {
@@ -195,62 +185,6 @@ Status MeasureSparseProducts(kernels::cuda::StreamState& state, const GemmShape&
   });
 }
 
-/// Closes it at the end.
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() { Close(); }
-  void Close() {
-    if (fd >= 0) close(fd);
-    fd = -1;
-  }
-};
-
-/// The standard output of a program that ends well within `patience`.
-Result<std::string> OutputOf(const std::vector<std::string>& arguments,
-                             const std::vector<std::string>& environment,
-                             std::chrono::seconds patience) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoError("open a pipe", errno);
-  Descriptor reader{ends[0]}, writer{ends[1]};
-  std::vector<char*> argv, envp;
-  for (const std::string& text : arguments) argv.push_back(const_cast<char*>(text.c_str()));
-  for (const std::string& text : environment) envp.push_back(const_cast<char*>(text.c_str()));
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, writer.fd, STDOUT_FILENO);
-  pid_t child = -1;
-  int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), envp.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return ErrnoError("start " + arguments[0], error);
-  writer.Close();
-  const auto deadline = Clock::now() + patience;
-  std::string output;
-  bool late = false;
-  for (std::array<char, 4096> block; !late;) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd wait{reader.fd, POLLIN, 0};
-    int ready = left.count() > 0 ? poll(&wait, 1, static_cast<int>(left.count())) : 0;
-    if (ready < 0 && errno == EINTR) continue;
-    late = ready <= 0;
-    ssize_t n = late ? 0 : read(reader.fd, block.data(), block.size());
-    if (n <= 0) break;
-    output.append(block.data(), static_cast<size_t>(n));
-  }
-  if (late) kill(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (late) return UnavailableError("it took longer than a minute to measure");
-  if (WIFSIGNALED(status)) {
-    return UnavailableError("measuring it ended with signal " + std::to_string(WTERMSIG(status)));
-  }
-  while (!output.empty() && output.back() == '\n') output.pop_back();
-  if (WEXITSTATUS(status) != 0) return UnavailableError(ClipText(output, 300));
-  return output;
-}
-
 }  // namespace
 
 Result<std::vector<GemmRate>> MeasureProducts(int device) {
@@ -293,22 +227,11 @@ Result<DeviceSpec> MeasureRates(int device) {
 
 Result<DeviceSpec> MeasureInProcess(const std::string& program,
                                     const std::vector<DeviceSpec>& devices, size_t which) {
-  std::string visible = "CUDA_VISIBLE_DEVICES=";
-  for (const DeviceSpec& device : devices) {
-    visible += (visible.back() == '=' ? "" : ",") + CudaName(device);
-  }
-  std::vector<std::string> environment{visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID"};
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    std::string_view inherited = *entry;
-    if (inherited.starts_with("CUDA_VISIBLE_DEVICES=")) continue;
-    if (inherited.starts_with("CUDA_DEVICE_ORDER=")) continue;
-    environment.emplace_back(inherited);
-  }
-  WEFT_ASSIGN_OR_RETURN(std::string output,
-                        OutputOf({program, "--measure-device", std::to_string(which)}, environment,
-                                 std::chrono::seconds(60)));
-  Result<Json> json = ParseJson(output);
-  if (!json.ok()) return UnavailableError("measuring it gave no result: " + ClipText(output));
+  Result<std::string> output = OutputOf({program, "--measure-device", std::to_string(which)},
+                                        EnvironmentWith(devices), std::chrono::seconds(60));
+  if (!output.ok()) return output.status().WithContext("measure it");
+  Result<Json> json = ParseJson(*output);
+  if (!json.ok()) return UnavailableError("measuring it gave no result: " + ClipText(*output));
   return FromJson<DeviceSpec>(*json);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/failpoint.h"
+#include "common/secret.h"
 
 namespace weft::daemon {
 namespace {
@@ -141,14 +142,6 @@ Result<Socket> Connect(const std::string& host, int port, const LinkLimit& limit
   }
   SendAtOnce(socket);
   return socket;
-}
-
-/// Takes as long whatever is wrong with it.
-bool Same(const std::array<char, kLinkTokenBytes>& shown, const std::string& token) {
-  if (token.size() != shown.size()) return false;
-  int difference = 0;
-  for (size_t i = 0; i < shown.size(); ++i) difference |= shown[i] ^ token[i];
-  return difference == 0;
 }
 
 /// Receives `bytes` bytes and drops them. The failpoint slows the link down in tests.
@@ -328,7 +321,8 @@ Status LinkListener::Serve(const std::string& token, const LinkLimit& limit) {
     const LinkLimit soon{std::min(limit.deadline, steady_clock::now() + kTokenPatience),
                          limit.stop};
     std::array<char, kLinkTokenBytes> shown{};
-    if (ReceiveAll(peer, shown.data(), shown.size(), soon).ok() && Same(shown, token)) {
+    if (ReceiveAll(peer, shown.data(), shown.size(), soon).ok() &&
+        SameSecret({shown.data(), shown.size()}, token)) {
       return ServePeer(peer, limit);
     }
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/http/address.h"
 #include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -32,9 +33,11 @@
 #include "worker/daemon/devices.h"
 #include "worker/daemon/health.h"
 #include "worker/daemon/machine.h"
+#include "worker/daemon/machine_check.h"
 #include "worker/daemon/options.h"
 #include "worker/daemon/probe.h"
 #include "worker/daemon/process_scan.h"
+#include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
 namespace {
@@ -116,13 +119,17 @@ std::unique_ptr<Nvml> LoadNvml() {
   return nullptr;
 }
 
+std::string OwnProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
 Status AddDevices(const Options& options, const DataDir& data, const Nvml& nvml,
                   WorkerProfile& profile) {
   DeviceChoice choice;
   choice.offered = options.devices;
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) choice.visible = visible;
-  std::error_code error;
-  std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string self = OwnProgram();
   WEFT_ASSIGN_OR_RETURN(profile.devices, FindDevices(
                                              nvml, choice,
                                              [&](const auto& devices, size_t which) {
@@ -232,6 +239,17 @@ int PrintRates(int device) {
   return kExitOk;
 }
 
+/// The errand of HealthCheck.
+int PrintCheck(int64_t cores) {
+  Result<MachineCheck> check = CheckMachine(cores);
+  if (!check.ok()) {
+    std::cout << check.status().message() << std::endl;
+    return kExitInternal;
+  }
+  std::cout << ToJson(*check).dump() << std::endl;
+  return kExitOk;
+}
+
 /// What a daemon needs before it can work, in the order in which it is made.
 struct Parts {
   std::optional<DataDir> data;
@@ -278,6 +296,21 @@ Status AwaitParts(const Options& options, const http::Server* pages, Health& hea
   }
 }
 
+/// Files and certificates, before anything is done with them. Whoever commands this worker from
+/// another machine gets the files of the folders that are given, and no others.
+Status CheckSecurity(const Options& options) {
+  if (!options.tls.empty()) WEFT_RETURN_IF_ERROR(tls::ReadCredentials(options.tls).status());
+  WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(options.coordinator));
+  if (http::IsLoopback(parts.host)) return OkStatus();
+  if (options.data_roots.empty() || options.run_root.empty()) {
+    return InvalidError(
+        "jobs of a coordinator on another machine could read and write every file "
+        "that this user can; hint: --run-root DIR and --data-root DIR say which "
+        "folders they may name, and / allows all");
+  }
+  return OkStatus();
+}
+
 int ExitCodeOf(const Status& status) {
   switch (status.code()) {
     case StatusCode::kConflict:
@@ -290,7 +323,9 @@ int ExitCodeOf(const Status& status) {
 }
 
 int Run(const Options& options) {
+  if (Status s = CheckSecurity(options); !s.ok()) return Fail(s, kExitUsage);
   Metrics metrics(Clock::System());
+  metrics.WatchCertificate(options.tls.certificate);
   Health health(metrics);
   std::unique_ptr<http::Server> pages;
   if (!options.metrics_listen.empty()) {
@@ -320,8 +355,11 @@ int Run(const Options& options) {
        {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
         BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
         std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(options.spin_seconds))},
-       parts.data->UnsentPath()},
+            std::chrono::duration<double>(options.spin_seconds)),
+        options.data_roots, SnapshotFolder(options.snapshot_dir, parts.data->path())},
+       parts.data->UnsentPath(),
+       OwnProgram(),
+       options.tls},
       parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();
@@ -336,6 +374,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   if (!weft::daemon::ParseOptions(argc, argv, options, exit_code)) return exit_code;
   if (options.measure_device >= 0) return weft::daemon::PrintRates(options.measure_device);
+  if (options.check_machine > 0) return weft::daemon::PrintCheck(options.check_machine);
   if (options.healthcheck) return weft::daemon::CheckHealth(options.data_dir);
   weft::kernels::cpu::BoundSpinning();  // measurements compute, and ranks have this environment
   weft::InitLog("worker");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/model/technique_cost.h"
+#include "common/tls/certificate.h"
 #include "common/version.h"
 
 namespace weft::daemon {
@@ -77,6 +78,8 @@ struct Metrics::Families {
       NewCounter("weft_worker_attempt_ends_total", "Attempts that ended here, by how.");
   Counter& dials =
       NewCounter("weft_worker_dials_total", "Connections to the coordinator tried.").Add({});
+  Family<Gauge>& certificate_end = NewGauge("weft_tls_certificate_not_after_timestamp_seconds",
+                                            "When the certificate of this process ends.");
   Counter& lease_expiries =
       NewCounter("weft_worker_lease_expiries_total",
                  "Times that all ranks were killed because the lease had run out.")
@@ -207,6 +210,10 @@ Metrics::Metrics(const Clock& clock)
 Metrics::~Metrics() = default;
 
 std::string Metrics::Text() const {
+  if (!certificate_path_.empty()) {
+    const Result<double> end = tls::CertificateEnd(certificate_path_);
+    if (end.ok()) families_->certificate_end.Add({{"role", "worker"}}).Set(*end);
+  }
   return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 

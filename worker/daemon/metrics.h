@@ -42,6 +42,8 @@ class Metrics {
 
   void SetWorker(const std::string& worker_id, int64_t cores, int64_t memory_limit_bytes);
   DeviceMetrics& devices() { return *devices_; }
+  /// Looks at the certificate in that file whenever the metrics are read.
+  void WatchCertificate(const std::string& path) { certificate_path_ = path; }
   void SetAttached(bool attached);
   void SetRunningAttempts(int64_t count);
   void SetWaitingLogLines(int64_t count);
@@ -95,6 +97,7 @@ class Metrics {
   std::unique_ptr<Families> families_;
   std::unique_ptr<DeviceMetrics> devices_;
   std::map<std::string, std::unique_ptr<Run>> runs_;
+  std::string certificate_path_;  ///< Set before the first read.
 };
 
 }  // namespace weft::daemon

@@ -28,6 +28,14 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "Folder of this daemon: id, lock, measurements, token shards; one for each worker");
   Add(app, "run-root", options.run_root,
       "Refuse jobs whose folder is not inside this one (shared by all workers); empty: accept any");
+  Add(app, "data-root", options.data_roots,
+      "Refuse jobs that name files which are not below one of these folders; needed when the "
+      "coordinator is on another machine");
+  Add(app, "tls-cert", options.tls.certificate,
+      "TLS: file with the certificate of this worker, PEM; read again for each connection");
+  Add(app, "tls-key", options.tls.key, "File with its private key; default: --tls-cert");
+  Add(app, "tls-ca", options.tls.authorities,
+      "File with the CA that the coordinator has its certificate from");
   Add(app, "worker-id", options.worker_id,
       "Name of this worker; default: the one kept in the data folder");
   Add(app, "host", options.host,
@@ -49,6 +57,9 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "devices", options.devices,
       "GPUs offered to ranks: all, none, or indices and UUIDs with commas between")
       ->capture_default_str();
+  Add(app, "snapshot-dir", options.snapshot_dir,
+      "Folder in memory for snapshots of jobs with checkpoint.peer_every_steps; empty: none")
+      ->capture_default_str();
   Add(app, "metrics-listen", options.metrics_listen,
       "Where /metrics, /healthz and /readyz are served, HOST:PORT; port 0: any free one; empty: "
       "nowhere")
@@ -66,12 +77,15 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   app.add_option("--measure-device", options.measure_device,
                  "Print the rates of a GPU, counted among those that CUDA sees, and exit")
       ->group("");
+  app.add_option("--check-machine", options.check_machine,
+                 "Check this machine with so many cores and all GPUs that CUDA sees, and exit")
+      ->group("");
   app.add_flag("--reprobe", options.reprobe, "Measure this machine again");
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the worker that runs on --data-dir whether it is attached; exit 0 if so");
   try {
     app.parse(argc, argv);
-    if (options.data_dir.empty() && options.measure_device < 0) {
+    if (options.data_dir.empty() && options.measure_device < 0 && options.check_machine <= 0) {
       throw CLI::RequiredError("--data-dir");
     }
   } catch (const CLI::ParseError& error) {

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "common/tls/certificate.h"
 
 namespace weft::daemon {
 
@@ -19,6 +22,8 @@ struct Options {
   std::string coordinator = "127.0.0.1:7070";
   std::string data_dir;
   std::string run_root;
+  std::vector<std::string> data_roots;
+  tls::Files tls;
   std::string worker_id;
   std::string host;
   std::string machine;
@@ -30,7 +35,9 @@ struct Options {
   double drain_seconds = 60;
   double spin_seconds = 1800;
   std::string devices = "all";
-  int measure_device = -1;  ///< Do that, and nothing else; negative: be a daemon.
+  std::string snapshot_dir = "/dev/shm";
+  int measure_device = -1;    ///< Do that, and nothing else; negative: be a daemon.
+  int64_t check_machine = 0;  ///< The same with so many cores; 0: be a daemon.
   bool reprobe = false;
   bool healthcheck = false;
 };

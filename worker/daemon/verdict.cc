@@ -59,7 +59,9 @@ Verdict JudgeFailures(const std::vector<RankFailure>& failures, bool out_of_memo
   }
   verdict.exit_status = WEXITSTATUS(cause.wait_status);
   if (cause.reported) {
-    verdict.reason = cause.numerics ? v1::NUMERICS : ReasonOf(*cause.reported);
+    verdict.reason = cause.numerics            ? v1::NUMERICS
+                     : cause.silent_corruption ? v1::SILENT_CORRUPTION
+                                               : ReasonOf(*cause.reported);
     verdict.message = rank + ": " + cause.reported->ToString();
   } else {
     verdict.message = rank + " ended with exit status " + std::to_string(verdict.exit_status) +

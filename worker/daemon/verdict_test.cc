@@ -52,6 +52,15 @@ TEST(JudgeFailures, MapsErrorsToReasons) {
   }
 }
 
+TEST(JudgeFailures, NamesTheRankThatComputedWrong) {
+  RankFailure wrong{2, InternalError("silent corruption: rank 2"), Exit(5)};
+  wrong.silent_corruption = true;
+  const Verdict verdict =
+      JudgeFailures({{1, AbortedError("rank 2 computed wrong"), Exit(5)}, wrong}, false);
+  EXPECT_EQ(verdict.reason, v1::SILENT_CORRUPTION);
+  EXPECT_EQ(verdict.rank, 2);
+}
+
 TEST(JudgeFailures, TellsTheOutOfMemoryKillerFromAPlainKill) {
   std::vector<RankFailure> killed{{0, std::nullopt, Signal(SIGKILL)}};
   EXPECT_EQ(JudgeFailures(killed, true).reason, v1::OUT_OF_MEMORY);

@@ -86,6 +86,7 @@ Status Attempt::Prepare() {
   }
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
+  WEFT_RETURN_IF_ERROR(RestoreSnapshot());
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
@@ -109,6 +110,10 @@ Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   WEFT_RETURN_IF_ERROR(CountParameters());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  if (first_rank() && spec_.job.checkpoint.interval == "auto") {
+    saves_.emplace(spec_.job, spec_.mean_seconds_between_failures);
+    saves_->OnStart(first_step_, seconds);
+  }
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path, parameters_, seconds});
   return OkStatus();
 }

@@ -22,8 +22,10 @@
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/collective_books.h"
 #include "worker/trainer/loss_curve.h"
+#include "worker/trainer/peer_snapshots.h"
 #include "worker/trainer/profile.h"
 #include "worker/trainer/run_attempt.h"
+#include "worker/trainer/save_schedule.h"
 #include "worker/trainer/speedometer.h"
 #include "worker/trainer/start_state.h"
 
@@ -57,9 +59,12 @@ class Attempt {
     bool stop = false;
     bool fenced = false;
     int64_t profile_steps = 0;
+    bool save = false;
   };
 
   bool first_rank() const { return spec_.rank == 0; }
+  /// Whether a checkpoint is due after `step`: by the job, or by what rank 0 has voted.
+  bool SaveIsDue(int64_t step, const Votes& votes) const;
   bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
   engine::ReductionAxes reduction_axes() const {
     return engine::ReductionAxesOf(makes_local_steps());
@@ -86,6 +91,8 @@ class Attempt {
   Status OpenDevice();
   Status Join();
   Status AgreeOnData();
+  /// Makes a checkpoint of the newest snapshot, if that is what is newest.
+  Status RestoreSnapshot();
   Status BuildModel();
   /// Of the whole network, of which ranks with other stages or experts have parts.
   Status CountParameters();
@@ -97,6 +104,8 @@ class Attempt {
   void CountSkipped(const engine::StepReport& report);
   /// What follows from the last step's verdict; true: the training went back.
   Result<bool> Guard();
+  /// The error of a step that has found wrong bits (train.replay_every_steps).
+  Status TellWrongBits(const engine::WrongBits& found);
   /// All ranks return to the newest checkpoint, or the beginning, and leave out the data since
   /// then.
   Status RollBack();
@@ -113,6 +122,8 @@ class Attempt {
   /// checkpoints, and every later attempt would start from it.
   Status CheckState(int64_t dropped_allowed);
   Status SaveInBackground();
+  /// Keeps the state in the memory of two machines.
+  Status TakeSnapshot();
   Status SaveAndWait();
   engine::CheckpointManifest Manifest() const;
   /// What this rank saves: of what several ranks have alike one does.
@@ -147,8 +158,10 @@ class Attempt {
   engine::PlannedOffload offload_;
   std::unique_ptr<engine::Trainer> trainer_;
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Of ranks that save: 0, or all.
+  std::unique_ptr<PeerSnapshots> snapshots_;               ///< None where none are asked for.
   std::optional<LossCurve> curve_;                         ///< Rank 0.
   std::optional<Speedometer> speed_;
+  std::optional<SaveSchedule> saves_;        ///< Rank 0, where the job leaves the interval open.
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
   bool ended_ = false;  ///< Well.
@@ -158,10 +171,12 @@ class Attempt {
   int64_t first_tokens_ = 0;
   std::string base_fingerprint_;  ///< As in CheckpointManifest.
   int64_t saved_step_ = -1;       ///< Newest step given to the checkpoint writer.
+  bool snapshot_failed_ = false;  ///< The newest one, which was reported.
   int64_t skipped_in_a_row_ = 0;
   bool rolled_back_ = false;     ///< Since the last progress message.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
+  double vote_seconds_ = 0;  ///< Likewise, waiting for the votes of all.
   double training_seconds_ = 0;
   bool grown_ = false;  ///< As StartPoint has it; likewise below.
   std::optional<double> loss_before_;

@@ -1,9 +1,11 @@
 // What an attempt saves, and when.
+#include <array>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/trainer/attempt.h"
 
 namespace weft::trainer {
@@ -73,6 +75,47 @@ Status Attempt::SaveInBackground() {
   return OkStatus();
 }
 
+Status Attempt::RestoreSnapshot() {
+  if (spec_.job.checkpoint.peer_every_steps == 0) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(snapshots_, PeerSnapshots::Open(env_, spec_, group_.get()));
+  Tell("loading");
+  WEFT_ASSIGN_OR_RETURN(const std::optional<int64_t> step, snapshots_->Restore());
+  if (!first_rank()) return OkStatus();
+  if (!snapshots_->warning().empty()) Event("warning", snapshots_->warning());
+  if (!step) return OkStatus();
+  Event("info", "goes on from the snapshot of step " + std::to_string(*step) +
+                    ", newer than all checkpoints");
+  CheckpointMessage message;
+  message.state = "verified";
+  message.step = *step;
+  message.path = engine::CheckpointPath(spec_.run_dir, *step);
+  reporter_.Report(std::move(message));
+  return OkStatus();
+}
+
+Status Attempt::TakeSnapshot() {
+  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
+  if (skipped_in_a_row_ > 0) return OkStatus();  // on all ranks alike
+  WEFT_ASSIGN_OR_RETURN(const bool finite, trainer_->WeightsAreFinite());
+  std::array<double, 1> bad = {finite ? 0.0 : 1.0};
+  if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, bad));
+  if (bad[0] > 0) return OkStatus();  // the next checkpoint says so
+  engine::Stopwatch watch;
+  Tell("saving");
+  if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
+  WEFT_ASSIGN_OR_RETURN(
+      const std::string failed,
+      snapshots_->Take(Manifest(), saving_rank(), saving_ranks(), StateToSave(), context_.stream));
+  Tell("training");
+  checkpoint_stall_ += watch.Lap();
+  if (!failed.empty() && !snapshot_failed_ && first_rank()) {
+    Event("warning",
+          "no snapshot of step " + std::to_string(trainer_->counters().step) + ": " + failed);
+  }
+  snapshot_failed_ = !failed.empty();
+  return OkStatus();
+}
+
 Status Attempt::SaveAndWait() {
   WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   if (checkpoints_ == nullptr) return OkStatus();
@@ -93,6 +136,7 @@ void Attempt::ReportCheckpoint(const CheckpointProgress& progress) {
       break;
     case CheckpointProgress::State::kVerified:
       message.state = "verified";
+      if (saves_) saves_->OnBackground(progress.write_seconds + progress.verify_seconds);
       WEFT_LOG_INFO << "checkpoint " << progress.path << " verified, " << progress.bytes
                     << " bytes";
       break;

@@ -65,7 +65,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.phases = {report.seconds.data,
                      report.seconds.forward,
                      report.seconds.backward,
-                     report.seconds.communication_exposed,
+                     report.seconds.communication_exposed + std::exchange(vote_seconds_, 0),
                      report.seconds.optimizer,
                      std::exchange(checkpoint_stall_, 0),
                      std::exchange(evaluation_seconds_, 0)};
@@ -82,6 +82,10 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.loss_spikes = counters.loss_spikes;
   progress.rollbacks = counters.rollbacks;
   training_seconds_ += progress.step_seconds;
+  if (saves_) {
+    saves_->OnStep(progress.step_seconds - progress.phases.checkpoint_stall -
+                   progress.phases.evaluation);
+  }
   if (curve_) {
     WEFT_RETURN_IF_ERROR(
         curve_->Append(counters.step, report.loss, report.learning_rate, progress.accuracy));

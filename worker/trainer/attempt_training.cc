@@ -1,4 +1,8 @@
 // The steps of an attempt: what follows each, until the training ends.
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
@@ -72,22 +76,58 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
     if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
-    if (IsDue(job.train, job.checkpoint.every_steps, step)) {
+    if (snapshots_ && IsDue(job.train, job.checkpoint.peer_every_steps, step)) {
+      WEFT_RETURN_IF_ERROR(TakeSnapshot());
+    }
+    if (SaveIsDue(step, votes)) {
       Tell("saving");
+      engine::Stopwatch watch;
       WEFT_RETURN_IF_ERROR(SaveInBackground());
+      if (saves_) {
+        const bool saved = saved_step_ == step;
+        saves_->OnSave(step, saved ? std::optional(watch.Lap()) : std::nullopt);
+        if (const std::string news = saves_->News(); !news.empty()) Event("info", news);
+      }
       Tell("training");
     }
   }
   return Finish();
 }
 
+bool Attempt::SaveIsDue(int64_t step, const Votes& votes) const {
+  if (spec_.job.checkpoint.interval == "auto") return votes.save;
+  return IsDue(spec_.job.train, spec_.job.checkpoint.every_steps, step);
+}
+
 Status Attempt::Step() {
   engine::Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer_->Step());
+  const Result<engine::StepReport> made = trainer_->Step();
+  if (!made.ok()) {
+    return trainer_->wrong_bits() ? TellWrongBits(*trainer_->wrong_bits()) : made.status();
+  }
+  const engine::StepReport& report = *made;
   if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
   WEFT_RETURN_IF_ERROR(ReportStep(report));
   CountSkipped(report);
   return OkStatus();
+}
+
+// All ranks have found the same and come here. Those that computed wrong say so themselves, for the
+// daemon to name them and their machine.
+Status Attempt::TellWrongBits(const engine::WrongBits& found) {
+  char own[HOST_NAME_MAX + 1] = {};
+  (void)gethostname(own, HOST_NAME_MAX);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, group_->AllGather(own));
+  std::string ranks;
+  for (const int64_t rank : found.suspects) {
+    ranks += (ranks.empty() ? "rank " : " or rank ") + std::to_string(rank) + " on " +
+             hosts[static_cast<size_t>(rank)];
+  }
+  const std::string text = "a micro-batch of step " + std::to_string(found.step) +
+                           " was computed twice with different bits; " + ranks + " computed wrong";
+  const bool suspected =
+      std::find(found.suspects.begin(), found.suspects.end(), spec_.rank) != found.suspects.end();
+  return suspected ? SilentCorruptionError(text) : AbortedError(text);
 }
 
 Result<bool> Attempt::Guard() {
@@ -128,6 +168,8 @@ Status Attempt::RollBack() {
   skipped_in_a_row_ = 0;
   rolled_back_ = true;
   saved_step_ = -1;
+  // Those past the checkpoint have seen the data that is left out from now on.
+  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   if (!first_rank()) return OpenOutputs(start);
   WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
   for (const std::string& warning : start.warnings) Event("warning", warning);
@@ -142,11 +184,14 @@ Status Attempt::RollBack() {
 
 Result<Attempt::Votes> Attempt::CollectVotes() {
   const bool may_profile = first_rank() && !profile_;
-  std::array<double, 3> votes = {
+  const bool save = saves_ && saves_->Due(trainer_->counters().step);
+  std::array<double, 4> votes = {
       reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
-      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
+      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0, save ? 1.0 : 0.0};
+  engine::Stopwatch watch;
   if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, votes));
-  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
+  vote_seconds_ += watch.Lap();
+  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2]), votes[3] > 0};
 }
 
 Result<bool> Attempt::OnAnyRank(bool own) {
@@ -188,6 +233,7 @@ Result<AttemptOutcome> Attempt::Finish() {
   AttemptOutcome outcome{trainer_->counters().step,
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),
                          Summarize()};
+  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   if (first_rank()) {
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
                                          ToJson(*outcome.summary).dump(2) + "\n"));

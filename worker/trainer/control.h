@@ -314,6 +314,7 @@ struct FailedMessage {
   std::string code;
   std::string message;
   bool numerics = false;
+  bool silent_corruption = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -326,6 +327,8 @@ struct FailedMessage {
     visit(Field("message", "For people."), self.message);
     visit(Field("numerics", "Loss, gradients or weights are not finite: a retry cannot help."),
           self.numerics);
+    visit(Field("silent_corruption", "What this rank computed twice has other bits."),
+          self.silent_corruption);
   }
 };
 

@@ -87,7 +87,10 @@ int Run(const AttemptSpec& spec, Reporter& reporter, engine::Store& store) {
     WEFT_LOG_ERROR << outcome.status().ToString();
     FailedMessage failed = ToFailed(outcome.status());
     failed.numerics = IsNumericsError(outcome.status());
-    const int exit_code = failed.numerics ? kExitUserError : ExitCodeOf(outcome.status());
+    failed.silent_corruption = IsSilentCorruption(outcome.status());
+    const int exit_code = failed.numerics            ? kExitUserError
+                          : failed.silent_corruption ? kExitRetry
+                                                     : ExitCodeOf(outcome.status());
     reporter.Report(std::move(failed));
     return exit_code;
   }

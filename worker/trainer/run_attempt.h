@@ -38,4 +38,8 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
 Status NumericsError(const std::string& what);
 bool IsNumericsError(const Status& status);
 
+/// The error of a rank whose computations, done twice, had other bits; `what` says where and when.
+Status SilentCorruptionError(const std::string& what);
+bool IsSilentCorruption(const Status& status);
+
 }  // namespace weft::trainer

@@ -266,6 +266,77 @@ TEST_F(LostRankTest, StopsOthersWhoseCopiesToTheHostAreUnderWay) {
   }
 }
 
+TEST_F(TrainerProcessTest, TheLossOfAMachineLosesNoStepThatItsPeerHasKept) {
+  const auto pair = [&](const std::string& name) {
+    AttemptSpec spec = Spec(name);
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.zero_stage = spec.job.resources.zero_stage = 1;
+    spec.plan.accumulation_steps = 1;
+    spec.plan.rank_workers = {"a", "b"};
+    spec.job.checkpoint.every_steps = 0;
+    spec.job.checkpoint.keep_last = 100;
+    return spec;
+  };
+  const auto run = [&](AttemptSpec spec, const std::string& crash, int lost) {
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      const std::string memory = root_ + "/memory-" + spec.job_id + std::to_string(spec.rank);
+      std::filesystem::create_directories(memory);
+      if (spec.job.checkpoint.peer_every_steps > 0) spec.memory_dir = memory;
+      ranks.push_back(Start(spec, spec.rank == lost ? crash : ""));
+    }
+    for (int rank : {0, 1}) {
+      EXPECT_EQ(ranks[static_cast<size_t>(rank)]->Wait(), crash.empty()  ? kExitDone
+                                                          : rank == lost ? -SIGKILL
+                                                                         : kExitRetry);
+    }
+  };
+  const AttemptSpec undisturbed = pair("undisturbed");
+  run(undisturbed, "", 0);
+  for (int lost : {0, 1}) {
+    SCOPED_TRACE("rank " + std::to_string(lost) + " is lost with its machine");
+    AttemptSpec spec = pair("lost-" + std::to_string(lost));
+    spec.job.checkpoint.peer_every_steps = 1;
+    run(spec, "trainer.before_step=crash@8", lost);
+    std::filesystem::remove_all(root_ + "/memory-" + spec.job_id + std::to_string(lost));
+    spec.epoch = 2;
+    run(spec, "", 0);
+    std::vector<std::string> folders = Checkpoints(spec);
+    std::sort(folders.begin(), folders.end());
+    EXPECT_EQ(folders, (std::vector<std::string>{"step-00000007", "step-00000012"}))
+        << "all seven steps were kept";
+    EXPECT_EQ(Curve(spec), Curve(undisturbed)) << "and not a bit is another one";
+  }
+}
+
+TEST_F(TrainerProcessTest, RanksSaveAsOftenAsTheFirstOneFindsBest) {
+  // Both save, as they shard the optimizer's state: one that did not follow would be waited for.
+  const auto run = [&](const std::string& name, const std::string& interval) {
+    AttemptSpec spec = Spec(name);
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.zero_stage = spec.job.resources.zero_stage = 1;
+    spec.plan.accumulation_steps = 1;
+    spec.job.checkpoint.interval = interval;
+    spec.job.checkpoint.keep_last = 100;
+    spec.mean_seconds_between_failures = 1e9;
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      ranks.push_back(Start(spec, "trainer.before_step=sleep:300"));  // longer than a save takes
+    }
+    for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), kExitDone);
+    return spec;
+  };
+  const AttemptSpec often = run("steps", "steps"), seldom = run("auto", "auto");
+  std::vector<std::string> folders = Checkpoints(seldom);
+  std::sort(folders.begin(), folders.end());
+  EXPECT_EQ(folders, (std::vector<std::string>{"step-00000004", "step-00000012"}))
+      << "the first by the job, and then none until the end, as machines hardly ever fail";
+  EXPECT_GT(Checkpoints(often).size(), folders.size());
+  EXPECT_EQ(Curve(often), Curve(seldom)) << "not a bit depends on it";
+}
+
 TEST_F(TrainerProcessTest, AProfileOfTwoRanksIsOneTraceAndChangesNoBit) {
   auto pair = [&](const std::string& run) {
     AttemptSpec spec = Spec(run);

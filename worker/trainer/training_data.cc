@@ -12,6 +12,7 @@
 #include "common/model/step_extent.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/micro_batch_order.h"
 #include "common/spec/model_family.h"
 #include "worker/engine/data/batch_warmup.h"
 #include "worker/engine/data/context_chunks.h"
@@ -32,11 +33,12 @@ engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
   const int64_t size = spec.plan.micro_batch;
   const engine::MeshLayout layout(spec.plan.mesh);
   return [schedule = BatchSchedule(spec.job.train), rank = layout.ReplicaOf(spec.rank), size,
-          ranks = layout.degree(engine::kSequenceAxes)](int64_t step) {
+          ranks = layout.degree(engine::kSequenceAxes),
+          turns = RanksTakingTurns(spec.job.train, spec.plan)](int64_t step) {
     const int64_t micro_batches = schedule.At(step) / (size * ranks);
     std::vector<engine::SequenceRange> ranges;
     for (int64_t k = 0; k < micro_batches; ++k) {
-      ranges.push_back({(rank * micro_batches + k) * size, size});
+      ranges.push_back({MicroBatchNumber(rank, k, micro_batches, turns) * size, size});
     }
     return ranges;
   };

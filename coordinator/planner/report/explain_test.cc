@@ -77,6 +77,20 @@ TEST(ExplainPlan, IsTheSameAfterItsWayOverTheWire) {
   EXPECT_EQ(ToJson(*back), ToJson(explanation));
 }
 
+TEST(ExplainPlan, ShowsHowOftenAJobThatLeavesItOpenShouldSave) {
+  JobSpec job = SmallGpt2();
+  const ClusterProfile cluster{{CpuMachine("a", 2, 16 * kGiB)}};
+  const PlanExplanation given = Explain(job, cluster);
+  EXPECT_EQ(given.details[0].steps_between_saves, 0) << "the job says it";
+  EXPECT_THAT(FormatExplanation(given), Not(HasSubstr("a save and a failure in")));
+  job.checkpoint.interval = "auto";
+  const PlanExplanation open = Explain(job, cluster);
+  EXPECT_GT(open.details[0].steps_between_saves, 0);
+  EXPECT_GT(open.details[0].save_stall_seconds, 0);
+  EXPECT_THAT(FormatExplanation(open),
+              HasSubstr("every " + std::to_string(open.details[0].steps_between_saves) + " steps"));
+}
+
 // One rank has nothing that hides behind anything else, so that each part shrinks by itself.
 TEST(Sensitivity, OfOneRankIsTheShareOfEachPart) {
   JobSpec job = SmallGpt2();

@@ -22,6 +22,9 @@ struct PlanDetail {
   double price = 0;
   double watts = 0;
   double kilowatt_hours = 0;
+  int64_t steps_between_saves = 0;
+  double save_stall_seconds = 0;
+  double between_failures_seconds = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -42,6 +45,14 @@ struct PlanDetail {
     visit(Field("price", "Of all steps; 0: not known."), self.price);
     visit(Field("watts", "Of what is in use; 0: not known.").Unit("watts"), self.watts);
     visit(Field("kilowatt_hours", "Of all steps; 0: not known.").Unit("kWh"), self.kilowatt_hours);
+    visit(Field("steps_between_saves",
+                "Expected with checkpoint.interval auto; 0: the job says it, or it is not known.")
+              .Unit("steps"),
+          self.steps_between_saves);
+    visit(Field("save_stall_seconds", "Expected of each save.").Unit("seconds"),
+          self.save_stall_seconds);
+    visit(Field("between_failures_seconds", "Expected of what is in use.").Unit("seconds"),
+          self.between_failures_seconds);
   }
 };
 

@@ -48,6 +48,15 @@ std::string Summary(const PlanExplanation& e) {
     rows.push_back({"energy", Short("%.3g kWh", detail.kilowatt_hours) + ", " +
                                   Short("%.0f W", detail.watts)});
   }
+  if (detail.steps_between_saves > 0) {
+    const auto steps = static_cast<double>(detail.steps_between_saves);
+    rows.push_back({"checkpoints", "every " + std::to_string(detail.steps_between_saves) +
+                                       " steps (" + HumanDuration(steps * prediction.step_seconds) +
+                                       "), by " + HumanDuration(detail.save_stall_seconds) +
+                                       " a save and a failure in " +
+                                       HumanDuration(detail.between_failures_seconds) +
+                                       "; the run goes by what it measures"});
+  }
   std::string gains;
   for (const Sensitivity& each : e.sensitivity) {
     gains += (gains.empty() ? "" : ", ") + each.what + Short(" %.1f %%", 100 * each.gain);

@@ -49,7 +49,7 @@ JobSpec ShortJob(const JobSpec& job, const Plan& plan, size_t number) {
   own.schedule.warmup_steps = std::min(own.schedule.warmup_steps, own.train.steps);
   own.schedule.decay_steps =
       std::min(own.schedule.decay_steps, own.train.steps - own.schedule.warmup_steps);
-  own.checkpoint.every_steps = 0;
+  own.checkpoint = {.every_steps = 0, .keep_last = own.checkpoint.keep_last};
   return own;
 }
 

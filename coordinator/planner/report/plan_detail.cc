@@ -8,6 +8,7 @@
 
 #include "coordinator/planner/report/costs.h"
 #include "coordinator/planner/report/devices.h"
+#include "coordinator/planner/report/save_interval.h"
 
 namespace weft::planner {
 namespace {
@@ -89,6 +90,12 @@ PlanDetail DetailOf(const JobSpec& job, const ClusterProfile& cluster, const Clu
   detail.price = cost.price_per_hour * detail.finish_seconds / 3600;
   detail.watts = cost.watts;
   detail.kilowatt_hours = cost.watts / 1000 * detail.finish_seconds / 3600;
+  if (job.checkpoint.interval == "auto") {
+    const SaveCosts saves = ExpectedSaveCosts(cluster, plan, detail.devices);
+    detail.steps_between_saves = StepsBetweenSaves(saves);
+    detail.save_stall_seconds = saves.stall_seconds;
+    detail.between_failures_seconds = saves.between_failures_seconds;
+  }
   return detail;
 }
 

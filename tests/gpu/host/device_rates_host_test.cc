@@ -1,7 +1,10 @@
 // What a worker measures of a GPU, on the device that the host execution has: that all products
-// are asked for in a way the library accepts. The work is skipped, so that rates say nothing.
+// are asked for in a way the library accepts. The work is skipped, so that rates say nothing. And
+// how it checks one, which is done.
 
 #include "worker/daemon/device_rates.h"
+
+#include <gmock/gmock.h>
 
 #include <map>
 #include <string>
@@ -9,7 +12,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/failpoint.h"
 #include "tests/gpu/host/streams.h"
+#include "worker/daemon/machine_check.h"
 
 namespace weft::daemon {
 namespace {
@@ -32,6 +37,22 @@ TEST(MeasureProducts, CoversEveryPrecisionByShape) {
                                                 {"sparse24_forward_bf16", 2},
                                                 {"sparse24_input_gradient_bf16", 2},
                                                 {"sparse24_weight_gradient_bf16", 2}}));
+}
+
+TEST(CheckDevice, FindsAFlippedBitOfAProduct) {
+  constexpr int64_t kSide = 64;
+  MachineCheck check;
+  Result<double> rate = CheckDevice(0, kSide, check);
+  ASSERT_TRUE(rate.ok()) << rate.status().message();
+  EXPECT_GT(*rate, 0);
+  EXPECT_EQ(check.error, "");
+  EXPECT_EQ(check.device, -1);
+  ASSERT_TRUE(SetFailpoints("worker.check.device=error").ok());
+  rate = CheckDevice(0, kSide, check);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  ASSERT_TRUE(rate.ok()) << rate.status().message();
+  EXPECT_THAT(check.error, ::testing::HasSubstr("multiplied wrongly: row 32"));
+  EXPECT_EQ(check.device, 0);
 }
 
 }  // namespace

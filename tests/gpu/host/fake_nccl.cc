@@ -23,7 +23,7 @@
 #include "kernels/dtype.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/streams.h"
-#include "worker/engine/comm/rank_order_reduce.h"
+#include "worker/engine/comm/pairwise_reduce.h"
 
 namespace {
 
@@ -295,8 +295,8 @@ std::string Reduce(std::map<int, Arrival>& arrivals, int type, int op, size_t be
   }
   std::string result(count * width, '\0');
   if (op == N::kSum) {
-    ReduceInRankOrder(TypeOf(type), Reduction::kSum, inputs, result.data(),
-                      static_cast<int64_t>(count));
+    ReducePairwise(TypeOf(type), Reduction::kSum, inputs, result.data(),
+                   static_cast<int64_t>(count));
     return result;
   }
   std::memcpy(result.data(), inputs[0], result.size());

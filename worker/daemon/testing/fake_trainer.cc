@@ -40,12 +40,24 @@ class Fake {
       progress.loss = 4.0 / step;
       progress.tokens = 100 * step;
       progress.step_seconds = 0.001;
+      if (name == "paced") {
+        progress.step_seconds = 4;
+        progress.phases.communication_exposed = spec_.rank == 0 ? 2 : 0.5;
+        progress.phases.checkpoint_stall = step == 2 ? 0.25 : 0;
+        progress.phases.evaluation = step == 3 ? 1 : 0;
+      }
       Send(progress);
     }
     Send(CheckpointMessage{"verified", 3, spec_.run_dir + "/checkpoints/step-00000003", 10, 0, 0, 0,
                            ""});
     if (name == "crash" && spec_.rank == 1) raise(SIGSEGV);
     if (name == "crash" || name == "wait") return AwaitStop();
+    if (name == "paced") {
+      AwaitStopMessage();
+      Send(ActivityMessage{"saving"});
+      usleep(300'000);
+      return Stopped();
+    }
     if (name == "stubborn") {
       signal(SIGTERM, SIG_IGN);
       while (true) pause();
@@ -79,6 +91,11 @@ class Fake {
   }
 
   int AwaitStop() {
+    AwaitStopMessage();
+    return Stopped();
+  }
+
+  void AwaitStopMessage() {
     while (true) {
       const DaemonMessage message = Receive();
       if (std::holds_alternative<StopMessage>(message)) break;
@@ -89,6 +106,9 @@ class Fake {
       profiled.report.steps = profile->steps;
       Send(profiled);
     }
+  }
+
+  int Stopped() {
     Send(StoppedMessage{3, spec_.run_dir});
     return 0;
   }

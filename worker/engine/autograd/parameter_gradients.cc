@@ -14,6 +14,7 @@ void ParameterGradients::StartPass(ReadyHook on_ready) {
     state.open_uses = 0;
     state.reported = false;
     state.placed = false;
+    state.taken = false;
     if (place_ && !carries_sums_) state.written = false;
   }
 }
@@ -24,12 +25,25 @@ void ParameterGradients::StartPasses(ReadyHook on_ready) {
   for (size_t i = 0; i < state_.size(); ++i) AddUse(static_cast<int64_t>(i));
 }
 
+std::vector<int64_t> ParameterGradients::TakeWritten() {
+  WEFT_CHECK(by_pass_, "gradients are taken by pass");
+  std::vector<int64_t> written;
+  for (size_t i = 0; i < state_.size(); ++i) {
+    State& state = state_[i];
+    if (!state.written) continue;
+    written.push_back(static_cast<int64_t>(i));
+    state.written = state.placed = false;
+    state.taken = true;
+  }
+  return written;
+}
+
 Status ParameterGradients::EndForward() {
   for (size_t i = 0; i < state_.size(); ++i) {
     State& state = state_[i];
     if (!state.trainable) continue;
     // What no pass has used is FinishPass's affair.
-    if (state.open_uses == 1 && !state.written) {
+    if (state.open_uses == 1 && !state.written && !state.taken) {
       state.open_uses = 0;
       continue;
     }
@@ -71,7 +85,8 @@ Status ParameterGradients::Done(int64_t index) {
 Status ParameterGradients::Skip(Context& context, int64_t index) {
   if (!trainable(index)) return OkStatus();
   const State& state = state_[index];
-  if (state.open_uses == 1 && !state.written) {
+  // One that is taken by pass has a gradient in each.
+  if ((by_pass_ || state.open_uses == 1) && !state.written) {
     WEFT_RETURN_IF_ERROR(Add(context, index).status());
   }
   return Done(index);
@@ -82,7 +97,7 @@ Status ParameterGradients::FinishPass(Context& context) {
     State& state = state_[i];
     WEFT_CHECK(state.open_uses == 0, "backward pass left a gradient incomplete");
     if (state.reported || !trainable(static_cast<int64_t>(i))) continue;
-    if (!state.written) {
+    if (!state.written && !state.taken) {
       auto zeroed = Add(context, static_cast<int64_t>(i));
       WEFT_RETURN_IF_ERROR(zeroed.status());
     }

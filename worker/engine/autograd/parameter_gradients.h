@@ -36,6 +36,9 @@ class ParameterGradients {
     for (size_t i = 0; i < state_.size(); ++i) state_[i].trainable = trainable[i];
   }
 
+  /// From now on whoever places gradients also takes those of each pass by itself (TakeWritten).
+  void TakeByPass() { by_pass_ = true; }
+
   bool trainable(int64_t index) const { return state_[index].trainable; }
 
   /// What the buffers hold is of an earlier step.
@@ -48,6 +51,11 @@ class ParameterGradients {
   /// Several forward passes start, with their backward passes between them: a gradient is complete
   /// when those of all passes are. After the last forward pass comes EndForward.
   void StartPasses(ReadyHook on_ready);
+
+  /// After TakeByPass: parameters that have been written since the last call, or StartPasses. What
+  /// touches one of them next writes it anew. Between steps of a pipeline, of which each parameter
+  /// is written in one alone for each of its passes.
+  std::vector<int64_t> TakeWritten();
 
   /// No forward pass of StartPasses follows.
   Status EndForward();
@@ -85,11 +93,13 @@ class ParameterGradients {
     bool written = false;   ///< In this step.
     bool reported = false;  ///< In this pass.
     bool placed = false;    ///< In this pass.
+    bool taken = false;     ///< In this step, by TakeWritten.
   };
   std::vector<TensorView> gradients_;
   std::vector<State> state_;
   Placer place_;  ///< Or none.
   bool carries_sums_ = false;
+  bool by_pass_ = false;
   ReadyHook on_ready_;
 };
 

@@ -52,10 +52,10 @@ struct CollectiveCall {
 /// is wrong in itself gives a Work that answers kInvalid, and does nothing.
 ///
 /// **Reductions** have the same bits on every rank, and the same each time. On a CPU they depend on
-/// the values alone: those of each element are added in the order of the ranks, in f32, and rounded
-/// once to the type of the tensor; a maximum is NaN when a rank has one. NCCL adds bf16 and f16 in
-/// f32 too, but in an order of its own, which the number of elements and the machines fix, and its
-/// maxima (kMax) leave out what is NaN.
+/// the values alone: those of each element are added in f32 in a binary tree over the ranks
+/// (pairwise_reduce.h), and rounded once to the type of the tensor; a maximum is NaN when a rank
+/// has one. NCCL adds bf16 and f16 in f32 too, but in an order of its own, which the number of
+/// elements and the machines fix, and its maxima (kMax) leave out what is NaN.
 ///
 /// **Failures.** When a peer dies, falls silent for longer than the timeout, or aborts, the
 /// operation under way answers kUnavailable, and so do all later ones: the group is broken for good

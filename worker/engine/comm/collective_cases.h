@@ -35,8 +35,8 @@ class TestRank {
 /// A back end of Collective, for the cases that all of them have to pass.
 struct CollectiveBackend {
   std::string name;
-  /// Sums and maxima are exactly those of the rank order.
-  bool rank_order = false;
+  /// Sums are exactly those of ReducePairwise, and maxima those of the values.
+  bool pairwise = false;
   /// Runs `body` as so many ranks, threads of this process, and joins them.
   std::function<void(int size, std::chrono::milliseconds timeout,
                      const std::function<void(TestRank&)>& body)>

@@ -14,6 +14,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 
+#include "common/secret.h"
 #include "worker/engine/comm/gloo_device.h"
 #include "worker/engine/comm/gloo_link.h"
 #include "worker/engine/comm/gloo_operations.h"
@@ -25,6 +26,9 @@ namespace {
 
 /// How long operations go on after a peer is lost.
 constexpr std::chrono::seconds kGrace(1);
+
+constexpr size_t kTokenBytes = 32;
+constexpr const char* kTokenKey = "token";
 
 /// Our Store as Gloo wants it: errors are exceptions, which Connect catches.
 class GlooStore : public gloo::rendezvous::Store {
@@ -327,12 +331,21 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int
   }
 }
 
+/// What only the ranks of this attempt know, since only they reach its store.
+Result<std::string> AgreeOnToken(const CollectiveOptions& options, Store& store) {
+  if (options.rank != 0) return store.Get(kTokenKey, options.connect_timeout);
+  std::string token = RandomBytes(kTokenBytes);
+  WEFT_RETURN_IF_ERROR(store.Set(kTokenKey, token));
+  return token;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Collective>> ConnectGloo(const CollectiveOptions& options, Store& store) {
   GlooMeans means{options, &store, nullptr};
+  WEFT_ASSIGN_OR_RETURN(const std::string token, AgreeOnToken(options, store));
   try {
-    means.device = NewGlooDevice(options.host);
+    means.device = NewGlooDevice(options.host, token);
   } catch (const std::exception& error) {
     return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
                         "; hint: the worker's address must be one of its own machine");

@@ -1,16 +1,26 @@
 #include "worker/engine/comm/gloo_device.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+
+#include "worker/engine/comm/rank_handshake.h"
 
 namespace weft::engine {
 namespace {
@@ -20,6 +30,9 @@ namespace tcp = gloo::transport::tcp;
 /// How long one connection keeps the events of the others waiting at most. It must end: a sender
 /// that finds its connection broken waits for the thread of the events.
 constexpr std::chrono::microseconds kPatience(100);
+
+/// Connections to one listener that have not proved anything yet; one more replaces the oldest.
+constexpr size_t kMostVisitors = 16;
 
 /// Threads that send on a connection. Made before it, since it may have events as soon as it is.
 class Senders {
@@ -46,11 +59,14 @@ class Senders {
 
 class PatientPair : private Senders, public tcp::Pair {
  public:
-  using tcp::Pair::Pair;
+  PatientPair(tcp::Context* context, tcp::Device* device, int rank,
+              std::chrono::milliseconds timeout, const std::string& token)
+      : tcp::Pair(context, device, rank, timeout), token_(token) {}
 
   ~PatientPair() override {
     // As the base does, but before what handleEvents uses is gone.
     const std::lock_guard lock(m_);
+    TurnAwayAll();
     if (state_ != CLOSED) tcp::Pair::changeState(CLOSED);
   }
 
@@ -68,7 +84,15 @@ class PatientPair : private Senders, public tcp::Pair {
   }
 
   void handleEvents(int events) override {
-    if (WaitTillGone()) tcp::Pair::handleEvents(events);
+    if (!WaitTillGone()) return;
+    if (!proved_) {
+      const std::unique_lock lock(m_, std::try_to_lock);
+      // As the base does: another thread changes this, and the events come again.
+      if (!lock) return;
+      if (state_ == LISTENING) return Accept();
+      if (state_ == CONNECTING) return Connect(events);
+    }
+    tcp::Pair::handleEvents(events);
   }
 
  private:
@@ -82,39 +106,130 @@ class PatientPair : private Senders, public tcp::Pair {
    private:
     Senders& senders_;
   };
+
+  /// A connection to the listener that has to prove itself. One that has ended may still have an
+  /// event under way, so these stay in their places until the pair goes.
+  struct Visitor : public tcp::Handler {
+    void handleEvents(int) override { pair->Hear(*this); }
+
+    PatientPair* pair = nullptr;
+    int fd = -1;
+    std::optional<RankHandshake> handshake;
+  };
+
+  // With m_ held, on the thread of the events.
+
+  void Accept() {
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    if (visitors_ == nullptr) visitors_ = std::make_unique<std::array<Visitor, kMostVisitors>>();
+    Visitor& visitor = (*visitors_)[next_visitor_];
+    next_visitor_ = (next_visitor_ + 1) % kMostVisitors;
+    TurnAway(visitor);
+    visitor.pair = this;
+    visitor.fd = fd;
+    visitor.handshake.emplace(token_, RankHandshake::Side::kAccepts);
+    device_->registerDescriptor(fd, EPOLLIN, &visitor);
+    // It may have spoken before it was asked, and have nothing more to say.
+    if (visitor.handshake->Advance(fd) == RankHandshake::State::kRefused) TurnAway(visitor);
+  }
+
+  void Hear(Visitor& visitor) {
+    const std::unique_lock lock(m_, std::try_to_lock);
+    if (!lock || visitor.fd < 0) return;
+    const RankHandshake::State state = visitor.handshake->Advance(visitor.fd);
+    if (state == RankHandshake::State::kPending && state_ == LISTENING) return;
+    if (state != RankHandshake::State::kProved || state_ != LISTENING) return TurnAway(visitor);
+    device_->unregisterDescriptor(fd_, this);
+    ::close(fd_);
+    device_->unregisterDescriptor(visitor.fd, &visitor);
+    fd_ = std::exchange(visitor.fd, -1);
+    TurnAwayAll();
+    proved_ = true;
+    handleConnected();
+  }
+
+  void Connect(int events) {
+    // A connection that failed is the base's matter.
+    if ((events & (EPOLLERR | EPOLLHUP)) != 0) return handleConnecting();
+    // It can be written all the time.
+    device_->registerDescriptor(fd_, EPOLLIN, this);
+    switch (handshake_.Advance(fd_)) {
+      case RankHandshake::State::kPending:
+        return;
+      case RankHandshake::State::kProved:
+        TurnAwayAll();  // of the listener that this end had
+        proved_ = true;
+        return handleConnecting();
+      case RankHandshake::State::kRefused:
+        return signalException("the peer does not know the token of this attempt");
+    }
+  }
+
+  // With m_ held.
+
+  void TurnAway(Visitor& visitor) {
+    if (visitor.fd < 0) return;
+    device_->unregisterDescriptor(visitor.fd, &visitor);
+    ::close(std::exchange(visitor.fd, -1));
+  }
+
+  void TurnAwayAll() {
+    if (visitors_ == nullptr) return;
+    for (Visitor& visitor : *visitors_) TurnAway(visitor);
+  }
+
+  /// The base may have heard a stranger before this object was whole.
+  void waitUntilConnected(std::unique_lock<std::mutex>& lock, bool use_timeout) override {
+    tcp::Pair::waitUntilConnected(lock, use_timeout);
+    if (!proved_) signalAndThrowException("a stranger connected in the place of a rank");
+  }
+
+  const std::string token_;
+  RankHandshake handshake_{token_, RankHandshake::Side::kConnects};
+  std::unique_ptr<std::array<Visitor, kMostVisitors>> visitors_;
+  size_t next_visitor_ = 0;
+  std::atomic<bool> proved_ = false;
 };
 
 class PatientContext : public tcp::Context {
  public:
-  using tcp::Context::Context;
+  PatientContext(std::shared_ptr<tcp::Device> device, int rank, int size, std::string token)
+      : tcp::Context(std::move(device), rank, size), token_(std::move(token)) {}
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override {
     std::unique_ptr<gloo::transport::Pair>& pair = pairs_[static_cast<size_t>(peer)];
-    pair = std::make_unique<PatientPair>(this, device_.get(), peer, getTimeout());
+    pair = std::make_unique<PatientPair>(this, device_.get(), peer, getTimeout(), token_);
     return pair;
   }
+
+ private:
+  const std::string token_;
 };
 
 class PatientDevice : public gloo::transport::Device {
  public:
-  explicit PatientDevice(std::shared_ptr<tcp::Device> device) : device_(std::move(device)) {}
+  PatientDevice(std::shared_ptr<tcp::Device> device, std::string token)
+      : device_(std::move(device)), token_(std::move(token)) {}
 
   std::string str() const override { return device_->str(); }
   const std::string& getPCIBusID() const override { return device_->getPCIBusID(); }
   int getInterfaceSpeed() const override { return device_->getInterfaceSpeed(); }
   std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
-    return std::make_shared<PatientContext>(device_, rank, size);
+    return std::make_shared<PatientContext>(device_, rank, size, token_);
   }
 
  private:
   const std::shared_ptr<tcp::Device> device_;
+  const std::string token_;
 };
 
 }  // namespace
 
-std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host) {
+std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host,
+                                                       const std::string& token) {
   auto device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(tcp::attr(host.c_str())));
-  return std::make_shared<PatientDevice>(std::move(device));
+  return std::make_shared<PatientDevice>(std::move(device), token);
 }
 
 }  // namespace weft::engine

@@ -9,10 +9,15 @@ namespace weft::engine {
 
 /// Gloo over TCP, which listens on `host`. Throws Gloo's exceptions where that is not possible.
 ///
+/// Gloo takes whoever connects first for the rank it waits for. Here a connection becomes one of
+/// Gloo's once both of its ends have proved that they know `token` (rank_handshake.h); others are
+/// turned away, and the rank goes on waiting.
+///
 /// A thread of Gloo handles the events of all connections. It cannot while another thread sends on
 /// a connection, and then asks for the events again, without end. Where that takes the sender its
 /// core, neither gets on before the scheduler's next tick, 4 ms later. Here it waits for the
 /// sender.
-std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host);
+std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host,
+                                                       const std::string& token);
 
 }  // namespace weft::engine

@@ -7,7 +7,7 @@
 
 #include "common/model/reduction_staging.h"
 #include "worker/engine/comm/local_collective.h"
-#include "worker/engine/comm/rank_order_reduce.h"
+#include "worker/engine/comm/pairwise_reduce.h"
 
 namespace weft::engine {
 namespace {
@@ -113,8 +113,8 @@ void GlooOperations::AllReduceAtOnce(const CollectiveCall& call) {
   }
   received.WaitReceived();
   own.WaitSent();
-  ReduceInRankOrder(call.input.dtype, call.reduction, inputs, call.input.data,
-                    call.input.shape.Elements());
+  ReducePairwise(call.input.dtype, call.reduction, inputs, call.input.data,
+                 call.input.shape.Elements());
 }
 
 // Of an all-reduce the reduced pieces go straight back to the peers, into the places from which
@@ -172,8 +172,8 @@ void GlooOperations::ReduceParts(const CollectiveCall& call) {
       inputs[static_cast<size_t>(Peer(step))] =
           staging + piece % 2 * half + (step - 1) * length * width;
     }
-    ReduceInRankOrder(call.input.dtype, call.reduction, inputs, result + own.begin,
-                      own.length() / width);
+    ReducePairwise(call.input.dtype, call.reduction, inputs, result + own.begin,
+                   own.length() / width);
     for (int step = 1; gather && step < size_; ++step) {
       whole.Send(Peer(step), gather_tag, static_cast<size_t>(own.begin),
                  static_cast<size_t>(own.length()));

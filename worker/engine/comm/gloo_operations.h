@@ -18,7 +18,7 @@ namespace weft::engine {
 /// an all-gather send (n-1)/n of the payload, the least there can be, an all-reduce is the two of
 /// them piece by piece (Thakur et al. 2005, "Optimization of Collective Communication Operations in
 /// MPICH", sections 4.1, 4.3), and a broadcast a scatter and an all-gather. Whoever reduces a part
-/// has the values of all ranks at hand, and so the order of the ranks is the order of the sum.
+/// has the values of all ranks at hand, and adds them in a tree (pairwise_reduce.h).
 /// Throws Gloo's exceptions. One thread.
 class GlooOperations {
  public:

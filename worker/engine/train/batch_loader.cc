@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/spec/micro_batch_order.h"
 #include "worker/engine/train/first_tokens.h"
 
 namespace weft::engine {
@@ -24,7 +25,8 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
   const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
-    const int64_t first = (options_.rank * micro_batches + k) * options_.micro_batch;
+    const int64_t first = MicroBatchNumber(options_.rank, k, micro_batches, options_.taking_turns) *
+                          options_.micro_batch;
     WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
     if (request.length > 0) batch = FirstTokens(batch, request.length);
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
@@ -46,6 +48,16 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
     loaded.micro_batches.push_back(std::move(tokens));
   }
   return loaded;
+}
+
+Result<TokenBatch> BatchLoader::FirstOf(int64_t rank, const Request& request) {
+  const int64_t micro_batches =
+      options_.schedule.At(request.data_step) / (options_.micro_batch * options_.ranks);
+  const int64_t first =
+      MicroBatchNumber(rank, 0, micro_batches, options_.taking_turns) * options_.micro_batch;
+  WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(request.data_step, first, options_.micro_batch));
+  if (request.length > 0) batch = FirstTokens(batch, request.length);
+  return TokenBatch::New(*context_, batch, first);
 }
 
 Result<StepBatches> BatchLoader::Take(const Request& request) {

@@ -33,7 +33,8 @@ class BatchLoader {
     int64_t micro_batch = 1;  ///< Sequences.
     int64_t rank = 0;         ///< Of those that see different sequences.
     int64_t ranks = 1;
-    int64_t parts = 1;  ///< Equal ones, of different jobs, that each micro-batch has.
+    int64_t parts = 1;         ///< Equal ones, of different jobs, that each micro-batch has.
+    int64_t taking_turns = 1;  ///< RanksTakingTurns.
   };
 
   /// `context` and `source` outlive this.
@@ -50,6 +51,9 @@ class BatchLoader {
 
   /// Those batches. The work enqueued from now on may read them.
   Result<StepBatches> Take(const Request& request);
+
+  /// The first micro-batch of rank `rank` in a step.
+  Result<TokenBatch> FirstOf(int64_t rank, const Request& request);
 
   /// Starts to bring them to the device. What goes wrong is told when they are taken. Does nothing
   /// on a CPU.

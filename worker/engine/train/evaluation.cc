@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/engine/train/exact_numbers.h"
+#include "worker/engine/train/micro_batch_sums.h"
 #include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/pipeline_run.h"
 #include "worker/engine/train/state_context.h"
@@ -22,8 +25,11 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   int64_t count = parts.validation->Sequences();
   if (options.sequences > 0) count = std::min(count, options.sequences);
   // Each pass has as many sequences of each part.
-  const int64_t groups = (count + options.parts - 1) / options.parts;
-  const int64_t end = groups * (parts.rank + 1) / data_ranks * options.parts;
+  count = (count + options.parts - 1) / options.parts * options.parts;
+  // What ranks share.
+  const int64_t unit = options.exact ? options.micro_batch : options.parts;
+  const int64_t units = (count + unit - 1) / unit;
+  const int64_t end = std::min(units * (parts.rank + 1) / data_ranks * unit, count);
   WEFT_ASSIGN_OR_RETURN(PartLosses part_losses, PartLosses::New(context, options.parts));
   std::vector<int64_t> part_targets(part_losses.parts());
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
@@ -54,15 +60,17 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
     return batch.target_count;
   };
   int64_t targets = 0, passes = 0;
-  for (int64_t first = groups * parts.rank / data_ranks * options.parts; first < end; ++passes) {
+  ExactLoss exact;
+  for (int64_t first = units * parts.rank / data_ranks * unit; first < end; ++passes) {
     const int64_t sequences = std::min(options.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
     targets += found;
     first += sequences;
+    if (options.exact) exact.Add(std::exchange(*total.host(), BatchLoss()));
   }
   if (parts.model->parameters().values_sharded() || parts.experts != nullptr) {
     // Ranks with fewer sequences take part in what the others gather, or send to experts.
-    const int64_t most = (count + data_ranks - 1) / data_ranks;
+    const int64_t most = (units + data_ranks - 1) / data_ranks * unit;
     WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
     for (; passes < (most + options.micro_batch - 1) / options.micro_batch; ++passes) {
       WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
@@ -73,13 +81,23 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
   std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
                                 static_cast<double>(own->right)};
-  if (parts.pipeline != nullptr) {
-    // The last stage alone has computed the loss; all know the targets.
-    std::array<double, 2> losses = {sums[0], sums[2]};
-    WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(losses));
-    sums = {losses[0], sums[1], losses[1]};
+  // The last stage alone has computed the loss; all know the targets.
+  if (options.exact) {
+    std::vector<double> numbers;
+    AppendTo(numbers, exact.sum, exact.right);
+    if (parts.pipeline != nullptr) WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(numbers));
+    numbers.push_back(sums[1]);
+    WEFT_RETURN_IF_ERROR(ranks.SumScalars(numbers, ignored));
+    TakeFrom(numbers, exact.sum, exact.right);
+    sums = {exact.sum.Value(), numbers.back(), static_cast<double>(exact.right)};
+  } else {
+    if (parts.pipeline != nullptr) {
+      std::array<double, 2> losses = {sums[0], sums[2]};
+      WEFT_RETURN_IF_ERROR(parts.pipeline->SumScalars(losses));
+      sums = {losses[0], sums[1], losses[1]};
+    }
+    WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   }
-  WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
   if (rounds != nullptr) WEFT_RETURN_IF_ERROR(rounds->SumScalars(sums));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   EvaluationReport report{sums[0] / sums[1], static_cast<int64_t>(sums[1]),

@@ -12,9 +12,12 @@
 namespace weft::engine {
 
 struct EvaluationOptions {
-  int64_t sequences = 0;                ///< Of the validation data, from the first one; 0: all.
-  int64_t micro_batch = 1;              ///< Sequences, which `parts` divides.
-  int64_t parts = 1;                    ///< Equal ones, of different jobs, that each pass has.
+  int64_t sequences = 0;    ///< Of the validation data, from the first one; 0: all.
+  int64_t micro_batch = 1;  ///< Sequences, which `parts` divides.
+  int64_t parts = 1;        ///< Equal ones, of different jobs, that each pass has.
+  /// Passes have whole micro-batches, the last but one that is shorter, and losses are added
+  /// without rounding: the same bits on any number of ranks. On a CPU.
+  bool exact = false;
   TechniqueList* techniques = nullptr;  ///< Told of the losses of parts; or none with one.
 };
 

@@ -178,7 +178,10 @@ Status PipelineRun::RunSteps(const PipelineSchedule& schedule) {
   }
   WEFT_RETURN_IF_ERROR(Ask(activations_));
   WEFT_RETURN_IF_ERROR(Ask(output_gradients_));
-  for (const PipelineStep& step : steps) WEFT_RETURN_IF_ERROR(RunStep(step));
+  for (const PipelineStep& step : steps) {
+    WEFT_RETURN_IF_ERROR(RunStep(step));
+    if (parts_.on_step) WEFT_RETURN_IF_ERROR(parts_.on_step());
+  }
   return Finish();
 }
 

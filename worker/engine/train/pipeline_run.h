@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,8 @@ class PipelineRun {
     PipelineParallel* pipeline = nullptr;
     StepClock* clock = nullptr;
     LinkStalls* stalls = nullptr;  ///< Or none.
+    /// In training, called after each step of the schedule; or none.
+    std::function<Status()> on_step = {};
   };
 
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}

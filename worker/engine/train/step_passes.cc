@@ -8,18 +8,22 @@
 namespace weft::engine {
 namespace {
 
+/// By parameter.
+std::vector<bool> Differentiated(const TrainerParts& parts) {
+  std::vector<bool> differentiated;
+  for (const Parameter& parameter : parts.model->parameters()) {
+    differentiated.push_back(parameter.differentiated());
+  }
+  return differentiated;
+}
+
 /// Where the backward passes leave gradients.
 ParameterGradients GradientsOf(const TrainerParts& parts) {
-  const ParameterSet& parameters = parts.model->parameters();
   GradientReducer* reducer = parts.reducer;
   if (reducer == nullptr || !reducer->places_gradients()) {
-    return ParameterGradients(parameters.DifferentiatedGradients());
+    return ParameterGradients(parts.model->parameters().DifferentiatedGradients());
   }
-  std::vector<bool> trainable;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    trainable.push_back(parameters[i].differentiated());
-  }
-  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); },
+  return {Differentiated(parts), [reducer](int64_t index) { return reducer->PlaceGradient(index); },
           reducer->carries_sums()};
 }
 
@@ -34,8 +38,29 @@ StepPasses::StepPasses(const TrainerParts& parts, TechniqueList* techniques, Ste
       part_losses_(part_losses),
       gradients_(GradientsOf(parts)) {}
 
+void StepPasses::SumByMicroBatch(MicroBatchSums* sums) {
+  sums_ = sums;
+  if (!sums->adds_gradients()) return;
+  gradients_ = ParameterGradients(Differentiated(parts_), [sums](int64_t index) {
+    return Result<TensorView>(sums->PlaceGradient(index));
+  });
+  gradients_.TakeByPass();
+}
+
+Status StepPasses::OnGradient(int64_t index) {
+  if (adds_gradients()) {
+    WEFT_ASSIGN_OR_RETURN(const bool complete, sums_->OnGradient(parts_.context->stream, index));
+    if (!complete) return OkStatus();
+  }
+  return parts_.reducer == nullptr ? OkStatus() : parts_.reducer->OnGradientReady(index);
+}
+
 Status StepPasses::Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                        BatchLoss* total, PhaseSeconds& seconds) {
+  if (sums_ != nullptr) {
+    sums_->Start();
+    total = sums_->loss();
+  }
   return parts_.pipeline == nullptr
              ? RunModel(std::move(batches), gradient_scale, total, seconds)
              : RunPipeline(std::move(batches), gradient_scale, total, seconds);
@@ -67,12 +92,12 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
     const bool observe = observed && k == 0;
     ParameterGradients::ReadyHook hook;
     if (reducer != nullptr) WEFT_RETURN_IF_ERROR(reducer->Begin(last));
-    if (reduces) {
-      hook = [this, &context, &parameters, reducer, observe](int64_t index) {
+    if (reduces || adds_gradients()) {
+      hook = [this, &context, &parameters, observe](int64_t index) {
         if (observe) {
           WEFT_RETURN_IF_ERROR(techniques_->OnFirstGradient(context, parameters.gradient(index)));
         }
-        return reducer->OnGradientReady(index);
+        return OnGradient(index);
       };
     }
     gradients_.StartPass(std::move(hook));
@@ -87,6 +112,7 @@ Status StepPasses::RunModel(std::vector<TokenBatch> batches,
       WEFT_RETURN_IF_ERROR(part_losses_->Prepare(context, batches[k]));
       WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k], gradient_scale, total));
       WEFT_RETURN_IF_ERROR(part_losses_->Add(context, batches[k]));
+      if (sums_ != nullptr) sums_->OnLoss();
       batches[k] = {};
     }
     WEFT_RETURN_IF_ERROR(clock_->Mark(context, "forward", &PhaseSeconds::forward));
@@ -112,8 +138,8 @@ Status StepPasses::RunPipeline(std::vector<TokenBatch> batches,
   GradientReducer* reducer = parts_.reducer;
   gradients_.StartStep();
   ParameterGradients::ReadyHook hook;
-  if (reducer != nullptr) {
-    WEFT_RETURN_IF_ERROR(reducer->Begin(true));
+  if (reducer != nullptr) WEFT_RETURN_IF_ERROR(reducer->Begin(true));
+  if (reducer != nullptr && !adds_gradients()) {
     // What stages share is complete once they have added theirs (TrainingRanks::FinishGradients):
     // other ranks that have the stages then get what they may cut as they like.
     hook = [&parameters, reducer](int64_t index) {
@@ -127,10 +153,30 @@ Status StepPasses::RunPipeline(std::vector<TokenBatch> batches,
                    .tensor = parts_.tensor,
                    .pipeline = parts_.pipeline,
                    .clock = clock_,
-                   .stalls = &stalls});
+                   .stalls = &stalls,
+                   .on_step = [this]() -> Status {
+                     if (sums_ == nullptr) return OkStatus();
+                     sums_->OnLoss();
+                     for (const int64_t index : gradients_.TakeWritten()) {
+                       WEFT_RETURN_IF_ERROR(OnGradient(index));
+                     }
+                     return OkStatus();
+                   }});
   WEFT_RETURN_IF_ERROR(run.Train(std::move(batches), gradients_, gradient_scale, total));
   peak_in_flight_ = run.peak_in_flight();
-  return gradients_.FinishPass(context);
+  WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
+  return sums_ == nullptr ? OkStatus() : ClearUnused();
+}
+
+Status StepPasses::ClearUnused() {
+  for (int64_t i = 0; i < parts_.model->parameters().size(); ++i) {
+    if (!gradients_.trainable(i)) continue;
+    WEFT_ASSIGN_OR_RETURN(const bool cleared, sums_->ClearUnused(parts_.context->stream, i));
+    if (cleared && parts_.reducer != nullptr) {
+      WEFT_RETURN_IF_ERROR(parts_.reducer->OnGradientReady(i));
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace weft::engine

@@ -9,6 +9,7 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/techniques/technique_list.h"
+#include "worker/engine/train/micro_batch_sums.h"
 #include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/step_clock.h"
@@ -26,9 +27,13 @@ class StepPasses {
   StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
              SequencePasses* sequences, PartLosses* part_losses);
 
+  /// With train.deterministic mesh: `sums`, which outlives this, adds up losses and, unless the
+  /// reducer places them, gradients. Before the first step.
+  void SumByMicroBatch(MicroBatchSums* sums);
+
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and that
   /// of the parts of batches of several jobs to `part_losses`; leaves the gradients of
-  /// gradient_scale times the sum of the losses.
+  /// gradient_scale times the sum of the losses. After SumByMicroBatch the loss is there instead.
   Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 
@@ -40,12 +45,18 @@ class StepPasses {
                   BatchLoss* total, PhaseSeconds& seconds);
   Status RunPipeline(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
                      BatchLoss* total, PhaseSeconds& seconds);
+  bool adds_gradients() const { return sums_ != nullptr && sums_->adds_gradients(); }
+  /// The gradient of parameter `index` of a micro-batch is complete.
+  Status OnGradient(int64_t index);
+  /// The steps of a pipeline are over, and gradients that it has not used are to be zero.
+  Status ClearUnused();
 
   TrainerParts parts_;
   TechniqueList* techniques_;
   StepClock* clock_;
   SequencePasses* sequences_;
   PartLosses* part_losses_;
+  MicroBatchSums* sums_ = nullptr;  ///< Or none.
   ParameterGradients gradients_;
   int64_t peak_in_flight_ = 0;
 };

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "kernels/step_totals/step_totals.h"
+#include "worker/engine/train/exact_numbers.h"
 #include "worker/engine/train/state_context.h"
 
 namespace weft::engine {
-
 Result<StepTotals> StepTotals::New(const TrainerParts& parts, const TrainingRanks* ranks) {
   StepTotals totals;
   totals.parts_ = parts;
@@ -33,7 +33,48 @@ Status StepTotals::MeasureGradientsOfRank() {
   return MeasureGradients(state, parameters, ranks_->updated_parts(), &of_update()->gradients);
 }
 
+void StepTotals::TakeLoss() {
+  const ExactLoss& loss = micro_batches_->total_loss();
+  numbers_.host()->loss = {loss.sum.Value(), loss.right};
+}
+
+// The same on any mesh: what ranks have is added as if one had all of it.
+Status StepTotals::SumLossesExactly(bool fails, PhaseSeconds& seconds) {
+  ExactLoss loss = micro_batches_->total_loss();
+  if (fails) loss.sum.Add(std::numeric_limits<double>::infinity());
+  exact_gradients_ = {};
+  // Of ranks that have the same parts the first count.
+  if (!ranks_->updated_parts().empty() && parts_.reducer->first_shards()) {
+    exact_gradients_ = MeasureGradientsExactly(parts_.model->parameters(), ranks_->updated_parts());
+  }
+  std::vector<double> sums;
+  AppendTo(sums, loss.sum, loss.right);
+  AppendTo(sums, exact_gradients_.squares, exact_gradients_.non_finite);
+  WEFT_RETURN_IF_ERROR(ranks_->SumScalars(sums, seconds));
+  TakeFrom(std::span(sums).last(kExactNumbers), exact_gradients_.squares,
+           exact_gradients_.non_finite);
+  const std::span of_loss = std::span(sums).first(kExactNumbers);
+  // The last stage alone has computed it.
+  if (parts_.pipeline != nullptr) WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(of_loss));
+  TakeFrom(of_loss, loss.sum, loss.right);
+  numbers_.host()->loss = {loss.sum.Value(), loss.right};
+  return OkStatus();
+}
+
+Status StepTotals::MeasureExactly(PhaseSeconds& seconds) {
+  if (ranks_->updated_parts().empty()) {
+    exact_gradients_ = MeasureGradientsExactly(parts_.model->parameters(), {});
+  }
+  std::vector<double> sums;
+  AppendTo(sums, exact_gradients_.squares, exact_gradients_.non_finite);
+  WEFT_RETURN_IF_ERROR(ranks_->SumOverReplica(sums, seconds));
+  TakeFrom(sums, exact_gradients_.squares, exact_gradients_.non_finite);
+  numbers_.host()->gradients = {exact_gradients_.squares.Value(), exact_gradients_.non_finite};
+  return OkStatus();
+}
+
 Status StepTotals::SumLosses(bool fails, PhaseSeconds& seconds) {
+  if (micro_batches_ != nullptr) return SumLossesExactly(fails, seconds);
   Context& context = *parts_.context;
   const bool offloaded = parts_.model->parameters().offloaded();
   const bool shares = !ranks_->updated_parts().empty();
@@ -68,7 +109,7 @@ Status StepTotals::Measure(bool groups, PhaseSeconds& seconds) {
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
-    if (ranks_->updated_parts().empty()) {
+    if (ranks_->updated_parts().empty() && micro_batches_ == nullptr) {
       WEFT_RETURN_IF_ERROR(MeasureGradients(state, parameters, &of_update()->gradients));
     }
   }
@@ -77,7 +118,8 @@ Status StepTotals::Measure(bool groups, PhaseSeconds& seconds) {
     WEFT_RETURN_IF_ERROR(
         MeasureGroups(state, parameters, of_update()->groups, ranks_->updated_parts()));
   }
-  return SumOverShards(groups, seconds);
+  WEFT_RETURN_IF_ERROR(SumOverShards(groups, seconds));
+  return micro_batches_ == nullptr ? OkStatus() : MeasureExactly(seconds);
 }
 
 // Each rank has measured what it counts.

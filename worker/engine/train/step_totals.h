@@ -5,10 +5,12 @@
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
 #include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/optim/exact_norm.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/group_norms.h"
+#include "worker/engine/train/micro_batch_sums.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/trainer_parts.h"
 #include "worker/engine/train/training_ranks.h"
@@ -39,11 +41,18 @@ class StepTotals {
   /// `ranks` outlives this. kExhausted without memory on the device.
   static Result<StepTotals> New(const TrainerParts& parts, const TrainingRanks* ranks);
 
+  /// With train.deterministic mesh: losses are those of `sums`, which outlives this, and losses and
+  /// norms are added over ranks without rounding. On a CPU.
+  void SumExactly(const MicroBatchSums* sums) { micro_batches_ = sums; }
+
   /// Enqueues that all numbers become zero.
   Status Clear() { return numbers_.Clear(*parts_.context); }
 
-  /// Where passes add their loss.
+  /// Where passes add their loss, but after SumExactly.
   BatchLoss* loss() const { return &numbers_.device()->loss; }
+
+  /// After SumExactly, and after the passes: their loss is that of this rank.
+  void TakeLoss();
 
   /// Waits for the passes and sums the loss over the ranks; where these update different parts, the
   /// gradient norm as well. `fails`: the loss is to be infinite. Only ranks that must ask each
@@ -77,11 +86,15 @@ class StepTotals {
   /// Where the update reads and writes them.
   Numbers* of_update() const;
   Status MeasureGradientsOfRank();
+  Status SumLossesExactly(bool fails, PhaseSeconds& seconds);
+  Status MeasureExactly(PhaseSeconds& seconds);
   Status SumOverShards(bool groups, PhaseSeconds& seconds);
 
   TrainerParts parts_;
   const TrainingRanks* ranks_ = nullptr;
   ReadbackOf<Numbers> numbers_;
+  const MicroBatchSums* micro_batches_ = nullptr;  ///< Or none.
+  ExactNorm exact_gradients_;                      ///< Then; of what the ranks have summed so far.
 };
 
 }  // namespace weft::engine

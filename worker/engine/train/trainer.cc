@@ -23,6 +23,7 @@ Result<StepReport> Trainer::Step() {
 
   const bool loss_fails = !Failpoint("trainer.loss").ok();
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails || ReplacesUpdate(), report));
+  WEFT_RETURN_IF_ERROR(Replay(batches, report));
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = on_gpu() ? numbers_.device() : nullptr;
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
@@ -119,6 +120,21 @@ Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   return batches;
 }
 
+Status Trainer::Replay(const StepBatches& batches, StepReport& report) {
+  if (replay_ == nullptr || (counters_.step + 1) % job_.train.replay_every_steps != 0) {
+    return OkStatus();
+  }
+  Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(const TokenBatch other,
+                        loader_->FirstOf(replay_->other_rank(), BatchesOf(counters_.step)));
+  WEFT_ASSIGN_OR_RETURN(wrong_bits_,
+                        replay_->Run(batches.micro_batches.front(), other, GradientScale(report)));
+  ChargePhase(*parts_.context, "replay", watch.Lap(), report.seconds.forward);
+  if (!wrong_bits_) return OkStatus();
+  return InternalError("a micro-batch of step " + std::to_string(counters_.step) +
+                       " computed twice has other bits");
+}
+
 float Trainer::GradientScale(const StepReport& report) const {
   return static_cast<float>(report.loss_scale / static_cast<double>(report.targets));
 }
@@ -167,6 +183,7 @@ Status Trainer::EnqueueGradients(std::vector<TokenBatch> batches, StepReport& re
   WEFT_RETURN_IF_ERROR(passes_.Run(
       std::move(batches), context.Number(GradientScale(report), &StepNumbers::gradient_scale),
       totals_.loss(), report.seconds));
+  if (micro_batches_ != nullptr) totals_.TakeLoss();
   return ranks_.FinishGradients(report.seconds);
 }
 
@@ -319,6 +336,7 @@ Result<EvaluationReport> Trainer::Evaluate() {
                           {.sequences = job_.train.eval_sequences,
                            .micro_batch = plan_.micro_batch,
                            .parts = JointParts(job_),
+                           .exact = micro_batches_ != nullptr,
                            .techniques = &techniques_});
     };
     WEFT_ASSIGN_OR_RETURN(EvaluationReport whole, loss());

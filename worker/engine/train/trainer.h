@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,10 @@
 #include "worker/engine/train/batch_loader.h"
 #include "worker/engine/train/device_weights.h"
 #include "worker/engine/train/local_rounds.h"
+#include "worker/engine/train/micro_batch_sums.h"
 #include "worker/engine/train/offloaded_updates.h"
 #include "worker/engine/train/part_losses.h"
+#include "worker/engine/train/replay_check.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
@@ -48,6 +51,9 @@ class Trainer {
   /// is complete but not counted. With train.local_steps all this is of this worker alone, but for
   /// the steps at whose end AtOuterStep: those tell of all workers (LocalRounds).
   Result<StepReport> Step();
+
+  /// What a step that failed has found with train.replay_every_steps; none: it failed otherwise.
+  const std::optional<WrongBits>& wrong_bits() const { return wrong_bits_; }
 
   /// Whether all ranks are at the same weights, and so may evaluate and save: after each step, with
   /// train.local_steps after each outer step.
@@ -95,6 +101,8 @@ class Trainer {
 
   // Before the first step.
 
+  /// With train.deterministic mesh: has losses and gradients summed by micro-batch.
+  Status SumByMicroBatch();
   /// Gives techniques what they work with, once the updaters are there.
   Status StartTechniques();
   /// Why steps are enqueued operation by operation, or "".
@@ -106,6 +114,9 @@ class Trainer {
   /// Loads the micro-batches, sums their targets and tokens over the ranks, and agrees with these
   /// on how the step is done. `alone`: no other step is as this one.
   Result<StepBatches> TakeBatches(bool alone, StepReport& report);
+  /// Where train.replay_every_steps has come: computes the first micro-batch twice. kInternal where
+  /// the bits differ (wrong_bits).
+  Status Replay(const StepBatches& batches, StepReport& report);
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
@@ -165,7 +176,10 @@ class Trainer {
   StepClock clock_;
   SequencePasses sequences_;
   PartLosses part_losses_;
+  std::unique_ptr<MicroBatchSums> micro_batches_;  ///< With train.deterministic mesh.
   StepPasses passes_;
+  std::unique_ptr<ReplayCheck> replay_;  ///< With train.replay_every_steps.
+  std::optional<WrongBits> wrong_bits_;
   StepLauncher launcher_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<OffloadedUpdates> offloaded_;  ///< Or none; ends before the parameters do.

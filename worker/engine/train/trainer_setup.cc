@@ -8,6 +8,8 @@
 #include "common/log.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
+#include "common/spec/deterministic_mesh.h"
+#include "common/spec/micro_batch_order.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
@@ -41,6 +43,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
   WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(job, plan));
+  if (IsMeshDeterministic(job.train) && plan.micro_batch != LogicalMicroBatch(job.train)) {
+    return InvalidError("plan.micro_batch " + std::to_string(plan.micro_batch) +
+                        " is not train.logical_micro_batch " +
+                        std::to_string(LogicalMicroBatch(job.train)) +
+                        ", which train.deterministic mesh has on every mesh");
+  }
   const bool local = job.train.local_steps > 1;
   if (local ? summing != context_ranks : parts.outer != nullptr) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
@@ -200,6 +208,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));
+  if (IsMeshDeterministic(job.train)) WEFT_RETURN_IF_ERROR(trainer->SumByMicroBatch());
   WEFT_ASSIGN_OR_RETURN(trainer->part_losses_, PartLosses::New(context, JointParts(job)));
   ParameterSet& parameters = parts.model->parameters();
   if (parameters.offloaded()) {
@@ -216,13 +225,18 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .overlaps = !trainer->techniques_.ReadsUpdatedParameters(),
                                .steps = job.train.steps}));
   }
+  if (job.train.replay_every_steps > 0) {
+    trainer->replay_ = std::make_unique<ReplayCheck>(parts);
+  }
   WEFT_RETURN_IF_ERROR(trainer->StartTechniques());
-  WEFT_ASSIGN_OR_RETURN(trainer->loader_, BatchLoader::New(context, parts.train,
-                                                           {.schedule = BatchSchedule(job.train),
-                                                            .micro_batch = plan.micro_batch,
-                                                            .rank = parts.rank,
-                                                            .ranks = trainer->ranks_.data_ranks(),
-                                                            .parts = JointParts(job)}));
+  WEFT_ASSIGN_OR_RETURN(trainer->loader_,
+                        BatchLoader::New(context, parts.train,
+                                         {.schedule = BatchSchedule(job.train),
+                                          .micro_batch = plan.micro_batch,
+                                          .rank = parts.rank,
+                                          .ranks = trainer->ranks_.data_ranks(),
+                                          .parts = JointParts(job),
+                                          .taking_turns = RanksTakingTurns(job.train, plan)}));
   if (trainer->on_gpu()) {
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
@@ -232,6 +246,19 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
     }
   }
   return trainer;
+}
+
+Status Trainer::SumByMicroBatch() {
+  GradientReducer* const reducer = parts_.reducer;
+  const bool places = reducer != nullptr && reducer->places_gradients();
+  const int64_t micro_batches = plan_.accumulation_steps;
+  WEFT_ASSIGN_OR_RETURN(
+      micro_batches_,
+      MicroBatchSums::New(*parts_.context, &parts_.model->parameters(), micro_batches, !places));
+  if (places) WEFT_RETURN_IF_ERROR(reducer->SumInTree(micro_batches));
+  passes_.SumByMicroBatch(micro_batches_.get());
+  totals_.SumExactly(micro_batches_.get());
+  return OkStatus();
 }
 
 Status Trainer::StartTechniques() {

@@ -48,6 +48,8 @@ const Feature kFp8 = {.name = "FP8",
 const Refusal kFp8Refusals[] = {
     {&kFp8, &kZeroParameters, "FP8 operands are made of whole weights",
      "resources.zero_stage 2, or train.precision bf16"},
+    {&kFp8, &kReplay, "scales would remember the passes of the check", "train.precision bf16"},
+    {&kFp8, &kMeshDeterminism, "scales follow the tensors of a rank", "train.precision bf16"},
     {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
     {&kFp8, &kTensorGrid, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
 };

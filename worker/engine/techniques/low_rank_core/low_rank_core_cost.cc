@@ -46,6 +46,8 @@ std::span<const Refusal> Rows() {
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},
       {&kLowRankCore, &kWholeTensorOptimizer, kHeldStill, "optimizer.name adamw"},
       {&kLowRankCore, &kScheduleFree, kHeldStill, "optimizer.name adamw"},
+      {&kLowRankCore, &kReplay, kNotYet, kOneOfTwo},
+      {&kLowRankCore, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kLowRankCore, &kLocalSteps, kNotYet, kOneOfTwo},
       {&kLowRankCore, &kExperts, kNotYet, kOneOfTwo},
       {&kLowRankCore, &OverParameterizationTechniqueCost().feature(),

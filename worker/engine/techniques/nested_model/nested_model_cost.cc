@@ -47,6 +47,8 @@ std::span<const Refusal> Rows() {
       {&kNestedModel, &kPipelineParallel, kNotYet, "data parallelism alone"},
       {&kNestedModel, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kNestedModel, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
+      {&kNestedModel, &kReplay, kNotYet, kOneOfTwo},
+      {&kNestedModel, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kNestedModel, &kLocalSteps, kNotYet, kOneOfTwo},
       {&kNestedModel, &kNotPreNorm, "the norms after skipped blocks would be left",
        "model.norm_position pre"},

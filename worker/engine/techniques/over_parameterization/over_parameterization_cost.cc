@@ -31,6 +31,8 @@ const Refusal kOverParameterizationRefusals[] = {
      "resources.zero_stage 0"},
     {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices",
      "data parallelism alone"},
+    {&kOverParameterization, &kReplay, kNotYet, kOneOfTwo},
+    {&kOverParameterization, &kMeshDeterminism, kNotYet, kOneOfTwo},
     {&kOverParameterization, &kPipelineParallel, kNotYet, "data parallelism alone"},
     {&kOverParameterization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
     {&kOverParameterization, &kLocalSteps, kNotYet, kOneOfTwo},

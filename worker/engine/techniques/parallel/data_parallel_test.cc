@@ -204,7 +204,7 @@ std::vector<std::vector<float>> ReducedOverGloo(int64_t bucket_bytes, bool in_bf
   return results;
 }
 
-TEST(DataParallel, RanksGetTheSumInRankOrderWhateverTheBuckets) {
+TEST(DataParallel, RanksGetTheSameSumWhateverTheBuckets) {
   for (const bool in_bf16 : {false, true}) {
     for (const int64_t bucket_bytes : {1, 1500, 1 << 20}) {
       const std::vector<std::vector<float>> results = ReducedOverGloo(bucket_bytes, in_bf16);

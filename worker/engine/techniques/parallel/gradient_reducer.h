@@ -35,6 +35,12 @@ class GradientReducer {
   /// step, to which this one adds.
   virtual bool carries_sums() const { return false; }
 
+  /// Then: adds the sums of the `micro_batches` of each step, a power of two, in a MicroBatchTree.
+  /// Before the first step. kExhausted without memory.
+  virtual Status SumInTree([[maybe_unused]] int64_t micro_batches) {
+    return InternalError("gradients have places of their own");
+  }
+
   /// Where the gradient of parameter `index` of this micro-batch is to be written.
   virtual Result<TensorView> PlaceGradient(int64_t index) {
     return InternalError("gradient " + std::to_string(index) + " has a place of its own");

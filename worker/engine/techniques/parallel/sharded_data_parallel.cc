@@ -239,6 +239,15 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
   return Scatter(bucket, values);
 }
 
+Status ShardedDataParallel::SumInTree(int64_t micro_batches) {
+  WEFT_CHECK(sums_, "gradients are placed, and their sums are in memory");
+  WEFT_ASSIGN_OR_RETURN(
+      MicroBatchTree tree,
+      MicroBatchTree::New(*context_, sums_.view().shape.Elements(), micro_batches));
+  tree_ = std::make_unique<MicroBatchTree>(std::move(tree));
+  return OkStatus();
+}
+
 Status ShardedDataParallel::Begin(bool last_micro_batch) {
   placed_ = false;
   last_micro_batch_ = last_micro_batch;
@@ -337,12 +346,16 @@ Status ShardedDataParallel::AddPlaced(int64_t bucket) {
   const Tensor part =
       memory_[static_cast<size_t>(bucket)].Elements(own.begin - all.begin, own.size());
   const TensorView sums = Sums(bucket);
-  if (summed_[static_cast<size_t>(bucket)]) {
+  int64_t& summed = summed_[static_cast<size_t>(bucket)];
+  if (tree_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        tree_->Add(stream(), summed, first_sum_[static_cast<size_t>(bucket)], part, sums));
+  } else if (summed > 0) {
     WEFT_RETURN_IF_ERROR(kernels::Add(stream(), {sums, part, sums}));
   } else {
     WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {part, sums}));
   }
-  summed_[static_cast<size_t>(bucket)] = true;
+  ++summed;
   memory_[static_cast<size_t>(bucket)] = {};
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   return OkStatus();
@@ -350,7 +363,7 @@ Status ShardedDataParallel::AddPlaced(int64_t bucket) {
 
 Status ShardedDataParallel::Finish() {
   while (!under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
-  summed_.assign(summed_.size(), false);
+  summed_.assign(summed_.size(), 0);
   WEFT_RETURN_IF_ERROR(WaitForGroups());
   return BucketReducer::Finish();
 }

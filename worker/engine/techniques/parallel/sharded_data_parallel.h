@@ -8,6 +8,7 @@
 
 #include "worker/engine/nn/device_staging.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
+#include "worker/engine/techniques/parallel/micro_batch_tree.h"
 #include "worker/engine/techniques/parallel/parameter_gatherer.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
@@ -66,6 +67,7 @@ class ShardedDataParallel : public BucketReducer {
   Status GatherParameters() override;
   Status Begin(bool last_micro_batch) override;
   bool places_gradients() const override { return parameters_->places_gradients(); }
+  Status SumInTree(int64_t micro_batches) override;
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
   Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
@@ -137,20 +139,21 @@ class ShardedDataParallel : public BucketReducer {
   std::unique_ptr<Collective> owned_expert_shards_;  ///< Of groups.
   std::unique_ptr<Collective> replicas_;             ///< Of this rank in other groups, or none.
   bool last_micro_batch_ = false;
-  Tensor sums_;                                  ///< Where gradients are placed.
-  std::vector<int64_t> first_sum_;               ///< By bucket: its first element of sums_.
-  std::vector<Tensor> memory_;                   ///< By bucket, likewise.
-  std::vector<int64_t> unit_of_;                 ///< By bucket whose gradients were placed.
-  bool placed_ = false;                          ///< A gradient of this micro-batch.
-  std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
-  std::deque<UnderWay> under_way_;               ///< In the order of their reductions.
-  std::vector<Work> sums_of_groups_;             ///< By bucket, of this step.
-  std::vector<Tensor> copies_for_groups_;        ///< By bucket of these that is under way, in bf16.
-  std::vector<ParameterPart> parts_;             ///< By trained parameter.
-  std::vector<Work> gathers_;                    ///< By bucket.
-  std::vector<int64_t> way_bytes_;               ///< By bucket: of the part of one rank, at most.
-  Tensor staging_;                               ///< The most that one is for all, or none.
-  const bool through_device_;                    ///< What ranks exchange of the host memory pool.
+  Tensor sums_;                            ///< Where gradients are placed.
+  std::vector<int64_t> first_sum_;         ///< By bucket: its first element of sums_.
+  std::vector<Tensor> memory_;             ///< By bucket, likewise.
+  std::vector<int64_t> unit_of_;           ///< By bucket whose gradients were placed.
+  bool placed_ = false;                    ///< A gradient of this micro-batch.
+  std::vector<int64_t> summed_;            ///< By bucket: micro-batches of this step in sums_.
+  std::unique_ptr<MicroBatchTree> tree_;   ///< That adds them up, or none.
+  std::deque<UnderWay> under_way_;         ///< In the order of their reductions.
+  std::vector<Work> sums_of_groups_;       ///< By bucket, of this step.
+  std::vector<Tensor> copies_for_groups_;  ///< By bucket of these that is under way, in bf16.
+  std::vector<ParameterPart> parts_;       ///< By trained parameter.
+  std::vector<Work> gathers_;              ///< By bucket.
+  std::vector<int64_t> way_bytes_;         ///< By bucket: of the part of one rank, at most.
+  Tensor staging_;                         ///< The most that one is for all, or none.
+  const bool through_device_;              ///< What ranks exchange of the host memory pool.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.
 };
 

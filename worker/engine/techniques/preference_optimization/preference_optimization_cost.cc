@@ -45,6 +45,8 @@ class PreferenceOptimizationCost : public TechniqueCost {
     static const Refusal rows[] = {
         {&kPreference, &kPipelineParallel,
          "a batch is judged as a whole before its gradients are computed", "other kinds of ranks"},
+        {&kPreference, &kReplay, kNotYet, kOneOfTwo},
+        {&kPreference, &kMeshDeterminism, kNotYet, kOneOfTwo},
         {&kPreference, &kLocalSteps, "a batch is judged as a whole, by all ranks", kOneOfTwo},
         {&kPreference, &kExperts, "balancing losses and capacities are those of tokens",
          "model.experts 0"},

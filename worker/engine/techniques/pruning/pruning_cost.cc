@@ -112,6 +112,8 @@ class PruningCost : public TechniqueCost {
         {&kPruning, &kTensorParallel, kWholeMatrices, "data or pipeline parallelism"},
         {&kPruning, &kZero, kWholeMatrices, "resources.zero_stage 0"},
         {&kPruning, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+        {&kPruning, &kReplay, kNotYet, kOneOfTwo},
+        {&kPruning, &kMeshDeterminism, kNotYet, kOneOfTwo},
         {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
         {&kPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},

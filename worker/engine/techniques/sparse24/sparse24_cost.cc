@@ -75,6 +75,8 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kZeroParameters, kWholeWeights, "resources.zero_stage 2"},
     {&kSparse24, &kOffloadOptimizer, kWholeWeights, "resources.offload_optimizer none"},
     {&kSparse24, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
+    {&kSparse24, &kReplay, kNotYet, kOneOfTwo},
+    {&kSparse24, &kMeshDeterminism, kNotYet, kOneOfTwo},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kNotYet, kDense},
     {&kSoftThreshold, &kTensorParallel, kNotYet, "data or pipeline parallelism"},

@@ -41,6 +41,8 @@ constexpr std::string_view kOtherGrowth = "growth.method stack or fpi";
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
+      {&kStructuralGrowth, &kReplay, kNotYet, kOneOfTwo},
+      {&kStructuralGrowth, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kStructuralGrowth, &kTensorGrid, "norms weigh the columns of whole rows",
        "resources.tensor_rows 1"},
       {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},

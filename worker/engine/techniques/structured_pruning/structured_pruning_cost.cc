@@ -61,6 +61,8 @@ class StructuredPruningCost : public TechniqueCost {
         {&kStructuredPruning, &kTensorParallel, kWholeMatrices, "data parallelism alone"},
         {&kStructuredPruning, &kPipelineParallel, kNotYet, "data parallelism alone"},
         {&kStructuredPruning, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+        {&kStructuredPruning, &kReplay, kNotYet, kOneOfTwo},
+        {&kStructuredPruning, &kMeshDeterminism, kNotYet, kOneOfTwo},
         {&kStructuredPruning, &kLocalSteps, "each rank would keep other units", kOneOfTwo},
         {&kStructuredPruning, &kExperts, kNotYet, kOneOfTwo},
         {&kStructuredPruning, &kBf16Pure, "steps of coefficients near 1 are lost in bf16",

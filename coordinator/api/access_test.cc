@@ -1,0 +1,293 @@
+// Who may do what, as callers meet it.
+#include <google/protobuf/message.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <fstream>
+
+#include "common/sha256.h"
+#include "coordinator/api/testing.h"
+#include "proto/grpc_tls.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const google::protobuf::ServiceDescriptor& Calls() {
+  return *v1::SubmitJobRequest::descriptor()->file()->FindServiceByName("Coordinator");
+}
+
+class AccessTest : public ApiTest {
+ protected:
+  void Prepare() override {
+    WritePeople(R"(people:
+- {name: viv, role: viewer, token_sha256: )" +
+                Sha256Hex("viv") + R"(}
+- {name: una, role: user, token_sha256: )" +
+                Sha256Hex("una") + R"(}
+- {name: otto, role: operator, token_sha256: )" +
+                Sha256Hex("otto") + R"(}
+- {name: ada, role: admin, token_sha256: )" +
+                Sha256Hex("ada") + R"(}
+- {name: quinn, role: user, queues: [research], token_sha256: )" +
+                Sha256Hex("quinn") + "}\n");
+    auto people = People::Open(dir_ / "people.yaml", Clock::System());
+    ASSERT_TRUE(people.ok()) << people.status().message();
+    security_.access.people = std::move(*people);
+    security_.access.needs_deadlines = true;
+  }
+  void WritePeople(const std::string& text) const {
+    std::ofstream(dir_ / "people.part") << text;
+    std::filesystem::permissions(dir_ / "people.part", std::filesystem::perms(0600));
+    std::filesystem::rename(dir_ / "people.part", dir_ / "people.yaml");
+  }
+
+  /// A context of the person with that token; "" shows none.
+  static std::unique_ptr<grpc::ClientContext> As(const std::string& token,
+                                                 milliseconds limit = seconds(10)) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    if (!token.empty()) context->AddMetadata(kTokenMetadata, std::string(kTokenScheme) + token);
+    context->set_deadline(std::chrono::system_clock::now() + limit);
+    return context;
+  }
+  grpc::Status SubmitAs(const std::string& token, v1::SubmitJobResponse& response,
+                        const std::string& queue = "") {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec();
+    if (!queue.empty()) request.mutable_spec()->mutable_scheduling()->set_queue(queue);
+    request.set_client_request_id("r" + std::to_string(++requests_));
+    return jobs_->SubmitJob(As(token).get(), request, &response);
+  }
+  std::string JobOf(const std::string& token) {
+    v1::SubmitJobResponse response;
+    const grpc::Status status = SubmitAs(token, response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.job().id();
+  }
+
+  /// Any call by its name, about a job.
+  grpc::Status Call(const std::string& method, const std::string& token,
+                    const std::string& job_id) {
+    const auto* call = Calls().FindMethodByName(method);
+    std::unique_ptr<google::protobuf::Message> request(
+        google::protobuf::MessageFactory::generated_factory()
+            ->GetPrototype(call->input_type())
+            ->New());
+    for (const char* name : {"id", "job_id"}) {
+      const auto* field = request->GetDescriptor()->FindFieldByName(name);
+      if (field != nullptr) request->GetReflection()->SetString(request.get(), field, job_id);
+    }
+    grpc::Slice slice(request->SerializeAsString());
+    const grpc::ByteBuffer bytes(&slice, 1);
+    grpc::GenericStub stub(
+        grpc::CreateChannel(coordinator_->address, grpc::InsecureChannelCredentials()));
+    grpc::CompletionQueue queue;
+    // A watch of a job that waits has no end.
+    const auto context = As(token, method == "WatchJob" ? milliseconds(200) : seconds(10));
+    auto reader =
+        stub.PrepareUnaryCall(context.get(), "/weft.v1.Coordinator/" + method, bytes, &queue);
+    reader->StartCall();
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    reader->Finish(&reply, &status, this);
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    return status;
+  }
+  v1::ListAuditRecordsResponse Audit(const std::string& who = "", const std::string& object = "") {
+    v1::ListAuditRecordsRequest request;
+    request.set_who(who);
+    request.set_object(object);
+    v1::ListAuditRecordsResponse response;
+    const grpc::Status status = jobs_->ListAuditRecords(As("ada").get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+};
+
+TEST_F(AccessTest, EveryCallIsInTheTableOfRights) {
+  ASSERT_EQ(Calls().method_count(), std::ssize(kVerbs));
+  for (int i = 0; i < Calls().method_count(); ++i) {
+    EXPECT_NE(FindVerb(Calls().method(i)->name()), nullptr) << Calls().method(i)->name();
+  }
+}
+
+// Through every cell: role, call, and whose job it is about.
+TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
+  const std::pair<Role, std::string> callers[] = {{Role::kNobody, ""},
+                                                  {Role::kViewer, "viv"},
+                                                  {Role::kUser, "una"},
+                                                  {Role::kOperator, "otto"},
+                                                  {Role::kAdmin, "ada"}};
+  int cells = 0;
+  for (const Verb& verb : kVerbs) {
+    for (const auto& [role, token] : callers) {
+      for (const bool own : {true, false}) {
+        // A viewer has no jobs.
+        const bool can_own = role >= Role::kUser;
+        if (own && !can_own) continue;
+        const std::string job = JobOf(own ? token : token == "ada" ? "otto" : "ada");
+        const grpc::Status status = Call(std::string(verb.method), token, job);
+        const std::string cell = std::string(verb.method) + " by " + std::string(Name(role)) +
+                                 (own ? " on its own job: " : " on a job of others: ") +
+                                 status.error_message();
+        if (role == Role::kNobody) {
+          EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << cell;
+        } else {
+          EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED,
+                    May(role, verb, own))
+              << cell;
+          EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << cell;
+        }
+        ++cells;
+      }
+    }
+  }
+  EXPECT_EQ(cells, 8 * std::ssize(kVerbs));
+}
+
+TEST_F(AccessTest, PeopleAreToldWhoTheyAreAndNobodyElseIs) {
+  v1::WhoAmIResponse response;
+  ASSERT_TRUE(jobs_->WhoAmI(As("quinn").get(), {}, &response).ok());
+  EXPECT_EQ(response.name(), "quinn");
+  EXPECT_EQ(response.role(), "user");
+  EXPECT_THAT(response.queues(), ElementsAre("research"));
+  const grpc::Status stranger = jobs_->WhoAmI(As("guess").get(), {}, &response);
+  EXPECT_EQ(stranger.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(stranger.error_message(), AllOf(HasSubstr("hint:"), Not(HasSubstr("guess"))));
+}
+
+TEST_F(AccessTest, JobsBelongToWhoSubmittedThemAndQueuesAreThoseOfAPerson) {
+  const std::string id = JobOf("una");
+  v1::GetJobRequest get;
+  get.set_id(id);
+  v1::Job job;
+  ASSERT_TRUE(jobs_->GetJob(As("viv").get(), get, &job).ok());
+  EXPECT_EQ(job.owner(), "una");
+  JobOf("ada");
+  v1::ListJobsRequest list;
+  list.set_owner("una");
+  v1::ListJobsResponse jobs;
+  ASSERT_TRUE(jobs_->ListJobs(As("viv").get(), list, &jobs).ok());
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).owner(), "una");
+
+  v1::SubmitJobResponse response;
+  EXPECT_TRUE(SubmitAs("quinn", response, "research").ok());
+  for (const char* queue : {"", "production"}) {
+    const grpc::Status status = SubmitAs("quinn", response, queue);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(), HasSubstr("must not put jobs in queue"));
+  }
+  // By the beginning of its id, it is the same job.
+  v1::CancelJobRequest cancel;
+  cancel.set_id(id.substr(0, id.size() - 1));
+  const grpc::Status status = jobs_->CancelJob(As("quinn").get(), cancel, &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(), HasSubstr("job " + id + " is of 'una'"));
+}
+
+TEST_F(AccessTest, ChangesAndRefusalsAreInTheAuditLogWhoseChainHolds) {
+  const std::string id = JobOf("una");
+  v1::CancelJobRequest cancel;
+  cancel.set_id(id);
+  v1::Job job;
+  EXPECT_FALSE(jobs_->CancelJob(As("viv").get(), cancel, &job).ok());
+  EXPECT_FALSE(jobs_->CancelJob(As("wrong").get(), cancel, &job).ok());
+  EXPECT_TRUE(jobs_->CancelJob(As("una").get(), cancel, &job).ok());
+  v1::RetryJobRequest none;
+  none.set_id("no-such-job");
+  EXPECT_FALSE(jobs_->RetryJob(As("una").get(), none, &job).ok());
+  v1::ListWorkersResponse workers;
+  EXPECT_TRUE(jobs_->ListWorkers(As("una").get(), {}, &workers).ok()) << "looking is not recorded";
+
+  const v1::ListAuditRecordsResponse log = Audit();
+  EXPECT_TRUE(log.chain_holds());
+  std::vector<std::string> shown;
+  for (const v1::AuditRecord& record : log.records()) {
+    EXPECT_EQ(record.sequence(), std::ssize(shown) + 1);
+    EXPECT_THAT(record.peer(), HasSubstr("127.0.0.1"));
+    EXPECT_THAT(record.hash(), SizeIs(64));
+    shown.push_back(record.who() + " " + record.role() + " " + record.method() + " " +
+                    record.object() + " " + record.result());
+  }
+  EXPECT_THAT(shown, ElementsAre("una user SubmitJob " + id + " OK",
+                                 "viv viewer CancelJob " + id + " PERMISSION_DENIED",
+                                 " nobody CancelJob " + id + " UNAUTHENTICATED",
+                                 "una user CancelJob " + id + " OK",
+                                 "una user RetryJob no-such-job NOT_FOUND"));
+  EXPECT_EQ(Audit("viv").records_size(), 1);
+  EXPECT_EQ(Audit("", id).records_size(), 4);
+  EXPECT_EQ(coordinator_->Metric("weft_coord_audit_events_total"), 5);
+  EXPECT_EQ(coordinator_->Metric("weft_rpc_auth_failures_total"), 2);
+  // They are kept.
+  Restart();
+  EXPECT_EQ(Audit().records_size(), 5);
+}
+
+TEST_F(AccessTest, LimitsArePerPersonAndSayWhatToDo) {
+  security_.access.calls_per_second = 1;
+  security_.access.calls_at_once = 5;
+  security_.access.jobs_per_person = 2;
+  Restart();
+  JobOf("una");
+  JobOf("una");
+  v1::SubmitJobResponse response;
+  grpc::Status status = SubmitAs("una", response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("has 2 jobs"), HasSubstr("hint:")));
+  JobOf("otto");
+  v1::WhoAmIResponse who;
+  status = grpc::Status::OK;
+  for (int i = 0; i < 200 && status.ok(); ++i) {
+    status = jobs_->WhoAmI(As("una").get(), {}, &who);
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("calls per second"), HasSubstr("hint:")));
+  EXPECT_TRUE(jobs_->WhoAmI(As("viv").get(), {}, &who).ok());
+  EXPECT_GE(coordinator_->Metric("weft_rpc_rate_limited_total"), 2);
+}
+
+TEST_F(AccessTest, GuessingTokensIsSlowedDown) {
+  v1::WhoAmIResponse who;
+  grpc::StatusCode code = grpc::StatusCode::UNAUTHENTICATED;
+  int guesses = 0;
+  for (; guesses < 1000 && code == grpc::StatusCode::UNAUTHENTICATED; ++guesses) {
+    code = jobs_->WhoAmI(As("guess" + std::to_string(guesses)).get(), {}, &who).error_code();
+  }
+  EXPECT_EQ(code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_GT(guesses, 50);
+  EXPECT_TRUE(jobs_->WhoAmI(As("una").get(), {}, &who).ok()) << "who is known still gets in";
+}
+
+TEST_F(AccessTest, ACallThatChangesSomethingNeedsADeadline) {
+  const std::string id = JobOf("una");
+  grpc::ClientContext context;
+  context.AddMetadata(kTokenMetadata, "Bearer una");
+  v1::CancelJobRequest cancel;
+  cancel.set_id(id);
+  v1::Job job;
+  const grpc::Status status = jobs_->CancelJob(&context, cancel, &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("needs a deadline"));
+}
+
+TEST_F(AccessTest, AChangeOfTheFileOfPeopleCountsAtOnce) {
+  v1::WhoAmIResponse who;
+  EXPECT_TRUE(jobs_->WhoAmI(As("una").get(), {}, &who).ok());
+  WritePeople("people:\n- {name: ada, role: admin, token_sha256: " + Sha256Hex("ada") + "}\n");
+  bool out = false;
+  for (int i = 0; i < 100 && !out; ++i) {
+    std::this_thread::sleep_for(milliseconds(30));
+    out = !jobs_->WhoAmI(As("una").get(), {}, &who).ok();
+  }
+  EXPECT_TRUE(out);
+  EXPECT_TRUE(jobs_->WhoAmI(As("ada").get(), {}, &who).ok());
+}
+
+}  // namespace
+}  // namespace weft::coordinator

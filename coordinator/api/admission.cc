@@ -1,0 +1,158 @@
+#include "coordinator/api/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/http/address.h"
+#include "proto/grpc_status.h"
+#include "proto/grpc_tls.h"
+
+namespace weft::coordinator {
+namespace {
+
+using grpc::StatusCode;
+
+/// Of one machine, before it has to wait: a guess at a token is as good as none.
+constexpr double kFailuresPerSecond = 5;
+constexpr double kFailuresAtOnce = 50;
+constexpr double kRecordsPerSecond = 5;
+constexpr double kRecordsAtOnce = 100;
+
+/// The token that a call carries; empty: none.
+std::string TokenOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(kTokenMetadata);
+  if (found == metadata.end()) return "";
+  const std::string value(found->second.data(), found->second.size());
+  return value.starts_with(kTokenScheme) ? value.substr(kTokenScheme.size()) : "";
+}
+
+}  // namespace
+
+std::string HostOf(const std::string& peer) {
+  const size_t begin = peer.find(':'), end = peer.rfind(':');
+  if (begin == std::string::npos || end <= begin) return peer;
+  std::string host = peer.substr(begin + 1, end - begin - 1);
+  // gRPC writes "ipv6:%5B::1%5D:51022".
+  if (host.starts_with("%5B") && host.ends_with("%5D")) host = host.substr(3, host.size() - 6);
+  return host;
+}
+
+Admission::Admission(AccessRules rules, Service& service, const Clock& clock)
+    : rules_(std::move(rules)),
+      service_(service),
+      calls_(clock, rules_.calls_per_second, rules_.calls_at_once),
+      failures_(clock, kFailuresPerSecond, kFailuresAtOnce),
+      records_(clock, kRecordsPerSecond, kRecordsAtOnce) {}
+
+grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Caller& caller) {
+  caller.peer = context.peer();
+  const std::string token = TokenOf(context);
+  const std::string holder = tls::NameIn(PeerUris(context), "client");
+  if (rules_.people == nullptr) {
+    if (!rules_.tls || !holder.empty()) {
+      caller.person = {holder, Role::kAdmin, {}};
+      return grpc::Status::OK;
+    }
+    return {StatusCode::UNAUTHENTICATED,
+            "this coordinator wants the certificate of a person; hint: --tls-cert with a file of "
+            "`weft certs issue DIR client NAME`"};
+  }
+  std::optional<Person> person;
+  if (!token.empty()) {
+    person = rules_.people->WithToken(token);
+  } else if (!holder.empty()) {
+    person = rules_.people->WithName(holder);
+  }
+  if (person) {
+    caller.person = *person;
+    return grpc::Status::OK;
+  }
+  if (!token.empty()) {
+    return {StatusCode::UNAUTHENTICATED,
+            "the coordinator does not know this token; hint: `weft auth token NAME` makes one for "
+            "its file of people"};
+  }
+  caller.person.name = holder;
+  return {StatusCode::UNAUTHENTICATED,
+          holder.empty() ? "the coordinator wants to know who calls; hint: --token-file, or a "
+                           "certificate with --tls-cert"
+                         : "'" + holder + "' is not among the people of the coordinator"};
+}
+
+grpc::Status Admission::CheckRate(const Caller& caller) {
+  const std::string host = HostOf(caller.peer);
+  // Whoever is on this machine and has no name is `weft up`'s user.
+  if (caller.person.name.empty() && http::IsLoopback(host)) return grpc::Status::OK;
+  if (calls_.Take(caller.person.name.empty() ? host : "person " + caller.person.name)) {
+    return grpc::Status::OK;
+  }
+  return {StatusCode::RESOURCE_EXHAUSTED,
+          "more than " + std::to_string(static_cast<int64_t>(rules_.calls_per_second)) +
+              " calls per second; hint: wait, or follow a job with `weft job watch` instead of "
+              "asking for it again and again"};
+}
+
+grpc::Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Person& person) {
+  const auto deny = [&](const std::string& what) {
+    return grpc::Status(StatusCode::PERMISSION_DENIED,
+                        "'" + person.name + "' is " + std::string(Name(person.role)) + " and " +
+                            what + "; hint: `weft auth whoami` shows your rights");
+  };
+  if (!May(person.role, verb, /*own=*/true)) {
+    return deny("must not call " + std::string(verb.method));
+  }
+  if (!subject.job_id.empty()) {
+    // What does not exist is the handler's matter.
+    Result<std::string> id = service_.ResolveId(subject.job_id);
+    if (id.ok()) subject.object = subject.job_id = *id;
+    if (id.ok() && AsksForOwner(verb) && !May(person.role, verb, /*own=*/false)) {
+      Result<std::string> owner = service_.store().OwnerOf(*id);
+      if (!owner.ok()) return ToGrpcStatus(owner.status());
+      if (*owner != person.name) {
+        return deny("job " + *id + " is of " + (owner->empty() ? "nobody" : "'" + *owner + "'"));
+      }
+    }
+  }
+  const std::vector<std::string>& queues = person.queues;
+  if (!subject.queue.empty() && !queues.empty() &&
+      std::find(queues.begin(), queues.end(), subject.queue) == queues.end()) {
+    return deny("must not put jobs in queue '" + subject.queue + "'");
+  }
+  if (subject.submits && !person.name.empty()) {
+    Result<int64_t> jobs = service_.store().CountUnfinishedJobs(person.name);
+    if (!jobs.ok()) return ToGrpcStatus(jobs.status());
+    if (*jobs >= rules_.jobs_per_person) {
+      return {StatusCode::RESOURCE_EXHAUSTED,
+              "'" + person.name + "' has " + std::to_string(*jobs) +
+                  " jobs that have not ended, as many as one may; hint: wait for some, or cancel "
+                  "them"};
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const Verb& verb,
+                              CallSubject& subject, Caller& caller) {
+  grpc::Status status = Identify(context, caller);
+  if (!status.ok()) {
+    if (failures_.Take(HostOf(caller.peer))) return status;
+    return {StatusCode::RESOURCE_EXHAUSTED,
+            "too many calls of unknown callers from this machine; hint: wait a little"};
+  }
+  status = CheckRate(caller);
+  if (status.ok()) status = CheckRights(verb, subject, caller.person);
+  if (!status.ok()) return status;
+  if (verb.changes && rules_.needs_deadlines &&
+      context.deadline() == std::chrono::system_clock::time_point::max()) {
+    return {StatusCode::INVALID_ARGUMENT,
+            std::string(verb.method) + " changes something and needs a deadline"};
+  }
+  return grpc::Status::OK;
+}
+
+bool Admission::Records(const Caller& caller) {
+  return records_.Take(HostOf(caller.peer));
+}
+
+}  // namespace weft::coordinator

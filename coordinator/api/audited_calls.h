@@ -1,0 +1,45 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "coordinator/service/metrics.h"
+#include "coordinator/store/store.h"
+
+namespace weft::coordinator {
+
+/// The calls under way that change something. Each is answered only once its record is in the audit
+/// log: with the change, or by itself where nothing changed. Thread-safe.
+class AuditedCalls {
+ public:
+  AuditedCalls(coordinator::Store& store, Metrics& metrics) : store_(store), metrics_(metrics) {}
+
+  /// Null: it changes nothing.
+  void Begin(grpc::ServerUnaryReactor* reactor, std::shared_ptr<CallRecord> call);
+
+  /// What was begun; null for a call that changes nothing.
+  std::shared_ptr<CallRecord> Of(grpc::ServerUnaryReactor* reactor);
+
+  /// Ends the call with this status, recorded as its result.
+  void Answer(grpc::ServerUnaryReactor* reactor, const grpc::Status& status);
+
+  /// Stores a record by itself, then calls `then`, also when it could not be stored, which is
+  /// logged.
+  void Store(std::shared_ptr<CallRecord> call, std::function<void()> then);
+
+ private:
+  coordinator::Store& store_;
+  Metrics& metrics_;
+  std::mutex mutex_;
+  std::map<grpc::ServerUnaryReactor*, std::shared_ptr<CallRecord>> calls_;
+};
+
+/// "PERMISSION_DENIED"; the name of a code of gRPC, "OK" included.
+std::string NameOf(grpc::StatusCode code);
+
+}  // namespace weft::coordinator

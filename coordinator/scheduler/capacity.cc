@@ -1,0 +1,226 @@
+#include "coordinator/scheduler/capacity.h"
+
+#include <algorithm>
+#include <map>
+
+#include "common/model/device_order.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// What the rank takes of its worker's memory: on a GPU what it has outside of that.
+int64_t WorkerBytes(const Plan& plan, size_t rank) {
+  const int64_t bytes = BytesOfRank(plan, static_cast<int64_t>(rank));
+  if (!OnDevices(plan)) return bytes;
+  const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
+  return offloads ? TotalBytes(plan.prediction.memory_per_rank) - bytes : 0;
+}
+
+/// Whether the rank fits, too, on GPUs on `device`; takes its share if so.
+bool TakeRank(const Plan& plan, size_t rank, int64_t device, FreeCapacity& free) {
+  if (free.cores < plan.threads_per_rank) return false;
+  const int64_t bytes = WorkerBytes(plan, rank);
+  if (free.memory_bytes < bytes) return false;
+  if (OnDevices(plan) && free.devices.erase(device) == 0) return false;
+  free.memory_bytes -= bytes;
+  free.cores -= plan.threads_per_rank;
+  return true;
+}
+
+bool IsUsable(const WorkerProfile& worker, int64_t device) {
+  return std::any_of(worker.devices.begin(), worker.devices.end(), [&](const DeviceSpec& spec) {
+    return spec.index == device && spec.unusable.empty();
+  });
+}
+
+std::string Counted(int64_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+ComputeAmount& ComputeAmount::operator+=(const ComputeAmount& other) {
+  gpus += other.gpus;
+  cores += other.cores;
+  return *this;
+}
+
+ComputeAmount& ComputeAmount::operator-=(const ComputeAmount& other) {
+  gpus -= other.gpus;
+  cores -= other.cores;
+  return *this;
+}
+
+ComputeAmount AmountOf(const Plan& plan) {
+  const int64_t ranks = std::ssize(plan.rank_workers);
+  return OnDevices(plan) ? ComputeAmount{ranks, 0}
+                         : ComputeAmount{0, ranks * plan.threads_per_rank};
+}
+
+ComputeAmount AmountOf(const ClusterProfile& cluster) {
+  ComputeAmount amount;
+  for (const WorkerProfile& worker : cluster.workers) {
+    amount += {UsableDevices(worker.devices), worker.cores};
+  }
+  return amount;
+}
+
+std::string Words(const ComputeAmount& amount) {
+  return amount.gpus > 0 ? Counted(amount.gpus, "GPU") : Counted(amount.cores, "core");
+}
+
+bool Fits(const Plan& plan, FreeMap free) {
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto it = free.find(plan.rank_workers[rank]);
+    if (it == free.end() || !TakeRank(plan, rank, DeviceOf(plan, rank), it->second)) return false;
+  }
+  return true;
+}
+
+void TakeCapacity(const Plan& plan, FreeMap& free) {
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto it = free.find(plan.rank_workers[rank]);
+    if (it == free.end()) continue;
+    it->second.cores -= plan.threads_per_rank;
+    if (OnDevices(plan)) it->second.devices.erase(DeviceOf(plan, rank));
+    it->second.memory_bytes -= WorkerBytes(plan, rank);
+    if (it->second.cores < 1) free.erase(it);
+  }
+}
+
+CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free)
+    : cluster_(&cluster), free_(cluster.workers.size()) {
+  std::unordered_map<std::string, size_t> index_of;
+  for (size_t index = 0; index < cluster.workers.size(); ++index) {
+    const std::string& id = cluster.workers[index].worker_id;
+    index_of.emplace(id, index);
+    auto it = free.find(id);
+    if (it == free.end()) continue;
+    Update(index, [&](FreeCapacity& capacity) { capacity = it->second; });
+  }
+  index_of_ = std::make_shared<const std::unordered_map<std::string, size_t>>(std::move(index_of));
+}
+
+CapacityPool::Room CapacityPool::KeyOf(size_t index, bool devices) const {
+  const FreeCapacity& free = free_[index];
+  return {devices ? std::ssize(free.devices) : 0, free.cores, index};
+}
+
+template <class Change>
+void CapacityPool::Update(size_t index, Change change) {
+  FreeCapacity& free = free_[index];
+  const auto amount = [&free]() -> ComputeAmount {
+    // A rank on a GPU needs a core.
+    if (free.cores < 1) return {};
+    return {std::ssize(free.devices), free.cores};
+  };
+  total_ -= amount();
+  by_devices_.erase(KeyOf(index, true));
+  by_cores_.erase(KeyOf(index, false));
+  change(free);
+  total_ += amount();
+  if (free.cores < 1) return;
+  by_cores_.insert(KeyOf(index, false));
+  if (!free.devices.empty()) by_devices_.insert(KeyOf(index, true));
+}
+
+bool CapacityPool::Fits(const Plan& plan) const {
+  std::map<size_t, FreeCapacity> left;
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto found = index_of_->find(plan.rank_workers[rank]);
+    if (found == index_of_->end()) return false;
+    auto [it, added] = left.try_emplace(found->second);
+    if (added) it->second = free_[found->second];
+    if (!TakeRank(plan, rank, DeviceOf(plan, rank), it->second)) return false;
+  }
+  return true;
+}
+
+size_t CapacityPool::Fill(size_t index, size_t rank, Plan& plan) const {
+  FreeCapacity room = free_[index];
+  std::vector<int64_t> devices;
+  if (OnDevices(plan)) {
+    const int64_t wanted = std::min(static_cast<int64_t>(plan.rank_workers.size() - rank),
+                                    room.cores / plan.threads_per_rank);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < wanted; ++i) {
+      bytes = std::max(bytes, BytesOfRank(plan, static_cast<int64_t>(rank) + i));
+    }
+    devices = NearestDevices(FreeDevices(worker(index), room), wanted, bytes);
+  }
+  size_t next = 0;
+  while (rank < plan.rank_workers.size()) {
+    const int64_t device = next < devices.size() ? devices[next++] : -1;
+    if (!TakeRank(plan, rank, device, room)) break;
+    plan.rank_workers[rank++] = worker(index).worker_id;
+    if (OnDevices(plan)) plan.rank_devices.push_back(device);
+  }
+  return rank;
+}
+
+std::optional<Plan> CapacityPool::Place(const Plan& plan) const {
+  if (plan.rank_workers.empty()) return std::nullopt;
+  if (Fits(plan)) return plan;
+  const bool on_devices = OnDevices(plan);
+  const int64_t ranks = std::ssize(plan.rank_workers);
+  const int64_t cores = ranks * plan.threads_per_rank;
+  if (total_.cores < cores || (on_devices && total_.gpus < ranks)) return std::nullopt;
+  const Rooms& rooms = on_devices ? by_devices_ : by_cores_;
+  Plan placed = plan;
+  // Those that may hold all of it come first, the fullest of them last.
+  auto end =
+      rooms.upper_bound({on_devices ? ranks : 0, on_devices ? 0 : cores, cluster_->workers.size()});
+  for (auto it = end; it != rooms.begin();) {
+    --it;
+    if (it->cores < cores) continue;
+    const Room first{it->devices, it->cores, 0};
+    for (auto alike = rooms.lower_bound(first); alike != rooms.end(); ++alike) {
+      if (alike->devices != first.devices || alike->cores != first.cores) break;
+      placed.rank_devices.clear();
+      if (Fill(alike->index, 0, placed) == placed.rank_workers.size()) return placed;
+    }
+    it = rooms.lower_bound(first);
+  }
+  placed.rank_devices.clear();
+  size_t rank = 0;
+  for (const Room& room : rooms) {
+    rank = Fill(room.index, rank, placed);
+    if (rank == placed.rank_workers.size()) return placed;
+  }
+  return std::nullopt;
+}
+
+void CapacityPool::Take(const Plan& plan) {
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto found = index_of_->find(plan.rank_workers[rank]);
+    if (found == index_of_->end()) continue;
+    Update(found->second, [&](FreeCapacity& free) {
+      free.cores -= plan.threads_per_rank;
+      free.memory_bytes -= WorkerBytes(plan, rank);
+      if (OnDevices(plan)) free.devices.erase(DeviceOf(plan, rank));
+    });
+  }
+}
+
+void CapacityPool::Release(const Plan& plan) {
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto found = index_of_->find(plan.rank_workers[rank]);
+    if (found == index_of_->end()) continue;
+    const int64_t device = DeviceOf(plan, rank);
+    Update(found->second, [&](FreeCapacity& free) {
+      free.cores += plan.threads_per_rank;
+      free.memory_bytes += WorkerBytes(plan, rank);
+      if (OnDevices(plan) && IsUsable(worker(found->second), device)) free.devices.insert(device);
+    });
+  }
+}
+
+FreeMap CapacityPool::ToMap() const {
+  FreeMap map;
+  for (size_t index = 0; index < free_.size(); ++index) {
+    if (free_[index].cores >= 1) map[worker(index).worker_id] = free_[index];
+  }
+  return map;
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/scheduler/best_plan.h"
+
+namespace weft::coordinator {
+
+/// What jobs compute with. Queues count cores of jobs on CPUs alone.
+struct ComputeAmount {
+  int64_t gpus = 0;
+  int64_t cores = 0;
+
+  ComputeAmount& operator+=(const ComputeAmount& other);
+  ComputeAmount& operator-=(const ComputeAmount& other);
+  bool operator==(const ComputeAmount&) const = default;
+};
+
+/// Whether `total` has at least as much of each as `wanted`.
+inline bool Covers(const ComputeAmount& total, const ComputeAmount& wanted) {
+  return total.gpus >= wanted.gpus && total.cores >= wanted.cores;
+}
+
+/// GPUs of a plan on GPUs, else cores.
+ComputeAmount AmountOf(const Plan& plan);
+
+/// Everything that the workers of a cluster offer, broken GPUs left out.
+ComputeAmount AmountOf(const ClusterProfile& cluster);
+
+/// "4 GPUs", "12 cores".
+std::string Words(const ComputeAmount& amount);
+
+/// Takes what the ranks of `plan` need from `free`: on GPUs cores and the GPUs, else cores and
+/// memory.
+void TakeCapacity(const Plan& plan, FreeMap& free);
+
+/// Whether all ranks have room where the plan puts them.
+bool Fits(const Plan& plan, FreeMap free);
+
+/// What is free on the workers of a cluster, indexed by how much that is: a plan finds its place
+/// among thousands of workers in the time that it takes to look at a few of them.
+class CapacityPool {
+ public:
+  /// `cluster` outlives the pool and its copies.
+  CapacityPool(const ClusterProfile& cluster, const FreeMap& free);
+
+  const ComputeAmount& total() const { return total_; }
+
+  /// Whether all ranks have room where the plan puts them.
+  bool Fits(const Plan& plan) const;
+
+  /// The same plan on workers that have room: where it was if possible, else on the fullest worker
+  /// that holds all of it, else filling the emptiest worker first, so that neighbouring ranks share
+  /// a machine and large rooms stay for large jobs.
+  std::optional<Plan> Place(const Plan& plan) const;
+
+  void Take(const Plan& plan);
+
+  /// Gives back what Take took. Workers that are not in the cluster any more give nothing.
+  void Release(const Plan& plan);
+
+  FreeMap ToMap() const;
+
+ private:
+  /// GPUs (0 in the order of CPUs), cores, index of the worker: most first.
+  struct Room {
+    int64_t devices;
+    int64_t cores;
+    size_t index;
+    bool operator<(const Room& other) const {
+      return std::tie(other.devices, other.cores, index) < std::tie(devices, cores, other.index);
+    }
+  };
+  using Rooms = std::set<Room>;
+
+  const WorkerProfile& worker(size_t index) const { return cluster_->workers[index]; }
+  Room KeyOf(size_t index, bool devices) const;
+  /// Changes what is free on a worker.
+  template <class Change>
+  void Update(size_t index, Change change);
+  /// Puts ranks from `rank` on into the room, as many as it holds; the next rank.
+  size_t Fill(size_t index, size_t rank, Plan& plan) const;
+
+  const ClusterProfile* cluster_;
+  std::shared_ptr<const std::unordered_map<std::string, size_t>> index_of_;
+  std::vector<FreeCapacity> free_;  ///< By index of the worker.
+  Rooms by_devices_, by_cores_;     ///< Workers with something free.
+  ComputeAmount total_;
+};
+
+}  // namespace weft::coordinator

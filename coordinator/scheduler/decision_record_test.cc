@@ -1,0 +1,84 @@
+#include "coordinator/scheduler/decision_record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/scheduler/testing.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Jobs that start, wait, give way and shrink, and one whose plan is not known.
+struct Recorded : GpuSituation {
+  Recorded() : GpuSituation(2) {
+    QueueSpec queue;
+    queue.name = "team";
+    queue.limit_gpus = 9;
+    snapshot.queues = {queue};
+    Run("long", 4, 100000);
+    Run("elastic", 8, 100000);
+    specs.back()->resources.ranks = 0;
+    Wait("short", 4, 100).priority = 1;
+    Wait("wide", 16, 1000).submitted_at += 0.1;
+    Wait("limited", 9, 3000).queue = "team";
+    Wait("again", 2, 30).last_plan = plans.emplace_back(std::make_unique<Plan>(GpuPlan(2))).get();
+    Wait("unknown", 3, 10).size.reset();
+    for (auto& spec : specs) {
+      spec->name = "job";
+      spec->data.train = {"text"};
+    }
+    snapshot.rules.age_factor = 12.3456789012345;
+  }
+
+  std::string Line(PassWriter& writer) const {
+    PlanAnswers answers;
+    const PlanFunction plan = [](const JobSpec& spec,
+                                 const ClusterProfile& cluster) -> Result<PlanReport> {
+      if (spec.resources.ranks == 3) return UnavailableError("being looked for");
+      return PlanGpus(spec, cluster);
+    };
+    const SchedulerDecisions decisions = Schedule(snapshot, Recording(plan, answers));
+    return writer.Write(snapshot, answers, decisions);
+  }
+};
+
+TEST(DecisionRecord, APassDecidesTheSameAgain) {
+  Recorded recorded;
+  PassWriter writer;
+  const std::string first = recorded.Line(writer);
+  recorded.snapshot.now += 60;
+  recorded.snapshot.queue.erase(recorded.snapshot.queue.begin());
+  const std::string second = recorded.Line(writer);
+  const Status status = ReplayDecisions(first + "\n" + second + "\n" + "{\"now\": ");
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_LT(second.size(), first.size() / 4) << "specs and plans are written once";
+}
+
+TEST(DecisionRecord, SaysWhatDiffersFirst) {
+  const Recorded recorded;
+  PassWriter writer;
+  Json pass = Json::parse(recorded.Line(writer));
+  EXPECT_TRUE(ReplayDecisions(pass.dump() + "\n").ok());
+  pass["decisions"]["waits"][0][0] = "other";
+  const Status status = ReplayDecisions(pass.dump() + "\n");
+  EXPECT_EQ(status.code(), StatusCode::kConflict);
+  EXPECT_THAT(status.message(), HasSubstr("pass 1: waits[0]: recorded [\"other\""));
+}
+
+TEST(DecisionRecord, SurvivesDamage) {
+  const Recorded recorded;
+  PassWriter writer;
+  const std::string line = recorded.Line(writer);
+  EXPECT_FALSE(ReplayDecisions("nonsense\n").ok());
+  EXPECT_EQ(ReplayDecisions("{}\n").code(), StatusCode::kCorrupt);
+  for (const char* part : {"queue", "active", "plans", "free", "cluster", "rules", "added"}) {
+    Json pass = Json::parse(line);
+    pass[part] = "x";
+    EXPECT_FALSE(ReplayDecisions(pass.dump() + "\n").ok()) << part;
+  }
+}
+
+}  // namespace
+}  // namespace weft::coordinator

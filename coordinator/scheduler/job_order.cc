@@ -1,0 +1,116 @@
+#include "coordinator/scheduler/job_order.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace weft::coordinator {
+namespace {
+
+/// What is known of the job's size, by a measurement before a plan.
+std::optional<JobSize> KnownSize(const QueuedJob& job) {
+  if (job.last_plan != nullptr) {
+    const double step =
+        job.step_seconds > 0 ? job.step_seconds : job.last_plan->prediction.step_seconds;
+    return JobSize{AmountOf(*job.last_plan), step};
+  }
+  return job.size;
+}
+
+/// It was stopped to go on by another plan at once, or others were stopped for it.
+bool GoesFirst(const QueuedJob& job) {
+  return job.promised || (job.replanned && job.next_plan != nullptr);
+}
+
+}  // namespace
+
+double WorkOf(double seconds, const ComputeAmount& amount, const ComputeAmount& total) {
+  const auto part = [](int64_t some, int64_t all) {
+    return static_cast<double>(some) / static_cast<double>(std::max<int64_t>(all, 1));
+  };
+  return seconds *
+         (amount.gpus > 0 ? part(amount.gpus, total.gpus) : part(amount.cores, total.cores));
+}
+
+double SecondsLeft(const RunningJob& job) {
+  const double step = job.step_seconds > 0 ? job.step_seconds : job.plan->prediction.step_seconds;
+  if (step <= 0) return std::numeric_limits<double>::infinity();
+  return static_cast<double>(std::max<int64_t>(job.steps_left, 0)) * step;
+}
+
+Turn TurnRules::Of(size_t queue, int64_t priority, const ComputeAmount& amount, double seconds,
+                   double submitted_at) const {
+  const double work = WorkOf(seconds, amount, total_);
+  return {queue, priority, amount, work, At(work, submitted_at)};
+}
+
+JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, QueueTree held)
+    : held_(std::move(held)), leaves_(held_.size()), below_(held_.size()) {
+  for (size_t queue = 0; queue < held_.size(); ++queue) {
+    const size_t parent = held_.parent(queue);
+    (parent == queue ? tops_ : below_[parent]).push_back(queue);
+  }
+  std::vector<RankedJob> ranked;
+  std::vector<double> works;
+  for (const QueuedJob& job : snapshot.queue) {
+    const std::optional<JobSize> size = KnownSize(job);
+    RankedJob& entry = ranked.emplace_back();
+    entry.job = &job;
+    entry.known_size = size && job.steps_left > 0 && size->step_seconds > 0;
+    if (size && size->step_seconds > 0) {
+      entry.seconds = static_cast<double>(job.steps_left) * size->step_seconds;
+    }
+    entry.turn = rules.Of(held_.Find(job.queue), job.priority,
+                          size ? size->amount : ComputeAmount{}, entry.seconds, job.submitted_at);
+    if (entry.known_size) works.push_back(entry.turn.work);
+  }
+  double median = 0;
+  if (!works.empty()) {
+    const auto middle = works.begin() + std::ssize(works) / 2;
+    std::nth_element(works.begin(), middle, works.end());
+    median = *middle;
+  }
+  for (RankedJob& entry : ranked) {
+    if (!entry.known_size) entry.turn.at = rules.At(median, entry.job->submitted_at);
+    leaves_[entry.turn.queue].jobs.push_back(std::move(entry));
+  }
+  for (Leaf& leaf : leaves_) {
+    std::stable_sort(leaf.jobs.begin(), leaf.jobs.end(),
+                     [this](const RankedJob& a, const RankedJob& b) { return Before(a, b); });
+  }
+}
+
+bool JobOrder::Before(const RankedJob& a, const RankedJob& b) const {
+  if (GoesFirst(*a.job) != GoesFirst(*b.job)) return GoesFirst(*a.job);
+  if (const int quota =
+          held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue, b.turn.amount)) {
+    return quota < 0;
+  }
+  if (a.turn.priority != b.turn.priority) return a.turn.priority > b.turn.priority;
+  if (const int share = held_.CompareShare(a.turn.queue, b.turn.queue)) return share < 0;
+  return a.turn.at < b.turn.at;
+}
+
+size_t JobOrder::Better(size_t a, size_t b) const {
+  if (a == held_.size()) return b;
+  if (b == held_.size()) return a;
+  const RankedJob& first = leaves_[a].jobs[leaves_[a].next];
+  const RankedJob& second = leaves_[b].jobs[leaves_[b].next];
+  return Before(second, first) ? b : a;
+}
+
+size_t JobOrder::Best(size_t queue) const {
+  size_t best = leaves_[queue].next < leaves_[queue].jobs.size() ? queue : held_.size();
+  for (const size_t child : below_[queue]) best = Better(best, Best(child));
+  return best;
+}
+
+const RankedJob* JobOrder::Next() {
+  size_t best = held_.size();
+  for (const size_t top : tops_) best = Better(best, Best(top));
+  if (best == held_.size()) return nullptr;
+  const RankedJob* job = &leaves_[best].jobs[leaves_[best].next++];
+  held_.Take(best, job->turn.amount);
+  return job;
+}
+
+}  // namespace weft::coordinator

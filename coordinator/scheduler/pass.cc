@@ -1,0 +1,412 @@
+#include "coordinator/scheduler/pass.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace weft::coordinator {
+namespace {
+
+/// Jobs that wait whose plan is asked for in one pass though it is not their turn.
+constexpr int kPlannedAhead = 64;
+/// Plans for what is free that one pass asks for; after them those for the whole cluster do.
+constexpr int kPlansForFree = 16;
+/// Jobs that are looked at closely in one pass though others go first.
+constexpr int kBackfills = 256;
+
+CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& active) {
+  CapacityPool soon = free;
+  for (const ActiveJob& job : active) {
+    if (!job.stopping) continue;
+    soon.Release(*job.job.plan);
+    if (job.next_plan != nullptr) soon.Take(*job.next_plan);
+  }
+  return soon;
+}
+
+FreeMap Everything(const ClusterProfile& cluster) {
+  FreeMap all;
+  for (const WorkerProfile& worker : cluster.workers) {
+    FreeCapacity& free = all[worker.worker_id];
+    free = {worker.cores, worker.memory_limit_bytes, {}};
+    for (const DeviceSpec& device : worker.devices) {
+      if (device.unusable.empty()) free.devices.insert(device.index);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunction& plan)
+    : snapshot_(snapshot),
+      plan_(plan),
+      total_(AmountOf(snapshot.cluster)),
+      turns_(snapshot.rules, total_),
+      holding_(snapshot.queues, total_),
+      held_(holding_),
+      free_(snapshot.cluster, snapshot.free),
+      outlook_{SoonFree(free_, snapshot.active), {}} {
+  for (const ActiveJob& job : snapshot.active) {
+    const size_t queue = held_.Find(job.queue);
+    const ComputeAmount amount = AmountOf(*job.job.plan);
+    holding_.Take(queue, amount);
+    const double seconds = SecondsLeft(job.job);
+    if (!job.stopping) {
+      held_.Take(queue, amount);
+      outlook_.releases.Add(seconds, *job.job.plan, job.id);
+      const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
+      active_.push_back(
+          {&job, turn, seconds,
+           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
+    } else if (job.next_plan != nullptr) {
+      held_.Take(queue, AmountOf(*job.next_plan));
+      outlook_.releases.Add(seconds, *job.next_plan, job.id);
+    }
+  }
+  SortByLoss(active_);
+  const double restart = 2 * snapshot.rules.growth.restart.assumed_start_seconds;
+  contenders_ = std::ssize(snapshot.queue) +
+                std::count_if(active_.begin(), active_.end(), [&](const RankedActive& active) {
+                  return active.seconds_left > restart;
+                });
+}
+
+SchedulerDecisions SchedulingPass::Run() && {
+  forecast_.emplace(outlook_.pool.total(), outlook_.releases.Amounts());
+  decisions_.waits.reserve(snapshot_.queue.size());
+  JobOrder order(snapshot_, turns_, held_);
+  while (const RankedJob* ranked = order.Next()) Consider(*ranked);
+  Grow();
+  return std::move(decisions_);
+}
+
+void SchedulingPass::Consider(const RankedJob& ranked) {
+  const QueuedJob& job = *ranked.job;
+  if (snapshot_.cluster.workers.empty()) {
+    Wait(ranked, Reason::kWaitingForWorkers, "no worker is attached; hint: start weft-worker");
+    return;
+  }
+  if (job.infeasible_reason != nullptr) {
+    Wait(ranked, Reason::kWaitingForWorkers, *job.infeasible_reason);
+    return;
+  }
+  if (WaitsForLimit(ranked)) return;
+  const bool others_first = !held_back_by_.empty();
+  if (others_first && (held_by_planning_ || !ranked.known_size)) {
+    if (planned_ahead_ >= kPlannedAhead) return WaitBehind(ranked);
+  } else if (others_first) {
+    // Most of a long queue ends here.
+    ComputeAmount amount = ranked.turn.amount;
+    if (const int64_t most = MostRanks(*job.spec); most > 0 && job.last_plan == nullptr) {
+      amount.gpus = std::min(amount.gpus, most);
+    }
+    const bool soon = Covers(outlook_.pool.total(), amount);
+    const bool fits = soon && tried_backfills_ < kBackfills;
+    if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
+  }
+  Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
+  if (candidate.spec.resources.device == "cuda") {
+    candidate.spec.resources.max_ranks = MostRanks(*job.spec);
+  }
+  if (others_first && !held_by_planning_) {
+    Backfill(candidate);
+  } else {
+    TakeTurn(candidate);
+  }
+}
+
+void SchedulingPass::TakeTurn(const Candidate& candidate) {
+  const RankedJob& ranked = candidate.ranked;
+  Result<Plan> chosen = Choose(candidate);
+  const bool fits = chosen.ok() && free_.Fits(*chosen);
+  const bool unknown = !chosen.ok() && HasNoAnswerYet(chosen.status());
+  if (held_by_planning_ || (unknown && !candidate.job.planned_long)) {
+    if (unknown) {
+      WaitForPlan(ranked, chosen.status());
+      if (held_back_by_.empty()) {
+        held_back_by_ = candidate.job.id;
+        held_by_planning_ = true;
+      }
+      ++planned_ahead_;
+      return;
+    }
+    if (fits) {
+      ++planned_ahead_;
+      return WaitBehind(ranked);
+    }
+  } else if (fits && EndsEarlier(candidate, *chosen)) {
+    return Start(ranked, *std::move(chosen));
+  }
+  const Result<Plan> wanted = Wanted(candidate);
+  if (!wanted.ok() && HasNoAnswerYet(wanted.status())) {
+    WaitForPlan(ranked, wanted.status());
+    if (!candidate.job.planned_long && held_back_by_.empty()) {
+      held_back_by_ = candidate.job.id;
+      held_by_planning_ = true;
+    }
+    ++planned_ahead_;
+    return;
+  }
+  if (!wanted.ok()) return WaitInfeasible(ranked, wanted.status());
+  if (unknown) {
+    std::optional<Plan> placed = free_.Place(*wanted);
+    if (placed && held_back_by_.empty()) return Start(ranked, *std::move(placed));
+    return WaitForPlan(ranked, chosen.status());
+  }
+  if (held_by_planning_) return WaitBehind(ranked);
+  AwaitRoom(candidate, *wanted);
+}
+
+void SchedulingPass::Backfill(const Candidate& candidate) {
+  const RankedJob& ranked = candidate.ranked;
+  if (!ranked.known_size) ++planned_ahead_;
+  ++tried_backfills_;
+  const Result<Plan> wanted = Wanted(candidate);
+  if (!wanted.ok() && HasNoAnswerYet(wanted.status())) return WaitForPlan(ranked, wanted.status());
+  if (!wanted.ok()) return WaitInfeasible(ranked, wanted.status());
+  std::optional<Plan> placed = free_.Place(*wanted);
+  if (placed && LeavesReservation(*placed, SecondsBy(ranked, *placed))) {
+    return Start(ranked, *std::move(placed));
+  }
+  if (placed && reservation_) {
+    std::optional<Plan> apart = reservation_->left.Place(*wanted);
+    if (apart && free_.Fits(*apart)) return Start(ranked, *std::move(apart));
+    if (YieldsToReservation(ranked, *placed)) return Start(ranked, *std::move(placed));
+  }
+  AwaitRoom(candidate, *wanted);
+}
+
+bool SchedulingPass::WaitsForLimit(const RankedJob& ranked) {
+  const size_t queue = ranked.turn.queue;
+  const ComputeAmount& amount = ranked.turn.amount;
+  const QueueSpec* limited = holding_.LimitedBy(queue, amount);
+  std::string of;
+  if (limited != nullptr) {
+    const int64_t limit = amount.gpus > 0 ? *limited->limit_gpus : *limited->limit_cores;
+    of = "the limit of queue " + limited->name + ", " +
+         Words(amount.gpus > 0 ? ComputeAmount{limit, 0} : ComputeAmount{0, limit});
+    if (amount.gpus + amount.cores > limit) {
+      Wait(ranked, Reason::kWaitingForQuota,
+           "wants " + Words(amount) + ", more than " + of +
+               "; hint: ask for fewer resources.ranks, or another scheduling.queue");
+      return true;
+    }
+  }
+  for (size_t at = queue;; at = holding_.parent(at)) {
+    if (auto hold = limits_.find(at); hold != limits_.end()) {
+      if (ranked.known_size && ranked.seconds <= hold->second.until_seconds) break;
+      Wait(ranked, Reason::kWaitingForQuota,
+           "waits behind job " + hold->second.job_id + " for the limit of queue " +
+               holding_.name(at))
+          .blocked_by = {hold->second.job_id};
+      return true;
+    }
+    if (holding_.parent(at) == at) break;
+  }
+  if (limited == nullptr) return false;
+  // Those after it may use the queue until enough of its jobs have ended.
+  const size_t top = holding_.Find(limited->name);
+  const auto below = [&](size_t at) {
+    while (at != top && holding_.parent(at) != at) at = holding_.parent(at);
+    return at == top;
+  };
+  std::vector<std::pair<double, int64_t>> ends;
+  for (const RankedActive& active : active_) {
+    const ComputeAmount& held = active.turn.amount;
+    const int64_t gives = amount.gpus > 0 ? held.gpus : held.cores;
+    if (gives > 0 && below(active.turn.queue)) ends.emplace_back(active.seconds_left, gives);
+  }
+  std::sort(ends.begin(), ends.end());
+  LimitHold hold{ranked.job->id, 0};
+  QueueTree left = holding_;
+  for (const auto& [seconds, gives] : ends) {
+    left.Give(top, amount.gpus > 0 ? ComputeAmount{gives, 0} : ComputeAmount{0, gives});
+    hold.until_seconds = seconds;
+    if (left.LimitedBy(top, amount) == nullptr) break;
+  }
+  WaitDecision& wait =
+      Wait(ranked, Reason::kWaitingForQuota,
+           "its queue holds as much as it may with " + Words(amount) + " more: " + of);
+  if (hold.until_seconds > 0) SetStart(wait, hold.until_seconds);
+  limits_.emplace(top, std::move(hold));
+  return true;
+}
+
+Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
+  const QueuedJob& job = candidate.job;
+  const JobSpec& spec = candidate.spec;
+  const bool plans = plans_for_free_ < kPlansForFree;
+  if (plans && !part_) part_ = FreePart(snapshot_.cluster, free_.ToMap());
+  const bool some = plans && !part_->workers.empty();
+  if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr && some) {
+    ++plans_for_free_;
+    Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), *part_, plan_);
+    if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
+  }
+  if (job.next_plan != nullptr && free_.Fits(*job.next_plan)) return *job.next_plan;
+  if (job.replanned && job.last_plan != nullptr && some) {
+    ++plans_for_free_;
+    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, *part_, plan_);
+    if (better.ok() && better->prediction.step_seconds < job.last_plan->prediction.step_seconds) {
+      return better;
+    }
+    if (!better.ok() && HasNoAnswerYet(better.status())) return better;
+  }
+  if (job.last_plan != nullptr) {
+    if (std::optional<Plan> again = free_.Place(*job.last_plan)) return *again;
+  }
+  if (free_.total().cores < 1) return ExhaustedError("every worker is taken");
+  if (some) {
+    ++plans_for_free_;
+    return BestPlan(spec, *part_, plan_);
+  }
+  WEFT_ASSIGN_OR_RETURN(Plan wanted, Wanted(candidate));
+  std::optional<Plan> placed = free_.Place(wanted);
+  if (!placed) return ExhaustedError("other jobs hold the workers that it needs");
+  return *std::move(placed);
+}
+
+Result<Plan> SchedulingPass::Wanted(const Candidate& candidate) {
+  const QueuedJob& job = candidate.job;
+  if (job.last_plan != nullptr && !job.out_of_memory) {
+    if (!whole_) whole_.emplace(snapshot_.cluster, Everything(snapshot_.cluster));
+    if (whole_->Place(*job.last_plan)) return *job.last_plan;
+  }
+  Result<Plan> wanted = BestPlan(candidate.spec, snapshot_.cluster, plan_);
+  if (wanted.ok() && !candidate.ranked.known_size && job.last_plan == nullptr) {
+    decisions_.sizes.emplace_back(job.id,
+                                  JobSize{AmountOf(*wanted), wanted->prediction.step_seconds});
+  }
+  return wanted;
+}
+
+bool SchedulingPass::EndsEarlier(const Candidate& candidate, const Plan& smaller) {
+  if (candidate.spec.resources.ranks > 0 || candidate.job.next_plan != nullptr) return true;
+  const Result<Plan> wanted = Wanted(candidate);
+  if (!wanted.ok() || ComputeOf(*wanted) <= ComputeOf(smaller)) return true;
+  const auto steps = static_cast<double>(candidate.job.steps_left);
+  const double saved = steps * (smaller.prediction.step_seconds - wanted->prediction.step_seconds);
+  if (saved <= 0) return true;
+  const std::optional<Reservation> later = outlook_.releases.Reserve(*wanted, outlook_.pool);
+  return !later || saved <= later->seconds;
+}
+
+void SchedulingPass::Start(const RankedJob& ranked, Plan plan) {
+  const ComputeAmount amount = AmountOf(plan);
+  const double seconds = SecondsBy(ranked, plan);
+  free_.Take(plan);
+  outlook_.pool.Take(plan);
+  if (reservation_ && (seconds <= 0 || seconds > reservation_->seconds)) {
+    reservation_->left.Take(plan);
+  }
+  held_.Take(ranked.turn.queue, amount);
+  holding_.Take(ranked.turn.queue, amount);
+  part_.reset();
+  if (seconds > 0) {
+    plans_.push_back(plan);
+    outlook_.releases.Add(seconds, plans_.back(), ranked.job->id);
+    forecast_->Hold(amount, seconds);
+  }
+  decisions_.starts.push_back({ranked.job->id, std::move(plan)});
+}
+
+double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
+  const Plan* last = ranked.job->last_plan;
+  // Of its last plan there may be a measurement.
+  if (last != nullptr && ComputeOf(*last) == ComputeOf(plan)) return ranked.seconds;
+  return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
+}
+
+int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
+  const ResourceSpec& resources = spec.resources;
+  if (resources.ranks > 0 || contenders_ < 2 || total_.gpus < 1) return resources.max_ranks;
+  int64_t part = 1;
+  while (part * 2 <= total_.gpus / contenders_) part *= 2;
+  part = std::max(part, resources.min_ranks);
+  return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
+}
+
+int64_t SchedulingPass::MostGrownRanks(const JobSpec& spec) const {
+  const int64_t twice = 2 * MostRanks(spec);
+  const int64_t most = spec.resources.max_ranks;
+  return most > 0 ? std::min(twice, most) : twice;
+}
+
+bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
+  const SchedulerRules& rules = snapshot_.rules;
+  const double until = reservation_->seconds;
+  const double restart = 2 * rules.growth.restart.assumed_start_seconds;
+  if (!ranked.job->spec->scheduling.preemptible || until < rules.protected_seconds + restart) {
+    return false;
+  }
+  // As it will be then.
+  ActiveJob then;
+  then.preemptions = ranked.job->preemptions;
+  then.job.attempt_seconds = until;
+  RankedActive active;
+  active.job = &then;
+  active.turn = turns_.Of(ranked.turn.queue, ranked.turn.priority, AmountOf(plan),
+                          SecondsBy(ranked, plan) - until, ranked.job->submitted_at);
+  const Claim claim =
+      ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active, held_, rules);
+  return claim == Claim::kPriority || claim == Claim::kShorter;
+}
+
+std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan, Outlook outlook) const {
+  QueueTree left = held_;
+  std::set<const Plan*> displaced;
+  for (const RankedActive& active : active_) {
+    const Claim claim = ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active,
+                                left, snapshot_.rules);
+    if (claim == Claim::kNone) continue;
+    left.Give(active.turn.queue, active.turn.amount);
+    displaced.insert(active.job->job.plan);
+  }
+  for (const Plan* given_up : outlook.releases.Remove(displaced)) outlook.pool.Release(*given_up);
+  return outlook.releases.Reserve(plan, std::move(outlook.pool));
+}
+
+bool SchedulingPass::LeavesReservation(const Plan& plan, double seconds) const {
+  if (held_back_by_.empty()) return true;
+  if (!reservation_) return false;
+  return (seconds > 0 && seconds <= reservation_->seconds) || reservation_->left.Fits(plan);
+}
+
+WaitDecision& SchedulingPass::Wait(const RankedJob& ranked, Reason reason, std::string message) {
+  WaitDecision& wait = decisions_.waits.emplace_back();
+  wait.job_id = ranked.job->id;
+  wait.reason = reason;
+  wait.message = std::move(message);
+  wait.position = std::ssize(decisions_.waits);
+  return wait;
+}
+
+void SchedulingPass::WaitBehind(const RankedJob& ranked) {
+  WaitDecision& wait = Wait(ranked, Reason::kWaitingForCapacity,
+                            "waits behind job " + held_back_by_ + ", which goes first");
+  wait.blocked_by = {held_back_by_};
+  if (ranked.known_size) {
+    SetStart(wait, forecast_->Start(ranked.turn.amount, ranked.seconds));
+  }
+}
+
+void SchedulingPass::SetStart(WaitDecision& wait, std::optional<double> seconds) const {
+  if (!seconds) return;
+  const double error = snapshot_.rules.prediction_error;
+  wait.start_in_seconds = seconds;
+  wait.earliest_start_in_seconds = *seconds * std::max(1 - error, 0.0);
+  wait.latest_start_in_seconds = *seconds * (1 + error);
+}
+
+void SchedulingPass::WaitForPlan(const RankedJob& ranked, const Status& status) {
+  Wait(ranked, Reason::kPlanning, status.message());
+}
+
+void SchedulingPass::WaitInfeasible(const RankedJob& ranked, const Status& status) {
+  Wait(ranked, Reason::kWaitingForWorkers,
+       "the attached workers cannot run it: " + status.message())
+      .infeasible = true;
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/scheduler/forecast.h"
+#include "coordinator/scheduler/job_order.h"
+#include "coordinator/scheduler/preemption.h"
+#include "coordinator/scheduler/reservation.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace weft::coordinator {
+
+/// Jobs that one pass looks for a place for among those that run.
+inline constexpr int kDisplacing = 16;
+
+/// One call of Schedule.
+class SchedulingPass {
+ public:
+  SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunction& plan);
+
+  SchedulerDecisions Run() &&;
+
+ private:
+  /// A job that has its turn.
+  struct Candidate {
+    const RankedJob& ranked;
+    const QueuedJob& job;
+    JobSpec spec;  ///< WithDevice.
+  };
+  /// What will be free.
+  struct Outlook {
+    CapacityPool pool;  ///< Soon: with what jobs that stop give back, without what is promised.
+    Releases releases;  ///< Later: what jobs that run give back at their end.
+  };
+  /// A job with a limited queue, which those after it in that queue do not delay.
+  struct LimitHold {
+    std::string job_id;
+    double until_seconds = 0;  ///< From now, when the limit leaves room for it.
+  };
+
+  // pass.cc
+  void Consider(const RankedJob& ranked);
+  /// The job has its turn, and nothing is reserved for another.
+  void TakeTurn(const Candidate& candidate);
+  /// Others go first: the job starts where that delays none of them.
+  void Backfill(const Candidate& candidate);
+  /// Whether the job waits for a limit of its queue; says so.
+  bool WaitsForLimit(const RankedJob& ranked);
+  /// The plan for what is free: the last one again, or a new one.
+  Result<Plan> Choose(const Candidate& candidate);
+  /// What a job waits for: its last plan where the cluster has room for that, else the plan for the
+  /// whole cluster.
+  Result<Plan> Wanted(const Candidate& candidate);
+  /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
+  bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
+  void Start(const RankedJob& ranked, Plan plan);
+  /// Most ranks of a job that leaves their number open: its part of the cluster while others wait,
+  /// as a power of two, so that plans can be used again; 0: any number.
+  int64_t MostRanks(const JobSpec& spec) const;
+  /// The same of a job that grows: twice its part, since others do not use theirs.
+  int64_t MostGrownRanks(const JobSpec& spec) const;
+  /// The earliest start of the job with the reservation by `plan`, which displaces those that it
+  /// may when all others have ended.
+  std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;
+  /// Whether the job with the reservation may displace this one when its time has come.
+  bool YieldsToReservation(const RankedJob& ranked, const Plan& plan) const;
+  /// Whether the reservation is kept when `plan` holds its place for `seconds`; 0: for how long is
+  /// not known.
+  bool LeavesReservation(const Plan& plan, double seconds) const;
+  /// Until the end of the job once it runs by `plan`; 0: not known.
+  static double SecondsBy(const RankedJob& ranked, const Plan& plan);
+  WaitDecision& Wait(const RankedJob& ranked, Reason reason, std::string message);
+  void WaitBehind(const RankedJob& ranked);
+  void SetStart(WaitDecision& wait, std::optional<double> seconds) const;
+  void WaitForPlan(const RankedJob& ranked, const Status& status);
+  void WaitInfeasible(const RankedJob& ranked, const Status& status);
+
+  // pass_displace.cc
+  /// The job has no room: it gets it from jobs that stop, or waits for `wanted`.
+  void AwaitRoom(const Candidate& candidate, const Plan& wanted);
+  bool TakeFromStopping(const Candidate& candidate, const Plan& wanted);
+  bool TakeByShrinking(const Candidate& candidate, const Plan& wanted, double wait_seconds);
+  bool TakeByPreempting(const Candidate& candidate, const Plan& wanted, double wait_seconds);
+  /// Keeps `plan` for the job, which starts when others have stopped: `outlook` is what they leave,
+  /// without the plan. False, and nothing changes: it would delay the job with the reservation.
+  bool Promise(const Candidate& candidate, const Plan& plan, Outlook outlook);
+  /// What would start the job now, for people.
+  void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
+  /// Jobs that run take what nobody who waits can use.
+  void Grow();
+
+  const SchedulerSnapshot& snapshot_;
+  const PlanFunction& plan_;
+  const ComputeAmount total_;
+  const TurnRules turns_;
+  QueueTree holding_;  ///< What jobs hold, with those that stop.
+  QueueTree held_;     ///< Without them, with those that take their place.
+  CapacityPool free_;  ///< Now, without what is promised.
+  Outlook outlook_;
+  std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
+  int64_t contenders_ = 0;              ///< Jobs that wait, and those that do not end at once.
+  std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
+  std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
+  std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
+  std::optional<Reservation> reservation_;
+  Turn reserved_turn_;                  ///< Of the job that has it.
+  std::string held_back_by_;            ///< The first job that waits.
+  bool held_by_planning_ = false;       ///< Only until that job's plan is known.
+  std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
+  std::optional<Forecast> forecast_;
+  int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,
+      shrinking_ = 0, advised_ = 0;
+  SchedulerDecisions decisions_;
+};
+
+}  // namespace weft::coordinator

@@ -1,0 +1,105 @@
+#include "coordinator/scheduler/preemption.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace weft::coordinator {
+namespace {
+
+std::string Reasoned(Claim claim, const Turn& job, const Turn& victim, const QueueTree& held) {
+  switch (claim) {
+    case Claim::kPriority:
+      return "has priority " + std::to_string(job.priority) + ", over " +
+             std::to_string(victim.priority);
+    case Claim::kQuota:
+      return "takes back the quota of queue " + held.name(job.queue);
+    case Claim::kFairShare:
+      return "takes the fair share of queue " + held.name(job.queue);
+    case Claim::kShorter:
+      return "has much less left to do";
+    case Claim::kNone:
+      break;
+  }
+  return "";
+}
+
+}  // namespace
+
+Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
+              const QueueTree& held, const SchedulerRules& rules) {
+  const ActiveJob& active = *victim.job;
+  if (!active.may_stop || active.stopping || !active.preemptible) return Claim::kNone;
+  const Turn& other = victim.turn;
+  if (held.MayReclaim(job.queue, job.amount, other.queue)) return Claim::kQuota;
+  if (job.priority > other.priority && held.IsBorrower(other.queue, job.queue)) {
+    return Claim::kPriority;
+  }
+  // What follows saves time, and is worth it only where it does.
+  if (job.priority < other.priority || active.preemptions >= rules.most_preemptions ||
+      active.job.attempt_seconds < rules.protected_seconds ||
+      wait_seconds <= RestartSeconds(active.job, rules.growth.restart)) {
+    return Claim::kNone;
+  }
+  if (held.IsFairerWithout(job.queue, job.amount, other.queue, other.amount)) {
+    return Claim::kFairShare;
+  }
+  const bool shorter = rules.preempt_factor > 0 && job.queue == other.queue &&
+                       job.priority == other.priority && job.at < other.at &&
+                       job.work * rules.preempt_factor <= other.work;
+  return shorter ? Claim::kShorter : Claim::kNone;
+}
+
+void SortByLoss(std::vector<RankedActive>& active) {
+  std::stable_sort(active.begin(), active.end(), [](const RankedActive& a, const RankedActive& b) {
+    return std::tie(a.turn.priority, a.lost_seconds, b.turn.work) <
+           std::tie(b.turn.priority, b.lost_seconds, a.turn.work);
+  });
+}
+
+std::optional<Displacement> FindVictims(const RankedJob& job, const Plan& wanted,
+                                        double wait_seconds, std::span<const RankedActive> active,
+                                        const CapacityPool& pool, const QueueTree& held,
+                                        const SchedulerRules& rules) {
+  const ComputeAmount need = AmountOf(wanted);
+  Turn turn = job.turn;
+  turn.amount = need;
+  // Counts first, which costs little and is often not enough.
+  QueueTree left = held;
+  ComputeAmount total = pool.total();
+  Displacement found;
+  const auto enough = [&] { return total.gpus >= need.gpus && total.cores >= need.cores; };
+  std::optional<CapacityPool> freed;
+  for (const RankedActive& victim : active) {
+    const Plan& plan = *victim.job->job.plan;
+    if (OnDevices(plan) != OnDevices(wanted)) continue;
+    const Claim claim = ClaimOf(turn, wait_seconds, victim, left, rules);
+    if (claim == Claim::kNone) continue;
+    found.victims.push_back(&victim);
+    found.reasons.push_back(Reasoned(claim, turn, victim.turn, held));
+    left.Give(victim.turn.queue, victim.turn.amount);
+    total += AmountOf(plan);
+    if (!enough()) continue;
+    if (!freed) {
+      freed.emplace(pool);
+      for (const RankedActive* earlier : found.victims) freed->Release(*earlier->job->job.plan);
+    } else {
+      freed->Release(plan);
+    }
+    if (!freed->Place(wanted)) continue;
+    // Without those that turned out to be spare, the dearest first.
+    for (size_t i = found.victims.size(); i-- > 0;) {
+      freed->Take(*found.victims[i]->job->job.plan);
+      if (freed->Place(wanted)) {
+        found.victims.erase(found.victims.begin() + static_cast<ptrdiff_t>(i));
+        found.reasons.erase(found.reasons.begin() + static_cast<ptrdiff_t>(i));
+      } else {
+        freed->Release(*found.victims[i]->job->job.plan);
+      }
+    }
+    found.plan = *freed->Place(wanted);
+    return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft::coordinator

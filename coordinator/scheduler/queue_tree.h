@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/spec/queue_spec.h"
+#include "coordinator/scheduler/capacity.h"
+
+namespace weft::coordinator {
+
+/// The queues of a cluster with what their jobs hold. What a queue holds counts for all above it.
+class QueueTree {
+ public:
+  /// `queues`: valid by ValidateQueues; the default queue is added where it is not declared.
+  /// `total`: what the cluster offers.
+  QueueTree(const std::vector<QueueSpec>& queues, const ComputeAmount& total);
+
+  size_t size() const { return nodes_.size(); }
+  const std::string& name(size_t queue) const { return nodes_[queue].spec.name; }
+  /// The queue above; the same one at the top.
+  size_t parent(size_t queue) const { return nodes_[queue].parent; }
+
+  /// The queue of that name; the default one where there is none, since a file of queues may have
+  /// lost a queue that still has jobs.
+  size_t Find(const std::string& name) const;
+
+  void Take(size_t queue, const ComputeAmount& amount);
+  void Give(size_t queue, const ComputeAmount& amount);
+
+  /// The lowest queue from `queue` up that would hold more than its limit with `amount` more; null:
+  /// none would.
+  const QueueSpec* LimitedBy(size_t queue, const ComputeAmount& amount) const;
+
+  /// Whether jobs of `queue` that take `amount` go before those of `other`, as siblings or as
+  /// descendants of siblings: within its quota first. -1: yes; 1: the other way round; 0: neither.
+  int CompareQuota(size_t queue, const ComputeAmount& amount, size_t other,
+                   const ComputeAmount& other_amount) const;
+
+  /// The same by fair share: whoever holds less beyond its quota, over its weight.
+  int CompareShare(size_t queue, size_t other) const;
+
+  /// Whether a job of `queue` may take `amount` back from `victim`, which borrows it: the one stays
+  /// within its quota, and the other is beyond its own.
+  bool MayReclaim(size_t queue, const ComputeAmount& amount, size_t victim) const;
+
+  /// Whether `victim` holds more than its quota, as seen from `queue`; always in the same queue.
+  bool IsBorrower(size_t victim, size_t queue) const;
+
+  /// Whether `queue` would still hold less than its fair share next to `victim` when `amount`
+  /// passed from a job of the one, which holds `held`, to the other.
+  bool IsFairerWithout(size_t queue, const ComputeAmount& amount, size_t victim,
+                       const ComputeAmount& held) const;
+
+ private:
+  struct Node {
+    QueueSpec spec;
+    size_t parent;  ///< Itself at the top.
+    size_t depth = 0;
+    ComputeAmount held;
+  };
+  struct Siblings {
+    size_t first, second;  ///< Equal: one queue is the other, or above it.
+  };
+
+  Siblings SiblingsAbove(size_t a, size_t b) const;
+  bool WithinQuota(size_t queue, const ComputeAmount& amount) const;
+  bool BeyondQuota(size_t queue) const;
+  double Share(size_t queue, const ComputeAmount& held) const;
+
+  std::vector<Node> nodes_;
+  std::unordered_map<std::string, size_t> index_of_;
+  ComputeAmount total_;
+};
+
+}  // namespace weft::coordinator

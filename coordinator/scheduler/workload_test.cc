@@ -1,0 +1,276 @@
+// Random workloads, each run to its end on a virtual clock, with what must hold of every pass.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "coordinator/scheduler/scheduler.h"
+#include "coordinator/scheduler/testing.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct WorkloadJob {
+  std::string id;
+  JobSpec spec;
+  double submitted_at = 0, seconds = 0, left = 0, started = 0;
+  int64_t priority = 0, preemptions = 0;
+  std::string queue = kDefaultQueue;
+  Plan plan;
+  bool submitted = false, running = false, ran = false, ended = false, promised = false;
+  double first_start = -1;
+  double promised_start = kNever;  ///< Earliest start that a pass has said while it was first.
+};
+
+/// One random workload.
+class Workload {
+ public:
+  enum class Kind { kPlain, kPriorities, kQueues };
+
+  Workload(uint64_t seed, Kind kind) : random_(seed), kind_(kind), situation_(1 + Draw(3)) {
+    gpus_ = AmountOf(situation_.snapshot.cluster).gpus;
+    SchedulerRules& rules = situation_.snapshot.rules;
+    rules.growth.after_seconds = 0;
+    rules.age_factor = static_cast<double>(Draw(40));
+    rules.preempt_factor = Draw(2) == 0 ? 0 : 1.5;
+    rules.protected_seconds = static_cast<double>(Draw(60));
+    rules.growth.restart.assumed_start_seconds = 1;
+    if (kind == Kind::kQueues) {
+      const int64_t half = gpus_ / 2;
+      situation_.snapshot.queues = {Queue("a", half), Queue("b", gpus_ - half), Queue("c", 0)};
+      situation_.snapshot.queues[2].limit_gpus = gpus_ - 1;
+    }
+    const int jobs = 4 + Draw(10);
+    for (int i = 0; i < jobs; ++i) {
+      WorkloadJob& job = jobs_.emplace_back();
+      job.id = "j" + std::to_string(i);
+      job.submitted_at = static_cast<double>(Draw(500));
+      job.seconds = job.left = static_cast<double>(1 + Draw(400));
+      job.spec.resources.device = "cuda";
+      job.spec.resources.ranks = 1 + Draw(Draw(3) == 0 ? static_cast<int>(gpus_) - 1 : 4);
+      if (kind != Kind::kPlain) job.priority = Draw(3);
+      if (kind == Kind::kQueues) job.queue = std::string(1, "abc"[Draw(3)]);
+    }
+  }
+
+  void Run() {
+    for (int events = 0; events < 2000; ++events) {
+      double then = kNever;
+      for (const WorkloadJob& job : jobs_) {
+        if (!job.submitted) then = std::min(then, job.submitted_at);
+        if (job.running) then = std::min(then, now_ + job.left);
+      }
+      if (waits_) then = std::min(then, now_ + 30);
+      if (then == kNever) break;
+      Advance(then);
+      for (int passes = 0; Pass(); ++passes) {
+        ASSERT_LT(passes, 30) << "jobs displace each other for ever";
+      }
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    for (const WorkloadJob& job : jobs_) {
+      ASSERT_TRUE(job.ended) << job.id << " starves";
+      CheckWait(job);
+    }
+  }
+
+ private:
+  int Draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+  static QueueSpec Queue(const std::string& name, int64_t quota) {
+    QueueSpec queue;
+    queue.name = name;
+    queue.quota_gpus = quota;
+    return queue;
+  }
+  WorkloadJob& Find(const std::string& id) {
+    return jobs_[static_cast<size_t>(std::atoi(id.c_str() + 1))];
+  }
+
+  void Advance(double then) {
+    for (WorkloadJob& job : jobs_) {
+      if (job.running) job.left -= then - now_;
+      if (job.running && job.left <= 1e-9) {
+        job.running = false;
+        job.ended = true;
+        displaced_.erase(job.id);
+      }
+      if (job.submitted_at <= then) job.submitted = true;
+    }
+    now_ = then;
+  }
+
+  /// Whether another pass must follow, since jobs were stopped.
+  bool Pass() {
+    SchedulerSnapshot& snapshot = situation_.snapshot;
+    snapshot.now = now_;
+    snapshot.queue.clear();
+    snapshot.active.clear();
+    snapshot.free = AllFree(snapshot.cluster);
+    for (WorkloadJob& job : jobs_) {
+      if (!job.submitted || job.ended) continue;
+      const double gpus = static_cast<double>(job.spec.resources.ranks);
+      const auto steps = static_cast<int64_t>(std::ceil(job.left * gpus));
+      if (job.running) {
+        TakeCapacity(job.plan, snapshot.free);
+        ActiveJob& active = snapshot.active.emplace_back();
+        active.id = job.id;
+        active.queue = job.queue;
+        active.priority = job.priority;
+        active.submitted_at = job.submitted_at;
+        active.preemptions = job.preemptions;
+        active.unsaved_seconds = now_ - job.started;
+        active.job.spec = &job.spec;
+        active.job.plan = &job.plan;
+        active.job.attempt_seconds = now_ - job.started;
+        active.job.steps_left = steps;
+        active.job.step_seconds = 1 / gpus;
+        active.job.saved = true;
+      } else {
+        QueuedJob& queued = snapshot.queue.emplace_back();
+        queued.id = job.id;
+        queued.queue = job.queue;
+        queued.priority = job.priority;
+        queued.spec = &job.spec;
+        queued.submitted_at = job.submitted_at;
+        queued.steps_left = steps;
+        queued.preemptions = job.preemptions;
+        queued.size = JobSize{{job.spec.resources.ranks, 0}, 1 / gpus};
+        if (job.ran) queued.last_plan = &job.plan;
+        queued.promised = job.promised;
+      }
+    }
+    if (snapshot.queue.empty()) {
+      waits_ = false;
+      return false;
+    }
+    const SchedulerDecisions decisions = situation_.Decide();
+    Check(snapshot, decisions);
+    if (::testing::Test::HasFatalFailure()) return false;
+    waits_ = !decisions.waits.empty();
+    awaited_.clear();
+    for (const PreemptDecision& preemption : decisions.preemptions) {
+      WorkloadJob& victim = Find(preemption.job_id);
+      victim.running = false;
+      ++victim.preemptions;
+      displaced_[victim.id].insert(preemption.for_job);
+      awaited_.insert(preemption.for_job);
+      Find(preemption.for_job).promised = true;
+    }
+    for (const StartDecision& start : decisions.starts) {
+      WorkloadJob& job = Find(start.job_id);
+      job.running = job.ran = true;
+      job.promised = false;
+      job.plan = start.plan;
+      job.started = now_;
+      if (job.first_start < 0) job.first_start = now_;
+    }
+    return !decisions.preemptions.empty();
+  }
+
+  void Check(const SchedulerSnapshot& snapshot, const SchedulerDecisions& decisions) {
+    ASSERT_EQ(decisions.starts.size() + decisions.waits.size(), snapshot.queue.size());
+    FreeMap free = snapshot.free;
+    std::set<std::string> starts;
+    for (const StartDecision& start : decisions.starts) {
+      ASSERT_TRUE(Fits(start.plan, free)) << "more than there is";
+      ASSERT_EQ(AmountOf(start.plan).gpus, Find(start.job_id).spec.resources.ranks) << "a gang";
+      TakeCapacity(start.plan, free);
+      starts.insert(start.job_id);
+    }
+    for (const std::string& id : awaited_) {
+      ASSERT_TRUE(starts.contains(id)) << "what was freed for " << id << " does not place it";
+    }
+    for (const PreemptDecision& preemption : decisions.preemptions) {
+      const WorkloadJob& victim = Find(preemption.job_id);
+      ASSERT_TRUE(victim.running);
+      ASSERT_LT(victim.preemptions, 40) << victim.id << " is displaced again and again";
+      // Nobody displaces the one that displaced it, unless what their queues hold has changed.
+      ASSERT_FALSE(kind_ != Kind::kQueues && displaced_[preemption.for_job].contains(victim.id))
+          << victim.id << " and " << preemption.for_job << " displace each other";
+    }
+    CheckReservation(decisions);
+    CheckLimits(snapshot, decisions);
+  }
+
+  /// First come, first served, and nobody is displaced: then the start that the first job is
+  /// promised is kept, whoever comes later.
+  void CheckReservation(const SchedulerDecisions& decisions) {
+    const SchedulerRules& rules = situation_.snapshot.rules;
+    if (kind_ != Kind::kPlain || rules.age_factor > 0 || rules.preempt_factor > 0) return;
+    for (const StartDecision& start : decisions.starts) {
+      ASSERT_LE(now_, Find(start.job_id).promised_start + 1e-6) << start.job_id << " was delayed";
+    }
+    if (decisions.waits.empty()) return;
+    const WaitDecision& first = decisions.waits.front();
+    WorkloadJob& job = Find(first.job_id);
+    ASSERT_TRUE(first.start_in_seconds);
+    ASSERT_LE(now_ + *first.start_in_seconds, job.promised_start + 1) << job.id << " is delayed";
+    job.promised_start = std::min(job.promised_start, now_ + *first.start_in_seconds + 1);
+  }
+
+  void CheckLimits(const SchedulerSnapshot& snapshot, const SchedulerDecisions& decisions) {
+    if (kind_ != Kind::kQueues) return;
+    int64_t held = 0;
+    for (const ActiveJob& job : snapshot.active) {
+      if (job.queue == "c") held += AmountOf(*job.job.plan).gpus;
+    }
+    for (const StartDecision& start : decisions.starts) {
+      if (Find(start.job_id).queue == "c") held += AmountOf(start.plan).gpus;
+    }
+    ASSERT_LE(held, gpus_ - 1);
+  }
+
+  /// Nobody who comes after its turn goes before a job, so that it waits for the others at most.
+  void CheckWait(const WorkloadJob& job) {
+    if (kind_ != Kind::kPlain) return;
+    const double work =
+        job.seconds * static_cast<double>(job.spec.resources.ranks) / static_cast<double>(gpus_);
+    const double turn = job.submitted_at + situation_.snapshot.rules.age_factor * work;
+    double others = 0;
+    for (const WorkloadJob& other : jobs_) {
+      if (other.submitted_at <= turn) others += other.seconds;
+    }
+    ASSERT_LE(job.first_start, turn + others + 60) << job.id << " waits longer than its bound";
+  }
+
+  std::mt19937_64 random_;
+  Kind kind_;
+  GpuSituation situation_;
+  int64_t gpus_ = 0;
+  double now_ = 0;
+  std::deque<WorkloadJob> jobs_;
+  bool waits_ = false;
+  std::set<std::string> awaited_;  ///< For whom jobs were stopped in the last pass.
+  std::map<std::string, std::set<std::string>> displaced_;  ///< By job, those that displaced it.
+};
+
+class Workloads : public ::testing::TestWithParam<Workload::Kind> {};
+
+/// WEFT_WORKLOADS: how many of each kind; else as many as a few seconds allow.
+TEST_P(Workloads, KeepTheirPromises) {
+  const char* asked = std::getenv("WEFT_WORKLOADS");
+  const int most = asked != nullptr ? std::atoi(asked) : 3000;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(6);
+  int done = 0;
+  for (; done < most && (asked != nullptr || std::chrono::steady_clock::now() < end); ++done) {
+    SCOPED_TRACE("seed " + std::to_string(done));
+    Workload(static_cast<uint64_t>(done), GetParam()).Run();
+    ASSERT_FALSE(HasFatalFailure());
+  }
+  RecordProperty("workloads", done);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Workloads,
+                         ::testing::Values(Workload::Kind::kPlain, Workload::Kind::kPriorities,
+                                           Workload::Kind::kQueues));
+
+}  // namespace
+}  // namespace weft::coordinator

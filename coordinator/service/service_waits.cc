@@ -1,0 +1,181 @@
+// What jobs wait for besides machines: jobs that they come after, and room in their group; and how
+// long they may run.
+#include <algorithm>
+#include <cmath>
+
+#include "common/spec/spec_json.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// Jobs of one group: of one name, and of one person.
+using GroupKey = std::pair<std::string, std::string>;
+
+GroupKey GroupOf(const JobRecord& job) {
+  return {job.owner, job.spec.scheduling.group};
+}
+
+/// Seconds as people write them: "90 s".
+std::string SecondsText(double seconds) {
+  return std::to_string(std::llround(seconds)) + " s";
+}
+
+std::string HasEnded(const std::string& job_id, JobState state) {
+  return "job " + job_id + ", which it comes after, " +
+         (state == JobState::kCancelled ? "was CANCELLED" : "has FAILED");
+}
+
+}  // namespace
+
+Status Service::CheckScheduling(const JobSpec& spec) {
+  WEFT_RETURN_IF_ERROR(CheckQueue(spec.scheduling.queue));
+  for (const std::string& id : spec.scheduling.after) {
+    Result<JobRecord> before = store_.GetJob(id);
+    if (before.status().code() == StatusCode::kNotFound) {
+      WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> longer, store_.FindJobIds(id, 2));
+      return InvalidError(
+          "scheduling.after: there is no job '" + id + "'" +
+          (longer.size() == 1 ? "; did you mean '" + longer[0] + "'?" : "; hint: weft job list"));
+    }
+    if (!before.ok()) return before.status();
+    if (before->state == JobState::kFailed || before->state == JobState::kCancelled) {
+      return InvalidError("scheduling.after: job " + id + " is " +
+                          std::string(Name(before->state)) + "; hint: weft job retry " + id);
+    }
+  }
+  return OkStatus();
+}
+
+void Service::WaitForJobs(LiveJob& live) {
+  const JobRecord& job = live.current.job;
+  live.waits_for.clear();
+  for (const std::string& id : job.spec.scheduling.after) {
+    const auto it = live_.find(id);
+    // One that is not there was forgotten before a user retried this one: nobody forgets it while
+    // this one has not ended.
+    JobState state = JobState::kFailed;
+    if (it != live_.end()) {
+      state = it->second->current.job.state;
+    } else if (const Result<JobRecord> before = store_.GetJob(id); before.ok()) {
+      state = before->state;
+    }
+    if (state == JobState::kSucceeded) continue;
+    live.waits_for.insert(id);  // also of one that failed: until it is given up it must not start
+    if (IsTerminal(state)) return GiveUp(job.id, Reason::kJobBeforeFailed, HasEnded(id, state));
+    dependents_[id].insert(job.id);
+  }
+}
+
+void Service::EndWaits(const JobRecord& ended) {
+  const auto found = dependents_.find(ended.id);
+  if (found == dependents_.end()) return;
+  const std::set<std::string> waiting = std::move(found->second);
+  dependents_.erase(found);
+  for (const std::string& id : waiting) {
+    const auto it = live_.find(id);
+    if (it == live_.end()) continue;
+    if (ended.state == JobState::kSucceeded) {
+      it->second->waits_for.erase(ended.id);
+      ScheduleSoon();
+    } else {
+      GiveUp(id, Reason::kJobBeforeFailed, HasEnded(ended.id, ended.state));
+    }
+  }
+}
+
+std::string Service::JobAfter(const std::string& job_id) const {
+  for (const auto& [id, live] : live_) {
+    const JobRecord& job = live->current.job;
+    const std::vector<std::string>& after = job.spec.scheduling.after;
+    if (!IsTerminal(job.state) && std::find(after.begin(), after.end(), job_id) != after.end()) {
+      return id;
+    }
+  }
+  return "";
+}
+
+void Service::GiveUp(const std::string& job_id, Reason reason, const std::string& why) {
+  // Not from within the change that led here.
+  loop_.Post([this, job_id, reason, why] {
+    if (!live_.contains(job_id)) return;
+    Change(
+        job_id,
+        [this, reason, why](const JobCase& current) {
+          return GiveUpJob(current, reason, why, clock_.UnixSeconds());
+        },
+        [](const Status&) {}, true);
+  });
+}
+
+std::map<std::string, WaitDecision> Service::HoldBack() const {
+  std::map<std::string, WaitDecision> held;
+  std::map<GroupKey, int64_t> active;
+  for (const auto& [id, live] : live_) {
+    const JobRecord& job = live->current.job;
+    const bool runs = job.state != JobState::kQueued && job.state != JobState::kPaused;
+    if (!job.spec.scheduling.group.empty() && (runs || live->reserved)) ++active[GroupOf(job)];
+  }
+  std::vector<const LiveJob*> limited;
+  for (const auto& [ordinal, job_id] : queue_) {
+    const LiveJob& live = *live_.at(job_id);
+    const SchedulingSpec& scheduling = live.current.job.spec.scheduling;
+    if (!live.waits_for.empty()) {
+      WaitDecision& wait = held[job_id];
+      wait.job_id = job_id;
+      wait.reason = Reason::kWaitingForJobs;
+      for (const std::string& id : scheduling.after) {
+        if (live.waits_for.contains(id)) wait.blocked_by.push_back(id);
+      }
+      wait.message = "comes after job " + wait.blocked_by.front();
+      if (wait.blocked_by.size() > 1) {
+        wait.message += " and " + std::to_string(wait.blocked_by.size() - 1) + " more";
+      }
+      wait.message += ", which must have succeeded first";
+    } else if (scheduling.group_limit > 0 && !live.reserved && !live.infeasible) {
+      limited.push_back(&live);
+    }
+  }
+  // Of a group those that go first may try to start, the others wait for them.
+  std::stable_sort(limited.begin(), limited.end(), [](const LiveJob* a, const LiveJob* b) {
+    return a->current.job.priority > b->current.job.priority;
+  });
+  for (const LiveJob* live : limited) {
+    const JobRecord& job = live->current.job;
+    int64_t& used = active[GroupOf(job)];
+    const int64_t limit = job.spec.scheduling.group_limit;
+    if (used++ < limit) continue;
+    WaitDecision& wait = held[job.id];
+    wait.job_id = job.id;
+    wait.reason = Reason::kWaitingForJobs;
+    wait.message = std::to_string(limit) + " jobs of its group " + job.spec.scheduling.group +
+                   " run or go first, as many as scheduling.group_limit allows";
+  }
+  return held;
+}
+
+void Service::WatchTime(const std::string& job_id) {
+  const auto it = live_.find(job_id);
+  if (it == live_.end()) return;
+  const JobCase& current = it->second->current;
+  const double limit = current.job.spec.scheduling.time_limit_seconds;
+  const JobState state = current.job.state;
+  const bool runs = state == JobState::kStarting || state == JobState::kRunning;
+  if (limit <= 0 || (!runs && state != JobState::kQueued)) return;
+  const double left = limit - RunSeconds(current, clock_.UnixSeconds());
+  if (left <= 0) {
+    GiveUp(job_id, Reason::kTimeLimit,
+           "it ran for " + SecondsText(limit) +
+               ", as long as scheduling.time_limit_seconds allows; hint: its last checkpoint is "
+               "kept, weft job retry gives it that time again");
+  } else if (runs) {
+    const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(left));
+    loop_.PostAfter(delay, [this, job_id, epoch = current.attempt->epoch] {
+      const auto now = live_.find(job_id);
+      if (now == live_.end() || !now->second->current.attempt) return;
+      if (now->second->current.attempt->epoch == epoch) WatchTime(job_id);
+    });
+  }
+}
+
+}  // namespace weft::coordinator

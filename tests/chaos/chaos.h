@@ -1,0 +1,90 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "tests/framework/cluster.h"
+
+namespace weft::testing {
+
+inline constexpr int64_t kSteps = 40;
+
+/// Slows a step down, so that there is time to strike.
+inline const Environment kSlowSteps{{"WEFT_FAILPOINTS", "trainer.before_step=sleep:40"}};
+
+/// The loss curve of the job when nothing happens, made once. Two ranks in fp32 add in the same
+/// order wherever they run, so every disturbed run must equal it byte for byte.
+inline const std::string& UndisturbedCurve() {
+  static const std::string kCurve = [] {
+    Cluster cluster({});
+    std::string id = cluster.Submit(cluster.TinyJob("undisturbed", kSteps));
+    cluster.Await(id, v1::SUCCEEDED);
+    return cluster.LossCurve(id);
+  }();
+  return kCurve;
+}
+
+/// What is killed or taken away, in groups that are a CTest entry each.
+class Chaos : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
+
+  /// The job ended well, once, as if nothing had happened.
+  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id) {
+    v1::Job job = cluster.Await(id, v1::SUCCEEDED, std::chrono::seconds(90));
+    EXPECT_EQ(cluster.LossCurve(id), UndisturbedCurve());
+    EXPECT_EQ(job.progress().step(), kSteps);
+    int completed = 0;
+    for (const v1::Attempt& attempt : job.attempts())
+      completed += attempt.reason() == v1::COMPLETED;
+    EXPECT_EQ(completed, 1);
+    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, std::chrono::seconds(5)));
+    v1::ListJobsResponse jobs;
+    grpc::ClientContext context;
+    EXPECT_TRUE(cluster.api().ListJobs(&context, {}, &jobs).ok());
+    EXPECT_EQ(jobs.jobs_size(), 1) << "submitted once";
+    return job;
+  }
+
+  /// Something that an attempt given up still said was refused, and counted.
+  static void ExpectFenced(Cluster& cluster) {
+    EXPECT_TRUE(Eventually(
+        [&] {
+          return MetricSum(cluster.CoordinatorMetrics(), "weft_coord_fenced_requests_total") > 0;
+        },
+        std::chrono::seconds(5)))
+        << cluster.LogTails();
+  }
+
+  static double SecondsSince(std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  /// Prints a measured time, and leaves it in the test's report under `property`, where
+  /// tests/chaos/run.py looks for it.
+  static void Report(const char* property, const std::string& what, double seconds) {
+    std::printf("%s: %.2f s\n", what.c_str(), seconds);
+    RecordProperty(property, std::to_string(seconds));
+  }
+
+  /// From now until a newer attempt than `epoch` trains.
+  static void ReportRecovery(Cluster& cluster, const std::string& id, int64_t epoch,
+                             const std::string& what) {
+    const auto begin = std::chrono::steady_clock::now();
+    const bool again = Eventually(
+        [&] {
+          v1::Job job = cluster.Get(id);
+          return job.state() == v1::SUCCEEDED ||
+                 (job.state() == v1::RUNNING && job.attempts_size() > epoch);
+        },
+        std::chrono::seconds(60));
+    EXPECT_TRUE(again) << what << cluster.LogTails();
+    Report("recovery_seconds", "recovery after " + what, SecondsSince(begin));
+  }
+};
+
+}  // namespace weft::testing

@@ -1,0 +1,98 @@
+// Ranks that die or hang, and what the service makes of it in which time.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/chaos/chaos.h"
+
+namespace weft::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+class ChaosOfRanks : public Chaos {};
+
+TEST_F(ChaosOfRanks, OneOfFourIsKilled) {
+  std::string undisturbed;
+  {
+    Cluster cluster({});
+    const std::string id = cluster.Submit(cluster.TinyJob("four", kSteps, 4));
+    cluster.Await(id, v1::SUCCEEDED);
+    undisturbed = cluster.LossCurve(id);
+  }
+  Cluster cluster({.ranks = kSlowSteps});
+  const std::string id = cluster.Submit(cluster.TinyJob("one-of-four", kSteps, 4));
+  cluster.AwaitStep(id, 12);
+  const std::vector<pid_t> ranks = cluster.RankPids(id);
+  ASSERT_EQ(ranks.size(), 4u);
+  kill(ranks[2], SIGKILL);
+  ReportRecovery(cluster, id, 1, "kill -9 of one rank of four");
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(90));
+  EXPECT_EQ(cluster.LossCurve(id), undisturbed);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_EQ(job.attempts(0).reason(), v1::RANK_DIED);
+  // A checkpoint comes every five steps.
+  EXPECT_LE(job.attempts(0).last_step() - job.attempts(1).first_step(), 5);
+}
+
+TEST_F(ChaosOfRanks, OneHangsInACollective) {
+  Cluster cluster({.coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "5"}}, .ranks = kSlowSteps});
+  const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
+  cluster.AwaitStep(id, 12);
+  const std::vector<pid_t> ranks = cluster.RankPids(id);
+  ASSERT_EQ(ranks.size(), 2u);
+  const auto begin = steady_clock::now();
+  kill(ranks.back(), SIGSTOP);
+  ASSERT_TRUE(Eventually(
+      [&] {
+        const v1::Job job = cluster.Get(id);
+        return job.attempts_size() > 0 && job.attempts(0).reason() == v1::HUNG;
+      },
+      seconds(30)))
+      << cluster.LogTails();
+  Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
+  const v1::Job job = ExpectUnharmed(cluster, id);
+  EXPECT_THAT(job.attempts(0).message(), ::testing::HasSubstr("stopped"))
+      << "what each rank did is told";
+}
+
+/// Steps of the checkpoints in the folder that are verified.
+std::vector<std::string> Verified(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with("step-") &&
+        fs::exists(entry->path() / "verified", error)) {
+      found.push_back(entry->path());
+    }
+  }
+  return found;
+}
+
+TEST_F(ChaosOfRanks, VerifyCheckpointsSlowlyWhileOneIsKept) {
+  // Each checkpoint is written and then waits to be verified, while the next ones come due.
+  Cluster cluster({.ranks = {{"WEFT_FAILPOINTS",
+                              "trainer.before_step=sleep:20,checkpoint.before_verify=sleep:150"}}});
+  v1::JobSpec spec = cluster.TinyJob("kept", kSteps);
+  spec.mutable_checkpoint()->set_keep_last(1);
+  spec.mutable_checkpoint()->set_every_steps(2);
+  const std::string id = cluster.Submit(spec);
+  const std::string folder = cluster.RunDir(id) + "/checkpoints";
+  ASSERT_TRUE(Eventually([&] { return !Verified(folder).empty(); }, seconds(30)));
+  int64_t looks = 0;
+  while (cluster.Get(id).state() != v1::SUCCEEDED && !HasFailure()) {
+    // One that goes while the folder is read has another one that came before.
+    EXPECT_TRUE(!Verified(folder).empty() || !Verified(folder).empty()) << "nothing to go back to";
+    ++looks;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  EXPECT_GT(looks, 20);
+  EXPECT_EQ(cluster.Await(id, v1::SUCCEEDED).attempts_size(), 1);
+}
+
+}  // namespace
+}  // namespace weft::testing
