@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class JobPathsTest : public testing::Test {
+class JobPathsTest : public ::testing::Test {
  protected:
   JobPathsTest() : dir_(::testing::TempDir() + "weft-paths-" + std::to_string(getpid())) {
     fs::create_directories(dir_ / "allowed/below");

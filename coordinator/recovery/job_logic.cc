@@ -27,6 +27,7 @@ int Weight(Reason reason) {
     case Reason::kNumerics:
       return 4;
     case Reason::kOutOfMemory:
+    case Reason::kSilentCorruption:
       return 3;
     case Reason::kWorkerLost:
     // What breaks while the ranks of a draining worker end is part of that.

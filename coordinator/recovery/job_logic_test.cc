@@ -89,6 +89,16 @@ TEST(JobLogic, AUserErrorEndsTheJobEvenWhenAPeerDiedOfItFirst) {
   EXPECT_THAT(life.current.job.message, HasSubstr("file is empty"));
 }
 
+TEST(JobLogic, ARankThatComputesWrongIsTheReasonAlsoWhenItsPeersEndFirst) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "a peer ended");
+  life.Report("a", PlacementEvent::kFailed, Reason::kSilentCorruption, "rank 0 computes wrong");
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.job.reason, Reason::kSilentCorruption);
+  EXPECT_THAT(life.current.job.message, HasSubstr("rank 0 computes wrong"));
+}
+
 TEST(JobLogic, OutOfMemoryIsRetriedOnce) {
   Life life(10);
   life.Dispatch({"a"});

@@ -30,13 +30,15 @@ Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
   const ActiveJob& active = *victim.job;
   if (!active.may_stop || active.stopping || !active.preemptible) return Claim::kNone;
   const Turn& other = victim.turn;
+  // Quotas and priorities together may go in a circle of jobs: each of them trains in between.
+  const bool settled = active.job.attempt_seconds >= rules.protected_seconds;
+  if (active.preemptions > 0 && !settled) return Claim::kNone;
   if (held.MayReclaim(job.queue, job.amount, other.queue)) return Claim::kQuota;
   if (job.priority > other.priority && held.IsBorrower(other.queue, job.queue)) {
     return Claim::kPriority;
   }
   // What follows saves time, and is worth it only where it does.
-  if (job.priority < other.priority || active.preemptions >= rules.most_preemptions ||
-      active.job.attempt_seconds < rules.protected_seconds ||
+  if (job.priority < other.priority || active.preemptions >= rules.most_preemptions || !settled ||
       wait_seconds <= RestartSeconds(active.job, rules.growth.restart)) {
     return Claim::kNone;
   }

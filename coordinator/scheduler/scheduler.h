@@ -73,7 +73,8 @@ struct SchedulerRules {
   /// A running job of the same priority gives way when so many times as much is left of it, in
   /// seconds times devices, as of the one that waits. 0: never.
   double preempt_factor = 1.25;
-  /// An attempt runs at least so long before it gives way to a job of the same priority.
+  /// An attempt runs at least so long before it gives way to a job of the same priority, and of a
+  /// job that was displaced before to any. Above 0: else jobs may displace each other in a circle.
   double protected_seconds = 300;
   /// A job that was displaced so often gives way to higher priorities and owners of quotas alone.
   int64_t most_preemptions = 20;

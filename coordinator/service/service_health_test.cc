@@ -137,6 +137,20 @@ TEST_F(ServiceHealthTest, AMachineIsCheckedAgainAfterAFailureThatMayBeItsOwn) {
   EXPECT_FALSE(a->Saw("check 3", milliseconds(1)));
 }
 
+TEST_F(ServiceHealthTest, AMachineThatComputesWrongIsToBlameAlsoWhenItsPeersEndFirst) {
+  auto a = Attach("a");
+  Answer(a, 1);
+  auto b = Attach("b");
+  Answer(b, 2);
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  ASSERT_TRUE(b->Saw("start " + id + " 1"));
+  Fail(b, id, 1, Reason::kRankDied);
+  Fail(a, id, 1, Reason::kSilentCorruption);
+  EXPECT_DOUBLE_EQ(Worker("a").suspicion, 1);
+  EXPECT_DOUBLE_EQ(Worker("b").suspicion, 0);
+}
+
 TEST_F(ServiceHealthTest, AMachineThatFailsOftenIsQuarantinedAlsoAfterARestart) {
   auto a = Attach("a");
   Answer(a, 1);

@@ -130,13 +130,16 @@ class PatientPair : private Senders, public tcp::Pair {
     visitor.fd = fd;
     visitor.handshake.emplace(token_, RankHandshake::Side::kAccepts);
     device_->registerDescriptor(fd, EPOLLIN, &visitor);
-    // It may have spoken before it was asked, and have nothing more to say.
-    if (visitor.handshake->Advance(fd) == RankHandshake::State::kRefused) TurnAway(visitor);
+    // It may have spoken before it was asked, or answer at once, and have nothing more to say.
+    Advance(visitor);
   }
 
   void Hear(Visitor& visitor) {
     const std::unique_lock lock(m_, std::try_to_lock);
-    if (!lock || visitor.fd < 0) return;
+    if (lock && visitor.fd >= 0) Advance(visitor);
+  }
+
+  void Advance(Visitor& visitor) {
     const RankHandshake::State state = visitor.handshake->Advance(visitor.fd);
     if (state == RankHandshake::State::kPending && state_ == LISTENING) return;
     if (state != RankHandshake::State::kProved || state_ != LISTENING) return TurnAway(visitor);
