@@ -310,12 +310,12 @@ Status ValidateJob(const JobSpec& job) {
   }
   if (resources.max_ranks > 0 && resources.min_ranks > resources.max_ranks) {
     return InvalidError("resources.min_ranks " + std::to_string(resources.min_ranks) +
-                        " is more than resources.max_ranks " +
-                        std::to_string(resources.max_ranks));
+                        " is more than resources.max_ranks " + std::to_string(resources.max_ranks));
   }
   if (resources.ranks > 0 && (resources.min_ranks > 0 || resources.max_ranks > 0)) {
-    return InvalidError("resources.min_ranks and resources.max_ranks need resources.ranks 0, which "
-                        "leaves the number to the planner");
+    return InvalidError(
+        "resources.min_ranks and resources.max_ranks need resources.ranks 0, which "
+        "leaves the number to the planner");
   }
   if (resources.max_ranks > 0 && resources.max_ranks < replica) {
     return InvalidError("resources.max_ranks " + std::to_string(resources.max_ranks) +

@@ -101,8 +101,8 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
     if (data * replica > slots) break;
     const bool whole = mesh.train.global_batch % (data * parts) == 0;
     const int64_t ranks = data * replica;
-    const bool wanted = ranks >= resources.min_ranks &&
-                        (resources.max_ranks == 0 || ranks <= resources.max_ranks);
+    const bool wanted =
+        ranks >= resources.min_ranks && (resources.max_ranks == 0 || ranks <= resources.max_ranks);
     if (wanted && whole && Divides(resources, data)) choices.push_back(ranks);
   }
   return choices;

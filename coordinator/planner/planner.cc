@@ -216,9 +216,10 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
 /// `closest`: the option that needs least; null where there is none.
 Status NothingFits(const JobSpec& job, const Option* closest) {
   if (closest == nullptr && (job.resources.min_ranks > 0 || job.resources.max_ranks > 0)) {
-    return ExhaustedError("no number of ranks within resources.min_ranks and resources.max_ranks "
-                          "has the cores or GPUs that it needs and divides train.global_batch; "
-                          "hint: lower resources.min_ranks, or offer more workers");
+    return ExhaustedError(
+        "no number of ranks within resources.min_ranks and resources.max_ranks "
+        "has the cores or GPUs that it needs and divides train.global_batch; "
+        "hint: lower resources.min_ranks, or offer more workers");
   }
   if (closest == nullptr) {
     return ExhaustedError("no worker has the cores for a rank of " +
