@@ -83,8 +83,8 @@ void TakeCapacity(const Plan& plan, FreeMap& free) {
     if (it == free.end()) continue;
     it->second.cores -= plan.threads_per_rank;
     if (OnDevices(plan)) it->second.devices.erase(DeviceOf(plan, rank));
+    // A worker without cores stays: its memory is of use to the job that gives it cores back.
     it->second.memory_bytes -= WorkerBytes(plan, rank);
-    if (it->second.cores < 1) free.erase(it);
   }
 }
 

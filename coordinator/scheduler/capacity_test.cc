@@ -48,6 +48,18 @@ TEST(CapacityPool, GivesBackWhatItTook) {
   EXPECT_EQ(pool.total().gpus, 7) << "a broken GPU is none";
 }
 
+TEST(CapacityPool, AJobThatGivesAllCoresBackFindsTheMemoryThatItLeft) {
+  const ClusterProfile cluster = Machines(1, 4);
+  FreeMap free = AllFree(cluster);
+  const Plan plan = *CapacityPool(cluster, free).Place(GpuPlan(4));
+  Plan all_cores = plan;
+  all_cores.threads_per_rank = cluster.workers[0].cores / 4;
+  TakeCapacity(all_cores, free);
+  CapacityPool pool(cluster, free);
+  pool.Release(all_cores);
+  EXPECT_EQ(pool.ToMap().at("m0").memory_bytes, AllFree(cluster).at("m0").memory_bytes);
+}
+
 TEST(CapacityPool, PlacesWhateverHasRoomAndNothingElse) {
   std::mt19937 random(3);
   for (int round = 0; round < 2000; ++round) {
