@@ -51,7 +51,7 @@ std::string WaitText(const v1::ExplainJobResponse& explained) {
   for (int i = 0; i < explained.blocked_by_size(); ++i) {
     text += (i == 0 ? "behind:      " : ", ") + explained.blocked_by(i);
   }
-  if (explained.blocked_by_size() > 0) text += "\n";
+  if (explained.blocked_by_size() > 0) text += '\n';
   for (const std::string& way : explained.would_start_now()) {
     text += "start now:   " + way + "\n";
   }

@@ -64,7 +64,8 @@ std::string Sha256::Digest() {
   const uint64_t bits = 8 * size_;
   Update(std::string_view("\x80", 1));
   constexpr size_t kLengthAt = 56;
-  while (pending_size_ != kLengthAt) Update(std::string_view("", 1));
+  constexpr char kZero = 0;
+  while (pending_size_ != kLengthAt) Update(std::string_view(&kZero, 1));
   std::string length;
   for (int shift = 56; shift >= 0; shift -= 8) length += static_cast<char>(bits >> shift);
   Update(length);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace weft::coordinator {
 
@@ -46,7 +47,7 @@ std::optional<Straggler> StragglerWatch::See(const Mesh& mesh, std::span<const R
   }
   if (now - slow_since_ < rules.seconds) return std::nullopt;
   const bool news = !named_;
-  named_ = slowest;
+  named_ = std::move(slowest);
   return news ? named_ : std::nullopt;
 }
 

@@ -71,7 +71,7 @@ JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, Qu
   }
   for (RankedJob& entry : ranked) {
     if (!entry.known_size) entry.turn.at = rules.At(median, entry.job->submitted_at);
-    leaves_[entry.turn.queue].jobs.push_back(std::move(entry));
+    leaves_[entry.turn.queue].jobs.push_back(entry);
   }
   for (Leaf& leaf : leaves_) {
     std::stable_sort(leaf.jobs.begin(), leaf.jobs.end(),

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "coordinator/scheduler/pass.h"
 
@@ -162,7 +163,7 @@ bool SchedulingPass::TakeByShrinking(const Candidate& candidate, const Plan& wan
     WaitDecision& wait =
         Wait(candidate.ranked, Reason::kWaitingForCapacity,
              "starts when jobs have saved that go on with fewer ranks: " + Names(ids));
-    wait.blocked_by = ids;
+    wait.blocked_by = std::move(ids);
     SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
     return true;
   }
@@ -196,7 +197,7 @@ bool SchedulingPass::TakeByPreempting(const Candidate& candidate, const Plan& wa
   });
   WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
                             "starts when jobs have saved that give way to it: " + Names(ids));
-  wait.blocked_by = ids;
+  wait.blocked_by = std::move(ids);
   SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
   return true;
 }

@@ -13,18 +13,18 @@ namespace {
 
 /// Files of the ring.
 constexpr int64_t kFiles = 4;
-constexpr std::string_view kEnding = ".jsonl";
+constexpr char kEnding[] = ".jsonl";
 
 std::string NameOf(int64_t number) {
   char name[32];
-  std::snprintf(name, sizeof(name), "%08lld%s", static_cast<long long>(number), kEnding.data());
+  std::snprintf(name, sizeof(name), "%08lld%s", static_cast<long long>(number), kEnding);
   return name;
 }
 
 /// Of a file of the ring; 0: it is none.
 int64_t NumberOf(std::string_view name) {
   if (!name.ends_with(kEnding)) return 0;
-  name.remove_suffix(kEnding.size());
+  name.remove_suffix(sizeof(kEnding) - 1);
   int64_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   return error == std::errc() && end == name.data() + name.size() ? number : 0;
