@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
@@ -54,7 +55,7 @@ double SecondsSince(Steady::time_point begin) {
 /// The value that a share `q` of them does not exceed; 0 of none.
 double Quantile(std::vector<double>& values, double q) {
   if (values.empty()) return 0;
-  const auto place = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  const auto place = std::llround(q * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + place, values.end());
   return values[static_cast<size_t>(place)];
 }
