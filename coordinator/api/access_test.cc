@@ -23,6 +23,9 @@ const google::protobuf::ServiceDescriptor& Calls() {
 class AccessTest : public ApiTest {
  protected:
   void Prepare() override {
+    for (const char* name : {"default", "research", "production"}) {
+      options_.queues.queues.emplace_back().name = name;
+    }
     WritePeople(R"(people:
 - {name: viv, role: viewer, token_sha256: )" +
                 Sha256Hex("viv") + R"(}

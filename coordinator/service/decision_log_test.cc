@@ -29,6 +29,10 @@ class DecisionLogTest : public ::testing::Test {
 
   /// A pass in which one job starts.
   static void Record(DecisionLog& log, GpuSituation& situation) {
+    for (auto& spec : situation.specs) {
+      spec->name = "job";
+      spec->data.train = {"text"};
+    }
     PlanAnswers answers;
     const SchedulerDecisions decisions = Schedule(situation.snapshot, Recording(PlanGpus, answers));
     log.Record(situation.snapshot, answers, decisions);

@@ -95,6 +95,11 @@ void Service::QuarantineSuspect(const std::string& worker_id, const std::string&
 
 void Service::Quarantine(const std::string& worker_id, const std::string& why) {
   if (SchedulingOf(worker_id) == WorkerScheduling::kQuarantined) return;
+  {
+    // Before it is stored: nothing starts there meanwhile, and others that are suspected count it.
+    std::lock_guard lock(view_mutex_);
+    worker_scheduling_[worker_id] = {worker_id, WorkerScheduling::kQuarantined, why};
+  }
   SetWorkerScheduling(worker_id, WorkerScheduling::kQuarantined, why,
                       [](const Result<WorkerView>&) {});
 }
@@ -176,8 +181,6 @@ void Service::EndCheck(const std::string& worker_id, int64_t request_id,
     return;
   }
   lock.unlock();
-  // It stays unchecked: nothing starts there until the quarantine is stored.
-  session.check_from = clock_.Monotonic() + options_.health.retry;
   Quarantine(worker_id, "its check failed: " + answer->error);
 }
 

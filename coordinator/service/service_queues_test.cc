@@ -317,6 +317,7 @@ TEST_F(ServiceQueuesTest, ACordonedWorkerKeepsItsRanksAndGetsNoOthers) {
   EXPECT_EQ(Set("a", WorkerScheduling::kCordoned, "new disk")->scheduling_why, "new disk");
   EXPECT_FALSE(a->Saw("stop", milliseconds(30)));
   Finish(a, running);
+  ASSERT_EQ(AwaitState(running, JobState::kSucceeded), JobState::kSucceeded);
   const std::string next = SubmitPlain();
   EXPECT_THAT(AwaitReason(next, Reason::kWaitingForWorkers),
               HasSubstr("no attached worker takes jobs"));
