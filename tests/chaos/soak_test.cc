@@ -91,6 +91,7 @@ TEST(Soak, AJobGoesOnWhileRanksAndWorkersAreKilled) {
   RecordProperty("more_files", OpenFiles(coordinator) - files);
   EXPECT_GT(net / undisturbed, 0.5) << "it goes on";
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest request;
   request.set_id(id);
   v1::Job job;

@@ -177,6 +177,7 @@ TEST(Jobs, WaitForEachOtherAndAreCancelled) {
   EXPECT_EQ(cluster.Get(second).state(), v1::QUEUED);
 
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest cancel;
   cancel.set_id(first);
   v1::Job answer;

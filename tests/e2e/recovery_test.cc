@@ -125,6 +125,7 @@ TEST(Recovery, ASlowRankIsNamedWithItsMachine) {
   EXPECT_EQ(WorkerNamed(cluster, "worker-0")->suspicion(), 0);
   EXPECT_THAT(cluster.CoordinatorMetrics(), HasSubstr("weft_coord_straggler_ratio{"));
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest cancel;
   v1::Job cancelled;
   cancel.set_id(id);

@@ -38,6 +38,7 @@ class Scheduling : public ::testing::Test {
                                                               Response*),
                 const Request& request) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
     Response response;
     const grpc::Status status = (cluster_.api().*method)(&context, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
