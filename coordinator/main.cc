@@ -420,9 +420,10 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_HANG_SECONDS")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  app.add_option("--straggler-ratio", options.straggler_ratio,
-                 "A rank that takes so many times as long for its part of a step as its like is a "
-                 "straggler; 0: none is")
+  app.add_option(
+         "--straggler-ratio", options.straggler_ratio,
+         "A rank that takes this many times as long for its part of a step as its like is a "
+         "straggler; 0: none is")
       ->envname("WEFT_COORDINATOR_STRAGGLER_RATIO")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
@@ -442,7 +443,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_option("--quarantine-at", options.quarantine_at,
-                 "A worker is left out after so many failures of its machine in a short time; 0: "
+                 "A worker is left out after this many failures of its machine in a short time; 0: "
                  "never")
       ->envname("WEFT_COORDINATOR_QUARANTINE_AT")
       ->check(CLI::Range(0.0, 1000.0))

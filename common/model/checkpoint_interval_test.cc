@@ -44,7 +44,7 @@ TEST(OptimalSavePeriod, IsYoungsWhereASaveAndARestartAreShort) {
 }
 
 TEST(StepsBetweenSaves, FillThePeriodWithoutTheSave) {
-  // 2 + sqrt(4 + 2 * (3600 + 30) * 2) = 122.5 s, of which 120.5 s are steps.
+  // 2 + sqrt(4 + 2 * (3600 + 30) * 2) = 122.5 s: 120.5 s of steps and the save.
   const SaveCosts costs{.stall_seconds = 2,
                         .background_seconds = 10,
                         .restart_seconds = 30,

@@ -14,7 +14,7 @@ struct JobPath {
   std::string path;
 };
 
-/// All of them that are not empty, but for the run folder, which the coordinator chooses.
+/// All of them that are not empty, except the run folder, which the coordinator chooses.
 std::vector<JobPath> PathsOf(const JobSpec& job);
 
 /// OK when each path of the job lies below one of `roots`, after symbolic links and "..": nothing

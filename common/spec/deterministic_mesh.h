@@ -18,8 +18,8 @@ inline int64_t LogicalMicroBatch(const TrainSpec& train) {
 }
 
 /// kInvalid names a field that keeps train.deterministic mesh, or logical_micro_batch, from being
-/// obeyed: threads that are left open, micro-batches of other sizes, or so many of them in a step,
-/// or on a rank, that they make no complete binary tree.
+/// obeyed: threads that are left open, micro-batches of other sizes, or a number of them, in a step
+/// or on a rank, that makes no complete binary tree.
 Status CheckDeterministicMesh(const JobSpec& job);
 
 }  // namespace weft

@@ -196,7 +196,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
         visit(next);
       }
     }
-    // What is asked for changes the job, or nothing; each so many times.
+    // What is asked for changes the job, or nothing; each a limited number of times.
     const auto ask = [&](int World::*left, const Result<Transaction>& change) {
       if (world.*left == 0 || !change.ok() || change->empty()) return;
       World next = world;

@@ -12,7 +12,7 @@ constexpr double kSecondsPerHour = 3600;
 /// From a failure to training again, where no start of the job has been seen.
 constexpr double kAssumedRestartSeconds = 60;
 
-/// The longest of any machine in use; `seconds_of` is of one with so many ranks.
+/// The longest of any machine in use; `seconds_of` takes the number of its ranks.
 template <class SecondsOf>
 double Longest(const ClusterProfile& cluster, const Plan& plan, SecondsOf seconds_of) {
   std::map<std::string, int64_t> ranks;

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "common/spec/job_spec.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"

@@ -9,7 +9,7 @@
 
 #include "common/dtype.h"
 #include "common/spec/model_spec.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/tiny_run.h"
 
 namespace weft::engine {

@@ -22,7 +22,7 @@
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
+#include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"

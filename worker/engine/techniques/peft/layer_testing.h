@@ -8,8 +8,8 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/linear.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/testing/float64_matrices.h"
 
 namespace weft::engine {
 

@@ -12,10 +12,10 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/linear.h"
-#include "worker/engine/techniques/peft/matrices_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/merging_testing.h"
 #include "worker/engine/techniques/peft/peft_products.h"
+#include "worker/engine/testing/float64_matrices.h"
 
 namespace weft::engine {
 namespace {

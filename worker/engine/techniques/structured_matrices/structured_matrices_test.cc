@@ -86,7 +86,7 @@ TEST_P(StructuredMatricesKindsTest, TheNetworkIsThatOfTheExportedMatrices) {
       TinyRun plain(Plain(job.model), ModelOptionsOf(TinyPlan("fp32")));
       ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *plain.model).ok());
       ASSERT_TRUE(plain.model->Pack(plain.context).ok());
-      EXPECT_LT(Distance(AsDoubles(run.Logits(*batch)), AsDoubles(plain.Logits(*batch))), 1e-5);
+      EXPECT_LT(Difference(AsDoubles(run.Logits(*batch)), AsDoubles(plain.Logits(*batch))), 1e-5);
       EXPECT_NEAR(run.Differentiate(*batch), plain.Differentiate(*batch), 1e-3);
       const ParameterSet& structured = run.model->parameters();
       const ParameterSet& whole = plain.model->parameters();
@@ -94,8 +94,8 @@ TEST_P(StructuredMatricesKindsTest, TheNetworkIsThatOfTheExportedMatrices) {
       for (int64_t i = 0; i < structured.size(); ++i) {
         const Parameter& parameter = structured[i];
         if (parameter.in_place_of.empty()) {
-          EXPECT_LT(Distance(AsDoubles(structured.gradient(i)),
-                             AsDoubles(whole.gradient(*whole.Find(parameter.name)))),
+          EXPECT_LT(Difference(AsDoubles(structured.gradient(i)),
+                               AsDoubles(whole.gradient(*whole.Find(parameter.name)))),
                     1e-4)
               << parameter.name;
           continue;
@@ -104,7 +104,7 @@ TEST_P(StructuredMatricesKindsTest, TheNetworkIsThatOfTheExportedMatrices) {
         const WholeWeight tensors(job.model.structured_matrices, structured, i);
         const auto expected = tensors.gradients(AsDoubles(whole.gradient(weight)));
         for (int64_t f = 0; f < tensors.count(); ++f) {
-          EXPECT_LT(Distance(AsDoubles(structured.gradient(i + f)), expected[f]), 1e-4)
+          EXPECT_LT(Difference(AsDoubles(structured.gradient(i + f)), expected[f]), 1e-4)
               << structured[i + f].name;
         }
         ++weights;
@@ -119,7 +119,7 @@ TEST_P(StructuredMatricesKindsTest, TheNetworkIsThatOfTheExportedMatrices) {
       ASSERT_TRUE(again.model->Pack(again.context).ok());
       // The matrices are found again exactly for monarch alone.
       const bool same = job.model.structured_matrices.kind == "monarch";
-      EXPECT_LT(Distance(AsDoubles(again.Logits(*batch)), AsDoubles(run.Logits(*batch))),
+      EXPECT_LT(Difference(AsDoubles(again.Logits(*batch)), AsDoubles(run.Logits(*batch))),
                 same ? 1e-5 : 1.0);
     }
   }
@@ -246,7 +246,7 @@ TEST_P(StructuredMatricesKindsTest, RanksAgreeWithOneRank) {
   EXPECT_EQ(parameters[1], parameters[0]);
   EXPECT_NEAR(reports[0].loss, single.loss, 1e-5);
   EXPECT_NEAR(reports[0].gradient_norm, single.gradient_norm, 1e-4 * single.gradient_norm);
-  EXPECT_LT(Distance(AsDoubles(parameters[0]), AsDoubles(one.Parameters())), 1e-3);
+  EXPECT_LT(Difference(AsDoubles(parameters[0]), AsDoubles(one.Parameters())), 1e-3);
 }
 
 TEST_P(StructuredMatricesKindsTest, LearnsWithEveryOptimizer) {

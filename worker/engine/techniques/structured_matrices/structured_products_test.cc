@@ -32,7 +32,7 @@ TEST(MonarchMatrix, IsTheProductOfBlockDiagonalMatricesWithAPermutationBetween) 
   for (const MonarchSizes& size : kSizes) {
     const auto factors = RandomFactors(size, 1);
     const WholeMonarch whole(size, AsDoubles(factors[0]), AsDoubles(factors[1]));
-    EXPECT_LT(Distance(AsDoubles(MonarchMatrix(size, factors[0], factors[1])), whole.Weight()),
+    EXPECT_LT(Difference(AsDoubles(MonarchMatrix(size, factors[0], factors[1])), whole.Weight()),
               1e-6);
   }
 }
@@ -42,7 +42,7 @@ TEST(NearestMonarch, OfAMonarchMatrixMakesTheSameMatrix) {
     const auto factors = RandomFactors(size, 3);
     const std::vector<float> weight = MonarchMatrix(size, factors[0], factors[1]);
     const auto nearest = NearestMonarch(size, weight);
-    EXPECT_LT(Distance(AsDoubles(MonarchMatrix(size, nearest[0], nearest[1])), AsDoubles(weight)),
+    EXPECT_LT(Difference(AsDoubles(MonarchMatrix(size, nearest[0], nearest[1])), AsDoubles(weight)),
               1e-6);
   }
 }
@@ -53,7 +53,7 @@ TEST(NearestMonarch, IsTheBestThereIs) {
     const std::vector<float> weight = Normal(elements, 5);
     const auto nearest = NearestMonarch(size, weight);
     const auto distance = [&](const std::vector<std::vector<float>>& factors) {
-      return Distance(AsDoubles(MonarchMatrix(size, factors[0], factors[1])), AsDoubles(weight));
+      return Difference(AsDoubles(MonarchMatrix(size, factors[0], factors[1])), AsDoubles(weight));
     };
     const double best = distance(nearest);
     EXPECT_GT(best, 0.05) << "the weight is none itself";
@@ -85,7 +85,7 @@ TEST(NearestOfRank, HasOrthogonalVectorsOfFallingLengths) {
   const SingularVectors vectors = NearestOfRank(matrix, rows, columns, rank);
   const Doubles made =
       Times(Transposed(vectors.left, rank, rows), vectors.right, rows, rank, columns);
-  EXPECT_LT(Distance(made, matrix), 1e-12) << "at full rank it is the matrix";
+  EXPECT_LT(Difference(made, matrix), 1e-12) << "at full rank it is the matrix";
   const auto dot = [](const double* a, const double* b, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
@@ -155,7 +155,7 @@ TEST(NearPixelfly, LeavesNoErrorInTheBlocksAndTheSmallestOutside) {
     std::vector<Doubles> tensors;
     for (const auto& tensor : near) tensors.push_back(AsDoubles(tensor));
     const WholePixelfly whole{size, tensors};
-    EXPECT_LT(Distance(AsDoubles(made), whole.Weight()), 1e-6);
+    EXPECT_LT(Difference(AsDoubles(made), whole.Weight()), 1e-6);
     std::vector<bool> inside(weight.size(), false);
     whole.ForEachInBlocks([&](int64_t, int64_t w) {
       inside[w] = true;
@@ -260,7 +260,7 @@ TEST_P(StructuredProductsTest, HaveTheResultsAndGradientsOfTheWholeMatrix) {
           const Doubles x64 = AsDoubles(x.tensor.view());
           Doubles expected = Times(x64, Transposed(weight, out, in), n, in, out);
           for (size_t i = 0; bias && i < expected.size(); ++i) expected[i] += biases[i % out];
-          EXPECT_LT(Distance(AsDoubles(y->tensor.view()), expected), tolerance);
+          EXPECT_LT(Difference(AsDoubles(y->tensor.view()), expected), tolerance);
 
           const Tensor dy = run.Random({n, out}, compute, 30 + pass);
           const Doubles dy64 = AsDoubles(dy.view());
@@ -269,7 +269,7 @@ TEST_P(StructuredProductsTest, HaveTheResultsAndGradientsOfTheWholeMatrix) {
           const auto status = tape.RunBackward(run.context);
           ASSERT_TRUE(status.ok()) << status.message();
           dx = tape.TakeGradient(x.node);
-          EXPECT_LT(Distance(AsDoubles(dx.view()), Times(dy64, weight, n, out, in)), tolerance);
+          EXPECT_LT(Difference(AsDoubles(dx.view()), Times(dy64, weight, n, out, in)), tolerance);
           const Doubles added = Times(Transposed(dy64, n, out), x64, out, n, in);
           for (size_t i = 0; i < added.size(); ++i) dweight[i] += added[i];
           for (size_t i = 0; i < dy64.size(); ++i) dbias[i % out] += dy64[i];
@@ -280,19 +280,19 @@ TEST_P(StructuredProductsTest, HaveTheResultsAndGradientsOfTheWholeMatrix) {
                             dweight.begin() + (row + LayerRun::kRows[i]) * in);
           const int64_t first = firsts[static_cast<size_t>(i)];
           if (run.parameters[first].in_place_of.empty()) {
-            EXPECT_LT(Distance(AsDoubles(run.parameters.gradient(first)), own), tolerance);
+            EXPECT_LT(Difference(AsDoubles(run.parameters.gradient(first)), own), tolerance);
             continue;
           }
           const std::vector<Doubles> expected =
               WholeWeight(run.model.structured_matrices, run.parameters, first).gradients(own);
           for (int64_t f = 0; f < std::ssize(expected); ++f) {
-            EXPECT_LT(Distance(AsDoubles(run.parameters.gradient(first + f)), expected[f]),
+            EXPECT_LT(Difference(AsDoubles(run.parameters.gradient(first + f)), expected[f]),
                       tolerance)
                 << run.parameters[first + f].name;
           }
           if (!bias) continue;
           const Doubles rows(dbias.begin() + row, dbias.begin() + row + LayerRun::kRows[i]);
-          EXPECT_LT(Distance(AsDoubles(run.parameters.gradient(next + i)), rows), tolerance);
+          EXPECT_LT(Difference(AsDoubles(run.parameters.gradient(next + i)), rows), tolerance);
         }
         EXPECT_EQ(run.allocator.live_bytes(Component::kWorkspace), 0);
       }

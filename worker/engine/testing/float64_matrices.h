@@ -13,9 +13,13 @@ namespace weft::engine {
 // Matrices in float64, row after row.
 using Doubles = std::vector<double>;
 
-inline Doubles AsDoubles(const TensorView& view) {
-  const std::vector<float> values = ValuesOf(view);
+template <class T>
+Doubles AsDoubles(const std::vector<T>& values) {
   return {values.begin(), values.end()};
+}
+
+inline Doubles AsDoubles(const TensorView& view) {
+  return AsDoubles(ValuesOf(view));
 }
 
 /// |a - b| / |b| as vectors.
