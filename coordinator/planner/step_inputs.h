@@ -81,8 +81,9 @@ struct StepInputs {
   int64_t ExpertReplicas() const {
     return (shard_ranks > 1 ? shard_ranks : ranks) / shape.expert_ranks;
   }
-  /// How often, by the number of passes, gradients are read or written besides being written in each:
-  /// each pass but the first reads those that it adds to. In a tree they are added afterwards.
+  /// How often, by the number of passes, gradients are read or written besides being written in
+  /// each: each pass but the first reads those that it adds to. In a tree they are added
+  /// afterwards.
   double GradientReads(double passes) const {
     constexpr double kReadsOfSum = 3;  // two addends, and the sum is written
     if (!micro_batch_tree) return passes - 1;
