@@ -15,9 +15,9 @@ Json OrNull(const std::optional<T>& value) {
 Json RulesToJson(const SchedulerRules& rules) {
   const GrowthRules& growth = rules.growth;
   return Json::array({rules.age_factor, rules.preempt_factor, rules.protected_seconds,
-                      rules.most_preemptions, rules.prediction_error, growth.after_seconds,
-                      growth.least_gain, growth.most_doublings, growth.restart.least_payback,
-                      growth.restart.assumed_start_seconds});
+                      rules.most_preemptions, rules.prediction_error, rules.share_exponent,
+                      growth.after_seconds, growth.least_gain, growth.most_doublings,
+                      growth.restart.least_payback, growth.restart.assumed_start_seconds});
 }
 
 SchedulerRules RulesFromJson(const Json& json) {
@@ -27,11 +27,12 @@ SchedulerRules RulesFromJson(const Json& json) {
   rules.protected_seconds = json.at(2);
   rules.most_preemptions = json.at(3);
   rules.prediction_error = json.at(4);
-  rules.growth.after_seconds = json.at(5);
-  rules.growth.least_gain = json.at(6);
-  rules.growth.most_doublings = json.at(7);
-  rules.growth.restart.least_payback = json.at(8);
-  rules.growth.restart.assumed_start_seconds = json.at(9);
+  rules.share_exponent = json.at(5);
+  rules.growth.after_seconds = json.at(6);
+  rules.growth.least_gain = json.at(7);
+  rules.growth.most_doublings = json.at(8);
+  rules.growth.restart.least_payback = json.at(9);
+  rules.growth.restart.assumed_start_seconds = json.at(10);
   return rules;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/scheduler/elastic_shares.h"
 #include "coordinator/scheduler/queue_tree.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -32,6 +33,7 @@ struct RankedJob {
   Turn turn;
   double seconds = 0;       ///< Until its end once it runs.
   bool known_size = false;  ///< Else it counts as the median of the others.
+  GpuShare share = {};
 };
 
 /// Computes turns.
@@ -62,6 +64,14 @@ class JobOrder {
 
   /// Null: no more.
   const RankedJob* Next();
+
+  /// Calls `visit(RankedJob&)` for each job.
+  template <class Visitor>
+  void ForEach(Visitor&& visit) {
+    for (Leaf& leaf : leaves_) {
+      for (RankedJob& job : leaf.jobs) visit(job);
+    }
+  }
 
  private:
   struct Leaf {

@@ -4,6 +4,8 @@
 #include <limits>
 #include <set>
 
+#include "coordinator/scheduler/elastic_shares.h"
+
 namespace weft::coordinator {
 namespace {
 
@@ -65,19 +67,24 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
     }
   }
   SortByLoss(active_);
-  const double restart = 2 * snapshot.rules.growth.restart.assumed_start_seconds;
-  contenders_ = std::ssize(snapshot.queue) +
-                std::count_if(active_.begin(), active_.end(), [&](const RankedActive& active) {
-                  return active.seconds_left > restart;
-                });
 }
 
 SchedulerDecisions SchedulingPass::Run() && {
   forecast_.emplace(outlook_.pool.total(), outlook_.releases.Amounts());
   decisions_.waits.reserve(snapshot_.queue.size());
   JobOrder order(snapshot_, turns_, held_);
-  while (const RankedJob* ranked = order.Next()) Consider(*ranked);
-  Grow();
+  ShareAmong(order);
+  bool grown_to_share = false;
+  while (const RankedJob* ranked = order.Next()) {
+    // Jobs that run have their share before those start for which none is left.
+    if (ranked->share.beyond && !grown_to_share) {
+      Grow(1);
+      grown_to_share = true;
+    }
+    Consider(*ranked);
+  }
+  // Some do not use theirs.
+  Grow(2);
   return std::move(decisions_);
 }
 
@@ -98,7 +105,8 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
   } else if (others_first) {
     // Most of a long queue ends here.
     ComputeAmount amount = ranked.turn.amount;
-    if (const int64_t most = MostRanks(*job.spec); most > 0 && job.last_plan == nullptr) {
+    if (const int64_t most = MostRanks(*job.spec, ranked.share);
+        most > 0 && job.last_plan == nullptr) {
       amount.gpus = std::min(amount.gpus, most);
     }
     const bool soon = Covers(outlook_.pool.total(), amount);
@@ -107,7 +115,7 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
   }
   Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
   if (candidate.spec.resources.device == "cuda") {
-    candidate.spec.resources.max_ranks = MostRanks(*job.spec);
+    candidate.spec.resources.max_ranks = MostRanks(*job.spec, ranked.share);
   }
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
@@ -318,19 +326,27 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
 }
 
-int64_t SchedulingPass::MostRanks(const JobSpec& spec) const {
-  const ResourceSpec& resources = spec.resources;
-  if (resources.ranks > 0 || contenders_ < 2 || total_.gpus < 1) return resources.max_ranks;
-  int64_t part = 1;
-  while (part * 2 <= total_.gpus / contenders_) part *= 2;
-  part = std::max(part, resources.min_ranks);
-  return resources.max_ranks > 0 ? std::min(part, resources.max_ranks) : part;
+void SchedulingPass::ShareAmong(JobOrder& order) {
+  std::vector<ShareClaim> claims;
+  const auto add = [&](const JobSpec& spec, const Turn& turn, GpuShare& share) {
+    if (turn.amount.gpus == 0 && turn.amount.cores > 0) return;
+    const ResourceSpec& resources = spec.resources;
+    const int64_t ranks = resources.ranks > 0 ? turn.amount.gpus : 0;
+    claims.push_back({turn.priority, turn.at, std::max<int64_t>({ranks, resources.min_ranks, 1}),
+                      ranks > 0 ? ranks : resources.max_ranks, &share});
+  };
+  order.ForEach([&](RankedJob& ranked) { add(*ranked.job->spec, ranked.turn, ranked.share); });
+  const double restart = 2 * snapshot_.rules.growth.restart.assumed_start_seconds;
+  for (RankedActive& active : active_) {
+    if (active.seconds_left > restart) add(*active.job->job.spec, active.turn, active.share);
+  }
+  if (claims.size() > 1) {
+    ShareGpus(std::move(claims), total_.gpus, snapshot_.rules.share_exponent);
+  }
 }
 
-int64_t SchedulingPass::MostGrownRanks(const JobSpec& spec) const {
-  const int64_t twice = 2 * MostRanks(spec);
-  const int64_t most = spec.resources.max_ranks;
-  return most > 0 ? std::min(twice, most) : twice;
+int64_t SchedulingPass::MostRanks(const JobSpec& spec, const GpuShare& share) {
+  return spec.resources.ranks > 0 || share.gpus == 0 ? spec.resources.max_ranks : share.gpus;
 }
 
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {

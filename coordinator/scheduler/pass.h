@@ -58,11 +58,10 @@ class SchedulingPass {
   /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
   bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
   void Start(const RankedJob& ranked, Plan plan);
-  /// Most ranks of a job that leaves their number open: its part of the cluster while others wait,
-  /// as a power of two, so that plans can be used again; 0: any number.
-  int64_t MostRanks(const JobSpec& spec) const;
-  /// The same of a job that grows: twice its part, since others do not use theirs.
-  int64_t MostGrownRanks(const JobSpec& spec) const;
+  /// What each job that leaves its ranks open should have of the GPUs.
+  void ShareAmong(JobOrder& order);
+  /// Most ranks of a job; 0: any number.
+  static int64_t MostRanks(const JobSpec& spec, const GpuShare& share);
   /// The earliest start of the job with the reservation by `plan`, which displaces those that it
   /// may when all others have ended.
   std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;
@@ -83,15 +82,15 @@ class SchedulingPass {
   /// The job has no room: it gets it from jobs that stop, or waits for `wanted`.
   void AwaitRoom(const Candidate& candidate, const Plan& wanted);
   bool TakeFromStopping(const Candidate& candidate, const Plan& wanted);
-  bool TakeByShrinking(const Candidate& candidate, const Plan& wanted, double wait_seconds);
+  bool TakeShare(const Candidate& candidate, const Plan& wanted, double wait_seconds);
   bool TakeByPreempting(const Candidate& candidate, const Plan& wanted, double wait_seconds);
   /// Keeps `plan` for the job, which starts when others have stopped: `outlook` is what they leave,
   /// without the plan. False, and nothing changes: it would delay the job with the reservation.
   bool Promise(const Candidate& candidate, const Plan& plan, Outlook outlook);
   /// What would start the job now, for people.
   void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
-  /// Jobs that run take what nobody who waits can use.
-  void Grow();
+  /// Jobs that run take what is free, up to so many times their share.
+  void Grow(int64_t shares);
 
   const SchedulerSnapshot& snapshot_;
   const PlanFunction& plan_;
@@ -102,7 +101,6 @@ class SchedulingPass {
   CapacityPool free_;  ///< Now, without what is promised.
   Outlook outlook_;
   std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
-  int64_t contenders_ = 0;              ///< Jobs that wait, and those that do not end at once.
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
@@ -113,7 +111,7 @@ class SchedulingPass {
   std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
   std::optional<Forecast> forecast_;
   int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,
-      shrinking_ = 0, advised_ = 0;
+      shrinking_ = 0, advised_ = 0, growing_ = 0;
   SchedulerDecisions decisions_;
 };
 

@@ -31,7 +31,7 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   if (displacing_ < kDisplacing) {
     ++displacing_;
     const double wait = outlook_.releases.SecondsUntil(AmountOf(wanted), outlook_.pool.total());
-    if (TakeByShrinking(candidate, wanted, wait)) return;
+    if (TakeShare(candidate, wanted, wait)) return;
     if (TakeByPreempting(candidate, wanted, wait)) return;
   }
   if (!first) {
@@ -93,81 +93,86 @@ bool SchedulingPass::TakeFromStopping(const Candidate& candidate, const Plan& wa
   return true;
 }
 
-bool SchedulingPass::TakeByShrinking(const Candidate& candidate, const Plan& wanted,
-                                     double wait_seconds) {
-  struct Shrink {
+bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
+                               double wait_seconds) {
+  const RankedJob& ranked = candidate.ranked;
+  const SchedulerRules& rules = snapshot_.rules;
+  if (ranked.share.gpus == 0 || ranked.share.beyond) return false;
+  // Those whose turn is last give first.
+  std::vector<const RankedActive*> last_first;
+  for (const RankedActive& active : active_) last_first.push_back(&active);
+  std::stable_sort(
+      last_first.begin(), last_first.end(), [](const RankedActive* a, const RankedActive* b) {
+        return a->turn.priority != b->turn.priority ? a->turn.priority < b->turn.priority
+                                                    : a->turn.at > b->turn.at;
+      });
+  struct Gives {
     const RankedActive* active;
-    BetterWay way;
-    double delay_seconds;  ///< Of its end.
+    std::optional<BetterWay> way;  ///< With fewer ranks; nullopt: all.
   };
-  const Turn& turn = candidate.ranked.turn;
-  const double seconds = SecondsBy(candidate.ranked, wanted);
-  if (seconds <= 0) return false;
-  const ComputeAmount need = AmountOf(wanted);
-  std::vector<Shrink> shrinks;
-  ComputeAmount total = outlook_.pool.total();
-  for (const RankedActive& active : active_) {
-    const RunningJob& job = active.job->job;
-    const int64_t ranks = std::ssize(job.plan->rank_workers);
-    const bool may = active.job->may_stop && active.job->preemptible && job.saved &&
-                     job.spec->resources.ranks == 0 && ranks > 1 &&
-                     active.turn.priority <= turn.priority && active.turn.queue == turn.queue &&
-                     OnDevices(*job.plan) == OnDevices(wanted) &&
-                     job.attempt_seconds >= snapshot_.rules.protected_seconds;
-    if (!may || shrinking_ >= kShrinking) continue;
-    ++shrinking_;
-    std::optional<BetterWay> way = FindShrink(job, ranks / 2, snapshot_.cluster, plan_);
-    if (!way) continue;
-    const double slower = way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
-    // It may grow again when the other one has ended.
-    const double delay = std::min(active.seconds_left, seconds) * (slower - 1) +
-                         2 * RestartSeconds(job, snapshot_.rules.growth.restart);
-    total += AmountOf(*job.plan);
-    total -= AmountOf(way->plan);
-    shrinks.push_back({&active, *std::move(way), delay});
-  }
-  if (shrinks.empty() || !Covers(total, need)) return false;
-  std::stable_sort(shrinks.begin(), shrinks.end(), [](const Shrink& a, const Shrink& b) {
-    return a.delay_seconds < b.delay_seconds;
-  });
+  std::vector<Gives> gives;
   Outlook outlook = outlook_;
-  double delay = 0;
-  for (size_t i = 0; i < shrinks.size(); ++i) {
-    const Shrink& shrink = shrinks[i];
-    const Plan& before = *shrink.active->job->job.plan;
-    delay += shrink.delay_seconds;
-    if (delay >= wait_seconds) return false;
-    outlook.pool.Release(before);
-    outlook.pool.Take(shrink.way.plan);
-    (void)outlook.releases.Remove({&before});
-    const double left = shrink.active->seconds_left * shrink.way.plan.prediction.step_seconds /
-                        before.prediction.step_seconds;
-    plans_.push_back(shrink.way.plan);
-    outlook.releases.Add(left, plans_.back(), shrink.active->job->id);
-    if (!Covers(outlook.pool.total(), need)) continue;
-    const std::optional<Plan> plan = outlook.pool.Place(wanted);
-    if (!plan) continue;
-    if (!Promise(candidate, *plan, std::move(outlook))) return false;
-    std::vector<std::string> ids;
-    for (size_t j = 0; j <= i; ++j) {
-      const ActiveJob& job = *shrinks[j].active->job;
-      ids.push_back(job.id);
-      held_.Give(shrinks[j].active->turn.queue, AmountOf(*job.job.plan));
-      held_.Take(shrinks[j].active->turn.queue, AmountOf(shrinks[j].way.plan));
-      shrinks[j].way.why += ", for job " + candidate.job.id;
-      decisions_.resizes.push_back({job.id, std::move(shrinks[j].way), candidate.job.id});
+  std::optional<Plan> plan;
+  for (const RankedActive* active : last_first) {
+    const RunningJob& job = active->job->job;
+    const bool may = active->job->may_stop && active->job->preemptible && job.saved &&
+                     active->turn.priority <= ranked.turn.priority &&
+                     active->turn.queue == ranked.turn.queue &&
+                     OnDevices(*job.plan) == OnDevices(wanted) &&
+                     job.attempt_seconds >= rules.protected_seconds &&
+                     wait_seconds > RestartSeconds(job, rules.growth.restart);
+    if (!may) continue;
+    std::optional<BetterWay> way;
+    if (active->share.gpus > 0 && !active->share.beyond) {
+      if (job.spec->resources.ranks > 0 || shrinking_ >= kShrinking ||
+          std::ssize(job.plan->rank_workers) <= active->share.gpus) {
+        continue;
+      }
+      ++shrinking_;
+      way = FindShrink(job, active->share.gpus, snapshot_.cluster, plan_);
+      if (!way) continue;
+    } else if (ClaimOf(ranked.turn, wait_seconds, *active, held_, rules) != Claim::kShorter) {
+      continue;
     }
-    std::erase_if(active_, [&](const RankedActive& active) {
-      return std::find(ids.begin(), ids.end(), active.job->id) != ids.end();
-    });
-    WaitDecision& wait =
-        Wait(candidate.ranked, Reason::kWaitingForCapacity,
-             "starts when jobs have saved that go on with fewer ranks: " + Names(ids));
-    wait.blocked_by = std::move(ids);
-    SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
-    return true;
+    outlook.pool.Release(*job.plan);
+    (void)outlook.releases.Remove({job.plan});
+    if (way) {
+      outlook.pool.Take(way->plan);
+      const double left = active->seconds_left * way->plan.prediction.step_seconds /
+                          job.plan->prediction.step_seconds;
+      plans_.push_back(way->plan);
+      outlook.releases.Add(left, plans_.back(), active->job->id);
+    }
+    gives.push_back({active, std::move(way)});
+    if (!Covers(outlook.pool.total(), AmountOf(wanted))) continue;
+    plan = outlook.pool.Place(wanted);
+    if (plan) break;
   }
-  return false;
+  if (!plan || !Promise(candidate, *plan, std::move(outlook))) return false;
+  std::vector<std::string> ids;
+  for (Gives& give : gives) {
+    const ActiveJob& job = *give.active->job;
+    ids.push_back(job.id);
+    held_.Give(give.active->turn.queue, AmountOf(*job.job.plan));
+    if (give.way) {
+      held_.Take(give.active->turn.queue, AmountOf(give.way->plan));
+      give.way->why += ", for job " + candidate.job.id;
+      decisions_.resizes.push_back({job.id, *std::move(give.way), candidate.job.id});
+    } else {
+      decisions_.preemptions.push_back(
+          {job.id, candidate.job.id,
+           "for job " + candidate.job.id + ", which has much less left to do"});
+    }
+  }
+  std::erase_if(active_, [&](const RankedActive& active) {
+    return std::find(ids.begin(), ids.end(), active.job->id) != ids.end();
+  });
+  WaitDecision& wait =
+      Wait(ranked, Reason::kWaitingForCapacity,
+           "starts when jobs have saved that hold more than their share: " + Names(ids));
+  wait.blocked_by = std::move(ids);
+  SetStart(wait, rules.growth.restart.assumed_start_seconds);
+  return true;
 }
 
 bool SchedulingPass::TakeByPreempting(const Candidate& candidate, const Plan& wanted,
@@ -231,21 +236,33 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
   }
 }
 
-void SchedulingPass::Grow() {
+void SchedulingPass::Grow(int64_t shares) {
   const GrowthRules& rules = snapshot_.rules.growth;
   if (rules.after_seconds <= 0) return;
   // Of which the least is left comes first: it gives back soonest what it takes.
+  std::vector<const RankedActive*> shortest_first;
+  for (const RankedActive& active : active_) shortest_first.push_back(&active);
   std::stable_sort(
-      active_.begin(), active_.end(),
-      [](const RankedActive& a, const RankedActive& b) { return a.turn.work < b.turn.work; });
-  int looked_at = 0;
-  for (const RankedActive& active : active_) {
+      shortest_first.begin(), shortest_first.end(),
+      [](const RankedActive* a, const RankedActive* b) { return a->turn.work < b->turn.work; });
+  std::set<std::string> grown;
+  for (const RankedActive* active : shortest_first) {
     const ComputeAmount left = free_.total();
-    const RunningJob& job = active.job->job;
-    if (looked_at >= kGrowing || (left.gpus < 1 && left.cores < 1)) return;
-    if (!active.job->may_stop || !MayGrow(job, rules)) continue;
-    if ((OnDevices(*job.plan) ? left.gpus : left.cores) < 1) continue;
-    ++looked_at;
+    if (growing_ >= kGrowing || (left.gpus < 1 && left.cores < 1)) break;
+    const RunningJob& job = active->job->job;
+    const GpuShare& share = active->share;
+    const bool devices = OnDevices(*job.plan);
+    if ((devices ? left.gpus : left.cores) < 1) continue;
+    if (!active->job->may_stop || !MayGrow(job, rules)) continue;
+    JobSpec spec = *job.spec;
+    if (devices && share.gpus > 0) {
+      if (shares == 1 && share.beyond) continue;
+      const int64_t most = shares * share.gpus;
+      if (most <= std::ssize(job.plan->rank_workers)) continue;
+      spec.resources.max_ranks =
+          spec.resources.max_ranks > 0 ? std::min(most, spec.resources.max_ranks) : most;
+    }
+    ++growing_;
     const auto& own = job.plan->rank_workers;
     ClusterProfile steady;
     for (const WorkerProfile& worker : snapshot_.cluster.workers) {
@@ -257,32 +274,41 @@ void SchedulingPass::Grow() {
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
-    // The larger a job is, the less it gains by each GPU: others should grow, too.
-    JobSpec spec = *job.spec;
-    if (OnDevices(*job.plan)) spec.resources.max_ranks = MostGrownRanks(spec);
     RunningJob growing = job;
     growing.spec = &spec;
     std::optional<BetterWay> way = FindGrowth(growing, steady, with_own.ToMap(), rules, plan_);
     if (!way) continue;
-    const double seconds =
-        active.seconds_left * way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
+    const size_t queue = active->turn.queue;
+    QueueTree holding = holding_;
+    holding.Give(queue, AmountOf(*job.plan));
+    if (holding.LimitedBy(queue, AmountOf(way->plan)) != nullptr) continue;
+    Outlook outlook = outlook_;
+    outlook.pool.Release(*job.plan);
+    outlook.pool.Take(way->plan);
+    (void)outlook.releases.Remove({job.plan});
+    plans_.push_back(way->plan);
+    outlook.releases.Add(active->seconds_left * way->plan.prediction.step_seconds /
+                             job.plan->prediction.step_seconds,
+                         plans_.back(), active->job->id);
     if (!held_back_by_.empty()) {
-      Outlook outlook = outlook_;
-      outlook.pool.Release(*job.plan);
-      outlook.pool.Take(way->plan);
-      (void)outlook.releases.Remove({job.plan});
-      plans_.push_back(way->plan);
-      outlook.releases.Add(seconds, plans_.back(), active.job->id);
       if (!reservation_) continue;
       std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
       if (!kept || kept->seconds > reservation_->seconds) continue;
-      outlook_ = std::move(outlook);
       reservation_ = std::move(kept);
     }
+    outlook_ = std::move(outlook);
     free_.Release(*job.plan);
     free_.Take(way->plan);
-    decisions_.resizes.push_back({active.job->id, *std::move(way), ""});
+    part_.reset();
+    holding_ = std::move(holding);
+    holding_.Take(queue, AmountOf(way->plan));
+    held_.Give(queue, AmountOf(*job.plan));
+    held_.Take(queue, AmountOf(way->plan));
+    grown.insert(active->job->id);
+    decisions_.resizes.push_back({active->job->id, *std::move(way), ""});
   }
+  std::erase_if(active_,
+                [&](const RankedActive& active) { return grown.contains(active.job->id); });
 }
 
 }  // namespace weft::coordinator

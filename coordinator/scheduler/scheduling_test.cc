@@ -187,10 +187,52 @@ TEST(Scheduling, WhatTheFirstJobMayDisplaceNeedNotLeaveTheGpusIdle) {
 
 TEST(Scheduling, ElasticJobsShareTheClusterWhileOthersWait) {
   GpuSituation s(1);
+  s.snapshot.rules.share_exponent = 1;
   for (int i = 0; i < 4; ++i) s.Wait("j" + std::to_string(i), 0, 100000).size.reset();
   const SchedulerDecisions decisions = s.Decide();
   ASSERT_EQ(decisions.starts.size(), 4u);
   for (const StartDecision& start : decisions.starts) EXPECT_EQ(AmountOf(start.plan).gpus, 2);
+}
+
+TEST(Scheduling, ThoseWithLittleLeftHaveMoreOfIt) {
+  GpuSituation s(1);
+  s.Wait("long", 0, 3000);
+  s.Wait("short", 0, 1000);
+  const SchedulerDecisions decisions = s.Decide();
+  ASSERT_THAT(Starts(decisions), ElementsAre("short", "long"));
+  EXPECT_EQ(AmountOf(decisions.starts[0].plan).gpus, 4);  // 1 - (1/2)^5 of 8, as a power of two
+  EXPECT_EQ(AmountOf(decisions.starts[1].plan).gpus, 4);
+}
+
+TEST(Scheduling, WhoHoldsMoreThanItsShareGivesTheRest) {
+  GpuSituation s(1);
+  // Elastic: what it holds came from a time without others.
+  s.Run("runs", 8, 50000);
+  s.specs.back()->resources.ranks = 0;
+  s.Wait("new", 0, 30000);
+  const SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), IsEmpty());
+  ASSERT_EQ(decisions.resizes.size(), 1u);
+  EXPECT_EQ(decisions.resizes[0].job_id, "runs");
+  EXPECT_EQ(decisions.resizes[0].for_job, "new");
+  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
+  EXPECT_THAT(decisions.waits[0].message, HasSubstr("hold more than their share: runs"));
+  s.snapshot.active[0].job.attempt_seconds = s.snapshot.rules.protected_seconds - 1;
+  EXPECT_THAT(s.Decide().resizes, IsEmpty()) << "it has just started";
+}
+
+TEST(Scheduling, WhoRunsHasItsShareBeforeThoseForWhomNothingIsLeft) {
+  GpuSituation s(1);
+  s.Run("runs", 2, 5000);
+  s.specs.back()->resources.ranks = 0;
+  s.specs.back()->resources.max_ranks = 8;
+  s.Wait("late", 0, 900000);
+  s.specs.back()->resources.min_ranks = 6;
+  const SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), IsEmpty());
+  ASSERT_EQ(decisions.resizes.size(), 1u);
+  EXPECT_EQ(decisions.resizes[0].job_id, "runs");
+  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
 }
 
 TEST(Scheduling, AQuotaIsLentAndTakenBack) {

@@ -97,8 +97,14 @@ class RunsTest : public ServiceTest {
     reason_ = report->candidates.front().reason;
     return report->candidates.front().plan.prediction.step_seconds;
   }
-  std::string MetricsText() {
-    return prometheus::TextSerializer().Serialize(metrics_.registry()->Collect());
+  /// The metrics, once they have `sample`: they change after the state does.
+  std::string MetricsWith(const std::string& sample) {
+    std::string text;
+    for (int i = 0; i < 5000 && text.find(sample) == std::string::npos; ++i) {
+      if (i > 0) std::this_thread::sleep_for(milliseconds(1));
+      text = prometheus::TextSerializer().Serialize(metrics_.registry()->Collect());
+    }
+    return text;
   }
 
   std::string reason_;  ///< Of what was planned last.
@@ -119,7 +125,7 @@ TEST_F(RunsTest, EveryRunThatEndsIsKeptWithPredictionAndMeasurement) {
   ASSERT_EQ(run.machines.size(), 1U);
   EXPECT_EQ(run.machines.front().gemm, Profile().gemm);
   EXPECT_EQ(run.machines.front().calibration, TimeCalibration()) << "as it was measured";
-  const std::string text = MetricsText();
+  const std::string text = MetricsWith("weft_coord_plan_memory_error_ratio_bucket{le=\"0.001\"} 1");
   // A third of what was measured.
   EXPECT_THAT(text, HasSubstr("weft_coord_plan_step_time_error_ratio_bucket{le=\"0.3\"} 0"));
   EXPECT_THAT(text, HasSubstr("weft_coord_plan_step_time_error_ratio_bucket{le=\"0.5\"} 1"));
@@ -186,7 +192,8 @@ TEST_F(RunsTest, CalibratedPlansStayOverARestartAndGoWhenAsked) {
   EXPECT_NEAR(after / before, 1.5, 0.15);
   EXPECT_THAT(reason_, HasSubstr("calibrated by 8 runs"));
   EXPECT_EQ(service_->Workers().front().profile.calibration.runs, 8);
-  EXPECT_THAT(MetricsText(), HasSubstr("weft_coord_plan_calibration_runs 8"));
+  const std::string runs = "weft_coord_plan_calibration_runs 8";
+  EXPECT_THAT(MetricsWith(runs), HasSubstr(runs));
 
   Restart();
   link = AttachMachine();

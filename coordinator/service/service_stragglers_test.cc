@@ -88,8 +88,10 @@ TEST_F(ServiceStragglersTest, AreLeftForAFreeMachineWhereThatIsAsked) {
   auto b = Attach("b");
   const std::string id = Train({a, b});
   auto c = Attach("c");
-  for (int i = 0; i < 6; ++i) Beat(id, 1, {{a, 1}, {b, 2}});
-  ASSERT_TRUE(a->Saw("stop " + id + " 1 gracefully"));
+  // The plan for the other machine is made meanwhile.
+  const std::string stop = "stop " + id + " 1 gracefully";
+  for (int i = 0; i < 500 && !a->Saw(stop, milliseconds(10)); ++i) Beat(id, 1, {{a, 1}, {b, 2}});
+  ASSERT_TRUE(a->Saw(stop));
   ASSERT_TRUE(b->Saw("stop " + id + " 1 gracefully"));
   for (const auto& link : {a, b}) {
     service_->Report(link, id, {"", 1, PlacementEvent::kStopped, Reason::kNone, "", ""});

@@ -183,6 +183,7 @@ int Main(int argc, char** argv) {
   app.add_option("--policy", policies, "Policies; weft_fixed and weft are ours");
   app.add_option("--age-factor", rules.age_factor, "Of SchedulerRules");
   app.add_option("--preempt-factor", rules.preempt_factor, "Of SchedulerRules");
+  app.add_option("--share-exponent", rules.share_exponent, "Of SchedulerRules");
   app.add_flag("--curve", show_curve, "Prints speeds by number of GPUs");
   app.add_flag("--passes", time_passes, "Times passes over 100,000 jobs on 10,000 GPUs");
   CLI11_PARSE(app, argc, argv);
