@@ -22,8 +22,8 @@ VARIABLE = re.compile(r"(\w+)(?:\[[^]]*\])? =(?!=)")
 LAST = re.compile(r"([\w:~]+)\s*(?:\[[^]]*\])?\s*$")
 LOCAL = re.compile(r"^ +(?:.*?\b(k[A-Z]\w*)(?:\[[^]]*\])? =(?!=)|(?:using|struct|class) (\w+))",
                    re.MULTILINE)
-# What files that come later would see.
-ALONE = re.compile(r'#\s*define|using namespace|extern "C"', re.MULTILINE)
+# What files that come later would see, or a program has once.
+ALONE = re.compile(r'#\s*define|using namespace|extern "C"|^int main\(', re.MULTILINE)
 
 
 def declared(line):

@@ -363,7 +363,7 @@ Status PeerSnapshots::Forget() {
   const bool first =
       own >= workers.size() ||
       std::find(workers.begin(), workers.end(), workers[own]) - workers.begin() == spec_.rank;
-  const Status removed = first && !run_folder_.empty() ? env_.RemoveTree(run_folder_) : OkStatus();
+  Status removed = first && !run_folder_.empty() ? env_.RemoveTree(run_folder_) : OkStatus();
   if (world_->size() > 1) WEFT_RETURN_IF_ERROR(world_->Barrier());
   return removed;
 }

@@ -118,7 +118,7 @@ Comparison Compare(int ranks, int64_t bytes) {
   gloo::rendezvous::HashStore store, store_of_ours;
   RunRanks(ranks, std::chrono::seconds(60), [&](Collective& group) {
     GlooAlone gloo(group.rank(), ranks, store, gloo::transport::tcp::CreateDevice("127.0.0.1"));
-    GlooAlone gloo_on_ours(group.rank(), ranks, store_of_ours, NewGlooDevice("127.0.0.1"));
+    GlooAlone gloo_on_ours(group.rank(), ranks, store_of_ours, NewGlooDevice("127.0.0.1", "bench"));
     std::vector<float> memory(static_cast<size_t>(bytes / 4), 0);
     const TensorView all(memory.data(), DType::kF32, {bytes / 4});
     Comparison own;
