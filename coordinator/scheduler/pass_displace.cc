@@ -26,6 +26,7 @@ std::string Names(const std::vector<std::string>& ids) {
 
 void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   const RankedJob& ranked = candidate.ranked;
+  if (WaitsForLimit(ranked, AmountOf(wanted))) return;
   if (TakeFromStopping(candidate, wanted)) return;
   const bool first = held_back_by_.empty();
   if (displacing_ < kDisplacing) {
@@ -260,10 +261,21 @@ void SchedulingPass::Grow() {
     // The larger a job is, the less it gains by each GPU: others should grow, too.
     JobSpec spec = *job.spec;
     if (OnDevices(*job.plan)) spec.resources.max_ranks = MostGrownRanks(spec);
+    FreeMap room = with_own.ToMap();
+    QueueTree others = holding_;
+    others.Give(active.turn.queue, active.turn.amount);
+    if (const auto gpus = others.GpusLeft(active.turn.queue); gpus && OnDevices(*job.plan)) {
+      int64_t& most = spec.resources.max_ranks;
+      most = most > 0 ? std::min(most, *gpus) : *gpus;
+    } else if (const auto cores = others.CoresLeft(active.turn.queue);
+               cores && !OnDevices(*job.plan)) {
+      room = WithCores(std::move(room), *cores);
+    }
     RunningJob growing = job;
     growing.spec = &spec;
-    std::optional<BetterWay> way = FindGrowth(growing, steady, with_own.ToMap(), rules, plan_);
-    if (!way) continue;
+    std::optional<BetterWay> way = FindGrowth(growing, steady, room, rules, plan_);
+    // What a job with resources.ranks had before may be more than its queue may hold by now.
+    if (!way || others.LimitedBy(active.turn.queue, AmountOf(way->plan)) != nullptr) continue;
     const double seconds =
         active.seconds_left * way->plan.prediction.step_seconds / job.plan->prediction.step_seconds;
     if (!held_back_by_.empty()) {
@@ -281,6 +293,8 @@ void SchedulingPass::Grow() {
     }
     free_.Release(*job.plan);
     free_.Take(way->plan);
+    others.Take(active.turn.queue, AmountOf(way->plan));
+    holding_ = std::move(others);
     decisions_.resizes.push_back({active.job->id, *std::move(way), ""});
   }
 }
