@@ -55,7 +55,7 @@ class Admission {
  private:
   grpc::Status Identify(const grpc::CallbackServerContext& context, Caller& caller);
   grpc::Status CheckRate(const Caller& caller);
-  grpc::Status CheckRights(const Verb& verb, CallSubject& subject, const Person& person);
+  Status CheckRights(const Verb& verb, CallSubject& subject, const Person& person);
 
   const AccessRules rules_;
   Service& service_;

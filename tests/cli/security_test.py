@@ -164,12 +164,16 @@ class Security(unittest.TestCase):
         self.assertEqual(denied.returncode, DENIED)
         self.assertIn("'viv' is viewer and must not call DeleteJob", denied.stderr)
         self.assertIn("hint: ", denied.stderr)
+        denied = json.loads(s.weft("viv", "job", "delete", job, "-o", "json").stdout)
+        self.assertEqual(denied["code"], "DENIED")
+        self.assertTrue(denied["message"].startswith("'viv' is viewer"), denied)
         self.assertEqual(s.weft("una", "job", "delete", job).returncode, OK)
         self.assertEqual(s.weft("una", "audit", "list").returncode, DENIED)
         log = s.weft("ada", "audit", "list", "--object", job, "-o", "json")
         self.assertEqual(log.returncode, OK, log.stderr)
         self.assertEqual([(r["who"], r["method"], r["result"]) for r in json.loads(log.stdout)["items"]],
                          [("una", "SubmitJob", "OK"), ("viv", "DeleteJob", "PERMISSION_DENIED"),
+                          ("viv", "DeleteJob", "PERMISSION_DENIED"),
                           ("una", "DeleteJob", "OK")])
 
     def test_people_are_known_by_token_or_certificate_and_others_are_not(self):
