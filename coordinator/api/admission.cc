@@ -49,6 +49,11 @@ grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Cal
   caller.peer = context.peer();
   const std::string token = TokenOf(context);
   const std::string holder = tls::NameIn(PeerUris(context), "client");
+  if (rules_.revoked != nullptr && IsRevoked(PeerSerial(context))) {
+    caller.person.name = holder;
+    return {StatusCode::UNAUTHENTICATED,
+            "the certificate that is shown was revoked; hint: ask for a new one"};
+  }
   if (rules_.people == nullptr) {
     if (!rules_.tls || !holder.empty()) {
       caller.person = {holder, Role::kAdmin, {}};
@@ -145,6 +150,10 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
             std::string(verb.method) + " changes something and needs a deadline"};
   }
   return grpc::Status::OK;
+}
+
+bool Admission::IsRevoked(const std::string& serial) const {
+  return rules_.revoked != nullptr && !serial.empty() && rules_.revoked->Contains(serial);
 }
 
 bool Admission::Records(const Caller& caller) {
