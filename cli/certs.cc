@@ -39,6 +39,13 @@ ExitCode Issue(const Session& session, const CertsOptions& options) {
   return ExitCode::kOk;
 }
 
+ExitCode Revoke(const Session& session, const CertsOptions& options) {
+  Result<std::string> path = options.Authority().Revoke({options.kind, options.names[0], {}});
+  if (!path.ok()) return Fail(session, path.status());
+  std::cout << *path << '\n';
+  return ExitCode::kOk;
+}
+
 ExitCode Rotate(const Session& session, const CertsOptions& options) {
   const tls::CertificateAuthority authority = options.Authority();
   if (options.step == "issue") {
@@ -79,6 +86,17 @@ void AddCertsCommands(CLI::App& app, Session& session) {
   issue->add_option("--days", options->days, "Days that it is good for")
       ->check(CLI::Range(1, 36500))
       ->capture_default_str();
+  CLI::App* revoke =
+      add("revoke",
+          "Revoke all certificates of a worker or person; prints the file for --tls-crl of the "
+          "coordinator",
+          Revoke);
+  revoke->add_option("kind", options->kind, "worker or client")
+      ->required()
+      ->check(CLI::IsMember({"worker", "client"}));
+  revoke->add_option("name", options->names, "Id of the worker, or name of the person")
+      ->required()
+      ->expected(1);
   CLI::App* rotate =
       add("rotate", "Replace the CA in three steps; prints the files that changed", Rotate);
   rotate

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "common/status.h"
-#include "proto/grpc_status.h"
 #include "weft/v1/coordinator.pb.h"
 
 namespace weft::cli {
@@ -28,7 +27,7 @@ inline ExitCode ExitCodeOf(const Status& status) {
     case StatusCode::kOk:
       return ExitCode::kOk;
     case StatusCode::kInvalid:
-      return IsDenied(status) ? ExitCode::kPermission : ExitCode::kUsage;
+      return ExitCode::kUsage;
     case StatusCode::kNotFound:
       return ExitCode::kNotFound;
     case StatusCode::kConflict:
@@ -42,6 +41,8 @@ inline ExitCode ExitCodeOf(const Status& status) {
     case StatusCode::kCorrupt:
     case StatusCode::kInternal:
       return ExitCode::kFailed;
+    case StatusCode::kDenied:
+      return ExitCode::kPermission;
   }
   return ExitCode::kFailed;
 }

@@ -14,7 +14,9 @@
 
 #include "cli/command.h"
 #include "cli/local.h"
+#include "cli/local_tls.h"
 #include "common/env.h"
+#include "common/http/address.h"
 #include "common/json.h"
 
 extern char** environ;
@@ -38,10 +40,15 @@ struct UpOptions {
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
   double drain_seconds = 60;
+  bool tls = false;
 };
 
 std::string StatePath() {
   return JoinPath(HomeDir(), "local.json");
+}
+
+LocalTls Certificates() {
+  return LocalTls(JoinPath(HomeDir(), "certs"));
 }
 
 /// Kernel's start time of a process (clock ticks since boot), or 0 when there is none: with the pid
@@ -87,8 +94,11 @@ Result<LocalState> LoadState() {
 }
 
 Status SaveState(const std::string& server, const std::vector<Daemon>& daemons,
-                 double drain_seconds) {
-  Json json = {{"server", server}, {"drain_seconds", drain_seconds}, {"daemons", Json::array()}};
+                 const UpOptions& options) {
+  Json json = {{"server", server},
+               {"tls", options.tls},
+               {"drain_seconds", options.drain_seconds},
+               {"daemons", Json::array()}};
   for (const Daemon& daemon : daemons) {
     json["daemons"].push_back(
         {{"name", daemon.name}, {"pid", daemon.pid}, {"start_ticks", daemon.start_ticks}});
@@ -171,8 +181,8 @@ Result<std::string> AwaitAddress(const Daemon& coordinator) {
 }
 
 /// Waits until `workers` workers are READY, or says which daemon died and shows its log.
-Status AwaitReady(const std::string& server, const std::vector<Daemon>& daemons, int workers) {
-  Client client({server}, 1);
+Status AwaitReady(const ServerAccess& access, const std::vector<Daemon>& daemons, int workers) {
+  Client client(access, 1);
   auto give_up = steady_clock::now() + duration<double>(kStartSeconds);
   while (steady_clock::now() < give_up) {
     for (const Daemon& daemon : daemons) {
@@ -194,6 +204,14 @@ Status AwaitReady(const std::string& server, const std::vector<Daemon>& daemons,
                           "; hint: see the logs in " + JoinPath(HomeDir(), "logs"));
 }
 
+std::string WorkerName(int index) {
+  return "worker-" + std::to_string(index);
+}
+
+void Append(const std::vector<std::string>& options, std::vector<std::string>& command) {
+  command.insert(command.end(), options.begin(), options.end());
+}
+
 /// Starts everything into `daemons`; returns the coordinator's address.
 Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
   Env& env = Env::Posix();
@@ -205,11 +223,24 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
   int cores = options.cores > 0
                   ? options.cores
                   : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  WEFT_ASSIGN_OR_RETURN(
-      Daemon coordinator,
-      Start("coordinator", {JoinPath(BinaryDir(), "weft-coordinator"), "--listen", options.listen,
-                            "--metrics-listen", options.metrics_listen, "--data-dir",
-                            JoinPath(home, "coordinator"), "--run-root", runs}));
+  const LocalTls certificates = Certificates();
+  std::vector<std::string> command = {JoinPath(BinaryDir(), "weft-coordinator"),
+                                      "--listen",
+                                      options.listen,
+                                      "--metrics-listen",
+                                      options.metrics_listen,
+                                      "--data-dir",
+                                      JoinPath(home, "coordinator"),
+                                      "--run-root",
+                                      runs};
+  if (options.tls) {
+    WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
+    std::vector<std::string> names;
+    for (int i = 0; i < options.workers; ++i) names.push_back(WorkerName(i));
+    WEFT_RETURN_IF_ERROR(certificates.Prepare(listen.host, names));
+    Append(certificates.CoordinatorOptions(), command);
+  }
+  WEFT_ASSIGN_OR_RETURN(Daemon coordinator, Start("coordinator", std::move(command)));
   daemons.push_back(coordinator);
   WEFT_ASSIGN_OR_RETURN(std::string server, AwaitAddress(coordinator));
   // A tenth stays free for the daemons and the file cache.
@@ -220,18 +251,30 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
   std::string host = options.metrics_listen.substr(0, colon);
   int port = std::atoi(options.metrics_listen.c_str() + colon + 1);
   for (int i = 0; i < options.workers; ++i) {
-    std::string name = "worker-" + std::to_string(i);
+    std::string name = WorkerName(i);
     std::string folder = JoinPath(home, name);
     WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
     int share = std::max(1, cores / options.workers + (i < cores % options.workers ? 1 : 0));
     std::string metrics = host + ":" + std::to_string(port == 0 ? 0 : port + 1 + i);
-    WEFT_ASSIGN_OR_RETURN(
-        Daemon worker,
-        Start(name,
-              {JoinPath(BinaryDir(), "weft-worker"), "--coordinator", server, "--data-dir", folder,
-               "--run-root", runs, "--worker-id", name, "--cores", std::to_string(share),
-               "--memory-limit", std::to_string(memory), "--drain-seconds",
-               std::to_string(options.drain_seconds), "--metrics-listen", metrics}));
+    command = {JoinPath(BinaryDir(), "weft-worker"),
+               "--coordinator",
+               server,
+               "--data-dir",
+               folder,
+               "--run-root",
+               runs,
+               "--worker-id",
+               name,
+               "--cores",
+               std::to_string(share),
+               "--memory-limit",
+               std::to_string(memory),
+               "--drain-seconds",
+               std::to_string(options.drain_seconds),
+               "--metrics-listen",
+               metrics};
+    if (options.tls) Append(certificates.WorkerOptions(name), command);
+    WEFT_ASSIGN_OR_RETURN(Daemon worker, Start(name, std::move(command)));
     daemons.push_back(worker);
   }
   return server;
@@ -243,7 +286,7 @@ ExitCode Up(const Session& session, const UpOptions& options) {
   auto alive = std::count_if(running->daemons.begin(), running->daemons.end(),
                              [](const Daemon& daemon) { return daemon.Alive(); });
   if (alive == options.workers + 1) {
-    std::cout << "already up: coordinator at " << LocalServer() << ", " << options.workers
+    std::cout << "already up: coordinator at " << LocalAccess().address << ", " << options.workers
               << " workers\n";
     return ExitCode::kOk;
   }
@@ -254,8 +297,8 @@ ExitCode Up(const Session& session, const UpOptions& options) {
   std::vector<Daemon> daemons;
   auto server = StartAll(options, daemons);
   Status status = server.status();
-  if (status.ok()) status = SaveState(*server, daemons, options.drain_seconds);
-  if (status.ok()) status = AwaitReady(*server, daemons, options.workers);
+  if (status.ok()) status = SaveState(*server, daemons, options);
+  if (status.ok()) status = AwaitReady(LocalAccess(), daemons, options.workers);
   if (!status.ok()) {
     Stop(daemons);
     (void)Env::Posix().RemoveFile(StatePath());
@@ -330,11 +373,15 @@ std::string HomeDir() {
   return JoinPath(home != nullptr ? home : "/tmp", ".local/share/weft");
 }
 
-std::string LocalServer() {
+ServerAccess LocalAccess() {
+  ServerAccess access;
   auto text = ReadFile(Env::Posix(), StatePath(), 1 << 20);
-  if (!text.ok()) return "";
+  if (!text.ok()) return access;
   auto json = ParseJson(*text);
-  return json.ok() ? json->value("server", "") : "";
+  if (!json.ok()) return access;
+  access.address = json->value("server", "");
+  if (json->value("tls", false)) access.tls = Certificates().Files();
+  return access;
 }
 
 void AddLocalCommands(CLI::App& app, Session& session) {
@@ -346,6 +393,9 @@ void AddLocalCommands(CLI::App& app, Session& session) {
       ->capture_default_str();
   up->add_option("--cores", options->cores, "Cores to share among them (default: all)");
   up->add_option("--listen", options->listen, "Coordinator's address")->capture_default_str();
+  up->add_flag("--tls", options->tls,
+               "Talk over TLS, with certificates that are made in the home folder: then only its "
+               "owner can use the service");
   up->add_option("--metrics-listen", options->metrics_listen,
                  "Coordinator's Prometheus address; the workers take the ports after it")
       ->capture_default_str();

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <string>
+#include "cli/client.h"
 
 namespace weft::cli {
 
-/// Address of the coordinator that `weft up` started from this home folder, or "".
-std::string LocalServer();
+/// How to reach the coordinator that `weft up` started from this home folder; without one its
+/// address is empty.
+ServerAccess LocalAccess();
 
 }  // namespace weft::cli

@@ -39,9 +39,12 @@ void AddHelpTopic(CLI::App& app, Session& session) {
   });
 }
 
-std::string DefaultServer() {
-  const std::string local = LocalServer();
-  return local.empty() ? "127.0.0.1:7070" : local;
+/// Where no coordinator is named: what `weft up` started, with its certificates unless others are.
+void SetDefaults(std::string& server, tls::Files& tls) {
+  if (!server.empty()) return;
+  ServerAccess local = LocalAccess();
+  server = local.address.empty() ? "127.0.0.1:7070" : local.address;
+  if (tls.empty()) tls = std::move(local.tls);
 }
 
 std::string Variable(const char* name) {
@@ -57,7 +60,7 @@ std::vector<std::string> JobsForCompletion() {
       Variable("WEFT_SERVER"),
       {Variable("WEFT_TLS_CERT"), Variable("WEFT_TLS_KEY"), Variable("WEFT_TLS_CA")},
       Variable("WEFT_TOKEN_FILE")};
-  if (access.address.empty()) access.address = DefaultServer();
+  SetDefaults(access.address, access.tls);
   Client client(access, kPatienceSeconds);
   std::vector<std::string> ids;
   if (auto jobs = client.ListJobs(v1::ListJobsRequest(), kMostJobs); jobs.ok()) {
@@ -159,7 +162,7 @@ int Run(int argc, char** argv) {
     return static_cast<int>(
         Fail(session, InvalidError("-o html is a form of `weft plan`, and of nothing else")));
   }
-  if (session.server.empty()) session.server = DefaultServer();
+  SetDefaults(session.server, session.tls);
   return static_cast<int>(session.action());
 }
 

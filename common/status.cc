@@ -25,6 +25,8 @@ std::string_view StatusCodeName(StatusCode code) {
       return "CORRUPT";
     case StatusCode::kInternal:
       return "INTERNAL";
+    case StatusCode::kDenied:
+      return "DENIED";
   }
   return "INTERNAL";
 }

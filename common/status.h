@@ -20,6 +20,7 @@ enum class StatusCode {
   kAborted,      ///< Stopped on purpose: cancelled, fenced, shutting down.
   kCorrupt,      ///< Stored bytes do not match their format or hash.
   kInternal,     ///< A defect of Weft or of a library it uses.
+  kDenied,       ///< The caller is unknown to the other side, or may not do that.
 };
 
 /// Upper-snake name of a code, for example "NOT_FOUND".
@@ -75,6 +76,9 @@ inline Status CorruptError(std::string m) {
 }
 inline Status InternalError(std::string m) {
   return {StatusCode::kInternal, std::move(m)};
+}
+inline Status DeniedError(std::string m) {
+  return {StatusCode::kDenied, std::move(m)};
 }
 
 /// A failure of the C library: `what` followed by the text of `error_number` (errno), coded by it

@@ -27,6 +27,7 @@ Status CheckQuarter(int value) {
 TEST(Status, NamesItsCodeAndKeepsItsMessage) {
   EXPECT_EQ(OkStatus().ToString(), "OK");
   EXPECT_EQ(NotFoundError("no job 7").ToString(), "NOT_FOUND: no job 7");
+  EXPECT_EQ(DeniedError("no").ToString(), "DENIED: no");
   EXPECT_EQ(CorruptError("x").WithContext("reading a").ToString(), "CORRUPT: reading a: x");
   EXPECT_TRUE(OkStatus().WithContext("reading a").ok());
 }

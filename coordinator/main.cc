@@ -69,6 +69,7 @@ struct Options {
   int64_t network_links = ServiceOptions().links_per_machine;
   int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
   tls::Files tls;
+  std::string revoked_file;
   bool insecure = false;
   std::string people_file;
   double calls_per_second = AccessRules().calls_per_second;
@@ -243,6 +244,12 @@ Result<ServerSecurity> SecurityOf(const Options& options) {
     Result<std::unique_ptr<People>> people = People::Open(options.people_file, Clock::System());
     if (!people.ok()) return people.status().WithContext("--auth");
     security.access.people = *std::move(people);
+  }
+  if (!options.revoked_file.empty()) {
+    Result<std::unique_ptr<tls::RevocationList>> revoked =
+        tls::RevocationList::Open(options.revoked_file, options.tls.authorities, Clock::System());
+    if (!revoked.ok()) return revoked.status().WithContext("--tls-crl");
+    security.access.revoked = *std::move(revoked);
   }
   security.access.calls_per_second = options.calls_per_second;
   security.access.calls_at_once = kCallsAtOnce * options.calls_per_second;
@@ -496,6 +503,10 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-ca", options.tls.authorities,
                  "File with the CA that workers and people have their certificates from")
       ->envname("WEFT_COORDINATOR_TLS_CA");
+  app.add_option("--tls-crl", options.revoked_file,
+                 "File with the certificates that are revoked (`weft certs revoke`); read again "
+                 "when it changes")
+      ->envname("WEFT_COORDINATOR_TLS_CRL");
   app.add_flag("--insecure", options.insecure,
                "Listen without TLS on other addresses than loopback, too")
       ->envname("WEFT_COORDINATOR_INSECURE");

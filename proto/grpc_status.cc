@@ -1,12 +1,6 @@
 #include "proto/grpc_status.h"
 
 namespace weft {
-namespace {
-
-/// How the message of a refusal begins: people read it, and it is what IsDenied goes by.
-const std::string kDenied = "not permitted: ";
-
-}  // namespace
 
 grpc::Status ToGrpcStatus(const Status& status) {
   grpc::StatusCode code = grpc::StatusCode::INTERNAL;
@@ -36,6 +30,9 @@ grpc::Status ToGrpcStatus(const Status& status) {
       break;
     case StatusCode::kInternal:
       break;
+    case StatusCode::kDenied:
+      code = grpc::StatusCode::PERMISSION_DENIED;
+      break;
   }
   return {code, status.message()};
 }
@@ -51,7 +48,8 @@ Status FromGrpcStatus(const grpc::Status& status) {
       break;
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
-      return InvalidError(kDenied + status.error_message());
+      code = StatusCode::kDenied;
+      break;
     case grpc::StatusCode::NOT_FOUND:
       code = StatusCode::kNotFound;
       break;
@@ -77,10 +75,6 @@ Status FromGrpcStatus(const grpc::Status& status) {
       break;
   }
   return {code, status.error_message()};
-}
-
-bool IsDenied(const Status& status) {
-  return status.code() == StatusCode::kInvalid && status.message().starts_with(kDenied);
 }
 
 }  // namespace weft

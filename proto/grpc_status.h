@@ -9,11 +9,8 @@ namespace weft {
 /// Weft's status as gRPC carries it, one code to one code (listed in coordinator.proto).
 grpc::Status ToGrpcStatus(const Status& status);
 
-/// And back; codes that Weft does not send (DEADLINE_EXCEEDED, CANCELLED, ...) fall on the nearest.
+/// And back; codes that Weft's services do not answer with (DEADLINE_EXCEEDED, CANCELLED, ...) fall
+/// on the nearest, and UNAUTHENTICATED is kDenied, too.
 Status FromGrpcStatus(const grpc::Status& status);
-
-/// Whether FromGrpcStatus made it of a refusal: the server does not know the caller, or the caller
-/// may not do that.
-bool IsDenied(const Status& status);
 
 }  // namespace weft

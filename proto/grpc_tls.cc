@@ -48,4 +48,14 @@ std::vector<std::string> PeerUris(const grpc::ServerContextBase& context) {
   return uris;
 }
 
+std::string PeerSerial(const grpc::ServerContextBase& context) {
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  if (peer == nullptr) return "";
+  for (const grpc::string_ref& pem : peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME)) {
+    const Result<tls::Certificate> certificate = tls::ReadCertificate({pem.data(), pem.size()});
+    if (certificate.ok()) return certificate->serial;
+  }
+  return "";
+}
+
 }  // namespace weft

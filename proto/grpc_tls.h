@@ -22,6 +22,9 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsOf(const tls
 /// The URIs in the certificate of the other end of a call; empty without one.
 std::vector<std::string> PeerUris(const grpc::ServerContextBase& context);
 
+/// The serial of that certificate, as tls::Certificate::serial; empty without one.
+std::string PeerSerial(const grpc::ServerContextBase& context);
+
 /// Key of the metadata that carries a token: "Bearer TOKEN".
 inline constexpr const char* kTokenMetadata = "authorization";
 inline constexpr std::string_view kTokenScheme = "Bearer ";

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/spec/field.h"
 
@@ -37,7 +38,8 @@ struct GrowthSpec {
                 "the next block (bert2BERT, Chen et al. 2022, arXiv 2110.07143). msg: larger, with "
                 "masks that hide at first what is new (masked structural growth, Yao et al. 2024, "
                 "arXiv 2305.02869). ligo: larger, by an operator that is learned (LiGO, Wang et "
-                "al. 2023, arXiv 2303.00980).")
+                "al. 2023, arXiv 2303.00980). sparkling: wider, by copies whose sums keep their "
+                "root mean square (Yu et al. 2026, arXiv 2602.02472).")
               .OneOf(GrowthMethods()),
           self.method);
     visit(Field("alpha", "Share of the small model in the mixture (decoalesce).").Range(0, 1),
@@ -73,6 +75,28 @@ struct GrowthSpec {
   }
 };
 
+/// The automated choice of a phase's size (AutoProg, Li et al. 2022, arXiv 2203.14509).
+struct PhaseSearchSpec {
+  int64_t steps = 0;
+  std::vector<int64_t> layers;
+  std::vector<int64_t> image_sizes;
+
+  bool operator==(const PhaseSearchSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("steps",
+                "The phase's first steps, which train an elastic network of all choices, one drawn "
+                "for each step; then the best of them for its time is trained on. 0: no choice.")
+              .Unit("steps")
+              .Range(0, 1e9),
+          self.steps);
+    visit(Field("layers", "Blocks to choose from; empty: the phase's."), self.layers);
+    visit(Field("image_sizes", "Sides of images to choose from (vit); empty: the phase's."),
+          self.image_sizes);
+  }
+};
+
 /// Part of a training, with a model and a schedule of its own. What it leaves out is as in the job.
 struct PhaseSpec {
   std::string name;
@@ -90,6 +114,7 @@ struct PhaseSpec {
   int64_t warmup_steps = -1;
   std::string schedule;
   GrowthSpec growth;
+  PhaseSearchSpec search;
 
   bool operator==(const PhaseSpec&) const = default;
 
@@ -141,6 +166,7 @@ struct PhaseSpec {
               .OneOf({"", "constant", "linear", "cosine", "inverse_sqrt", "warmup_stable_decay"}),
           self.schedule);
     visit(Field("growth", "How its model is made from that of the phase before."), self.growth);
+    visit(Field("search", "Choice of its size by training."), self.search);
   }
 };
 

@@ -65,6 +65,7 @@ Result<Certificate> ReadCertificate(const std::string& pem) {
   if (chain.empty()) return InvalidError("there is no certificate in PEM form");
   X509* const x509 = chain[0].get();
   Certificate certificate;
+  certificate.serial = SerialText(X509_get0_serialNumber(x509));
   char name[256] = "";
   X509_NAME_get_text_by_NID(X509_get_subject_name(x509), NID_commonName, name, sizeof(name));
   certificate.subject = name;

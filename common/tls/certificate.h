@@ -9,6 +9,7 @@ namespace weft::tls {
 
 /// What Weft reads of an X.509 certificate.
 struct Certificate {
+  std::string serial;             ///< Hexadecimal digits; tells it from all others of its CA.
   std::string subject;            ///< Common name, for people.
   std::vector<std::string> uris;  ///< Subject alternative names that are URIs.
   double not_before = 0;          ///< Seconds since 1970 UTC, as the next.

@@ -4,18 +4,26 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/env.h"
+#include "common/json.h"
 #include "common/secret.h"
 #include "common/tls/certificate.h"
 #include "common/tls/openssl_types.h"
+#include "common/tls/revocation_list.h"
 
 namespace weft::tls {
 namespace {
 
 constexpr const char* kTrusted = "ca.pem";
 constexpr const char* kSigner = "ca-key.pem";
+constexpr const char* kRevoked = "ca-crl.pem";
+constexpr const char* kIssued = "ca-issued.jsonl";
 /// A CA that is trusted and does not sign yet.
 constexpr const char* kNextSigner = "ca-next-key.pem";
 /// Clocks of machines differ.
@@ -28,6 +36,12 @@ struct Signer {
   PrivateKey key;
 };
 
+std::string TextIn(const Bio& bio) {
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &bytes);
+  return {bytes, static_cast<size_t>(size)};
+}
+
 Result<std::string> PemOf(X509* certificate, EVP_PKEY* key) {
   const Bio bio(BIO_new(BIO_s_mem()));
   if (PEM_write_bio_X509(bio.get(), certificate) != 1) return OpensslError("write a certificate");
@@ -35,9 +49,7 @@ Result<std::string> PemOf(X509* certificate, EVP_PKEY* key) {
       PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
     return OpensslError("write a private key");
   }
-  char* bytes = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &bytes);
-  return std::string(bytes, static_cast<size_t>(size));
+  return TextIn(bio);
 }
 
 Status AddExtension(X509* certificate, X509* issuer, int kind, const std::string& value) {
@@ -109,6 +121,10 @@ Result<Signer> ReadSigner(const std::string& path) {
   return signer;
 }
 
+std::string FileNameOf(const Holder& holder) {
+  return holder.kind == "server" ? "server.pem" : holder.kind + "-" + holder.name + ".pem";
+}
+
 /// The name of a holder becomes part of a file name, of a URI and of the configuration of OpenSSL.
 Status CheckName(const std::string& name) {
   const bool good = !name.empty() && name.size() <= kMostNameLength && name[0] != '.' &&
@@ -118,6 +134,36 @@ Status CheckName(const std::string& name) {
   if (good) return OkStatus();
   return InvalidError("'" + name + "' is no name for a certificate; hint: 1 to " +
                       std::to_string(kMostNameLength) + " letters, digits and any of -_.:");
+}
+
+/// A certificate revocation list of these serials, signed; good for as long as its CA.
+Result<std::string> SignedList(const std::set<std::string>& serials, const Signer& signer) {
+  const X509RevocationList list(X509_CRL_new());
+  X509_CRL_set_version(list.get(), X509_CRL_VERSION_2);
+  X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(signer.certificate.get()));
+  const Asn1Time now(X509_gmtime_adj(nullptr, 0));
+  X509_CRL_set1_lastUpdate(list.get(), now.get());
+  X509_CRL_set1_nextUpdate(list.get(), X509_get0_notAfter(signer.certificate.get()));
+  for (const std::string& serial : serials) {
+    BIGNUM* number = nullptr;
+    BN_hex2bn(&number, serial.c_str());
+    ASN1_INTEGER* integer = BN_to_ASN1_INTEGER(number, nullptr);
+    X509_REVOKED* entry = X509_REVOKED_new();
+    X509_REVOKED_set_serialNumber(entry, integer);
+    X509_REVOKED_set_revocationDate(entry, now.get());
+    X509_CRL_add0_revoked(list.get(), entry);
+    ASN1_INTEGER_free(integer);
+    BN_free(number);
+  }
+  X509_CRL_sort(list.get());
+  if (X509_CRL_sign(list.get(), signer.key.get(), EVP_sha256()) == 0) {
+    return OpensslError("sign a certificate revocation list");
+  }
+  const Bio bio(BIO_new(BIO_s_mem()));
+  if (PEM_write_bio_X509_CRL(bio.get(), list.get()) != 1) {
+    return OpensslError("write a certificate revocation list");
+  }
+  return TextIn(bio);
 }
 
 /// The holder in a certificate that was issued here; kInvalid when it is none.
@@ -168,7 +214,8 @@ Status CertificateAuthority::Init() const {
   WEFT_ASSIGN_OR_RETURN(const std::string secret, PemOf(made.certificate.get(), made.key.get()));
   WEFT_ASSIGN_OR_RETURN(const std::string open, PemOf(made.certificate.get(), nullptr));
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, Path(kTrusted), open));
-  return WriteSecretFile(Path(kSigner), secret);
+  WEFT_RETURN_IF_ERROR(WriteSecretFile(Path(kSigner), secret));
+  return WriteRevoked({});
 }
 
 Result<std::string> CertificateAuthority::Issue(const Holder& holder) const {
@@ -195,9 +242,68 @@ Result<std::string> CertificateAuthority::Issue(const Holder& holder) const {
     return OpensslError("sign a certificate");
   }
   WEFT_ASSIGN_OR_RETURN(const std::string pem, PemOf(x509, made.key.get()));
-  std::string path = Path(serves ? "server.pem" : holder.kind + "-" + holder.name + ".pem");
+  WEFT_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(pem));
+  const Json issued = {{"serial", certificate.serial},
+                       {"kind", holder.kind},
+                       {"name", holder.name},
+                       {"not_after", certificate.not_after}};
+  std::ofstream index(Path(kIssued), std::ios::app);
+  if (!(index << issued.dump() << std::endl)) return ErrnoError("write " + Path(kIssued), errno);
+  std::string path = Path(FileNameOf(holder));
   WEFT_RETURN_IF_ERROR(WriteSecretFile(path, pem));
   return path;
+}
+
+Result<std::set<std::string>> CertificateAuthority::SerialsOf(const Holder& holder) const {
+  Env& env = Env::Posix();
+  const double now = Clock::System().UnixSeconds();
+  std::set<std::string> serials;
+  if (env.FileExists(Path(kIssued))) {
+    WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, Path(kIssued)));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      WEFT_ASSIGN_OR_RETURN(const Json issued, ParseJson(line));
+      if (issued.value("kind", "") == holder.kind && issued.value("name", "") == holder.name &&
+          issued.value("not_after", 0.0) > now) {
+        serials.insert(issued.value("serial", ""));
+      }
+    }
+  }
+  // One that is older than that file.
+  if (const std::string path = Path(FileNameOf(holder)); env.FileExists(path)) {
+    WEFT_ASSIGN_OR_RETURN(const std::string pem, ReadSecretFile(path));
+    WEFT_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(pem));
+    serials.insert(certificate.serial);
+  }
+  return serials;
+}
+
+Status CertificateAuthority::WriteRevoked(std::set<std::string> serials) const {
+  Env& env = Env::Posix();
+  WEFT_ASSIGN_OR_RETURN(const Signer signer, ReadSigner(Path(kSigner)));
+  if (env.FileExists(Path(kRevoked))) {
+    WEFT_ASSIGN_OR_RETURN(const std::string pem, ReadFile(env, Path(kRevoked)));
+    WEFT_ASSIGN_OR_RETURN(const std::string trusted, ReadFile(env, Path(kTrusted)));
+    Result<std::set<std::string>> before = ReadRevokedSerials(pem, trusted);
+    if (!before.ok()) return before.status().WithContext(Path(kRevoked));
+    serials.merge(*before);
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string list, SignedList(serials, signer));
+  return WriteFileAtomic(env, Path(kRevoked), list);
+}
+
+Result<std::string> CertificateAuthority::Revoke(const Holder& holder) const {
+  WEFT_RETURN_IF_ERROR(CheckName(holder.name));
+  WEFT_ASSIGN_OR_RETURN(std::set<std::string> serials, SerialsOf(holder));
+  if (serials.empty()) {
+    return NotFoundError("no certificate of " + holder.kind + " '" + holder.name +
+                         "' that is still good was issued in " + folder_);
+  }
+  WEFT_RETURN_IF_ERROR(WriteRevoked(std::move(serials)));
+  if (const std::string path = Path(FileNameOf(holder)); Env::Posix().FileExists(path)) {
+    WEFT_RETURN_IF_ERROR(Env::Posix().RemoveFile(path));
+  }
+  return Path(kRevoked);
 }
 
 Status CertificateAuthority::AddAuthority() const {
@@ -232,6 +338,8 @@ Result<std::vector<std::string>> CertificateAuthority::SwitchAuthority() const {
     WEFT_ASSIGN_OR_RETURN(std::string path, Issue(*holder));
     issued.push_back(std::move(path));
   }
+  WEFT_RETURN_IF_ERROR(WriteRevoked({}));
+  issued.push_back(Path(kRevoked));
   return issued;
 }
 

@@ -12,13 +12,19 @@
 
 #include "common/env.h"
 #include "common/tls/certificate.h"
+#include "common/tls/revocation_list.h"
 
 namespace weft::tls {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Property;
+using ::testing::UnorderedElementsAre;
 
 class CertificateAuthorityTest : public testing::Test {
  protected:
@@ -118,7 +124,7 @@ TEST_F(CertificateAuthorityTest, AnotherCaTakesOverWithoutAMomentOfDistrust) {
 
   Result<std::vector<std::string>> issued = authority_.SwitchAuthority();
   ASSERT_TRUE(issued.ok()) << issued.status().message();
-  EXPECT_THAT(*issued, ElementsAre(server, worker));
+  EXPECT_THAT(*issued, ElementsAre(server, worker, folder_ + "/ca-crl.pem"));
   EXPECT_NE(Text(worker), old_worker);
   EXPECT_TRUE(ReadCredentials(FilesOf(worker)).ok());
   EXPECT_FALSE(ReadCredentials({worker, "", old_ca}).ok()) << "the new CA signed it";
@@ -128,6 +134,40 @@ TEST_F(CertificateAuthorityTest, AnotherCaTakesOverWithoutAMomentOfDistrust) {
 
   ASSERT_TRUE(authority_.DropOldAuthority().ok());
   EXPECT_TRUE(ReadCredentials(FilesOf(server)).ok());
+}
+
+TEST_F(CertificateAuthorityTest, RevokesAllThatAHolderHasSoFar) {
+  const std::string ca = folder_ + "/ca.pem";
+  const std::string list = folder_ + "/ca-crl.pem";
+  const auto serial = [&](const std::string& path) { return ReadCertificate(Text(path))->serial; };
+  const std::string node = Issue({"worker", "node", {}});
+  const std::string first = serial(node);
+  Issue({"worker", "node", {}});
+  const std::string second = serial(node);
+  const std::string client = serial(Issue({"client", "node", {}}));
+  EXPECT_NE(first, second);
+  EXPECT_THAT(*ReadRevokedSerials(Text(list), Text(ca)), IsEmpty());
+
+  Result<std::string> revoked = authority_.Revoke({"worker", "node", {}});
+  ASSERT_TRUE(revoked.ok()) << revoked.status().message();
+  EXPECT_EQ(*revoked, list);
+  EXPECT_THAT(*ReadRevokedSerials(Text(list), Text(ca)), UnorderedElementsAre(first, second))
+      << "also the one that was renewed; not " << client;
+  EXPECT_FALSE(Env::Posix().FileExists(node));
+  const std::string third = serial(Issue({"worker", "node", {}}));
+  EXPECT_THAT(*ReadRevokedSerials(Text(list), Text(ca)), Not(Contains(third)));
+  EXPECT_EQ(authority_.Revoke({"worker", "nobody", {}}).status().code(), StatusCode::kNotFound);
+
+  // A new CA keeps the list, and one of strangers does not count.
+  ASSERT_TRUE(authority_.AddAuthority().ok());
+  ASSERT_TRUE(authority_.SwitchAuthority().ok());
+  ASSERT_TRUE(authority_.DropOldAuthority().ok());
+  EXPECT_THAT(*ReadRevokedSerials(Text(list), Text(ca)), UnorderedElementsAre(first, second));
+  const CertificateAuthority stranger(folder_ + "/stranger");
+  ASSERT_TRUE(stranger.Init().ok());
+  EXPECT_THAT(ReadRevokedSerials(Text(folder_ + "/stranger/ca-crl.pem"), Text(ca)).status(),
+              Property(&Status::message, HasSubstr("no CA that is trusted")));
+  EXPECT_EQ(ReadRevokedSerials("noise", Text(ca)).status().code(), StatusCode::kInvalid);
 }
 
 }  // namespace

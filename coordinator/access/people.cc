@@ -57,24 +57,17 @@ Result<People::Known> People::Read(const std::string& path) {
 
 Result<std::unique_ptr<People>> People::Open(const std::string& path, const Clock& clock) {
   std::unique_ptr<People> people(new People(path, clock));
-  people->version_ = people->VersionOf();
+  people->version_ = FileVersion::Of(path);
   people->looked_at_ = clock.Monotonic();
   WEFT_ASSIGN_OR_RETURN(people->known_, Read(path));
   return people;
-}
-
-People::Version People::VersionOf() const {
-  struct stat state {};
-  if (stat(path_.c_str(), &state) != 0) return {};
-  return {static_cast<int64_t>(state.st_ino), state.st_size, state.st_mtim.tv_sec,
-          state.st_mtim.tv_nsec};
 }
 
 void People::ReadAgainIfChanged() {
   const std::chrono::nanoseconds now = clock_.Monotonic();
   if (now - looked_at_ < kLookEvery) return;
   looked_at_ = now;
-  const Version version = VersionOf();
+  const FileVersion version = FileVersion::Of(path_);
   if (version == version_) return;
   version_ = version;
   Result<Known> read = Read(path_);

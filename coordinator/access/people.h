@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/file_version.h"
 #include "common/spec/field.h"
 #include "common/status.h"
 #include "coordinator/access/role.h"
@@ -68,15 +69,8 @@ class People {
     std::map<std::string, Person> by_name;
     std::map<std::string, std::string> names_by_hash;  ///< Of the SHA-256 of a token, as hex.
   };
-  /// What tells one content of the file from another.
-  struct Version {
-    int64_t inode = 0, size = 0, seconds = 0, nanoseconds = 0;
-    bool operator==(const Version&) const = default;
-  };
-
   People(std::string path, const Clock& clock) : path_(std::move(path)), clock_(clock) {}
   static Result<Known> Read(const std::string& path);
-  Version VersionOf() const;
   /// Needs mutex_.
   void ReadAgainIfChanged();
 
@@ -84,7 +78,7 @@ class People {
   const Clock& clock_;
   std::mutex mutex_;
   Known known_;
-  Version version_;
+  FileVersion version_;
   std::chrono::nanoseconds looked_at_{0};
 };
 

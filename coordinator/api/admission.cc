@@ -49,6 +49,11 @@ grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Cal
   caller.peer = context.peer();
   const std::string token = TokenOf(context);
   const std::string holder = tls::NameIn(PeerUris(context), "client");
+  if (rules_.revoked != nullptr && IsRevoked(PeerSerial(context))) {
+    caller.person.name = holder;
+    return {StatusCode::UNAUTHENTICATED,
+            "the certificate that is shown was revoked; hint: ask for a new one"};
+  }
   if (rules_.people == nullptr) {
     if (!rules_.tls || !holder.empty()) {
       caller.person = {holder, Role::kAdmin, {}};
@@ -93,11 +98,10 @@ grpc::Status Admission::CheckRate(const Caller& caller) {
               "asking for it again and again"};
 }
 
-grpc::Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Person& person) {
+Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Person& person) {
   const auto deny = [&](const std::string& what) {
-    return grpc::Status(StatusCode::PERMISSION_DENIED,
-                        "'" + person.name + "' is " + std::string(Name(person.role)) + " and " +
-                            what + "; hint: `weft auth whoami` shows your rights");
+    return DeniedError("'" + person.name + "' is " + std::string(Name(person.role)) + " and " +
+                       what + "; hint: `weft auth whoami` shows your rights");
   };
   if (!May(person.role, verb, /*own=*/true)) {
     return deny("must not call " + std::string(verb.method));
@@ -107,10 +111,9 @@ grpc::Status Admission::CheckRights(const Verb& verb, CallSubject& subject, cons
     Result<std::string> id = service_.ResolveId(subject.job_id);
     if (id.ok()) subject.object = subject.job_id = *id;
     if (id.ok() && AsksForOwner(verb) && !May(person.role, verb, /*own=*/false)) {
-      Result<std::string> owner = service_.store().OwnerOf(*id);
-      if (!owner.ok()) return ToGrpcStatus(owner.status());
-      if (*owner != person.name) {
-        return deny("job " + *id + " is of " + (owner->empty() ? "nobody" : "'" + *owner + "'"));
+      WEFT_ASSIGN_OR_RETURN(const std::string owner, service_.store().OwnerOf(*id));
+      if (owner != person.name) {
+        return deny("job " + *id + " is of " + (owner.empty() ? "nobody" : "'" + owner + "'"));
       }
     }
   }
@@ -120,16 +123,14 @@ grpc::Status Admission::CheckRights(const Verb& verb, CallSubject& subject, cons
     return deny("must not put jobs in queue '" + subject.queue + "'");
   }
   if (subject.submits && !person.name.empty()) {
-    Result<int64_t> jobs = service_.store().CountUnfinishedJobs(person.name);
-    if (!jobs.ok()) return ToGrpcStatus(jobs.status());
-    if (*jobs >= rules_.jobs_per_person) {
-      return {StatusCode::RESOURCE_EXHAUSTED,
-              "'" + person.name + "' has " + std::to_string(*jobs) +
-                  " jobs that have not ended, as many as one may; hint: wait for some, or cancel "
-                  "them"};
+    WEFT_ASSIGN_OR_RETURN(const int64_t jobs, service_.store().CountUnfinishedJobs(person.name));
+    if (jobs >= rules_.jobs_per_person) {
+      return ExhaustedError("'" + person.name + "' has " + std::to_string(jobs) +
+                            " jobs that have not ended, as many as one may; hint: wait for some, "
+                            "or cancel them");
     }
   }
-  return grpc::Status::OK;
+  return OkStatus();
 }
 
 grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const Verb& verb,
@@ -141,7 +142,7 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
             "too many calls of unknown callers from this machine; hint: wait a little"};
   }
   status = CheckRate(caller);
-  if (status.ok()) status = CheckRights(verb, subject, caller.person);
+  if (status.ok()) status = ToGrpcStatus(CheckRights(verb, subject, caller.person));
   if (!status.ok()) return status;
   if (verb.changes && rules_.needs_deadlines &&
       context.deadline() == std::chrono::system_clock::time_point::max()) {
@@ -149,6 +150,10 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
             std::string(verb.method) + " changes something and needs a deadline"};
   }
   return grpc::Status::OK;
+}
+
+bool Admission::IsRevoked(const std::string& serial) const {
+  return rules_.revoked != nullptr && !serial.empty() && rules_.revoked->Contains(serial);
 }
 
 bool Admission::Records(const Caller& caller) {

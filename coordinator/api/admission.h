@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/tls/revocation_list.h"
 #include "coordinator/access/people.h"
 #include "coordinator/access/rate_limit.h"
 #include "coordinator/access/role.h"
@@ -17,8 +18,9 @@ namespace weft::coordinator {
 /// Who may call, and how often.
 struct AccessRules {
   std::shared_ptr<People> people;  ///< Null: whoever reaches the server may do everything.
-  bool tls = false;                ///< Then only with a certificate of the CA, or a token.
-  double calls_per_second = 200;   ///< Of each person, or of each other machine.
+  std::shared_ptr<tls::RevocationList> revoked;  ///< Null: no certificate is.
+  bool tls = false;               ///< Then only with a certificate of the CA, or a token.
+  double calls_per_second = 200;  ///< Of each person, or of each other machine.
   double calls_at_once = 1000;
   int64_t jobs_per_person = 1000;  ///< That have not ended.
   bool needs_deadlines = true;     ///< Calls that change something must say how long they may take.
@@ -48,6 +50,9 @@ class Admission {
   grpc::Status Admit(const grpc::CallbackServerContext& context, const Verb& verb,
                      CallSubject& subject, Caller& caller);
 
+  /// Whether the certificate of that serial (PeerSerial) is revoked by now.
+  bool IsRevoked(const std::string& serial) const;
+
   /// Whether a refusal of this caller is still to be written into the audit log: of many in a short
   /// time only the first are.
   bool Records(const Caller& caller);
@@ -55,7 +60,7 @@ class Admission {
  private:
   grpc::Status Identify(const grpc::CallbackServerContext& context, Caller& caller);
   grpc::Status CheckRate(const Caller& caller);
-  grpc::Status CheckRights(const Verb& verb, CallSubject& subject, const Person& person);
+  Status CheckRights(const Verb& verb, CallSubject& subject, const Person& person);
 
   const AccessRules rules_;
   Service& service_;

@@ -6,6 +6,7 @@
 #include "common/http/address.h"
 #include "common/sha256.h"
 #include "common/tls/certificate_authority.h"
+#include "common/tls/revocation_list.h"
 #include "coordinator/api/testing.h"
 #include "proto/grpc_tls.h"
 
@@ -132,6 +133,51 @@ TEST_F(TlsTest, AWorkerAttachesAsTheOneOfItsCertificateAndAsNoOther) {
   ASSERT_EQ(log->size(), 3u);
   EXPECT_EQ((*log)[0].who + " " + (*log)[0].method + " " + (*log)[0].object,
             "node-1 Attach node-2");
+}
+
+TEST_F(TlsTest, RevokedCertificatesAreRefusedAlsoOnConnectionsThatAreOpen) {
+  const std::string list = dir_ / "certs/ca-crl.pem";
+  auto revoked = tls::RevocationList::Open(list, security_.tls.authorities, Clock::System());
+  ASSERT_TRUE(revoked.ok()) << revoked.status().message();
+  security_.access.revoked = std::move(*revoked);
+  Restart();
+  const tls::Files ann = FilesOf(Issue({"client", "ann", {}}));
+  const auto channel = Dial(ann);
+  v1::WhoAmIResponse who;
+  ASSERT_TRUE(AskWho(channel, who).ok());
+  const tls::Files node = FilesOf(Issue({"worker", "node-1", {}}));
+  const auto worker_channel = Dial(node);
+  auto stub = v1::WorkerService::NewStub(worker_channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+  auto stream = stub->Attach(&context);
+  v1::WorkerMessage message;
+  *message.mutable_register_() = FakeWorker::Hello("node-1");
+  stream->Write(message);
+  v1::CoordinatorMessage answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.registered().refused(), "");
+
+  // A list that makes no sense changes nothing.
+  const std::string sound = *ReadFile(Env::Posix(), list);
+  std::ofstream(list) << "noise";
+  std::this_thread::sleep_for(milliseconds(600));
+  EXPECT_TRUE(AskWho(channel, who).ok());
+  std::ofstream(list) << sound;
+  ASSERT_TRUE(authority_->Revoke({"client", "ann", {}}).ok());
+  ASSERT_TRUE(authority_->Revoke({"worker", "node-1", {}}).ok());
+  std::this_thread::sleep_for(milliseconds(600));
+  const grpc::Status refused = AskWho(channel, who);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(refused.error_message(), AllOf(HasSubstr("was revoked"), HasSubstr("hint: ")));
+  v1::WorkerMessage heartbeat;
+  heartbeat.mutable_heartbeat()->set_sequence(1);
+  stream->Write(heartbeat);
+  while (stream->Read(&answer)) EXPECT_FALSE(answer.has_heartbeat_ack());
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  // Their names may come again, with new certificates.
+  EXPECT_TRUE(AskWho(Dial(FilesOf(Issue({"client", "ann", {}}))), who).ok());
+  EXPECT_EQ(AttachAs("node-1", FilesOf(Issue({"worker", "node-1", {}}))), "attached");
 }
 
 TEST_F(TlsTest, OnlyLoopbackIsServedInPlainText) {

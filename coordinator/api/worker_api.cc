@@ -17,6 +17,7 @@ namespace {
 struct WorkerIdentity {
   bool needed = false;
   std::string certificate;  ///< Name in it; empty: no certificate of a worker.
+  std::string serial;       ///< Of the certificate; empty: none.
   std::string peer;
 
   /// Why that worker is not to attach by it; empty: it may.
@@ -188,10 +189,20 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     if (!registered_ != incoming_.has_register_()) {
       return InvalidError("the first message of a stream, and no other, must be register");
     }
+    // One that attaches hears more of it below.
+    if (registered_ && admission_.IsRevoked(identity_.serial)) {
+      return DeniedError("the certificate of worker '" + identity_.certificate + "' was revoked");
+    }
     switch (incoming_.message_case()) {
       case v1::WorkerMessage::kRegister: {
         registered_ = true;
         WEFT_ASSIGN_OR_RETURN(WorkerHello hello, FromMessage(incoming_.register_()));
+        if (admission_.IsRevoked(identity_.serial)) {
+          RefuseIdentity(hello.worker_id, "the certificate of worker '" + identity_.certificate +
+                                              "' was revoked; hint: weft certs issue DIR worker " +
+                                              hello.worker_id + " makes a new one");
+          return OkStatus();
+        }
         if (const std::string why = identity_.WhyNot(hello.worker_id); !why.empty()) {
           RefuseIdentity(hello.worker_id, why);
           return OkStatus();
@@ -319,7 +330,8 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* WorkerApi::Attach(
     grpc::CallbackServerContext* context) {
-  WorkerIdentity identity{tls_, tls::NameIn(PeerUris(*context), "worker"), context->peer()};
+  WorkerIdentity identity{tls_, tls::NameIn(PeerUris(*context), "worker"), PeerSerial(*context),
+                          context->peer()};
   auto stream =
       std::make_shared<AttachStream>(service_, metrics_, calls_, admission_, std::move(identity));
   stream->Begin();

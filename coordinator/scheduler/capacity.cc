@@ -69,6 +69,14 @@ std::string Words(const ComputeAmount& amount) {
   return amount.gpus > 0 ? Counted(amount.gpus, "GPU") : Counted(amount.cores, "core");
 }
 
+FreeMap WithCores(FreeMap free, int64_t cores) {
+  for (auto& [worker, room] : free) {
+    room.cores = std::min(room.cores, cores);
+    cores -= room.cores;
+  }
+  return free;
+}
+
 bool Fits(const Plan& plan, FreeMap free) {
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     auto it = free.find(plan.rank_workers[rank]);

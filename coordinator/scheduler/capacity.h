@@ -44,6 +44,9 @@ void TakeCapacity(const Plan& plan, FreeMap& free);
 /// Whether all ranks have room where the plan puts them.
 bool Fits(const Plan& plan, FreeMap free);
 
+/// As much of it as has no more than `cores` cores together.
+FreeMap WithCores(FreeMap free, int64_t cores);
+
 /// What is free on the workers of a cluster, indexed by how much that is: a plan finds its place
 /// among thousands of workers in the time that it takes to look at a few of them.
 class CapacityPool {

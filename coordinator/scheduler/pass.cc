@@ -26,6 +26,17 @@ CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& ac
   return soon;
 }
 
+/// A power of two, so that plans can be used again while the number changes.
+int64_t RanksWithin(int64_t gpus, int64_t least) {
+  int64_t ranks = 1;
+  while (ranks * 2 <= gpus) ranks *= 2;
+  return std::max(ranks, least);
+}
+
+bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {
+  return resources.ranks == 0 || (!devices && resources.threads_per_rank == 0);
+}
+
 FreeMap Everything(const ClusterProfile& cluster) {
   FreeMap all;
   for (const WorkerProfile& worker : cluster.workers) {
@@ -52,7 +63,8 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
   for (const ActiveJob& job : snapshot.active) {
     const size_t queue = held_.Find(job.queue);
     const ComputeAmount amount = AmountOf(*job.job.plan);
-    holding_.Take(queue, amount);
+    const ComputeAmount next = job.next_plan != nullptr ? AmountOf(*job.next_plan) : amount;
+    holding_.Take(queue, {std::max(amount.gpus, next.gpus), std::max(amount.cores, next.cores)});
     const double seconds = SecondsLeft(job.job);
     if (!job.stopping) {
       held_.Take(queue, amount);
@@ -62,7 +74,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
           {&job, turn, seconds,
            job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
     } else if (job.next_plan != nullptr) {
-      held_.Take(queue, AmountOf(*job.next_plan));
+      held_.Take(queue, next);
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
     }
   }
@@ -98,7 +110,9 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     Wait(ranked, Reason::kWaitingForWorkers, *job.infeasible_reason);
     return;
   }
-  if (WaitsForLimit(ranked)) return;
+  const bool open =
+      job.last_plan == nullptr && LeavesSizeOpen(job.spec->resources, ranked.turn.amount.gpus > 0);
+  if (WaitsForLimit(ranked, open ? ComputeAmount{} : ranked.turn.amount)) return;
   const bool others_first = !held_back_by_.empty();
   if (others_first && (held_by_planning_ || !ranked.known_size)) {
     if (planned_ahead_ >= kPlannedAhead) return WaitBehind(ranked);
@@ -117,6 +131,7 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
   if (candidate.spec.resources.device == "cuda") {
     candidate.spec.resources.max_ranks = MostRanks(*job.spec, ranked.share);
   }
+  if (!KeepWithinLimit(candidate)) return;
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
   } else {
@@ -156,7 +171,7 @@ void SchedulingPass::TakeTurn(const Candidate& candidate) {
     ++planned_ahead_;
     return;
   }
-  if (!wanted.ok()) return WaitInfeasible(ranked, wanted.status());
+  if (!wanted.ok()) return WaitInfeasible(candidate, wanted.status());
   if (unknown) {
     std::optional<Plan> placed = free_.Place(*wanted);
     if (placed && held_back_by_.empty()) return Start(ranked, *std::move(placed));
@@ -172,7 +187,7 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
   ++tried_backfills_;
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() && HasNoAnswerYet(wanted.status())) return WaitForPlan(ranked, wanted.status());
-  if (!wanted.ok()) return WaitInfeasible(ranked, wanted.status());
+  if (!wanted.ok()) return WaitInfeasible(candidate, wanted.status());
   std::optional<Plan> placed = free_.Place(*wanted);
   if (placed && LeavesReservation(*placed, SecondsBy(ranked, *placed))) {
     return Start(ranked, *std::move(placed));
@@ -185,9 +200,33 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
   AwaitRoom(candidate, *wanted);
 }
 
-bool SchedulingPass::WaitsForLimit(const RankedJob& ranked) {
+bool SchedulingPass::KeepWithinLimit(Candidate& candidate) {
+  ResourceSpec& resources = candidate.spec.resources;
+  const bool devices = resources.device == "cuda";
+  if (!LeavesSizeOpen(resources, devices)) return true;
+  const size_t queue = candidate.ranked.turn.queue;
+  const std::optional<int64_t> left =
+      devices ? holding_.GpusLeft(queue) : holding_.CoresLeft(queue);
+  if (!left) return true;
+  const int64_t least = std::max<int64_t>({resources.ranks, resources.min_ranks, 1});
+  if (WaitsForLimit(candidate.ranked,
+                    devices ? ComputeAmount{least, 0} : ComputeAmount{0, least})) {
+    return false;
+  }
+  if (devices) {
+    int64_t& most = resources.max_ranks;
+    const int64_t within = RanksWithin(*left, least);
+    candidate.limited = within < (most > 0 ? most : total_.gpus);
+    if (candidate.limited) most = within;
+  } else {
+    candidate.limited = *left < total_.cores;
+    if (candidate.limited) candidate.most_cores = left;
+  }
+  return true;
+}
+
+bool SchedulingPass::WaitsForLimit(const RankedJob& ranked, const ComputeAmount& amount) {
   const size_t queue = ranked.turn.queue;
-  const ComputeAmount& amount = ranked.turn.amount;
   const QueueSpec* limited = holding_.LimitedBy(queue, amount);
   std::string of;
   if (limited != nullptr) {
@@ -267,7 +306,9 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   if (free_.total().cores < 1) return ExhaustedError("every worker is taken");
   if (some) {
     ++plans_for_free_;
-    return BestPlan(spec, *part_, plan_);
+    if (!candidate.most_cores) return BestPlan(spec, *part_, plan_);
+    return BestPlan(
+        spec, FreePart(snapshot_.cluster, WithCores(free_.ToMap(), *candidate.most_cores)), plan_);
   }
   WEFT_ASSIGN_OR_RETURN(Plan wanted, Wanted(candidate));
   std::optional<Plan> placed = free_.Place(wanted);
@@ -281,7 +322,13 @@ Result<Plan> SchedulingPass::Wanted(const Candidate& candidate) {
     if (!whole_) whole_.emplace(snapshot_.cluster, Everything(snapshot_.cluster));
     if (whole_->Place(*job.last_plan)) return *job.last_plan;
   }
-  Result<Plan> wanted = BestPlan(candidate.spec, snapshot_.cluster, plan_);
+  Result<Plan> wanted =
+      !candidate.most_cores
+          ? BestPlan(candidate.spec, snapshot_.cluster, plan_)
+          : BestPlan(candidate.spec,
+                     FreePart(snapshot_.cluster,
+                              WithCores(Everything(snapshot_.cluster), *candidate.most_cores)),
+                     plan_);
   if (wanted.ok() && !candidate.ranked.known_size && job.last_plan == nullptr) {
     decisions_.sizes.emplace_back(job.id,
                                   JobSize{AmountOf(*wanted), wanted->prediction.step_seconds});
@@ -302,6 +349,7 @@ bool SchedulingPass::EndsEarlier(const Candidate& candidate, const Plan& smaller
 
 void SchedulingPass::Start(const RankedJob& ranked, Plan plan) {
   const ComputeAmount amount = AmountOf(plan);
+  if (WaitsForLimit(ranked, amount)) return;
   const double seconds = SecondsBy(ranked, plan);
   free_.Take(plan);
   outlook_.pool.Take(plan);
@@ -419,8 +467,13 @@ void SchedulingPass::WaitForPlan(const RankedJob& ranked, const Status& status) 
   Wait(ranked, Reason::kPlanning, status.message());
 }
 
-void SchedulingPass::WaitInfeasible(const RankedJob& ranked, const Status& status) {
-  Wait(ranked, Reason::kWaitingForWorkers,
+void SchedulingPass::WaitInfeasible(const Candidate& candidate, const Status& status) {
+  if (candidate.limited) {
+    Wait(candidate.ranked, Reason::kWaitingForQuota,
+         "what the limit of its queue leaves cannot run it: " + status.message());
+    return;
+  }
+  Wait(candidate.ranked, Reason::kWaitingForWorkers,
        "the attached workers cannot run it: " + status.message())
       .infeasible = true;
 }

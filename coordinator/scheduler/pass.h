@@ -29,7 +29,9 @@ class SchedulingPass {
   struct Candidate {
     const RankedJob& ranked;
     const QueuedJob& job;
-    JobSpec spec;  ///< WithDevice.
+    JobSpec spec;                            ///< WithDevice.
+    bool limited = false;                    ///< The limit of its queue leaves it fewer ranks.
+    std::optional<int64_t> most_cores = {};  ///< The same in cores, on CPUs.
   };
   /// What will be free.
   struct Outlook {
@@ -48,8 +50,11 @@ class SchedulingPass {
   void TakeTurn(const Candidate& candidate);
   /// Others go first: the job starts where that delays none of them.
   void Backfill(const Candidate& candidate);
-  /// Whether the job waits for a limit of its queue; says so.
-  bool WaitsForLimit(const RankedJob& ranked);
+  /// Whether the job waits for a limit of its queue with `amount`; says so.
+  bool WaitsForLimit(const RankedJob& ranked, const ComputeAmount& amount);
+  /// Has a size that the job leaves to the planner keep within the limit of its queue. False: not
+  /// even the least does, and the job waits.
+  bool KeepWithinLimit(Candidate& candidate);
   /// The plan for what is free: the last one again, or a new one.
   Result<Plan> Choose(const Candidate& candidate);
   /// What a job waits for: its last plan where the cluster has room for that, else the plan for the
@@ -57,6 +62,7 @@ class SchedulingPass {
   Result<Plan> Wanted(const Candidate& candidate);
   /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
   bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
+  /// The job starts, unless the plan takes more than its queue may hold: then it waits.
   void Start(const RankedJob& ranked, Plan plan);
   /// What each job that leaves its ranks open should have of the GPUs.
   void ShareAmong(JobOrder& order);
@@ -76,7 +82,7 @@ class SchedulingPass {
   void WaitBehind(const RankedJob& ranked);
   void SetStart(WaitDecision& wait, std::optional<double> seconds) const;
   void WaitForPlan(const RankedJob& ranked, const Status& status);
-  void WaitInfeasible(const RankedJob& ranked, const Status& status);
+  void WaitInfeasible(const Candidate& candidate, const Status& status);
 
   // pass_displace.cc
   /// The job has no room: it gets it from jobs that stop, or waits for `wanted`.
@@ -96,7 +102,7 @@ class SchedulingPass {
   const PlanFunction& plan_;
   const ComputeAmount total_;
   const TurnRules turns_;
-  QueueTree holding_;  ///< What jobs hold, with those that stop.
+  QueueTree holding_;  ///< What jobs hold, with those that stop and what they go on with.
   QueueTree held_;     ///< Without them, with those that take their place.
   CapacityPool free_;  ///< Now, without what is promised.
   Outlook outlook_;

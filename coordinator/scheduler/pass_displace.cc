@@ -26,6 +26,7 @@ std::string Names(const std::vector<std::string>& ids) {
 
 void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   const RankedJob& ranked = candidate.ranked;
+  if (WaitsForLimit(ranked, AmountOf(wanted))) return;
   if (TakeFromStopping(candidate, wanted)) return;
   const bool first = held_back_by_.empty();
   if (displacing_ < kDisplacing) {
@@ -274,14 +275,21 @@ void SchedulingPass::Grow(int64_t shares) {
     }
     CapacityPool with_own = free_;
     with_own.Release(*job.plan);
-    RunningJob growing = job;
-    growing.spec = &spec;
-    std::optional<BetterWay> way = FindGrowth(growing, steady, with_own.ToMap(), rules, plan_);
-    if (!way) continue;
+    FreeMap room = with_own.ToMap();
     const size_t queue = active->turn.queue;
     QueueTree holding = holding_;
     holding.Give(queue, AmountOf(*job.plan));
-    if (holding.LimitedBy(queue, AmountOf(way->plan)) != nullptr) continue;
+    if (const auto gpus = holding.GpusLeft(queue); gpus && devices) {
+      int64_t& most = spec.resources.max_ranks;
+      most = most > 0 ? std::min(most, *gpus) : *gpus;
+    } else if (const auto cores = holding.CoresLeft(queue); cores && !devices) {
+      room = WithCores(std::move(room), *cores);
+    }
+    RunningJob growing = job;
+    growing.spec = &spec;
+    std::optional<BetterWay> way = FindGrowth(growing, steady, room, rules, plan_);
+    // What a job with resources.ranks had before may be more than its queue may hold by now.
+    if (!way || holding.LimitedBy(queue, AmountOf(way->plan)) != nullptr) continue;
     Outlook outlook = outlook_;
     outlook.pool.Release(*job.plan);
     outlook.pool.Take(way->plan);

@@ -64,6 +64,27 @@ const QueueSpec* QueueTree::LimitedBy(size_t queue, const ComputeAmount& amount)
   }
 }
 
+std::optional<int64_t> QueueTree::Left(size_t queue, std::optional<int64_t> QueueSpec::*limit,
+                                       int64_t ComputeAmount::*held) const {
+  std::optional<int64_t> left;
+  for (;; queue = nodes_[queue].parent) {
+    const Node& node = nodes_[queue];
+    if (node.spec.*limit) {
+      const int64_t here = std::max<int64_t>(*(node.spec.*limit) - node.held.*held, 0);
+      left = std::min(left.value_or(here), here);
+    }
+    if (node.parent == queue) return left;
+  }
+}
+
+std::optional<int64_t> QueueTree::GpusLeft(size_t queue) const {
+  return Left(queue, &QueueSpec::limit_gpus, &ComputeAmount::gpus);
+}
+
+std::optional<int64_t> QueueTree::CoresLeft(size_t queue) const {
+  return Left(queue, &QueueSpec::limit_cores, &ComputeAmount::cores);
+}
+
 QueueTree::Siblings QueueTree::SiblingsAbove(size_t a, size_t b) const {
   while (nodes_[a].depth > nodes_[b].depth) a = nodes_[a].parent;
   while (nodes_[b].depth > nodes_[a].depth) b = nodes_[b].parent;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +34,10 @@ class QueueTree {
   /// none would.
   const QueueSpec* LimitedBy(size_t queue, const ComputeAmount& amount) const;
 
+  /// GPUs, or cores of jobs on CPUs, that may be taken before that is so; nullopt: any number.
+  std::optional<int64_t> GpusLeft(size_t queue) const;
+  std::optional<int64_t> CoresLeft(size_t queue) const;
+
   /// Whether jobs of `queue` that take `amount` go before those of `other`, as siblings or as
   /// descendants of siblings: within its quota first. -1: yes; 1: the other way round; 0: neither.
   int CompareQuota(size_t queue, const ComputeAmount& amount, size_t other,
@@ -64,6 +69,8 @@ class QueueTree {
     size_t first, second;  ///< Equal: one queue is the other, or above it.
   };
 
+  std::optional<int64_t> Left(size_t queue, std::optional<int64_t> QueueSpec::*limit,
+                              int64_t ComputeAmount::*held) const;
   Siblings SiblingsAbove(size_t a, size_t b) const;
   bool WithinQuota(size_t queue, const ComputeAmount& amount) const;
   bool BeyondQuota(size_t queue) const;

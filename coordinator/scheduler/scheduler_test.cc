@@ -311,6 +311,27 @@ TEST(Scheduler, AJobStoppedForABetterPlanGetsItOrTheBestThatIsFaster) {
   EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a"));
 }
 
+TEST(Scheduler, CoresThatTheLimitOfAQueueLeavesBoundASizeThatIsOpen) {
+  // As many ranks of a core as there are.
+  const PlanFunction all = [](const JobSpec& spec, const ClusterProfile& cluster) {
+    JobSpec fixed = spec;
+    fixed.resources.threads_per_rank = 1;
+    fixed.resources.ranks = AmountOf(cluster).cores;
+    return SimplePlan(fixed, cluster);
+  };
+  Situation s;
+  s.Worker("a", 4, 4).Worker("b", 4, 4).Job("open", 0, 0);
+  s.snapshot.queues.emplace_back().name = kDefaultQueue;
+  s.snapshot.queues[0].limit_cores = 6;
+  SchedulerDecisions decisions = Schedule(s.snapshot, all);
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(AmountOf(decisions.starts[0].plan).cores, 6);
+  s.Job("late", 0, 0);
+  decisions = Schedule(s.snapshot, all);
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
+}
+
 TEST(Scheduler, NeverGivesMoreThanIsFree) {
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {

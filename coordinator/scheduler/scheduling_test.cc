@@ -279,6 +279,55 @@ TEST(Scheduling, AQueueKeepsItsLimit) {
   }
 }
 
+TEST(Scheduling, SizesThatAreNotKnownKeepTheLimitOfTheirQueue) {
+  GpuSituation s(1);
+  s.snapshot.queues = {Queue("limited"), Queue("other")};
+  s.snapshot.queues[0].limit_gpus = 4;
+  s.Run("runs", 1, 1000).queue = "limited";
+  for (const bool known : {false, true}) {
+    s.snapshot.queue.clear();
+    s.Wait("open", 0, 9000).queue = "limited";
+    if (!known) s.snapshot.queue[0].size.reset();
+    if (known) s.snapshot.queue[0].size->amount.gpus = 8;
+    SchedulerDecisions decisions = s.Decide();
+    ASSERT_THAT(Starts(decisions), ElementsAre("open")) << known;
+    EXPECT_EQ(AmountOf(decisions.starts[0].plan).gpus, 2) << "of three, as a power of two";
+    s.specs.back()->resources.min_ranks = 4;
+    decisions = s.Decide();
+    EXPECT_THAT(Starts(decisions), IsEmpty());
+    EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
+    EXPECT_NEAR(*decisions.waits[0].start_in_seconds, 1000, 1);
+    s.specs.back()->resources.min_ranks = 5;
+    EXPECT_THAT(s.Decide().waits[0].message, HasSubstr("wants 5 GPUs, more than"));
+  }
+  s.snapshot.queue.clear();
+  s.Wait("fixed", 4, 9000).queue = "limited";
+  s.snapshot.queue[0].size.reset();
+  s.Wait("free", 4, 9999).queue = "other";
+  const SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), ElementsAre("free")) << "a limit holds back its own queue alone";
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
+  EXPECT_THAT(decisions.waits[0].message,
+              HasSubstr("with 4 GPUs more: the limit of queue limited"));
+}
+
+TEST(Scheduling, WhatTheLimitLeavesMayBeTooFewForNow) {
+  GpuSituation s(1);
+  s.snapshot.queues = {Queue("limited")};
+  s.snapshot.queues[0].limit_gpus = 4;
+  s.Run("runs", 2, 1000).queue = "limited";
+  s.Wait("open", 0, 9000).queue = "limited";
+  const SchedulerDecisions decisions =
+      Schedule(s.snapshot, [](const JobSpec& spec, const ClusterProfile& cluster) {
+        if (spec.resources.max_ranks == 2) return Result<PlanReport>(ExhaustedError("too large"));
+        return PlanGpus(spec, cluster);
+      });
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
+  EXPECT_FALSE(decisions.waits[0].infeasible) << "when others of its queue have ended it may fit";
+}
+
 TEST(Scheduling, QueuesShareByTheirWeights) {
   GpuSituation s(1);
   s.snapshot.queues = {Queue("heavy"), Queue("light")};
@@ -338,6 +387,32 @@ TEST(Scheduling, AJobGrowsOnWhatNobodyElseCanUse) {
   EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 8) << "the new machine has to stay first";
   s.snapshot.rules.growth.after_seconds = 0;
   EXPECT_THAT(s.Decide().resizes, IsEmpty());
+}
+
+TEST(Scheduling, GrowthKeepsTheLimitOfItsQueue) {
+  GpuSituation s(2);
+  s.snapshot.queues = {Queue("limited"), Queue("below")};
+  s.snapshot.queues[0].limit_gpus = 7;
+  s.snapshot.queues[1].parent = "limited";
+  for (const char* id : {"one", "two"}) {
+    s.Run(id, 2, 100000).queue = "below";
+    s.specs.back()->resources.ranks = 0;
+  }
+  SchedulerDecisions decisions = s.Decide();
+  ASSERT_EQ(decisions.resizes.size(), 1u) << "what the first takes is not there for the second";
+  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
+  // While it stops, what it goes on with is taken.
+  const Plan grown = decisions.resizes[0].way.plan;
+  ActiveJob& stops = s.snapshot.active[decisions.resizes[0].job_id == "one" ? 0 : 1];
+  stops.stopping = true;
+  stops.next_plan = &grown;
+  s.Wait("late", 2, 100).queue = "limited";
+  decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), IsEmpty());
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
+  s.specs.back()->resources.ranks = 1;
+  s.snapshot.queue[0].size->amount.gpus = 1;
+  EXPECT_THAT(Starts(s.Decide()), ElementsAre("late"));
 }
 
 TEST(Scheduling, SaysWhenJobsStartAndWhatWouldStartThemNow) {

@@ -24,8 +24,9 @@ struct WorkloadJob {
   double submitted_at = 0, seconds = 0, left = 0, started = 0;
   int64_t priority = 0, preemptions = 0;
   std::string queue = kDefaultQueue;
-  Plan plan;
-  bool submitted = false, running = false, ran = false, ended = false, promised = false;
+  Plan plan, next;
+  bool submitted = false, running = false, ran = false, ended = false, promised = false,
+       resized = false;
   double first_start = -1;
   double promised_start = kNever;  ///< Earliest start that a pass has said while it was first.
 };
@@ -33,7 +34,7 @@ struct WorkloadJob {
 /// One random workload.
 class Workload {
  public:
-  enum class Kind { kPlain, kPriorities, kQueues };
+  enum class Kind { kPlain, kPriorities, kQueues, kOpenSizes };
 
   Workload(uint64_t seed, Kind kind) : random_(seed), kind_(kind), situation_(1 + Draw(3)) {
     gpus_ = AmountOf(situation_.snapshot.cluster).gpus;
@@ -43,11 +44,12 @@ class Workload {
     rules.preempt_factor = Draw(2) == 0 ? 0 : 1.5;
     rules.protected_seconds = static_cast<double>(1 + Draw(60));
     rules.growth.restart.assumed_start_seconds = 1;
-    if (kind == Kind::kQueues) {
+    if (HasQueues()) {
       const int64_t half = gpus_ / 2;
       situation_.snapshot.queues = {Queue("a", half), Queue("b", gpus_ - half), Queue("c", 0)};
       situation_.snapshot.queues[2].limit_gpus = gpus_ - 1;
     }
+    if (kind == Kind::kOpenSizes) rules.growth.after_seconds = static_cast<double>(1 + Draw(60));
     const int jobs = 4 + Draw(10);
     for (int i = 0; i < jobs; ++i) {
       WorkloadJob& job = jobs_.emplace_back();
@@ -57,7 +59,8 @@ class Workload {
       job.spec.resources.device = "cuda";
       job.spec.resources.ranks = 1 + Draw(Draw(3) == 0 ? static_cast<int>(gpus_) - 1 : 4);
       if (kind != Kind::kPlain) job.priority = Draw(3);
-      if (kind == Kind::kQueues) job.queue = std::string(1, "abc"[Draw(3)]);
+      if (HasQueues()) job.queue = std::string(1, "abc"[Draw(3)]);
+      if (kind == Kind::kOpenSizes && Draw(2) == 0) job.spec.resources.ranks = 0;
     }
   }
 
@@ -83,6 +86,7 @@ class Workload {
   }
 
  private:
+  bool HasQueues() const { return kind_ == Kind::kQueues || kind_ == Kind::kOpenSizes; }
   int Draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
   static QueueSpec Queue(const std::string& name, int64_t quota) {
     QueueSpec queue;
@@ -116,7 +120,9 @@ class Workload {
     snapshot.free = AllFree(snapshot.cluster);
     for (WorkloadJob& job : jobs_) {
       if (!job.submitted || job.ended) continue;
-      const double gpus = static_cast<double>(job.spec.resources.ranks);
+      // A job of an open size takes as long on any number.
+      const auto gpus = static_cast<double>(
+          job.ran ? AmountOf(job.plan).gpus : std::max<int64_t>(job.spec.resources.ranks, 1));
       const auto steps = static_cast<int64_t>(std::ceil(job.left * gpus));
       if (job.running) {
         TakeCapacity(job.plan, snapshot.free);
@@ -142,7 +148,11 @@ class Workload {
         queued.submitted_at = job.submitted_at;
         queued.steps_left = steps;
         queued.preemptions = job.preemptions;
-        queued.size = JobSize{{job.spec.resources.ranks, 0}, 1 / gpus};
+        if (job.spec.resources.ranks > 0) {
+          queued.size = JobSize{{job.spec.resources.ranks, 0}, 1 / gpus};
+        }
+        queued.replanned = job.resized;
+        if (job.resized) queued.next_plan = &job.next;
         if (job.ran) queued.last_plan = &job.plan;
         queued.promised = job.promised;
       }
@@ -164,15 +174,22 @@ class Workload {
       awaited_.insert(preemption.for_job);
       Find(preemption.for_job).promised = true;
     }
+    for (const ResizeDecision& resize : decisions.resizes) {
+      WorkloadJob& job = Find(resize.job_id);
+      job.running = false;
+      job.resized = true;
+      job.next = resize.way.plan;
+      if (!resize.for_job.empty()) Find(resize.for_job).promised = true;
+    }
     for (const StartDecision& start : decisions.starts) {
       WorkloadJob& job = Find(start.job_id);
       job.running = job.ran = true;
-      job.promised = false;
+      job.promised = job.resized = false;
       job.plan = start.plan;
       job.started = now_;
       if (job.first_start < 0) job.first_start = now_;
     }
-    return !decisions.preemptions.empty();
+    return !decisions.preemptions.empty() || !decisions.resizes.empty();
   }
 
   void Check(const SchedulerSnapshot& snapshot, const SchedulerDecisions& decisions) {
@@ -181,7 +198,9 @@ class Workload {
     std::set<std::string> starts;
     for (const StartDecision& start : decisions.starts) {
       ASSERT_TRUE(Fits(start.plan, free)) << "more than there is";
-      ASSERT_EQ(AmountOf(start.plan).gpus, Find(start.job_id).spec.resources.ranks) << "a gang";
+      const int64_t ranks = Find(start.job_id).spec.resources.ranks;
+      ASSERT_EQ(AmountOf(start.plan).gpus, ranks > 0 ? ranks : AmountOf(start.plan).gpus)
+          << "a gang";
       TakeCapacity(start.plan, free);
       starts.insert(start.job_id);
     }
@@ -196,7 +215,7 @@ class Workload {
       // both times; unless what their queues hold has changed.
       const auto& before = displaced_[preemption.for_job];
       const auto left = before.find(victim.id);
-      ASSERT_FALSE(kind_ != Kind::kQueues && left != before.end() &&
+      ASSERT_FALSE(!HasQueues() && left != before.end() &&
                    Find(preemption.for_job).left * 2 > left->second)
           << victim.id << " and " << preemption.for_job << " displace each other";
     }
@@ -221,10 +240,14 @@ class Workload {
   }
 
   void CheckLimits(const SchedulerSnapshot& snapshot, const SchedulerDecisions& decisions) {
-    if (kind_ != Kind::kQueues) return;
+    if (!HasQueues()) return;
+    std::map<std::string, int64_t> grown;
+    for (const ResizeDecision& resize : decisions.resizes) {
+      grown[resize.job_id] = AmountOf(resize.way.plan).gpus;
+    }
     int64_t held = 0;
     for (const ActiveJob& job : snapshot.active) {
-      if (job.queue == "c") held += AmountOf(*job.job.plan).gpus;
+      if (job.queue == "c") held += std::max(AmountOf(*job.job.plan).gpus, grown[job.id]);
     }
     for (const StartDecision& start : decisions.starts) {
       if (Find(start.job_id).queue == "c") held += AmountOf(start.plan).gpus;
@@ -275,7 +298,7 @@ TEST_P(Workloads, KeepTheirPromises) {
 
 INSTANTIATE_TEST_SUITE_P(All, Workloads,
                          ::testing::Values(Workload::Kind::kPlain, Workload::Kind::kPriorities,
-                                           Workload::Kind::kQueues));
+                                           Workload::Kind::kQueues, Workload::Kind::kOpenSizes));
 
 }  // namespace
 }  // namespace weft::coordinator

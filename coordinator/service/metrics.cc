@@ -174,6 +174,10 @@ Metrics::Metrics()
                        .Name("weft_coord_job_seconds_total")
                        .Help("Wall time of all jobs, by what it went to.")
                        .Register(*registry_)),
+      attempt_failures_(BuildCounter()
+                            .Name("weft_coord_attempt_failures_total")
+                            .Help("Attempts that ended because something failed, by reason.")
+                            .Register(*registry_)),
       machine_checks_(BuildCounter()
                           .Name("weft_coord_machine_checks_total")
                           .Help("Checks of machines before they get ranks, by outcome.")
@@ -182,6 +186,10 @@ Metrics::Metrics()
                      .Name("weft_coord_worker_suspicion")
                      .Help("Failures lately that may have been of the worker's machine.")
                      .Register(*registry_)),
+      quarantined_(BuildGauge()
+                       .Name("weft_coord_worker_quarantined")
+                       .Help("1 while a worker gets no ranks because of its checks or failures.")
+                       .Register(*registry_)),
       straggler_(BuildGauge()
                      .Name("weft_coord_straggler_ratio")
                      .Help("Time of a rank for its part of a step over that of its like.")
@@ -265,6 +273,8 @@ Metrics::Metrics()
   queue_wait_.Add(queue, SlowBuckets());
   queue_eta_error_.Add(queue, SlowBuckets());
   preemptions_.Add(queue);
+  // From its first one on there is a rate.
+  attempt_failures_.Add({{"reason", Lower(Name(Reason::kSilentCorruption))}});
   preempted_seconds_.Add(queue);
 }
 
@@ -278,6 +288,10 @@ void Metrics::JobTime(const Ledger& more) {
   add("rework", more.rework_seconds);
   add("checkpoint", more.checkpoint_seconds);
   add("recovery", more.recovery_seconds);
+}
+
+void Metrics::AttemptFailed(Reason reason) {
+  attempt_failures_.Add({{"reason", Lower(Name(reason))}}).Increment();
 }
 
 void Metrics::MachineChecked(const std::string& outcome) {
@@ -300,6 +314,10 @@ void SetOrRemove(prometheus::Family<prometheus::Gauge>& family, const prometheus
 
 void Metrics::SetSuspicion(const std::string& worker, double suspicion) {
   SetOrRemove(suspicion_, {{"worker", worker}}, suspicion);
+}
+
+void Metrics::SetQuarantined(const std::string& worker, bool quarantined) {
+  SetOrRemove(quarantined_, {{"worker", worker}}, quarantined ? 1 : 0);
 }
 
 void Metrics::SetStraggler(const std::string& run, const std::string& worker, double ratio) {

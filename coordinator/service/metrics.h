@@ -65,10 +65,13 @@ class Metrics {
   void Recovered(Reason cause, double seconds);
   /// More time of some job, by what it went to.
   void JobTime(const Ledger& more);
+  /// An attempt ended because something failed.
+  void AttemptFailed(Reason reason);
   /// `outcome` is "passed", "failed" or "unanswered".
   void MachineChecked(const std::string& outcome);
   /// 0: it is none any more.
   void SetSuspicion(const std::string& worker, double suspicion);
+  void SetQuarantined(const std::string& worker, bool quarantined);
   /// A rank of the job on that worker is so many times as slow as its like; 0: no more.
   void SetStraggler(const std::string& run, const std::string& worker, double ratio);
   void StoreCommitted(double seconds, int64_t changes);
@@ -124,8 +127,10 @@ class Metrics {
   prometheus::Histogram& dispatch_;
   prometheus::Family<prometheus::Histogram>& recovery_;
   prometheus::Family<prometheus::Counter>& job_seconds_;
+  prometheus::Family<prometheus::Counter>& attempt_failures_;
   prometheus::Family<prometheus::Counter>& machine_checks_;
   prometheus::Family<prometheus::Gauge>& suspicion_;
+  prometheus::Family<prometheus::Gauge>& quarantined_;
   prometheus::Family<prometheus::Gauge>& straggler_;
   prometheus::Histogram& store_txn_;
   prometheus::Histogram& store_batch_;

@@ -27,8 +27,10 @@ TEST(Metrics, ThePageListsExactlyWhatIsServedWithItsLabels) {
   metrics.LinkMeasured(true);
   metrics.SetLink("a", "b", 1e9, 1e-4);
   metrics.JobTime({.useful_seconds = 1});
+  metrics.AttemptFailed(Reason::kRankDied);
   metrics.MachineChecked("passed");
   metrics.SetSuspicion("a", 1);
+  metrics.SetQuarantined("a", true);
   metrics.SetStraggler("job-1", "a", 1.3);
   metrics.CheckpointReported(true);
   metrics.RpcHandled("Coordinator", "GetJob", "OK");

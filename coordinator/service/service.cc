@@ -340,6 +340,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     if (attempt.ended_at) {
       live.history.Add(attempt);
       live.book.Close(attempt);
+      if (HasFailed(attempt)) metrics_.AttemptFailed(attempt.reason);
       AddTried(attempt, live.steps.MedianSeconds(), live.tried);
       const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);
       if (instead != nullptr) live.next_plan = *instead;

@@ -8,6 +8,7 @@ Status Service::LoadWorkerScheduling() {
   WEFT_ASSIGN_OR_RETURN(std::vector<WorkerSchedulingRecord> records, store_.ListWorkerScheduling());
   std::lock_guard lock(view_mutex_);
   for (WorkerSchedulingRecord& record : records) {
+    metrics_.SetQuarantined(record.worker_id, record.scheduling == WorkerScheduling::kQuarantined);
     worker_scheduling_[record.worker_id] = std::move(record);
   }
   return OkStatus();
@@ -69,6 +70,8 @@ void Service::SetWorkerScheduling(const std::string& worker_id, WorkerScheduling
             worker_scheduling_[record.worker_id] = record;
           }
         }
+        metrics_.SetQuarantined(record.worker_id,
+                                record.scheduling == WorkerScheduling::kQuarantined);
         if (record.scheduling == WorkerScheduling::kSchedulable) ForgetSuspicion(record.worker_id);
         if (MustLeave(record.worker_id)) DrainJobsOn(record.worker_id);
         ScheduleSoon();

@@ -163,6 +163,7 @@ void Service::ForgetWorker(const std::string& worker_id, std::function<void(Stat
         if (stored.ok()) {
           std::lock_guard lock(view_mutex_);
           worker_scheduling_.erase(worker_id);
+          metrics_.SetQuarantined(worker_id, false);
         }
         done(status);
       });

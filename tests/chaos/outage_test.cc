@@ -65,6 +65,24 @@ TEST_F(ChaosOfOutages, OfMoreThanALeaseEndTheRanksAtItsEnd) {
   EXPECT_EQ(job.attempts_size(), 2);
 }
 
+TEST_F(ChaosOfOutages, HideNothingOfAJobThatEndsMeanwhile) {
+  Cluster cluster({.lease_seconds = 30, .ranks = kSlowSteps});
+  const std::string id = cluster.Submit(cluster.TinyJob("unseen-end", kSteps));
+  const v1::Job seen = cluster.AwaitStep(id, kSteps / 2);
+  cluster.coordinator().Kill();
+  ASSERT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, seconds(30)));
+  EXPECT_EQ(LinesOf(cluster.LossCurve(id)), kSteps);
+  cluster.StartCoordinator();
+  const v1::Job job = ExpectUnharmed(cluster, id);
+  EXPECT_EQ(job.attempts_size(), 1);
+  EXPECT_EQ(job.attempts(0).last_step(), kSteps);
+  EXPECT_EQ(job.progress().loss(), cluster.Losses(id).back());
+  EXPECT_EQ(job.progress().tokens() % kSteps, 0) << "the same of every step";
+  EXPECT_EQ(job.progress().tokens() / kSteps, seen.progress().tokens() / seen.progress().step());
+  EXPECT_EQ(job.progress().checkpoint_step(), kSteps);
+  EXPECT_GE(job.ledger().useful_seconds(), kSteps / 2 * 0.04) << "the part that nobody saw";
+}
+
 TEST_F(ChaosOfOutages, LeaveAFollowedLogWhole) {
   Cluster cluster({.ranks = kSlowSteps});
   const std::string id = cluster.Submit(cluster.TinyJob("followed", kSteps));

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import unittest
 import urllib.error
@@ -58,6 +59,13 @@ class Dashboard(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             if kind == "check":
                 self.assertTrue((rules / f"{path.stem}_test.yaml").exists(), path)
+
+    def test_alerts_are_on_metrics_that_the_page_has(self):
+        page = (ROOT / "docs/metrics.md").read_text()
+        for path in sorted((ROOT / "deploy/prometheus/rules").glob("*.yaml")):
+            for name in re.findall(r"(?<![\w:])weft_[a-z_]+", path.read_text()):
+                known = {name, re.sub("_(bucket|sum|count)$", "", name)}
+                self.assertTrue(any(f"`{each}`" in page for each in known), f"{path.name}: {name}")
 
     def test_every_query_returns_data(self):
         cluster = Cluster()

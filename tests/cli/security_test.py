@@ -78,7 +78,7 @@ class Secured:
         process = self.start(
             "coordinator", *self.coordinator_arguments(), "--data-root", self.folder / "data",
             "--tls-cert", self.certs / "server.pem", "--tls-ca", self.certs / "ca.pem",
-            "--auth", self.people)
+            "--tls-crl", self.certs / "ca-crl.pem", "--auth", self.people)
         ports = self.folder / "coordinator/coordinator.json"
         wait_for(lambda: ports.exists() and json.loads(ports.read_text())["pid"] == process.pid)
         self.address = f"127.0.0.1:{json.loads(ports.read_text())['port']}"
@@ -164,12 +164,16 @@ class Security(unittest.TestCase):
         self.assertEqual(denied.returncode, DENIED)
         self.assertIn("'viv' is viewer and must not call DeleteJob", denied.stderr)
         self.assertIn("hint: ", denied.stderr)
+        denied = json.loads(s.weft("viv", "job", "delete", job, "-o", "json").stdout)
+        self.assertEqual(denied["code"], "DENIED")
+        self.assertTrue(denied["message"].startswith("'viv' is viewer"), denied)
         self.assertEqual(s.weft("una", "job", "delete", job).returncode, OK)
         self.assertEqual(s.weft("una", "audit", "list").returncode, DENIED)
         log = s.weft("ada", "audit", "list", "--object", job, "-o", "json")
         self.assertEqual(log.returncode, OK, log.stderr)
         self.assertEqual([(r["who"], r["method"], r["result"]) for r in json.loads(log.stdout)["items"]],
                          [("una", "SubmitJob", "OK"), ("viv", "DeleteJob", "PERMISSION_DENIED"),
+                          ("viv", "DeleteJob", "PERMISSION_DENIED"),
                           ("una", "DeleteJob", "OK")])
 
     def test_people_are_known_by_token_or_certificate_and_others_are_not(self):
@@ -255,6 +259,26 @@ class Security(unittest.TestCase):
         self.assertEqual(process.wait(90), 4)  # refused, docs/operations.md
         self.assertIn("shows that of 'node-1'", s.log("impostor"))
         self.assertNotIn("node-2", s.weft("viv", "worker", "list").stdout)
+
+    def test_a_revoked_worker_is_shut_out_at_once_and_comes_back_with_a_new_certificate(self):
+        s = self.secured
+        s.must("certs", "issue", s.certs, "worker", "node-3")
+        shutil.copy(s.certs / "worker-node-3.pem", s.folder / "node-3.pem")
+        arguments = s.worker_arguments("node-3", s.folder / "node-3.pem")
+        process = s.start("node-3", *arguments)
+        listed = lambda: s.weft("viv", "worker", "describe", "node-3").stdout
+        wait_for(lambda: "READY" in listed())
+        self.assertEqual(s.must("certs", "revoke", s.certs, "worker", "node-3").stdout.strip(),
+                         str(s.certs / "ca-crl.pem"))
+        self.assertEqual(process.wait(60), 4)
+        self.assertIn("the certificate of worker 'node-3' was revoked", s.log("node-3"))
+        self.assertEqual(s.run("certs", "revoke", s.certs, "worker", "node-9").returncode, 3)
+        s.must("certs", "issue", s.certs, "worker", "node-3")
+        shutil.copy(s.certs / "worker-node-3.pem", s.folder / "node-3.pem")
+        again = s.start("node-3", *arguments)
+        wait_for(lambda: "READY" in listed())
+        again.send_signal(signal.SIGTERM)
+        self.assertEqual(again.wait(60), 0)
 
     def test_jobs_name_files_of_the_declared_folders_only(self):
         s = self.secured
@@ -372,6 +396,37 @@ class Tampering(unittest.TestCase):
                 self.assertIn("the audit log was changed", log.stderr)
                 coordinator.send_signal(signal.SIGTERM)
                 coordinator.wait(60)
+
+
+class LocalTls(unittest.TestCase):
+    def test_up_with_tls_serves_its_owner_alone(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-local-tls-"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("WEFT_")}
+        environment["WEFT_HOME"] = str(folder)
+
+        def weft(*arguments):
+            return subprocess.run([BIN / "weft", *map(str, arguments)], capture_output=True,
+                                  text=True, timeout=120, cwd=folder, env=environment)
+
+        for start in range(2):  # the second time with the certificates of the first
+            up = weft("up", "--tls", "--workers", "1", "--listen", "127.0.0.1:0",
+                      "--metrics-listen", "127.0.0.1:0")
+            self.addCleanup(weft, "down")
+            self.assertEqual(up.returncode, OK, up.stderr)
+            who = json.loads(weft("auth", "whoami", "-o", "json").stdout)
+            self.assertEqual((who["name"], who["role"]), ("admin", "admin"))
+            address = json.loads((folder / "local.json").read_text())["server"]
+            ca = folder / "certs/ca.pem"
+            plain = weft("--server", address, "--timeout", "3", "worker", "list")
+            self.assertEqual(plain.returncode, UNAVAILABLE)
+            nobody = weft("--server", address, "--tls-ca", ca, "worker", "list")
+            self.assertEqual(nobody.returncode, DENIED)
+            if start == 0:
+                client = (folder / "certs/client-admin.pem").read_text()
+                self.assertEqual(weft("down").returncode, OK)
+        self.assertEqual((folder / "certs/client-admin.pem").read_text(), client)
 
 
 if __name__ == "__main__":

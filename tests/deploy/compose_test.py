@@ -154,9 +154,14 @@ class Compose(unittest.TestCase):
         path = COMPOSE / "prometheus.yaml"
         mounted = [v for v in self.services["prometheus"]["volumes"] if "prometheus.yaml" in v]
         self.assertEqual(mounted, ["./prometheus.yaml:/etc/prometheus/prometheus.yml:ro"])
-        check = subprocess.run([shutil.which("promtool"), "check", "config", path],
+        # The files of rules are where they are in the container.
+        check = subprocess.run([shutil.which("promtool"), "check", "config", "--syntax-only", path],
                                capture_output=True, text=True)
         self.assertEqual(check.returncode, 0, check.stderr)
+        rules = {path.name for path in (COMPOSE / "../prometheus/rules").glob("*.yaml")
+                 if not path.stem.endswith("_test")}
+        self.assertEqual({pathlib.Path(path).name
+                          for path in yaml.safe_load(path.read_text())["rule_files"]}, rules)
         targets = {target for job in yaml.safe_load(path.read_text())["scrape_configs"]
                    for config in job["static_configs"] for target in config["targets"]}
         expected = {f"{name}:{self.flag(service, '--metrics-listen').split(':')[1]}"

@@ -78,6 +78,8 @@ void Agent::OnClosed(const Status& status) {
   registered_ = false;
   connection_.reset();
   metrics_.SetAttached(false);
+  // What was not acknowledged may not have arrived.
+  for (auto& [key, placement] : placements_) placement->reports_sent = 0;
   link_measurement_.Stop("the connection to the coordinator broke");
   health_check_.Stop();
   if (leaving_) return Leave();
@@ -147,7 +149,6 @@ void Agent::OnRegistered(const v1::Registered& registered) {
       placement->attempt.Stop(/*graceful=*/false);
     }
     placement->lines_sent = placement->logs.acknowledged();
-    placement->reports_sent = 0;
     for (const v1::CheckpointReport& checkpoint : placement->checkpoints) {
       v1::WorkerMessage message;
       *message.mutable_checkpoint() = checkpoint;
@@ -165,9 +166,12 @@ void Agent::OnRegistered(const v1::Registered& registered) {
 
 void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) {
   for (const auto& [key, placement] : placements_) {
-    if (!placement->attempt.over()) *running->Add() = placement->attempt.Running();
+    // One that has ended is not missing, and its last progress goes before the report of its end.
+    if (!placement->attempt.over() || placement->reports_sent < placement->reports.size()) {
+      *running->Add() = placement->attempt.Running();
+    }
   }
-  // What an earlier daemon has ended is not missing: its reports are on their way.
+  // The same of what an earlier daemon has ended.
   for (const UnsentAttempt& attempt : unsent_.attempts()) *running->Add() = attempt.running;
 }
 
@@ -200,12 +204,6 @@ void Agent::SendHeartbeat() {
     broken.set_why(device.unusable);
   }
   AddRunning(heartbeat.mutable_running());
-  // Ended, but the rest of the log goes before that report: not missing.
-  for (const auto& [key, placement] : placements_) {
-    if (placement->attempt.over() && placement->reports_sent < placement->reports.size()) {
-      *heartbeat.add_running() = placement->attempt.Running();
-    }
-  }
   heartbeats_sent_[heartbeat_] = clock_.Monotonic();
   connection_->Send(std::move(message));
   metrics_.SetRunningAttempts(heartbeat.running_size());

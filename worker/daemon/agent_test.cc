@@ -456,6 +456,11 @@ TEST_F(AgentTest, SendsAgainWhatWasNotAcknowledged) {
   coordinator_.acknowledge_reports = true;
   coordinator_.acknowledge_logs = true;
   coordinator_.Start();
+  const auto hello = coordinator_.WaitFor([](const auto& m) { return m.has_register_(); });
+  ASSERT_TRUE(hello);
+  ASSERT_EQ(hello->register_().running_size(), 1) << "its progress goes before its end";
+  EXPECT_EQ(hello->register_().running(0).ranks_size(), 0);
+  EXPECT_EQ(hello->register_().running(0).progress().step(), 3);
   EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_STARTED));
   EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
   EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.logs().first_sequence() == 1; }));

@@ -154,6 +154,8 @@ struct Metrics::Families {
                                             "Optimizer step of the newest verified checkpoint.");
   Family<Gauge>& checkpoint_time = NewGauge("weft_train_checkpoint_last_verified_timestamp_seconds",
                                             "When the newest verified checkpoint was written.");
+  Family<Gauge>& checkpoint_interval = NewGauge("weft_train_checkpoint_interval_seconds",
+                                                "Between the two newest verified checkpoints.");
   Family<Gauge>& checkpoint_bytes =
       NewGauge("weft_train_checkpoint_bytes", "Size of the newest verified checkpoint.");
   Family<Counter>& accounted =
@@ -427,7 +429,10 @@ void Metrics::ObserveCheckpoint(const std::string& name, const v1::Checkpoint& c
     run->Get(f.checkpoint_duration, {{"stage", stage}}, kStepBuckets).Observe(seconds);
   }
   run->Get(f.checkpoint_step, {}).Set(static_cast<double>(checkpoint.step()));
-  run->Get(f.checkpoint_time, {}).Set(checkpoint.created_at());
+  Gauge& time = run->Get(f.checkpoint_time, {});
+  const double interval = checkpoint.created_at() - time.Value();
+  if (time.Value() > 0) run->Get(f.checkpoint_interval, {}).Set(interval);
+  time.Set(checkpoint.created_at());
   run->Get(f.checkpoint_bytes, {}).Set(static_cast<double>(checkpoint.bytes()));
 }
 

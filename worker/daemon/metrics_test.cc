@@ -9,6 +9,7 @@ namespace weft::daemon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   Metrics metrics(Clock::System());
@@ -38,6 +39,20 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
         "weft_train_nonfinite_steps_total{run=\"r\",where=\"loss\"} 1"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+TEST(Metrics, TellTheTimeBetweenTheNewestCheckpoints) {
+  Metrics metrics(Clock::System());
+  metrics.BeginRun("r", 1, {}, true);
+  v1::Checkpoint checkpoint;
+  checkpoint.set_created_at(1000);
+  metrics.ObserveCheckpoint("r", checkpoint, {});
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("weft_train_checkpoint_interval_seconds{")));
+  checkpoint.set_created_at(1060);
+  metrics.ObserveCheckpoint("r", checkpoint, {});
+  EXPECT_THAT(metrics.Text(), HasSubstr("weft_train_checkpoint_interval_seconds{run=\"r\"} 60"));
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr("weft_train_checkpoint_last_verified_timestamp_seconds{run=\"r\"} 1060"));
 }
 
 TEST(Metrics, TellWhatTechniquesMeasured) {

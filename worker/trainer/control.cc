@@ -9,8 +9,9 @@ namespace weft::trainer {
 namespace {
 
 constexpr std::array kStatusCodes = {
-    StatusCode::kInvalid,   StatusCode::kNotFound, StatusCode::kConflict, StatusCode::kUnavailable,
-    StatusCode::kExhausted, StatusCode::kAborted,  StatusCode::kCorrupt,  StatusCode::kInternal};
+    StatusCode::kInvalid,     StatusCode::kNotFound,  StatusCode::kConflict,
+    StatusCode::kUnavailable, StatusCode::kExhausted, StatusCode::kAborted,
+    StatusCode::kCorrupt,     StatusCode::kInternal,  StatusCode::kDenied};
 
 template <class Variant>
 std::string LineOf(const Variant& message) {

@@ -313,21 +313,27 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int
                                                             std::vector<int> members,
                                                             std::string prefix, std::string name) {
   const auto size = static_cast<int>(members.size());
-  const std::string& host = means.options.host;
+  const std::string failed = "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                             " could not join its peers from " + means.options.host + ": ";
   try {
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     context->setTimeout(means.options.timeout);
     GlooStore store(*means.store, prefix, means.options.connect_timeout);
     context->connectFullMesh(store, means.device);
     auto group = std::make_unique<GlooCollective>(means, std::move(context), std::move(prefix),
-                                                  std::move(name), std::move(members));
+                                                  std::move(name), members);
     // Nobody may leave before everybody has joined: a peer that connects to us last would see the
     // closed connection as a failure to join.
     WEFT_RETURN_IF_ERROR(group->Barrier());
     return std::unique_ptr<Collective>(std::move(group));
+  } catch (const NoConnection& error) {
+    const int peer = members[static_cast<size_t>(error.peer())];
+    return UnavailableError(failed + "no connection to rank " + std::to_string(peer) + ": " +
+                            error.what() +
+                            "; hint: machines of a job must reach each other on all TCP ports that "
+                            "ranks may open");
   } catch (const std::exception& error) {
-    return UnavailableError("rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                            " could not join its peers from " + host + ": " + error.what());
+    return UnavailableError(failed + error.what());
   }
 }
 

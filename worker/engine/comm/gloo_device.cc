@@ -182,9 +182,14 @@ class PatientPair : private Senders, public tcp::Pair {
     for (Visitor& visitor : *visitors_) TurnAway(visitor);
   }
 
-  /// The base may have heard a stranger before this object was whole.
+  /// The base may have heard a stranger before this object was whole, and does not say whom it
+  /// waited for.
   void waitUntilConnected(std::unique_lock<std::mutex>& lock, bool use_timeout) override {
-    tcp::Pair::waitUntilConnected(lock, use_timeout);
+    try {
+      tcp::Pair::waitUntilConnected(lock, use_timeout);
+    } catch (const gloo::IoException& error) {
+      throw NoConnection(rank_, error.what());
+    }
     if (!proved_) signalAndThrowException("a stranger connected in the place of a rank");
   }
 

@@ -3,9 +3,21 @@
 #include <memory>
 #include <string>
 
+#include <gloo/common/error.h>
 #include <gloo/transport/device.h>
 
 namespace weft::engine {
+
+/// A connection did not come about in time, or its other end is no rank of the attempt.
+class NoConnection : public gloo::IoException {
+ public:
+  NoConnection(int peer, const std::string& why) : gloo::IoException(why), peer_(peer) {}
+  /// The other end, by its rank in the context.
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
+};
 
 /// Gloo over TCP, which listens on `host`. Throws Gloo's exceptions where that is not possible.
 ///

@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using State = RankHandshake::State;
 using Side = RankHandshake::Side;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// A pair of connected sockets.
@@ -244,6 +246,70 @@ TEST(Strangers, ARankWithAnotherTokenDoesNotJoin) {
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_THAT(first.status().message() + second.status().message(),
               HasSubstr("does not know the token of this attempt"));
+}
+
+/// Has a rank read, in place of the addresses of one peer, a port that nobody answers on.
+class Unreachable : public Store {
+ public:
+  Unreachable(Store& store, int peer) : store_(store), peer_(std::to_string(peer)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 8), 0);  // and never accepts
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = address.sin_port;
+  }
+  ~Unreachable() override { close(fd_); }
+  Status Set(const std::string& key, std::string_view value) override {
+    return store_.Set(key, value);
+  }
+  Result<std::string> Get(const std::string& key, milliseconds timeout) override {
+    Result<std::string> value = store_.Get(key, timeout);
+    if (!value.ok() || !key.ends_with(peer_)) return value;
+    // Gloo's addresses of all pairs: a sockaddr in each.
+    for (size_t at = 0; at + sizeof(sockaddr_in) <= value->size(); ++at) {
+      sockaddr_in address{};
+      std::memcpy(&address, value->data() + at, sizeof(address));
+      if (address.sin_family != AF_INET || address.sin_addr.s_addr != htonl(INADDR_LOOPBACK)) {
+        continue;
+      }
+      address.sin_port = port_;
+      std::memcpy(value->data() + at, &address, sizeof(address));
+    }
+    return value;
+  }
+
+ private:
+  Store& store_;
+  const std::string peer_;
+  const int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  in_port_t port_ = 0;
+};
+
+TEST(Strangers, ARankThatReachesAPeerInVainNamesIt) {
+  signal(SIGPIPE, SIG_IGN);
+  HashStore store;
+  Unreachable blind(store, 2);
+  std::array<Result<std::unique_ptr<Collective>>, 3> joined = {
+      UnavailableError("not yet"), UnavailableError("not yet"), UnavailableError("not yet")};
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      CollectiveOptions options;
+      options.rank = rank;
+      options.size = 3;
+      options.timeout = milliseconds(400);
+      Store& seen = rank == 0 ? static_cast<Store&>(blind) : store;
+      joined[static_cast<size_t>(rank)] = ConnectCollective(options, seen);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(joined[0].status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(joined[0].status().message(),
+              AllOf(HasSubstr("rank 0 of 3 could not join its peers from 127.0.0.1"),
+                    HasSubstr("no connection to rank 2"), HasSubstr("hint: ")));
 }
 
 }  // namespace
