@@ -14,6 +14,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
+#include "common/spec/phase_search.h"
 
 namespace weft {
 namespace {
@@ -479,7 +480,10 @@ Status CheckPhases(const JobSpec& job) {
                         std::to_string(job.model.image_size) +
                         ", and the last phase trains model; hint: leave it out");
   }
-  for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+    WEFT_RETURN_IF_ERROR(CheckSearch(job, i));
+  }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(
         ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));

@@ -274,7 +274,14 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   };
   ParameterSet& parameters = model.parameters();
   GrownStart start;
-  start.data_offset = DataOffset(before->manifest, spec.job);
+  const CheckpointManifest& manifest = before->manifest;
+  if (manifest.step < manifest.job.train.steps) {
+    start.step = manifest.step;
+    start.tokens = manifest.tokens;
+    start.data_offset = manifest.data_offset;
+  } else {
+    start.data_offset = DataOffset(manifest, spec.job);
+  }
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;

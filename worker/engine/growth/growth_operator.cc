@@ -57,6 +57,10 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
     return source;
   }
   if (now < before) {
+    if (growth_.method == "none") {
+      source.blocks.push_back(block * before / now);
+      return source;
+    }
     const int64_t merged = before / now;
     for (int64_t j = 0; j < merged; ++j) {
       source.blocks.push_back(adjacent ? block * merged + j : block + j * now);

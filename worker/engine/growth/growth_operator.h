@@ -65,7 +65,9 @@ using OldTensors =
 /// positions of images of another size, whose table is resized.
 class GrowthOperator {
  public:
-  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved.
+  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
+  /// method none and fewer blocks, which are those that an elastic network of so many has
+  /// (techniques/layer_sampling/elastic_depth.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 
   /// What parameter `name` of the new model is made of. kInvalid when it has none of that name.

@@ -221,6 +221,20 @@ TEST(GrowthOperator, AkiTakesRepeatedRowsOfTheNextBlock) {
   EXPECT_EQ(aki.at("transformer.wte.weight"), fpi.at("transformer.wte.weight"));
 }
 
+TEST(GrowthOperator, NoneLeavesBlocksOut) {
+  const ModelSpec large = Model(5, 16), small = Model(3, 16);
+  const TensorsByName before = RandomTensors(large, 12);
+  const TensorsByName after = Grown(large, small, Method("none"), before);
+  const std::string weight = ".mlp.c_fc.weight";
+  for (const auto& [block, source] : {std::pair{0, 0}, {1, 1}, {2, 3}}) {
+    EXPECT_EQ(after.at("transformer.h." + std::to_string(block) + weight),
+              before.at("transformer.h." + std::to_string(source) + weight));
+  }
+  EXPECT_EQ(after.at("transformer.wte.weight"), before.at("transformer.wte.weight"));
+  EXPECT_EQ(Grown(large, small, Method("none"), before, {}, GrownNumbers::kSquaredGradients),
+            after);
+}
+
 TEST(GrowthOperator, SparklingHasOneFactorForAllThatIsRead) {
   const ModelSpec small = Model(1, 16), large = Model(1, 24);
   const TensorsByName before = RandomTensors(small, 10);
