@@ -14,6 +14,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
+#include "common/spec/phase_search.h"
 
 namespace weft {
 namespace {
@@ -128,7 +129,8 @@ struct MethodRule {
 
 constexpr MethodRule kRules[] = {
     {"none", Relation::kSame, Relation::kSame,
-     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki, msg or ligo"},
+     "keeps all sizes; hint: growth.method coalesce, decoalesce, stack, fpi, aki, msg, ligo or "
+     "sparkling"},
     {"coalesce", Relation::kDivides, Relation::kDivides, "divides all sizes by whole factors"},
     {"decoalesce", Relation::kIsMultiple, Relation::kIsMultiple,
      "multiplies all sizes by whole factors"},
@@ -137,6 +139,7 @@ constexpr MethodRule kRules[] = {
     {"aki", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"msg", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
     {"ligo", Relation::kAtLeast, Relation::kAtLeast, "makes no size smaller"},
+    {"sparkling", Relation::kSame, Relation::kAtLeast, "adds columns and leaves the blocks"},
 };
 
 const MethodRule& RuleOf(const std::string& method) {
@@ -254,7 +257,9 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
   }
   if (growth.method == "ligo") WEFT_RETURN_IF_ERROR(CheckLearned(job, phase));
   const std::string& optimizer = job.optimizer.name;
-  const std::string& state = growth.optimizer_state;
+  // Without it copies of sparkling would stay equal.
+  const std::string state =
+      growth.method == "sparkling" ? std::string(OptimizerStateOf(growth)) : growth.optimizer_state;
   if (state == "asymmetric" && (shrinks || growth.method == "decoalesce")) {
     return InvalidError(FieldOf(phase, "growth.optimizer_state") +
                         " asymmetric does not go with growth.method " + growth.method +
@@ -265,6 +270,10 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
     return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
                         " does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
+  }
+  if ((state == "kept" || state == "asymmetric") && job.train.averaging.kind != "none") {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
+                        " does not go with train.averaging, whose averages begin anew; hint: new");
   }
   if (growth.new_blocks == "averaged" &&
       ExportedAverages(JobOfPhase(job, phase - 1), job.phases[phase - 1].steps).empty()) {
@@ -358,6 +367,12 @@ std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job) {
   growth.before.kv_heads = from.kv_heads;
   growth.before.mlp_width = from.mlp_width;
   return growth;
+}
+
+std::string_view OptimizerStateOf(const GrowthSpec& growth) {
+  if (growth.optimizer_state != "auto") return growth.optimizer_state;
+  if (growth.method == "sparkling") return "asymmetric";
+  return growth.method == "fpi" || growth.method == "msg" ? "kept" : "new";
 }
 
 double ShareOfGrowth(const GrowthSpec& growth, int64_t step) {
@@ -465,7 +480,10 @@ Status CheckPhases(const JobSpec& job) {
                         std::to_string(job.model.image_size) +
                         ", and the last phase trains model; hint: leave it out");
   }
-  for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(CheckGrowth(job, i));
+    WEFT_RETURN_IF_ERROR(CheckSearch(job, i));
+  }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(
         ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));

@@ -36,6 +36,9 @@ std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job);
 /// Makes `job`, which is without phases, that of a phase with masks.
 void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job);
 
+/// growth.optimizer_state, or what auto stands for: kept, new or asymmetric.
+std::string_view OptimizerStateOf(const GrowthSpec& growth);
+
 /// The part of what growth has added that computes in step `step` of its phase, from 0: rises
 /// linearly from 0 to 1 over growth.ramp_steps.
 double ShareOfGrowth(const GrowthSpec& growth, int64_t step);

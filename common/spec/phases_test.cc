@@ -148,6 +148,27 @@ TEST(Phases, OfOneModelNeedNoGrowth) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
+TEST(Phases, SparklingWidensAndKeepsTheStateOfWhatWasThere) {
+  JobSpec job = GoodJob();
+  job.schedule.warmup_steps = 10;
+  job.phases = {Phase(100), Phase(200, "sparkling")};
+  job.phases[0].width = job.model.width / 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_EQ(OptimizerStateOf(job.phases[1].growth), "asymmetric");
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[0].layers = 3; }),
+              HasSubstr("growth.method sparkling adds columns and leaves the blocks"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[0].width = 0; }),
+              HasSubstr("changes no size of the phase before it"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.optimizer.name = "adafactor"; }),
+              HasSubstr("growth.optimizer_state asymmetric does not go with optimizer.name"));
+  const auto averaged = [](JobSpec& j) { j.train.averaging.kind = "ema"; };
+  EXPECT_THAT(Error(job, averaged),
+              HasSubstr("growth.optimizer_state asymmetric does not go with train.averaging"));
+  job.phases[1].growth.optimizer_state = "new";
+  averaged(job);
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+}
+
 TEST(Phases, StackFromAnyNumberOfBlocks) {
   for (const int64_t layers : {1, 2, 4}) {
     EXPECT_TRUE(ValidateJob(Stack(layers)).ok()) << ValidateJob(Stack(layers)).message();

@@ -157,5 +157,25 @@ TEST_F(ServicePhasesTest, CheckpointsOfPhasesThatAreCompleteStay) {
   EXPECT_THAT(steps, ElementsAre(20, 10));
 }
 
+TEST_F(ServicePhasesTest, ASearchOfASizeIsRefused) {
+  JobSpec spec;
+  spec.name = "job";
+  spec.data.train = {"/data/a"};
+  spec.schedule.warmup_steps = 0;
+  spec.phases.resize(2);
+  for (PhaseSpec& phase : spec.phases) phase.steps = 10;
+  spec.phases[0].layers = 3;
+  spec.phases[0].search.steps = 5;
+  spec.phases[0].search.layers = {1, 2, 3};
+  spec.phases[1].growth.method = "stack";
+  ASSERT_TRUE(ValidateJob(spec).ok()) << ValidateJob(spec).message();
+  std::promise<Result<SubmitResult>> promise;
+  service_->Submit(spec, "request",
+                   [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
+  const Result<SubmitResult> result = promise.get_future().get();
+  EXPECT_EQ(result.status().code(), StatusCode::kInvalid);
+  EXPECT_THAT(result.status().message(), ::testing::HasSubstr("hint: `weft train FILE`"));
+}
+
 }  // namespace
 }  // namespace weft::coordinator

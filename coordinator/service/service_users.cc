@@ -8,6 +8,7 @@
 #include "common/formats/huggingface.h"
 #include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/phase_search.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
@@ -67,6 +68,10 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::shared_ptr<CallRecord>& by) {
   Status status = ValidateJob(spec);
   if (status.ok()) status = CheckPaths(spec, options_.data_roots, kRootsHint);
+  if (status.ok() && SearchesSizes(spec)) {
+    status = InvalidError(
+        "phases[].search chooses the size of a phase in one process; hint: `weft train FILE`");
+  }
   JobRecord job;
   job.spec = spec;
   job.queue = spec.scheduling.queue;

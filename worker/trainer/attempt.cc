@@ -46,14 +46,16 @@ std::chrono::milliseconds PatienceOf(const TrainSpec& train, std::chrono::millis
 }  // namespace
 
 Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter& reporter,
-                 engine::Store& store)
+                 engine::Store& store, const PhaseSearchSpec& search)
     : env_(env),
       spec_(spec),
       data_(std::move(data)),
       reporter_(reporter),
       store_(store),
+      search_(search),
       begin_(steady_clock::now()) {
   spec_.job.model = ResolveModel(spec.job, data_);
+  if (search_.steps > 0) elastic_.emplace(search_.layers, spec_.job.train.seed);
 }
 
 Attempt::~Attempt() {
@@ -103,6 +105,9 @@ Status Attempt::Prepare() {
     WEFT_ASSIGN_OR_RETURN(const GrowthLosses losses, ReadGrowthLosses(env_, spec_.run_dir));
     start_validation_loss_ = losses.after_nats;
     fit_flops_ = losses.fit_flops;
+  }
+  if (!spec_.start.run_dir.empty()) {
+    WEFT_ASSIGN_OR_RETURN(chosen_, ReadSizeChoice(env_, spec_.start.run_dir));
   }
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
@@ -222,6 +227,7 @@ Status Attempt::AgreeOnData() {
 Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   options.growth = MaskedGrowthOf(spec_.job);
+  if (elastic_) options.elastic = &*elastic_;
   if (tensor_) options.tensor = &*tensor_;
   if (sequences_) options.context = &*sequences_;
   if (experts_) options.experts = &*experts_;

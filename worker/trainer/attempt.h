@@ -14,6 +14,7 @@
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/tensor_parallel.h"
+#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
@@ -34,8 +35,9 @@ namespace weft::trainer {
 /// One rank's share of an attempt, in the order Prepare, Train. Not thread-safe.
 class Attempt {
  public:
+  /// `search`: as RunAttempt.
   Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter& reporter,
-          engine::Store& store);
+          engine::Store& store, const PhaseSearchSpec& search);
   /// Leaves the peers; without waiting for them unless Train has ended well.
   ~Attempt();
   Attempt(const Attempt&) = delete;
@@ -128,7 +130,13 @@ class Attempt {
   engine::CheckpointManifest Manifest() const;
   /// What this rank saves: of what several ranks have alike one does.
   std::vector<engine::NamedTensor> StateToSave();
+  /// Whether all steps are done that this attempt is to do.
+  bool Done() const {
+    return trainer_->finished() || (elastic_ && trainer_->counters().step >= search_.steps);
+  }
   Result<AttemptOutcome> Finish();
+  /// Evaluates the sizes of the elastic network and chooses one.
+  Result<AttemptOutcome> FinishSearch();
   RunSummary Summarize() const;
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
@@ -140,6 +148,8 @@ class Attempt {
   TrainingData data_;
   Reporter& reporter_;
   engine::Store& store_;
+  const PhaseSearchSpec search_;
+  std::optional<engine::ElasticDepth> elastic_;  ///< None without a search.
   const std::chrono::steady_clock::time_point begin_;
 
   std::unique_ptr<engine::ComputeDevice> device_;
@@ -181,6 +191,7 @@ class Attempt {
   bool grown_ = false;  ///< As StartPoint has it; likewise below.
   std::optional<double> loss_before_;
   double fit_flops_ = 0;
+  std::optional<SizeChoice> chosen_;  ///< What a search has made of this phase before.
   std::optional<double> start_validation_loss_;
   std::optional<double> validation_loss_;
   std::optional<double> validation_accuracy_;

@@ -188,9 +188,10 @@ RunSummary Attempt::Summarize() const {
   summary.parameters = parameters_;
   summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
-  summary.training_flops =
-      static_cast<double>(counters.tokens) * MeanFlopsPerToken(spec_.job, counters.step) +
-      fit_flops_;
+  const int64_t searched = chosen_ ? chosen_->tokens : 0;
+  summary.training_flops = static_cast<double>(counters.tokens - searched) *
+                               MeanFlopsPerToken(spec_.job, counters.step) +
+                           fit_flops_;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.start_validation_loss_nats = start_validation_loss_;
   summary.validation_loss_nats = validation_loss_;
@@ -199,6 +200,11 @@ RunSummary Attempt::Summarize() const {
   summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
   summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  if (chosen_) {
+    summary.chosen_layers = chosen_->layers;
+    summary.training_flops += chosen_->training_flops;
+    summary.seconds += chosen_->seconds;
+  }
   if (training_seconds_ > 0) {
     summary.tokens_per_second =
         static_cast<double>(counters.tokens - first_tokens_) / training_seconds_;

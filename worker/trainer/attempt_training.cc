@@ -41,7 +41,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   speed_.emplace(steady_clock::now());
   const JobSpec& job = spec_.job;
   if (grown_) WEFT_RETURN_IF_ERROR(EvaluateGrown());
-  while (!trainer_->finished()) {
+  while (!Done()) {
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
     WEFT_RETURN_IF_ERROR(Step());
     if (!trainer_->AtOuterStep()) {
@@ -60,7 +60,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       WEFT_ASSIGN_OR_RETURN(const bool went_back, Guard());
       if (went_back) continue;
     }
-    if (trainer_->finished()) break;
+    if (Done()) break;
     if (votes.stop) {
       Tell("saving");
       Status saved = CheckState(0);
@@ -91,7 +91,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       Tell("training");
     }
   }
-  return Finish();
+  return elastic_ ? FinishSearch() : Finish();
 }
 
 bool Attempt::SaveIsDue(int64_t step, const Votes& votes) const {

@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "common/model/step_extent.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -243,8 +244,7 @@ Result<GrowthLosses> ReadGrowthLosses(Env& env, const std::string& run_dir) {
 }
 
 bool MayKeepState(const GrowthSpec& growth) {
-  if (growth.optimizer_state != "auto") return growth.optimizer_state != "new";
-  return growth.method == "fpi" || growth.method == "msg";
+  return OptimizerStateOf(growth) != "new";
 }
 
 Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
@@ -274,7 +274,14 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   };
   ParameterSet& parameters = model.parameters();
   GrownStart start;
-  start.data_offset = DataOffset(before->manifest, spec.job);
+  const CheckpointManifest& manifest = before->manifest;
+  if (manifest.step < manifest.job.train.steps) {
+    start.step = manifest.step;
+    start.tokens = manifest.tokens;
+    start.data_offset = manifest.data_offset;
+  } else {
+    start.data_offset = DataOffset(manifest, spec.job);
+  }
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before->folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
@@ -285,11 +292,12 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
   WEFT_RETURN_IF_ERROR(
       GrowWeights(grow, old, static_cast<uint64_t>(spec.job.train.seed), parameters));
   if (!MayKeepState(growth)) return start;
-  const bool wanted = growth.optimizer_state != "auto";
+  // Copies of sparkling would stay equal without it.
+  const bool wanted = growth.optimizer_state != "auto" || growth.method == "sparkling";
   const std::optional<std::vector<Moment>> moments = MomentsOf(trainer, parameters);
   if (!moments && wanted) {
     return InvalidError(
-        "growth.optimizer_state " + growth.optimizer_state +
+        "growth.optimizer_state " + std::string(OptimizerStateOf(growth)) +
         " is for optimizers that keep moments of each parameter (adam, "
         "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
   }

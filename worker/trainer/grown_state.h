@@ -44,6 +44,10 @@ struct GrownStart {
   /// stay, no sequence is read again before the others; another length cuts the text anew, and as
   /// many tokens are left out.
   int64_t data_offset = 0;
+  /// Steps of this phase that were trained already, where it goes on from a part of its own, and
+  /// their tokens.
+  int64_t step = 0;
+  int64_t tokens = 0;
   int64_t updates = 0;                ///< That the optimizer's state is of; 0 for a new state.
   std::optional<double> loss_before;  ///< Validation loss of the phase before.
   double fit_flops = 0;               ///< See GrowthLosses.

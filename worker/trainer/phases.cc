@@ -10,6 +10,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/manifest.h"
 #include "worker/trainer/grown_state.h"
+#include "worker/trainer/size_search.h"
 
 namespace weft::trainer {
 namespace {
@@ -32,6 +33,24 @@ Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_d
   return std::optional(*std::move(summary));
 }
 
+/// The attempt at a phase, or at what is left of it after the search of its size; none where the
+/// search was stopped.
+Result<std::optional<AttemptSpec>> Searched(Env& env, const AttemptSpec& attempt,
+                                            const PhaseSearchSpec& search, Reporter& reporter,
+                                            engine::Store& store, AttemptOutcome& stopped) {
+  if (search.steps == 0) return std::optional(attempt);
+  WEFT_RETURN_IF_ERROR(CheckSearchPlace(attempt));
+  const AttemptSpec first = AttemptOfSearch(attempt);
+  WEFT_ASSIGN_OR_RETURN(std::optional<SizeChoice> choice, ReadSizeChoice(env, first.run_dir));
+  if (!choice) {
+    WEFT_ASSIGN_OR_RETURN(stopped, RunAttempt(env, first, reporter, store, search));
+    if (!stopped.choice) return std::optional<AttemptSpec>();
+    choice = stopped.choice;
+  }
+  WEFT_RETURN_IF_ERROR(CheckSameSearch(*choice, search, first.run_dir));
+  return std::optional(AttemptAfterSearch(attempt, *choice));
+}
+
 /// A model without what the data say.
 Json WithoutData(ModelSpec model) {
   model.vocab_size = model.classes = 0;
@@ -39,7 +58,8 @@ Json WithoutData(ModelSpec model) {
 }
 
 /// Whether a phase that is complete is the one that the job has now.
-Status CheckSamePhase(Env& env, const AttemptSpec& attempt, const RunSummary& summary) {
+Status CheckSamePhase(Env& env, AttemptSpec attempt, const RunSummary& summary) {
+  if (summary.chosen_layers) attempt.job.model.layers = *summary.chosen_layers;
   const Result<engine::CheckpointManifest> manifest =
       engine::ReadManifest(env, engine::CheckpointPath(attempt.run_dir, summary.steps));
   if (!manifest.ok()) {
@@ -59,6 +79,7 @@ Status CheckSamePhase(Env& env, const AttemptSpec& attempt, const RunSummary& su
 
 PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
   return {title,
+          run.chosen_layers,
           run.steps,
           run.parameters,
           run.tokens,
@@ -90,7 +111,12 @@ Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase
   const AttemptSpec attempt = AttemptOfPhase(whole, phase);
   if (whole.job.phases.empty()) return RunAttempt(env, attempt, reporter, store);
   if (whole.rank == 0) reporter.Report(EventMessage{"info", PhaseTitle(whole.job, phase)});
-  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempt, reporter, store));
+  AttemptOutcome stopped;
+  WEFT_ASSIGN_OR_RETURN(
+      const std::optional<AttemptSpec> left,
+      Searched(env, attempt, whole.job.phases[phase].search, reporter, store, stopped));
+  if (!left) return stopped;
+  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, *left, reporter, store));
   if (!outcome.summary || whole.rank != 0) return outcome;
   std::vector<PhaseSummary>& phases = outcome.summary->phases;
   for (size_t i = 0; i < phase; ++i) {

@@ -1,6 +1,7 @@
 // Jobs whose phases grow out of each other, from text to the last checkpoint.
 #include "worker/trainer/phases.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -11,11 +12,13 @@
 #include <gtest/gtest.h>
 
 #include "common/json.h"
+#include "common/model/model_sizes.h"
 #include "common/rng.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/trainer/trained_weights.h"
@@ -229,6 +232,24 @@ class PhasesTest : public testing::Test {
                 "/state-00000-of-00001.safetensors");
   }
 
+  /// Between the halves of the rows of the first weight of an MLP: the largest difference.
+  double DistanceOfCopies(const std::string& run) const {
+    const engine::CheckpointManifest manifest = Manifest(run);
+    const int64_t width = manifest.job.model.width, rows = MlpWidth(manifest.job.model);
+    std::vector<float> weight(static_cast<size_t>(rows * width));
+    const Status loaded = engine::LoadTensors(
+        Env::Posix(), engine::CheckpointPath(Folder(run), manifest.step), manifest,
+        {{"transformer.h.0.mlp.c_fc.weight", {weight.data(), DType::kF32, {rows, width}}}},
+        engine::ExtraTensors::kIgnore);
+    EXPECT_TRUE(loaded.ok()) << loaded.message();
+    double distance = 0;
+    for (size_t i = 0; i < weight.size() / 2; ++i) {
+      distance = std::max(distance,
+                          std::abs(static_cast<double>(weight[i]) - weight[i + weight.size() / 2]));
+    }
+    return distance;
+  }
+
   std::string root_;
   std::string events_;
 };
@@ -345,6 +366,33 @@ TEST_F(PhasesTest, GrowthThatKeepsTheFunctionKeepsTheLoss) {
   EXPECT_THAT(events_, HasSubstr("with the optimizer's state")) << "fpi keeps it";
   EXPECT_EQ(Manifest("wide").updates, 10);
   EXPECT_EQ(Manifest("stack").updates, 4);
+}
+
+TEST_F(PhasesTest, CopiesWithoutTheStateOfTheirOriginalsPartWays) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const auto job = [&](const char* method) {
+      JobSpec wide = Job({Phase(20), Phase(6, method)});
+      wide.optimizer.name = optimizer;
+      wide.phases[0].width = 16;
+      wide.phases[0].heads = 1;
+      return wide;
+    };
+    const std::string name = optimizer;
+    ASSERT_TRUE(Run(name + "-fpi", job("fpi")).ok());
+    ASSERT_TRUE(Run(name, job("sparkling")).ok());
+    EXPECT_THAT(events_, HasSubstr("grown by sparkling, with the optimizer's state"));
+    EXPECT_EQ(Manifest(name).updates, 26);
+    // Twice the width is the same function.
+    const PhaseSummary grown = Summary(name).phases[1];
+    EXPECT_NEAR(*grown.start_validation_loss_nats, *Summary(name).phases[0].validation_loss_nats,
+                1e-5);
+    EXPECT_LT(DistanceOfCopies(name + "-fpi"), 1e-4);
+    EXPECT_GT(DistanceOfCopies(name), 1e-3);
+
+    ASSERT_TRUE(Run(name + "-stopped", job("sparkling"), 23).ok());
+    ASSERT_TRUE(Run(name + "-stopped", job("sparkling")).ok());
+    EXPECT_EQ(FinalState(name + "-stopped"), FinalState(name));
+  }
 }
 
 TEST_F(PhasesTest, ImagesGrowWithTheNetwork) {

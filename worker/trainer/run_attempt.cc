@@ -44,10 +44,11 @@ Status WhileTraining(Status status) {
 }  // namespace
 
 Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingData data,
-                                    Reporter& reporter, engine::Store& store) {
+                                    Reporter& reporter, engine::Store& store,
+                                    const PhaseSearchSpec& search) {
   WEFT_RETURN_IF_ERROR(CheckPlan(spec));
   return CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
-    Attempt attempt(env, spec, std::move(data), reporter, store);
+    Attempt attempt(env, spec, std::move(data), reporter, store, search);
     Result<AttemptOutcome> outcome = CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
       if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
       Result<AttemptOutcome> trained = attempt.Train();
@@ -64,7 +65,7 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
 }
 
 Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& reporter,
-                                  engine::Store& store) {
+                                  engine::Store& store, const PhaseSearchSpec& search) {
   AttemptSpec resolved = spec;
   if (Status status = ResolveImportedModel(env, resolved.job); !status.ok()) {
     return OfImport(status);
@@ -72,7 +73,7 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
   Result<TrainingData> data =
       CatchExhaustion("opening the training data", [&] { return OpenTrainingData(env, resolved); });
   if (!data.ok()) return BeforeTraining(data.status());
-  return RunAttemptOn(env, resolved, *std::move(data), reporter, store);
+  return RunAttemptOn(env, resolved, *std::move(data), reporter, store, search);
 }
 
 Status NumericsError(const std::string& what) {

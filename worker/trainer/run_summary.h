@@ -13,6 +13,7 @@ namespace weft::trainer {
 /// What one phase of a job came to.
 struct PhaseSummary {
   std::string phase;
+  std::optional<int64_t> chosen_layers;
   int64_t steps = 0;
   int64_t parameters = 0;
   int64_t tokens = 0;
@@ -25,6 +26,8 @@ struct PhaseSummary {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("phase", "Its number and name."), self.phase);
+    visit(Field("chosen_layers", "Of the network that its search has chosen; absent without one."),
+          self.chosen_layers);
     visit(Field("steps", "Optimizer steps.").Unit("steps"), self.steps);
     visit(Field("parameters", "Numbers of its model."), self.parameters);
     visit(Field("tokens", "Tokens trained on.").Unit("tokens"), self.tokens);
@@ -47,6 +50,7 @@ struct PhaseSummary {
 struct RunSummary {
   std::string job_id;
   int64_t epoch = 0;
+  std::optional<int64_t> chosen_layers;
   int64_t steps = 0;
   int64_t skipped_steps = 0;
   int64_t parameters = 0;
@@ -72,6 +76,8 @@ struct RunSummary {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("job_id", "The job."), self.job_id);
     visit(Field("epoch", "Attempt that finished it."), self.epoch);
+    visit(Field("chosen_layers", "Of the network that the search of a phase has chosen."),
+          self.chosen_layers);
     visit(Field("steps", "Optimizer steps, over all attempts.").Unit("steps"), self.steps);
     visit(Field("skipped_steps", "Of them dropped because something was not finite.").Unit("steps"),
           self.skipped_steps);
@@ -82,8 +88,8 @@ struct RunSummary {
           self.tokens);
     visit(Field("training_flops",
                 "Floating-point operations of the training on these tokens, by the count of "
-                "`weft plan`, and of what learned a growth operator: recomputation and evaluations "
-                "aside.")
+                "`weft plan`, of the search of a phase's size, and of what learned a growth "
+                "operator: recomputation and evaluations aside.")
               .Unit("FLOP"),
           self.training_flops);
     visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")

@@ -80,6 +80,8 @@ Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Tr
   start.grown = true;
   start.loss_before = grown.loss_before;
   start.fit_flops = grown.fit_flops;
+  start.counters.step = grown.step;
+  start.counters.tokens = grown.tokens;
   start.counters.data_offset = grown.data_offset;
   start.counters.updates = grown.updates;
   start.notes.push_back(std::move(grown.note));

@@ -146,6 +146,9 @@ def methods(model):
         Method("bert2BERT (aki)", 0.45, [
             phase(0.4, **half),
             phase(0.6, growth={"method": "aki"})]),
+        Method("SPARKLING", 0.35, [
+            phase(0.4, width=width // 2),
+            phase(0.6, growth={"method": "sparkling"})]),
         Method("LiGO", 0.45, [
             phase(0.4, **half),
             phase(0.6, growth={"method": "ligo", "fit_steps": 20})]),

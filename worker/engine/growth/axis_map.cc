@@ -1,6 +1,7 @@
 #include "worker/engine/growth/axis_map.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace weft::engine {
 namespace {
@@ -60,6 +61,21 @@ AxisMap AxisMap::Read(int64_t old_extent, int64_t new_extent) {
       for (int64_t old = i; old < old_extent; old += new_extent) terms.push_back({old, 1});
     }
     map.Add(terms);
+  }
+  return map;
+}
+
+AxisMap AxisMap::ReadEvenly(int64_t old_extent, int64_t new_extent) {
+  const auto before = static_cast<double>(old_extent), now = static_cast<double>(new_extent);
+  // Up to twice as many: new - old terms are there twice, which has four times the variance, and
+  // the others once.
+  const double factor =
+      now <= 2 * before ? std::sqrt(before / (3 * now - 2 * before)) : before / now;
+  AxisMap map;
+  map.old_size_ = old_extent;
+  for (int64_t i = 0; i < new_extent; ++i) {
+    const Term term{i % old_extent, factor};
+    map.Add({&term, 1});
   }
   return map;
 }

@@ -28,6 +28,11 @@ class AxisMap {
   /// side divides each factor among the repetitions, a smaller one adds them up.
   static AxisMap Read(int64_t old_extent, int64_t new_extent);
 
+  /// The same of a side that is not smaller, with one factor for all positions: sums keep their
+  /// root mean square, where terms are independent and those that are repeated are equal (Yu et al.
+  /// 2026, arXiv 2602.02472, equation 17). The factor of a side that is a multiple is that of Read.
+  static AxisMap ReadEvenly(int64_t old_extent, int64_t new_extent);
+
   /// The points of a square grid, row by row, that is resized bilinearly: pixel i of a side lies at
   /// (i + 1/2) old_side / new_side - 1/2 of the old one, and beyond an edge is what is at the edge
   /// (PyTorch's interpolate with align_corners false and no antialiasing).

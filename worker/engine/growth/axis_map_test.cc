@@ -1,10 +1,13 @@
 #include "worker/engine/growth/axis_map.h"
 
+#include <cmath>
 #include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "common/rng.h"
 
 namespace weft::engine {
 namespace {
@@ -105,6 +108,61 @@ TEST(AxisMap, GridsAreResizedAsPyTorchDoes) {
          {0, 4, 10, 4.6,  1,   2.4,  4.32, 7.2, 3.96, 1.8, 6,   4.8, 3,
           3, 3, 6,  4.32, 1.8, 5.04, 7.2,  6,   4,    1,   6.4, 10});
   EXPECT_EQ(Applied(AxisMap::Resized(3, 3), three), three);
+}
+
+TEST(AxisMap, ReadEvenlyHasTheFactorThatKeepsTheRootMeanSquare) {
+  const auto factor = [](int64_t old_extent, int64_t new_extent) {
+    const AxisMap map = AxisMap::ReadEvenly(old_extent, new_extent);
+    EXPECT_EQ(map.size(), new_extent);
+    EXPECT_EQ(map.old_size(), old_extent);
+    for (int64_t i = 0; i < new_extent; ++i) {
+      EXPECT_EQ(map[i].size(), 1u);
+      EXPECT_EQ(map[i][0].old, i % old_extent);
+      EXPECT_EQ(map[i][0].factor, map[0][0].factor);
+    }
+    return map[0][0].factor;
+  };
+  // 1 / sqrt(1 + 3c) with c new for each old position, up to 1, and 1 / (1 + c) beyond.
+  EXPECT_EQ(factor(4, 4), 1);
+  EXPECT_DOUBLE_EQ(factor(4, 5), 1 / std::sqrt(1.75));
+  EXPECT_DOUBLE_EQ(factor(4, 6), 1 / std::sqrt(2.5));
+  EXPECT_EQ(factor(4, 8), 0.5);
+  EXPECT_DOUBLE_EQ(factor(4, 10), 1 / 2.5);
+  EXPECT_EQ(factor(4, 16), 0.25);
+  EXPECT_EQ(AxisMap::ReadEvenly(4, 6).Squared()[5][0].factor, factor(4, 6) * factor(4, 6));
+}
+
+/// Root mean square of sums over independent normal numbers that `columns` repeats, with weights
+/// that `factors` divides, as a share of that of the sums before.
+double RmsAfter(const AxisMap& columns, const AxisMap& factors) {
+  PhiloxStream random(PhiloxKey{5, 0, 0});
+  double before = 0, after = 0;
+  for (int row = 0; row < 4000; ++row) {
+    std::vector<double> x, w;
+    double sum = 0;
+    for (int64_t i = 0; i < columns.old_size(); ++i) {
+      x.push_back(random.Normal());
+      w.push_back(random.Normal());
+      sum += x.back() * w.back();
+    }
+    before += sum * sum;
+    double grown = 0;
+    for (int64_t i = 0; i < columns.size(); ++i) {
+      const AxisMap::Term &written = columns[i][0], &read = factors[i][0];
+      grown += written.factor * x[static_cast<size_t>(written.old)] * read.factor *
+               w[static_cast<size_t>(read.old)];
+    }
+    after += grown * grown;
+  }
+  return std::sqrt(after / before);
+}
+
+TEST(AxisMap, ReadEvenlyKeepsTheRootMeanSquareOfSums) {
+  for (const int64_t wide : {64, 80, 96, 120, 128, 192}) {
+    const AxisMap copies = AxisMap::Written(64, wide);
+    EXPECT_NEAR(RmsAfter(copies, AxisMap::ReadEvenly(64, wide)), 1, 0.05) << wide;
+  }
+  EXPECT_GT(RmsAfter(AxisMap::Written(64, 96), AxisMap::Written(64, 96)), 1.4) << "not divided";
 }
 
 }  // namespace

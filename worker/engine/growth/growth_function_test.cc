@@ -139,6 +139,26 @@ TEST(GrowthFunction, FpiKeepsTheLogitsWhenAllColumnsAreRepeatedEquallyOften) {
   }
 }
 
+double RmsOf(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+TEST(GrowthFunction, SparklingKeepsTheScaleOfTheLogitsForAnyWidth) {
+  for (const Variant& variant : kVariants) {
+    EXPECT_LT(DistanceAfter(variant, 2, 16, 2, 32, Method("sparkling")), kRounding) << variant.name;
+    if (Sized(variant, 2, 32).kv_heads > 1) continue;  // heads grow in whole groups
+    const ModelSpec from = Sized(variant, 2, 64), to = Sized(variant, 2, 96);
+    const TensorsByName before = RandomTensors(from, 16);
+    const std::vector<float> logits = LogitsOf(from, before);
+    const auto scale_after = [&](const char* method) {
+      return RmsOf(LogitsOf(to, Grown(from, to, Method(method), before))) / RmsOf(logits);
+    };
+    EXPECT_NEAR(scale_after("sparkling"), 1, 0.15) << variant.name;
+  }
+}
+
 TEST(GrowthFunction, FpiOfWiderMlpsKeepsTheLogitsForAnyWidth) {
   const Variant plain = kVariants[0];
   const Variant wide = {"wide", [](ModelSpec& m) { m.mlp_width = 100; }};

@@ -10,17 +10,6 @@
 namespace weft::engine {
 namespace {
 
-/// One side of a tensor; that of gradients is made the other way round.
-AxisMap Side(GrownNumbers numbers, bool written, int64_t old_extent, int64_t new_extent) {
-  if (numbers == GrownNumbers::kValues) {
-    return written ? AxisMap::Written(old_extent, new_extent)
-                   : AxisMap::Read(old_extent, new_extent);
-  }
-  AxisMap map =
-      written ? AxisMap::Read(old_extent, new_extent) : AxisMap::Written(old_extent, new_extent);
-  return numbers == GrownNumbers::kSquaredGradients ? map.Squared() : map;
-}
-
 /// The first positions of the new side as the old one has them, and nothing at the others.
 AxisMap Corner(int64_t old_extent, int64_t new_extent) {
   return AxisMap::Written(old_extent, new_extent).Within(0, old_extent);
@@ -54,6 +43,11 @@ GrowthOperator::GrowthOperator(const ModelSpec& from, const ModelSpec& to, const
   }
 }
 
+bool GrowthOperator::in_place(GrownNumbers numbers) const {
+  return masked() ||
+         (numbers != GrownNumbers::kValues && OptimizerStateOf(growth_) == "asymmetric");
+}
+
 GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   const int64_t before = DistinctBlocks(from_), now = DistinctBlocks(to_);
   const bool adjacent = growth_.depth_order == "adjacent";
@@ -63,6 +57,10 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
     return source;
   }
   if (now < before) {
+    if (growth_.method == "none") {
+      source.blocks.push_back(block * before / now);
+      return source;
+    }
     const int64_t merged = before / now;
     for (int64_t j = 0; j < merged; ++j) {
       source.blocks.push_back(adjacent ? block * merged + j : block + j * now);
@@ -77,6 +75,15 @@ GrowthOperator::BlockSource GrowthOperator::SourceOf(int64_t block) const {
   source.silent = growth_.new_blocks == "identity";
   source.averaged = growth_.new_blocks == "averaged";
   return source;
+}
+
+AxisMap GrowthOperator::Side(GrownNumbers numbers, bool written, int64_t old_extent,
+                             int64_t new_extent) const {
+  const bool values = numbers == GrownNumbers::kValues;
+  AxisMap map = written == values               ? AxisMap::Written(old_extent, new_extent)
+                : growth_.method == "sparkling" ? AxisMap::ReadEvenly(old_extent, new_extent)
+                                                : AxisMap::Read(old_extent, new_extent);
+  return numbers == GrownNumbers::kSquaredGradients ? map.Squared() : map;
 }
 
 bool GrowthOperator::FeedsTiedClassifier(const ParameterInfo& parameter) const {

@@ -59,13 +59,15 @@ using OldTensors =
 /// Methods. coalesce and decoalesce: Zou et al. 2024, arXiv 2404.07999, with the factor of logits
 /// that a tied classifier needs in the norm before it. stack: Gong et al. 2019; Du et al. 2024,
 /// arXiv 2405.15319; identity blocks: Wu et al. 2024, arXiv 2401.02415. fpi and aki: Chen et al.
-/// 2022, arXiv 2110.07143. msg: Yao et al. 2024, arXiv 2305.02869: what was there stays in the
-/// first rows and columns, all else is random; the masks are a technique (structural_growth).
-/// averaged blocks: Li et al. 2022, arXiv 2203.14509, as are positions of images of another size,
-/// whose table is resized.
+/// 2022, arXiv 2110.07143. sparkling: Yu et al. 2026, arXiv 2602.02472. msg: Yao et al. 2024, arXiv
+/// 2305.02869: what was there stays in the first rows and columns, all else is random; the masks
+/// are a technique (structural_growth). averaged blocks: Li et al. 2022, arXiv 2203.14509, as are
+/// positions of images of another size, whose table is resized.
 class GrowthOperator {
  public:
-  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved.
+  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
+  /// method none and fewer blocks, which are those that an elastic network of so many has
+  /// (techniques/layer_sampling/elastic_depth.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 
   /// What parameter `name` of the new model is made of. kInvalid when it has none of that name.
@@ -90,11 +92,10 @@ class GrowthOperator {
   /// Whether the network hides what is new, which then need not fit what is there.
   bool masked() const { return growth_.method == "msg"; }
   /// Whether numbers stay where they were, and nothing of them is where something was added.
-  bool in_place(GrownNumbers numbers) const {
-    return masked() ||
-           (numbers != GrownNumbers::kValues && growth_.optimizer_state == "asymmetric");
-  }
+  bool in_place(GrownNumbers numbers) const;
   BlockSource SourceOf(int64_t block) const;
+  /// One side of a tensor; that of gradients is made the other way round.
+  AxisMap Side(GrownNumbers numbers, bool written, int64_t old_extent, int64_t new_extent) const;
   AxisMap RowsOf(const ParameterInfo& old, const ParameterInfo& parameter, GrownNumbers numbers,
                  RowSet set) const;
   AxisMap ColumnsOf(const ParameterInfo& old, const ParameterInfo& parameter,

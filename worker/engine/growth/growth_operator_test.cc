@@ -221,6 +221,51 @@ TEST(GrowthOperator, AkiTakesRepeatedRowsOfTheNextBlock) {
   EXPECT_EQ(aki.at("transformer.wte.weight"), fpi.at("transformer.wte.weight"));
 }
 
+TEST(GrowthOperator, NoneLeavesBlocksOut) {
+  const ModelSpec large = Model(5, 16), small = Model(3, 16);
+  const TensorsByName before = RandomTensors(large, 12);
+  const TensorsByName after = Grown(large, small, Method("none"), before);
+  const std::string weight = ".mlp.c_fc.weight";
+  for (const auto& [block, source] : {std::pair{0, 0}, {1, 1}, {2, 3}}) {
+    EXPECT_EQ(after.at("transformer.h." + std::to_string(block) + weight),
+              before.at("transformer.h." + std::to_string(source) + weight));
+  }
+  EXPECT_EQ(after.at("transformer.wte.weight"), before.at("transformer.wte.weight"));
+  EXPECT_EQ(Grown(large, small, Method("none"), before, {}, GrownNumbers::kSquaredGradients),
+            after);
+}
+
+TEST(GrowthOperator, SparklingHasOneFactorForAllThatIsRead) {
+  const ModelSpec small = Model(1, 16), large = Model(1, 24);
+  const TensorsByName before = RandomTensors(small, 10);
+  const TensorsByName grown = Grown(small, large, Method("sparkling"), before);
+  const std::vector<double>&old = before.at("transformer.h.0.mlp.c_fc.weight"),
+        &wide = grown.at("transformer.h.0.mlp.c_fc.weight");
+  const double factor = 1 / std::sqrt(2.5);
+  for (size_t i = 0; i < 96; ++i) {
+    for (size_t j = 0; j < 24; ++j) {
+      EXPECT_DOUBLE_EQ(wide[24 * i + j], factor * old[16 * (i % 64) + j % 16]);
+    }
+  }
+  // Norms and tables are copied, and the norm before the tied classifier has the factor of the
+  // logits.
+  const auto ratio = [&](const std::string& name, size_t i, size_t j) {
+    return grown.at(name)[i] / before.at(name)[j];
+  };
+  EXPECT_EQ(ratio("transformer.h.0.ln_1.weight", 23, 7), 1);
+  EXPECT_EQ(ratio("transformer.h.0.mlp.c_fc.bias", 95, 31), 1);
+  EXPECT_EQ(ratio("transformer.wte.weight", 24 + 17, 16 + 1), 1);
+  EXPECT_DOUBLE_EQ(ratio("transformer.ln_f.weight", 23, 7), factor);
+  EXPECT_DOUBLE_EQ(ratio("transformer.ln_f.bias", 3, 3), factor);
+}
+
+TEST(GrowthOperator, SparklingIsFpiWhereAllColumnsAreRepeatedEquallyOften) {
+  const ModelSpec small = Model(2, 16), large = Model(2, 48);
+  const TensorsByName before = RandomTensors(small, 11);
+  EXPECT_EQ(Grown(small, large, Method("sparkling"), before),
+            Grown(small, large, Method("fpi"), before));
+}
+
 TEST(GrowthOperator, GradientsFollowTheChainRule) {
   // For any loss of the grown model, d loss / d small = sum of d loss / d large x d large / d
   // small. Gradients that are repeated and divided as kGradients says give the small one's again.

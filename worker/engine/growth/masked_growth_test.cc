@@ -281,14 +281,16 @@ double SumOfMagnitudes(const TensorsByName& tensors) {
 
 TEST(MaskedGrowth, MomentsOfWhatWasThereStayAndOthersAreZero) {
   const ModelSpec before = Small(kVariants[0]);
-  ModelSpec now = before;
-  now.width = 48;
-  now.heads = 6;
-  now.layers = 3;
+  ModelSpec wide = before;
+  wide.width = 48;
+  wide.heads = 6;
+  ModelSpec deep = wide;
+  deep.layers = 3;
   const TensorsByName moments = RandomTensors(before, 28);
   GrowthSpec asymmetric = Method("fpi");
   asymmetric.optimizer_state = "asymmetric";
-  for (const GrowthSpec& growth : {Method("msg"), asymmetric}) {
+  for (const auto& [growth, now] :
+       {std::pair{Method("msg"), deep}, {asymmetric, deep}, {Method("sparkling"), wide}}) {
     for (const GrownNumbers numbers : {GrownNumbers::kGradients, GrownNumbers::kSquaredGradients}) {
       const TensorsByName grown = Grown(before, now, growth, moments, {}, numbers);
       EXPECT_NEAR(SumOfMagnitudes(grown), SumOfMagnitudes(moments), 1e-9);

@@ -94,7 +94,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
-               .layers_of_steps = layers_of_steps(),
+               .layers_of_pass = layers_of_pass(),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .remat = [options](int64_t layers) { return RematOf(options, layers).value(); },
                .activation_bits = options.activation_bits,

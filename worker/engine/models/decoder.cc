@@ -65,8 +65,7 @@ RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
                                const Grafter& grafter, const ColumnMask* mask,
-                               const std::function<int64_t(int64_t step)>& layers_of_steps,
-                               const ProductOptions& products) {
+                               const LayersOfPass& layers_of_pass, const ProductOptions& products) {
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
@@ -86,7 +85,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
             .first = stage.first_block,
             .layers = stage.blocks,
             .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
-            .layers_of_steps = layers_of_steps,
+            .layers_of_pass = layers_of_pass,
             .network_blocks = DistinctBlocks(spec),
             .block = block,
             .remat = [=](int64_t layers) { return RematOfStage(spec, options, stage, layers); },
@@ -153,7 +152,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                     : Grafts()),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(), stream_mask(),
-                     layers_of_steps(), {precision_.products, block_products(), tensor_})),
+                     layers_of_pass(), {precision_.products, block_products(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_,
                                             With(tensor_, stream_mask(), family.final_norm))

@@ -237,11 +237,12 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .train = TrainOf(options),
            .with_gradients = options.with_gradients,
            .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr,
-           .growth = options.growth ? &*options.growth : nullptr})) {
+           .growth = options.growth ? &*options.growth : nullptr,
+           .elastic = options.elastic})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
-    if (layers_of_steps_ == nullptr) layers_of_steps_ = technique->LayersOfSteps();
+    if (layers_of_pass_ == nullptr) layers_of_pass_ = technique->LayersOfPasses();
   }
 }
 

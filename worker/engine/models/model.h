@@ -39,6 +39,8 @@ struct ModelOptions {
   TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
   /// Of the training that begins (MaskedGrowthOf its job); none without training.
   std::optional<MaskedGrowth> growth = std::nullopt;
+  /// Networks of fewer layers that are trained with it, or none; outlives the model.
+  const ElasticDepth* elastic = nullptr;
 
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
@@ -86,8 +88,8 @@ class Model {
 
   /// Lets the techniques put what they have at the sites of the network.
   Grafter grafter() const;
-  /// Of the technique that says so, see Technique::LayersOfSteps.
-  std::function<int64_t(int64_t step)> layers_of_steps() const { return layers_of_steps_; }
+  /// Of the technique that says so, see Technique::LayersOfPasses.
+  const LayersOfPass& layers_of_pass() const { return layers_of_pass_; }
 
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.
   ProductsFactory* block_products() const { return block_products_; }
@@ -118,9 +120,9 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  ProductsFactory* block_products_ = nullptr;             ///< Of one of them.
-  const ColumnMask* stream_mask_ = nullptr;               ///< Likewise.
-  std::function<int64_t(int64_t step)> layers_of_steps_;  ///< Likewise.
+  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
+  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
+  LayersOfPass layers_of_pass_;                ///< Likewise.
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or

@@ -27,7 +27,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       first_unit_(parameters->units()),
       first_(options.first),
       layers_(options.layers),
-      layers_of_steps_(options.layers_of_steps),
+      layers_of_pass_(options.layers_of_pass),
       new_remat_(options.remat),
       activation_bits_(options.activation_bits),
       tensor_(products.tensor),
@@ -65,8 +65,8 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
   if (layers_ == 0) return stream;
-  const bool draws = layers_of_steps_ != nullptr && tape.differentiable();
-  const int64_t layers = draws ? layers_of_steps_(context.step) : layers_;
+  const int64_t layers =
+      layers_of_pass_ != nullptr ? layers_of_pass_(context.step, tape.differentiable()) : layers_;
   const RematPlan& remat = RematOf(layers);
   const Pass pass{batch, remat, activation_bits_, caches};
   std::shared_ptr<ActivationOffload> offload;

@@ -9,6 +9,7 @@
 
 #include "common/model/remat_schedule.h"
 #include "worker/engine/nn/activation_offload.h"
+#include "worker/engine/nn/layers_of_pass.h"
 #include "worker/engine/nn/transformer_block.h"
 
 namespace weft::engine {
@@ -19,9 +20,8 @@ struct BlockStackOptions {
   /// Blocks with parameters of their own: of n layers layer l has block floor(l * distinct / n),
   /// and gradients are the sums over the layers (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;
-  /// How many layers a training step runs, at least `distinct`, or null: `layers`, as all other
-  /// passes do.
-  std::function<int64_t(int64_t step)> layers_of_steps = {};
+  /// Or null: `layers`. Where they are fewer than the blocks, some blocks are left out.
+  LayersOfPass layers_of_pass = {};
   int64_t network_blocks = 0;  ///< Of the model, where some are elsewhere; 0: those that are here.
   /// Options of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
@@ -87,7 +87,7 @@ class BlockStack {
   int64_t first_unit_;  ///< That of the first block; each has one.
   int64_t first_;
   int64_t layers_;
-  std::function<int64_t(int64_t step)> layers_of_steps_;
+  LayersOfPass layers_of_pass_;
   std::function<RematPlan(int64_t layers)> new_remat_;
   mutable std::map<int64_t, RematPlan> remat_;  ///< Of so many layers, once asked for.
   int64_t activation_bits_;

@@ -19,6 +19,7 @@
 #include "kernels/step_value.h"
 #include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/graft.h"
+#include "worker/engine/nn/layers_of_pass.h"
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/optim/optimizer.h"
@@ -31,6 +32,7 @@ namespace weft::engine {
 
 class Collective;
 class ProductsFactory;
+struct ElasticDepth;
 
 /// What decides which techniques there are, and how.
 struct TechniqueInputs {
@@ -40,6 +42,7 @@ struct TechniqueInputs {
   Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
   /// What growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
+  const ElasticDepth* elastic = nullptr;  ///< As in ModelOptions.
 };
 
 /// Parameters that one optimizer updates, and where.
@@ -145,10 +148,10 @@ class Technique {
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
 
-  /// How many layers a training step runs, or null: as many as the network has. They share its
-  /// blocks: of n layers layer l has block floor(l * blocks / n). The same on all ranks; at least
-  /// as many as blocks and at most those of DeepestModel (common/model/technique_cost.h).
-  virtual std::function<int64_t(int64_t step)> LayersOfSteps() { return nullptr; }
+  /// How many layers passes run, or null: as many as the network has. Of n layers layer l has block
+  /// floor(l * blocks / n). The same on all ranks; at most those of DeepestModel
+  /// (common/model/technique_cost.h).
+  virtual LayersOfPass LayersOfPasses() { return nullptr; }
 
   /// Puts grafts and a gate at a site of the network, which is about to be registered: for the
   /// embedding and each sub-layer on this rank, in their order.

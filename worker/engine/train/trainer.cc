@@ -9,6 +9,7 @@
 #include "common/model/technique_cost.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/evaluation.h"
+#include "worker/engine/train/first_batches.h"
 #include "worker/engine/train/guard.h"
 #include "worker/engine/train/state_places.h"
 
@@ -324,16 +325,27 @@ Result<std::vector<AveragedParameter>> Trainer::EvaluatedAverages() {
 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  return EvaluateOn(parts_, job_.train.eval_sequences);
+}
+
+Result<EvaluationReport> Trainer::EvaluateTraining(int64_t batches) {
+  FirstBatches first(parts_.train, job_.train.global_batch, batches);
+  TrainerParts parts = parts_;
+  parts.validation = &first;
+  return EvaluateOn(parts, 0);
+}
+
+Result<EvaluationReport> Trainer::EvaluateOn(const TrainerParts& parts, int64_t sequences) {
   // One that is late stays so.
   if (offloaded_ != nullptr) WEFT_RETURN_IF_ERROR(offloaded_->FinishUnlessLate());
   WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages, EvaluatedAverages());
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
-  const auto evaluate = [this]() -> Result<EvaluationReport> {
+  const auto evaluate = [&]() -> Result<EvaluationReport> {
     WEFT_RETURN_IF_ERROR(weights_.Prepare(std::nullopt));
     if (techniques_.JudgesSequences()) return sequences_.Evaluate();
-    const auto loss = [this] {
-      return EvaluateLoss(parts_, ranks_, rounds_.get(),
-                          {.sequences = job_.train.eval_sequences,
+    const auto loss = [&] {
+      return EvaluateLoss(parts, ranks_, rounds_.get(),
+                          {.sequences = sequences,
                            .micro_batch = plan_.micro_batch,
                            .parts = JointParts(job_),
                            .exact = micro_batches_ != nullptr,

@@ -69,6 +69,9 @@ class Trainer {
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
+  /// The same over the first `batches` batches of the training data.
+  Result<EvaluationReport> EvaluateTraining(int64_t batches);
+
   /// Whether no weight of this rank, and of those that share its matrices, experts or parameters,
   /// who all ask, is NaN or infinite, which an update can make it although loss and gradients were
   /// finite. Reads every weight once.
@@ -158,6 +161,8 @@ class Trainer {
 
   /// Those that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
+  /// `sequences` of what is `parts.validation`, with averages where the job has them; 0: all.
+  Result<EvaluationReport> EvaluateOn(const TrainerParts& parts, int64_t sequences);
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
 
   JobSpec job_;

@@ -1,8 +1,9 @@
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
+#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
 #include "worker/engine/techniques/layer_sampling/layer_sampling_cost.h"
 #include "worker/engine/techniques/technique.h"
 
@@ -11,30 +12,33 @@ namespace {
 
 class LayerSampling : public Technique {
  public:
-  LayerSampling(const ModelSpec& model, const TrainSpec& train)
-      : blocks_(model.layers), layers_(train.sampled_layers), seed_(train.seed) {}
+  explicit LayerSampling(LayersOfPass layers) : layers_(std::move(layers)) {}
 
-  std::function<int64_t(int64_t step)> LayersOfSteps() override {
-    return [blocks = blocks_, layers = layers_, seed = seed_](int64_t step) {
-      return LayersOfStep(blocks, layers, seed, step);
-    };
-  }
+  LayersOfPass LayersOfPasses() override { return layers_; }
 
   std::string_view WhyNoGraphs() const override {
     return "how many layers a step runs is drawn on the host";
   }
 
  private:
-  int64_t blocks_;
-  int64_t layers_;
-  int64_t seed_;
+  LayersOfPass layers_;
 };
 
 }  // namespace
 
 std::unique_ptr<Technique> NewLayerSampling(const TechniqueInputs& inputs) {
-  if (inputs.train.sampled_layers <= inputs.model.layers) return nullptr;
-  return std::make_unique<LayerSampling>(inputs.model, inputs.train);
+  const int64_t blocks = inputs.model.layers, most = inputs.train.sampled_layers;
+  if (const ElasticDepth* elastic = inputs.elastic) {
+    return std::make_unique<LayerSampling>([elastic, blocks](int64_t step, bool trains) {
+      if (trains) return elastic->OfStep(step);
+      return elastic->evaluated > 0 ? elastic->evaluated : blocks;
+    });
+  }
+  if (most <= blocks) return nullptr;
+  return std::make_unique<LayerSampling>(
+      [blocks, most, seed = inputs.train.seed](int64_t step, bool trains) {
+        return trains ? LayersOfStep(blocks, most, seed, step) : blocks;
+      });
 }
 
 }  // namespace weft::engine
