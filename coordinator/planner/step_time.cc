@@ -160,7 +160,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   // The outer step is not of the round: so many steps fit as without it.
   constexpr double kEndless = 1e12, kFewest = 2;
   StepInputs round = inputs;
-  round.local_steps = int64_t{kEndless};
+  round.local_steps = static_cast<int64_t>(kEndless);
   const double alone = StepSeconds(PredictStepOfRound(round, pass, rates));
   round.local_steps =
       static_cast<int64_t>(std::clamp(inputs.round_seconds / alone, kFewest, kEndless));

@@ -156,8 +156,8 @@ TEST_F(LocalStepsAttempt, RoundsByTimeGoWithTechniquesThatFollowTheStep) {
   const auto timed = [] {
     JobSpec job = LocalJob(2);
     job.train.local_steps = 1;
-    job.train.local_round_seconds = 0.2;
-    job.train.steps = 40;
+    job.train.local_round_seconds = 0.01;
+    job.train.steps = 120;
     return job;
   };
   const auto check = [&](const std::string& name, const JobSpec& job) {
