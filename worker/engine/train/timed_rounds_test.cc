@@ -195,22 +195,25 @@ TEST(TimedRoundsTest, ASlowRankMakesFewerStepsAndHardlyHoldsUpTheOther) {
     EXPECT_GE(all, kSteps * kBatch);
     EXPECT_LT(all, kSteps * kBatch + kBatch);
     EXPECT_EQ(end.tokens, all * c.length());
-    for (int64_t number = 0; number < (kSteps - 25) * kBatch; ++number) {
-      EXPECT_TRUE(read.contains(number)) << number << " is left out";
-    }
-    // Each has made updates of its own, the slow one about a quarter.
+    EXPECT_EQ(*read.rbegin(), all - 1) << "none is left out";
+    EXPECT_THAT(end.rounds.unread, testing::ElementsAre(all));
+    // Each has made updates of its own, the slow one as many fewer as its steps are longer.
     const std::vector<int64_t>& updates = end.rounds.updates;
     EXPECT_EQ(made.counters[1].back().updates, updates[1]);
     EXPECT_EQ(updates[0], std::ssize(made.read[0]) * 2 / kBatch);
     const double ratio = static_cast<double>(updates[0]) / static_cast<double>(updates[1]);
-    EXPECT_GT(ratio, 2) << "it must not keep up";
-    EXPECT_LT(ratio, 8);
+    EXPECT_GT(ratio, 1.2) << "it need not keep up";
+    // A step of the slow one is measured, since a busy machine adds to those of both.
+    const double slower = made.busy[1] / static_cast<double>(updates[1]) /
+                          (made.busy[0] / static_cast<double>(updates[0]));
+    EXPECT_GT(ratio / slower, 0.6) << "the fast one does not wait";
+    EXPECT_LT(ratio / slower, 2) << "nor does the slow one, but for less than a step of a round";
     // Of the steps that both would have made had they never waited, most were made.
     double possible = 0;
     for (size_t rank = 0; rank < 2; ++rank) {
       possible += static_cast<double>(updates[rank]) / made.busy[rank] * made.seconds;
     }
-    EXPECT_GT(static_cast<double>(updates[0] + updates[1]), 0.85 * possible);
+    EXPECT_GT(static_cast<double>(updates[0] + updates[1]), 0.8 * possible);
   }
 }
 
