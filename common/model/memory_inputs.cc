@@ -7,6 +7,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/deterministic_mesh.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/planned_job.h"
 
 namespace weft {
@@ -27,7 +28,7 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.prefix_rows = virtual_tokens.in_attention;
   inputs.zero_stage = resources.zero_stage;
   inputs.zero_shard_ranks = resources.zero_shard_ranks;
-  inputs.local_steps = planned.train.local_steps > 1;
+  inputs.local_steps = MakesLocalSteps(planned.train);
   inputs.micro_batch_tree = IsMeshDeterministic(planned.train);
   inputs.bf16_reductions = resources.gradient_reduction == "bf16";
   inputs.precision = &PrecisionOf(planned.train.precision);

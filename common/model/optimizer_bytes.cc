@@ -7,6 +7,7 @@
 #include "common/model/parameter_list.h"
 #include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/local_steps.h"
 
 namespace weft {
 namespace {
@@ -51,7 +52,7 @@ int64_t FileBufferBytes(int64_t numbers) {
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
                                 int64_t tensor, int64_t rows, int64_t expert_ranks) {
   // The parameters after the last outer step, and its momentum.
-  const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
+  const int64_t outer = MakesLocalSteps(job.train) ? 2 : 0;
   const bool in_file = job.resources.offload_optimizer == "nvme";
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {

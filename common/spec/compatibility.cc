@@ -33,6 +33,8 @@ constexpr std::string_view kWholeProducts = "data parallelism, ZeRO or pipelines
 constexpr std::string_view kAnotherWhole =
     "a rank computes again what another one has, on a whole model of its own";
 constexpr std::string_view kWholeReplicas = "data parallelism or ZeRO";
+constexpr std::string_view kSameSteps = "the ranks of a worker would have to end a round together";
+constexpr std::string_view kCountedRounds = "train.local_steps in place of local_round_seconds";
 constexpr std::string_view kOtherUnits = "each stage has other units";
 
 const Refusal kRows[] = {
@@ -139,6 +141,15 @@ const Refusal kRows[] = {
     {&kLocalSteps, &kDelayedUpdate, kNotYet, kOneOfTwo},
     {&kLocalSteps, &kScheduleFree, "schedule-free averages would be of one rank", kOneOfTwo},
     {&kLocalSteps, &kSpikeGuard, "the guard compares losses of all ranks in every step", kOneOfTwo},
+
+    {&kTimedRounds, &kTensorParallel, kSameSteps, kCountedRounds},
+    {&kTimedRounds, &kPipelineParallel, kSameSteps, kCountedRounds},
+    {&kTimedRounds, &kContextParallel, kSameSteps, kCountedRounds},
+    {&kTimedRounds, &kBatchWarmup, "how far ranks get in a round decides which batch comes next",
+     kCountedRounds},
+    {&kTimedRounds, &kBf16Pure,
+     "stochastic rounding draws by the step, and a rank may make several local steps of one",
+     "train.precision bf16"},
 
     {&kMeshDeterminism, &kTensorParallel, kCutProducts, kWholeProducts},
     {&kMeshDeterminism, &kContextParallel, kCutProducts, kWholeProducts},

@@ -67,6 +67,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.local_steps = 8;
          job.resources.offload_optimizer = "host";
        }},
+      {&kTimedRounds, [](JobSpec& job) { job.train.local_round_seconds = 60; }},
       {&kMeshDeterminism,
        [](JobSpec& job) {
          job.train.deterministic = "mesh";

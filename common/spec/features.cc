@@ -6,6 +6,7 @@
 
 #include "common/spec/deterministic_mesh.h"
 #include "common/spec/feature_text.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/offload.h"
 
 namespace weft::features {
@@ -23,7 +24,8 @@ std::string ShownZero(const JobSpec& job) {
 }
 
 std::string ShownLocalSteps(const JobSpec& job) {
-  return Shown("train.local_steps", job.train.local_steps);
+  return TimesRounds(job.train) ? ShownRoundSeconds(job.train)
+                                : Shown("train.local_steps", job.train.local_steps);
 }
 
 std::string ShownSegments(const JobSpec& job) {
@@ -123,22 +125,29 @@ const Feature kBf16Reduction = {
     .shown = [](const JobSpec&) { return std::string("resources.gradient_reduction bf16"); }};
 
 const Feature kLocalSteps = {.name = "local SGD (DiLoCo)",
-                             .setting = "train.local_steps 2 or more",
-                             .asked = [](const JobSpec& job) { return job.train.local_steps > 1; },
+                             .setting = "train.local_steps 2 or more, or local_round_seconds",
+                             .asked = [](const JobSpec& job) { return MakesLocalSteps(job.train); },
                              .shown = ShownLocalSteps};
 
 const Feature kLocalStepsOffloaded = {
     .name = "local SGD with an offloaded optimizer",
-    .setting = "train.local_steps 2 or more with resources.offload_optimizer",
+    .setting =
+        "train.local_steps 2 or more, or local_round_seconds, with resources.offload_optimizer",
     .asked =
         [](const JobSpec& job) {
-          return job.train.local_steps > 1 && IsOffloaded(job.resources.offload_optimizer);
+          return MakesLocalSteps(job.train) && IsOffloaded(job.resources.offload_optimizer);
         },
     .shown =
         [](const JobSpec& job) {
           return ShownLocalSteps(job) + " with resources.offload_optimizer " +
                  job.resources.offload_optimizer;
         }};
+
+const Feature kTimedRounds = {
+    .name = "local SGD in rounds by time",
+    .setting = "train.local_round_seconds",
+    .asked = [](const JobSpec& job) { return TimesRounds(job.train); },
+    .shown = [](const JobSpec& job) { return ShownRoundSeconds(job.train); }};
 
 const Feature kMeshDeterminism = {
     .name = "the same bits on any mesh",

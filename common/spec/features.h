@@ -19,6 +19,7 @@ extern const Feature kZeroParametersOnDevice;
 extern const Feature kBf16Reduction;
 extern const Feature kLocalSteps;
 extern const Feature kLocalStepsOffloaded;
+extern const Feature kTimedRounds;
 extern const Feature kMeshDeterminism;
 extern const Feature kSharedTables;
 extern const Feature kReplay;

@@ -135,11 +135,11 @@ Status CheckActivationBits(const JobSpec& job) {
 
 Status CheckCheckpoints(const JobSpec& job) {
   const CheckpointSpec& checkpoint = job.checkpoint;
-  if (checkpoint.peer_every_steps > 0 && job.train.local_steps > 1) {
+  if (checkpoint.peer_every_steps > 0 && MakesLocalSteps(job.train)) {
     return InvalidError(
-        "checkpoint.peer_every_steps does not go with train.local_steps, whose ranks have states "
-        "of "
-        "their own between outer steps; hint: lower checkpoint.every_steps");
+        "checkpoint.peer_every_steps does not go with train.local_steps or local_round_seconds, "
+        "whose ranks have states of their own between outer steps; hint: lower "
+        "checkpoint.every_steps");
   }
   if (checkpoint.interval != "auto" || checkpoint.every_steps > 0) return OkStatus();
   return InvalidError(

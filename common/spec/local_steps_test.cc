@@ -41,7 +41,7 @@ TEST(LocalSteps, WhatIsDueHappensAtTheNextOuterStep) {
     train.local_steps = local_steps;
     std::string steps;
     for (int64_t step = local_steps; step < 40; step += local_steps) {
-      if (IsDue(train, every, step)) steps += std::to_string(step) + " ";
+      if (IsDue(every, LastOuterStep(train, step - 1), step)) steps += std::to_string(step) + " ";
     }
     return steps;
   };
@@ -103,6 +103,51 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
                 job.train.outer_momentum = 0.5;
               }),
               HasSubstr("train.local_steps above 1"));
+}
+
+TEST(LocalSteps, RoundsByTimeAreThoseOfRanksThatEachEndTheirOwn) {
+  const auto timed = [] {
+    JobSpec job = LocalJob();
+    job.train.local_steps = 1;
+    job.train.local_round_seconds = 60;
+    job.train.outer_momentum = 0.5;
+    return job;
+  };
+  EXPECT_TRUE(MakesLocalSteps(timed().train));
+  EXPECT_TRUE(TimesRounds(timed().train));
+  EXPECT_FALSE(TimesRounds(LocalJob().train));
+  ASSERT_TRUE(ValidateJob(timed()).ok()) << ValidateJob(timed()).message();
+  const auto refusal = [&](const std::function<void(JobSpec&)>& change) {
+    JobSpec job = timed();
+    change(job);
+    const Status status = ValidateJob(job);
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(),
+                ::testing::AllOf(HasSubstr("local_round_seconds"), HasSubstr("hint: ")));
+    return status.message();
+  };
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.local_steps = 8; }),
+              HasSubstr("train.local_round_seconds 60 and train.local_steps 8 both say"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.local_round_seconds = 1e5; }),
+              HasSubstr("longer than ranks wait"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
+              HasSubstr("resources.tensor_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.pipeline_parallel = 2; }),
+              HasSubstr("resources.pipeline_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.context_parallel = 2; }),
+              HasSubstr("resources.context_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.train.batch_warmup_steps = 10;
+                job.train.batch_warmup_start = 8;
+              }),
+              HasSubstr("train.batch_warmup_steps"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.precision = "bf16_pure"; }),
+              HasSubstr("train.precision bf16_pure"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              HasSubstr("resources.zero_stage 1"))
+      << "as all local steps";
+  EXPECT_THAT(refusal([](JobSpec& job) { job.checkpoint.peer_every_steps = 10; }),
+              HasSubstr("checkpoint.peer_every_steps"));
 }
 
 TEST(LocalSteps, WorkersThatMakeThemMayBeOfSeveralRanks) {

@@ -23,6 +23,7 @@ StepInputs PlainInputsOf(const JobSpec& mesh, const RankShare& share) {
   StepInputs inputs = StepInputsOf(mesh, share);
   inputs.zero_stage = 0;
   inputs.local_steps = 1;
+  inputs.round_seconds = 0;
   return inputs;
 }
 
@@ -90,6 +91,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   }
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
+  inputs.round_seconds = mesh.train.local_round_seconds;
   inputs.micro_batch_tree = IsMeshDeterministic(mesh.train);
   inputs.pipeline = resources.pipeline_parallel;
   inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;
@@ -286,6 +288,7 @@ std::vector<MeshGroup::OfMesh> MeshGroup::OfMeshes(const Candidate& candidate) c
   if (!pipelined()) {
     inputs = plain_;
     inputs.local_steps = job_.train.local_steps;
+    inputs.round_seconds = job_.train.local_round_seconds;
     SetCandidate(candidate, inputs);
   }
   for (const Mesh& mesh : meshes_) {

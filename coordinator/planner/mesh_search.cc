@@ -435,6 +435,9 @@ void MeshSearch::SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) co
 TimeBreakdown MeshSearch::SlowestOf(
     StepInputs inputs, const Option& option,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
+  if (inputs.round_seconds > 0 && placements.size() > 1) {
+    return MeanOfSpeeds(std::move(inputs), option);
+  }
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {
     inputs.ranks_on_worker = count;
@@ -442,6 +445,22 @@ TimeBreakdown MeshSearch::SlowestOf(
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;
+}
+
+TimeBreakdown MeshSearch::MeanOfSpeeds(StepInputs inputs, const Option& option) const {
+  TimeBreakdown mean;
+  double speeds = 0;
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
+  for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
+    if (ranks_on[worker] == 0) continue;
+    const size_t kind = workers_.kinds()[worker];
+    inputs.ranks_on_worker = ranks_on[worker];
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates(kind));
+    const double speed = static_cast<double>(ranks_on[worker]) / StepSeconds(time);
+    speeds += speed;
+    Mix(time, speed / speeds, mean);
+  }
+  return mean;
 }
 
 TimeBreakdown MeshSearch::SlowestRank(

@@ -77,9 +77,11 @@ class MeshSearch {
   StepInputs StepOf(const Option& option, const MemoryInputs& memory) const;
   /// Of weights, what goes over the link.
   void SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const;
-  /// The same steps, without a pipeline, on the slowest of these places.
+  /// The same steps, without a pipeline, on the slowest of these places; in rounds by time the mean
+  /// of the steps that ranks make on them, each at its own speed.
   TimeBreakdown SlowestOf(StepInputs inputs, const Option& option,
                           const std::vector<std::pair<size_t, int64_t>>& placements) const;
+  TimeBreakdown MeanOfSpeeds(StepInputs inputs, const Option& option) const;
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
                             const HeldSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;

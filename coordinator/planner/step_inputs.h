@@ -67,6 +67,7 @@ struct StepInputs {
   ContextSharing context = {};     ///< Context-parallel ranks, which are among `ranks`.
   int64_t shard_ranks = 1;         ///< Ranks of a shard group (ShardRanks), among `ranks`.
   int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
+  double round_seconds = 0;        ///< As many of them as fit into it; 0: local_steps.
   bool micro_batch_tree = false;   ///< Gradients of micro-batches are added in a binary tree.
   double sent_gradients = 1;       ///< Share of the bytes of gradients that ranks send.
   RematPlan schedule = {};         ///< What is recomputed and sent, where a schedule says it.

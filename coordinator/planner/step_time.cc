@@ -117,9 +117,8 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
   return UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
 }
 
-}  // namespace
-
-TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const StepRates& rates) {
+TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone,
+                                 const StepRates& rates) {
   const RankPlace place = inputs.place();
   const PassCost pass = SlowedBy(alone, rates.Slowdown(place));
   const double passes = D(inputs.accumulation_steps);
@@ -152,6 +151,29 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   time.exposed_communication_seconds += GradientExchangeSeconds(inputs, pass, rates);
   time.exposed_communication_seconds += ModelParallelSeconds(inputs, alone, rates);
   return time;
+}
+
+}  // namespace
+
+TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {
+  if (inputs.round_seconds == 0) return PredictStepOfRound(inputs, pass, rates);
+  // The outer step is not of the round: so many steps fit as without it.
+  constexpr double kEndless = 1e12, kFewest = 2;
+  StepInputs round = inputs;
+  round.local_steps = static_cast<int64_t>(kEndless);
+  const double alone = StepSeconds(PredictStepOfRound(round, pass, rates));
+  round.local_steps =
+      static_cast<int64_t>(std::clamp(inputs.round_seconds / alone, kFewest, kEndless));
+  return PredictStepOfRound(round, pass, rates);
+}
+
+void Mix(const TimeBreakdown& time, double share, TimeBreakdown& mean) {
+  for (double TimeBreakdown::*part :
+       {&TimeBreakdown::gemm_seconds, &TimeBreakdown::memory_bound_seconds,
+        &TimeBreakdown::recompute_seconds, &TimeBreakdown::exposed_communication_seconds,
+        &TimeBreakdown::optimizer_seconds, &TimeBreakdown::overhead_seconds}) {
+    mean.*part += share * (time.*part - mean.*part);
+  }
 }
 
 }  // namespace weft::planner

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/spec/local_steps.h"
 #include "coordinator/scheduler/best_plan.h"
 
 namespace weft::coordinator {
@@ -26,7 +27,12 @@ double RestartSeconds(const RunningJob& job, const RestartRules& rules) {
 }
 
 bool PaysForRestart(const RunningJob& job, double gain, const RestartRules& rules) {
-  const auto steps = static_cast<double>(job.steps_left - job.spec->train.local_steps);
+  // What the round under way has done is lost.
+  const TrainSpec& train = job.spec->train;
+  const double round = TimesRounds(train)
+                           ? train.local_round_seconds / std::max(job.step_seconds, 1e-9)
+                           : static_cast<double>(train.local_steps);
+  const double steps = static_cast<double>(job.steps_left) - round;
   const double saved = std::max(steps, 0.0) * job.step_seconds * (1 - 1 / gain);
   return saved >= rules.least_payback * RestartSeconds(job, rules);
 }

@@ -152,6 +152,46 @@ TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing
   }
 }
 
+TEST_F(LocalStepsAttempt, RoundsByTimeGoWithTechniquesThatFollowTheStep) {
+  const auto timed = [] {
+    JobSpec job = LocalJob(2);
+    job.train.local_steps = 1;
+    job.train.local_round_seconds = 0.01;
+    job.train.steps = 120;
+    return job;
+  };
+  const auto check = [&](const std::string& name, const JobSpec& job) {
+    SCOPED_TRACE(name);
+    std::vector<double> losses = Run(job, name, 15).losses;
+    EXPECT_FALSE(losses.empty());
+    const Training resumed = Run(job, name, job.train.steps);
+    losses.insert(losses.end(), resumed.losses.begin(), resumed.losses.end());
+    EXPECT_LT(losses.back(), losses.front() + 0.1);
+    for (const trainer::ProgressMessage& rank : resumed.ranks) {
+      EXPECT_EQ(rank.step, job.train.steps);
+      const int64_t step = job.train.global_batch * SequenceLength(job);
+      EXPECT_GE(rank.tokens, job.train.steps * step);
+      EXPECT_LT(rank.tokens, (job.train.steps + 1) * step);
+    }
+  };
+  check("plain", timed());
+  for (const char* precision : {"bf16", "fp16", "fp8"}) {
+    JobSpec job = timed();
+    job.train.precision = precision;
+    check(precision, job);
+  }
+  JobSpec job = timed();
+  job.resources.offload_optimizer = "host";
+  job.resources.offload_parameters = "host";
+  check("offload", job);
+  job = timed();
+  job.train.sampled_layers = 3 * job.model.layers;
+  check("layer sampling", job);
+  job = timed();
+  job.model.peft.method = "lora";
+  check("lora", job);
+}
+
 /// Machines of so many cores each.
 ClusterProfile Machines(int64_t count, int64_t cores) {
   WorkerProfile worker;
@@ -207,6 +247,37 @@ TEST_F(LocalStepsAttempt, ThePlannerExpectsLessCommunicationTheLongerTheRounds) 
   EXPECT_LT(twenty.time.exposed_communication_seconds, sum.time.exposed_communication_seconds);
   EXPECT_GT(two.time.optimizer_seconds, twenty.time.optimizer_seconds);
   EXPECT_EQ(two.memory_per_rank.optimizer_bytes, 2 * sum.memory_per_rank.optimizer_bytes);
+}
+
+TEST_F(LocalStepsAttempt, ThePlannerDividesTheOuterStepByTheTimeOfARound) {
+  const auto waits = [](JobSpec job, double seconds, const ClusterProfile& cluster) {
+    job.train.local_steps = 1;
+    job.train.local_round_seconds = seconds;
+    const auto report = planner::PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report->candidates.front().plan.prediction;
+  };
+  const ClusterProfile alike = Machines(2, 1);
+  const JobSpec job = LocalJob(2);
+  const Prediction ten = waits(job, 10, alike), hundred = waits(job, 100, alike);
+  EXPECT_GT(ten.time.exposed_communication_seconds, 0);
+  EXPECT_NEAR(ten.time.exposed_communication_seconds,
+              10 * hundred.time.exposed_communication_seconds,
+              1e-3 * ten.time.exposed_communication_seconds);
+  EXPECT_EQ(ten.memory_per_rank.optimizer_bytes, hundred.memory_per_rank.optimizer_bytes);
+
+  // Of machines of which one is slow, the rates add up.
+  ClusterProfile slow = Machines(2, 1), unequal = alike;
+  for (WorkerProfile& worker : slow.workers) {
+    worker.copy_bytes_per_second /= 4;
+    worker.gemm.front().flops_per_second /= 4;
+  }
+  unequal.workers.back() = slow.workers.back();
+  const auto rate = [&](const ClusterProfile& cluster) {
+    return waits(job, 1000, cluster).tokens_per_second;
+  };
+  EXPECT_LT(rate(slow), 0.5 * rate(alike));
+  EXPECT_NEAR(rate(unequal), (rate(slow) + rate(alike)) / 2, 1e-3 * rate(alike));
 }
 
 }  // namespace

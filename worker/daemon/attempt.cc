@@ -325,8 +325,9 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
   if (&rank != ranks_.front().get()) return;
-  checkpoint_seconds_ += p.checkpoint_stall;
-  evaluation_seconds_ += p.evaluation;
+  const auto steps = static_cast<double>(progress.steps);
+  checkpoint_seconds_ += steps * p.checkpoint_stall;
+  evaluation_seconds_ += steps * p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
   ledger_.OnStep(clock_.Monotonic(), progress.step,

@@ -37,9 +37,15 @@ ModelSpec ResolveModel(const JobSpec& job, const TrainingData& data) {
   return model;
 }
 
-/// How long a rank waits for the others: as long as ever for each step that they may be behind.
+/// How long a rank waits for the others: as long as ever for each step that they may be behind, or
+/// for one and the rest of a round by time.
 std::chrono::milliseconds PatienceOf(const TrainSpec& train, std::chrono::milliseconds of_step) {
   constexpr std::chrono::milliseconds kMost = std::chrono::hours(24);
+  if (TimesRounds(train)) {
+    const auto round = std::chrono::ceil<std::chrono::milliseconds>(
+        std::chrono::duration<double>(train.local_round_seconds));
+    return std::min(of_step + round, kMost);
+  }
   return train.local_steps < kMost / of_step ? train.local_steps * of_step : kMost;
 }
 
@@ -272,6 +278,7 @@ engine::GradientReducer* Attempt::GradientsLeave() const {
 }
 
 Status Attempt::OpenOutputs(const StartPoint& start) {
+  reported_step_ = start.counters.step;
   if (!start.checkpoint_path.empty()) saved_step_ = start.counters.step;
   if (!first_rank()) return OkStatus();
   if (!data_.padding.empty()) Event("info", data_.padding);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/spec/local_steps.h"
 #include "common/spec/model_family.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -65,9 +66,10 @@ class Attempt {
   };
 
   bool first_rank() const { return spec_.rank == 0; }
-  /// Whether a checkpoint is due after `step`: by the job, or by what rank 0 has voted.
-  bool SaveIsDue(int64_t step, const Votes& votes) const;
-  bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
+  /// Whether a checkpoint is due after `step`, with `last` the outer step before: by the job, or by
+  /// what rank 0 has voted.
+  bool SaveIsDue(int64_t last, int64_t step, const Votes& votes) const;
+  bool makes_local_steps() const { return MakesLocalSteps(spec_.job.train); }
   engine::ReductionAxes reduction_axes() const {
     return engine::ReductionAxesOf(makes_local_steps());
   }
@@ -183,6 +185,7 @@ class Attempt {
   int64_t saved_step_ = -1;       ///< Newest step given to the checkpoint writer.
   bool snapshot_failed_ = false;  ///< The newest one, which was reported.
   int64_t skipped_in_a_row_ = 0;
+  int64_t reported_step_ = 0;    ///< The newest that was reported.
   bool rolled_back_ = false;     ///< Since the last progress message.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;

@@ -26,6 +26,7 @@ engine::CheckpointManifest Attempt::Manifest() const {
   manifest.loss_spikes = counters.loss_spikes;
   manifest.rollbacks = counters.rollbacks;
   manifest.recent_losses = counters.recent_losses;
+  manifest.rounds = counters.rounds;
   manifest.data_fingerprint = data_.fingerprint;
   manifest.base_fingerprint = base_fingerprint_;
   manifest.seed = spec_.job.train.seed;

@@ -60,15 +60,21 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
-  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens - report.padding_tokens);
+  // Of a round by time the times are reported as means of its steps.
+  const int64_t last = std::exchange(reported_step_, counters.step);
+  progress.steps = counters.step - last;
+  const auto steps = static_cast<double>(progress.steps);
+  progress.step_seconds =
+      speed_->Steps(steady_clock::now(), progress.steps, report.tokens - report.padding_tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
-  progress.phases = {report.seconds.data,
-                     report.seconds.forward,
-                     report.seconds.backward,
-                     report.seconds.communication_exposed + std::exchange(vote_seconds_, 0),
-                     report.seconds.optimizer,
-                     std::exchange(checkpoint_stall_, 0),
-                     std::exchange(evaluation_seconds_, 0)};
+  const double waited = report.seconds.communication_exposed + std::exchange(vote_seconds_, 0);
+  progress.phases = {report.seconds.data / steps,
+                     report.seconds.forward / steps,
+                     report.seconds.backward / steps,
+                     waited / steps,
+                     report.seconds.optimizer / steps,
+                     std::exchange(checkpoint_stall_, 0) / steps,
+                     std::exchange(evaluation_seconds_, 0) / steps};
   progress.memory_peak = peak_memory_ = report.peak_memory;
   progress.memory_step = report.step_memory;
   progress.tiers = report.tiers;
@@ -81,7 +87,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.skipped_steps = counters.skipped_steps;
   progress.loss_spikes = counters.loss_spikes;
   progress.rollbacks = counters.rollbacks;
-  training_seconds_ += progress.step_seconds;
+  training_seconds_ += steps * progress.step_seconds;
   if (saves_) {
     saves_->OnStep(progress.step_seconds - progress.phases.checkpoint_stall -
                    progress.phases.evaluation);
@@ -89,7 +95,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   if (curve_) {
     WEFT_RETURN_IF_ERROR(
         curve_->Append(counters.step, report.loss, report.learning_rate, progress.accuracy));
-    if (counters.step % spec_.job.train.log_every_steps == 0 || trainer_->finished()) {
+    if (IsDue(spec_.job.train.log_every_steps, last, counters.step) || trainer_->finished()) {
       WEFT_LOG_INFO << "step " << counters.step << "/" << progress.steps_total << " loss "
                     << report.loss << AccuracyText(progress.accuracy) << " gradient norm "
                     << report.gradient_norm << " learning rate " << report.learning_rate << " "

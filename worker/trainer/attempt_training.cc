@@ -41,8 +41,10 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   speed_.emplace(steady_clock::now());
   const JobSpec& job = spec_.job;
   if (grown_) WEFT_RETURN_IF_ERROR(EvaluateGrown());
+  int64_t last_outer_step = 0;
   while (!Done()) {
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
+    if (trainer_->AtOuterStep()) last_outer_step = trainer_->counters().step;
     WEFT_RETURN_IF_ERROR(Step());
     if (!trainer_->AtOuterStep()) {
       // Nothing is asked of the others here, but one that is gone is noticed.
@@ -75,11 +77,13 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
     if (votes.profile_steps > 0) {
       profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
-    if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
-    if (snapshots_ && IsDue(job.train, job.checkpoint.peer_every_steps, step)) {
+    if (IsDue(job.train.eval_every_steps, last_outer_step, step)) {
+      WEFT_RETURN_IF_ERROR(EvaluateNow());
+    }
+    if (snapshots_ && IsDue(job.checkpoint.peer_every_steps, last_outer_step, step)) {
       WEFT_RETURN_IF_ERROR(TakeSnapshot());
     }
-    if (SaveIsDue(step, votes)) {
+    if (SaveIsDue(last_outer_step, step, votes)) {
       Tell("saving");
       engine::Stopwatch watch;
       WEFT_RETURN_IF_ERROR(SaveInBackground());
@@ -94,9 +98,9 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   return elastic_ ? FinishSearch() : Finish();
 }
 
-bool Attempt::SaveIsDue(int64_t step, const Votes& votes) const {
+bool Attempt::SaveIsDue(int64_t last, int64_t step, const Votes& votes) const {
   if (spec_.job.checkpoint.interval == "auto") return votes.save;
-  return IsDue(spec_.job.train, spec_.job.checkpoint.every_steps, step);
+  return IsDue(spec_.job.checkpoint.every_steps, last, step);
 }
 
 Status Attempt::Step() {
@@ -107,7 +111,11 @@ Status Attempt::Step() {
   }
   const engine::StepReport& report = *made;
   if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
-  WEFT_RETURN_IF_ERROR(ReportStep(report));
+  if (!TimesRounds(spec_.job.train) || trainer_->AtOuterStep()) {
+    WEFT_RETURN_IF_ERROR(ReportStep(report));
+  } else {
+    Tell("training");  // A sign of life: of a round by time is reported at its end.
+  }
   CountSkipped(report);
   return OkStatus();
 }

@@ -98,6 +98,7 @@ struct PhaseTimes {
 struct ProgressMessage {
   static constexpr std::string_view kName = "progress";
   int64_t step = 0;
+  int64_t steps = 1;
   int64_t steps_total = 0;
   std::optional<double> loss;
   std::optional<double> accuracy;
@@ -127,6 +128,10 @@ struct ProgressMessage {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("step", "Steps done, this one included.").Unit("steps"), self.step);
+    visit(Field("steps",
+                "Steps that this tells of: of a round by time several, whose times are means.")
+              .Unit("steps"),
+          self.steps);
     visit(Field("steps_total", "Steps of the job.").Unit("steps"), self.steps_total);
     visit(Field("loss", "Training loss; absent when not finite.").Unit("nats per token"),
           self.loss);

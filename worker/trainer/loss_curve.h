@@ -13,8 +13,9 @@
 namespace weft::trainer {
 
 /// `<run_dir>/loss.jsonl`: one line `{"learning_rate":...,"loss":...,"step":...}` for each step,
-/// from 1, whatever attempts it took; `"accuracy"` too in classification. Numbers are written so
-/// that they read back exactly; a loss that is not finite is null.
+/// from 1, or for the last step of each round by time, whatever attempts it took; `"accuracy"` too
+/// in classification. Numbers are written so that they read back exactly; a loss that is not finite
+/// is null.
 class LossCurve {
  public:
   /// Opens the curve to go on after `step`: lines of later steps, left by an attempt that came

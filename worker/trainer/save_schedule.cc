@@ -20,8 +20,7 @@ void Take(double seconds, double share, double& mean) {
 }  // namespace
 
 SaveSchedule::SaveSchedule(const JobSpec& job, double between_failures_seconds)
-    : train_(job.train),
-      every_steps_(job.checkpoint.every_steps),
+    : every_steps_(job.checkpoint.every_steps),
       between_failures_seconds_(between_failures_seconds) {}
 
 void SaveSchedule::OnStart(int64_t step, double seconds) {
@@ -48,7 +47,7 @@ SaveCosts SaveSchedule::Costs() const {
 
 bool SaveSchedule::Due(int64_t step) const {
   const int64_t steps = StepsBetweenSaves(Costs());
-  return steps > 0 ? step - saved_step_ >= steps : IsDue(train_, every_steps_, step);
+  return steps > 0 ? step - saved_step_ >= steps : IsDue(every_steps_, saved_step_, step);
 }
 
 std::string SaveSchedule::News() {

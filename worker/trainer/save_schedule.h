@@ -37,7 +37,6 @@ class SaveSchedule {
  private:
   SaveCosts Costs() const;
 
-  const TrainSpec& train_;
   const int64_t every_steps_;
   double between_failures_seconds_;
   double restart_seconds_ = 0;

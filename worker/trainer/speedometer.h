@@ -16,9 +16,10 @@ class Speedometer {
 
   explicit Speedometer(Time now) : marks_{{now, 0}} {}
 
-  /// A step over `tokens` tokens ended. Returns the seconds since the previous one.
-  double Step(Time now, int64_t tokens) {
-    const double seconds = Seconds(marks_.back().time, now);
+  /// `count` steps, over `tokens` tokens together, ended. Returns the seconds of one, from the end
+  /// of the previous ones.
+  double Steps(Time now, int64_t count, int64_t tokens) {
+    const double seconds = Seconds(marks_.back().time, now) / static_cast<double>(count);
     // The first one allocates, and touches what it trains on for the first time.
     if (warm_) steps_.push_back(seconds);
     if (steps_.size() > kMostSteps) steps_.pop_front();

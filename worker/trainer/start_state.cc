@@ -8,6 +8,7 @@
 #include "common/formats/peft_base.h"
 #include "common/json.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -110,15 +111,15 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         "; hint: restore the files, or submit a new job");
   }
   // Of a pipeline this is one stage, and of ranks that make local steps one: there is more.
-  const bool more = model.parameters().of_stage() || spec.job.train.local_steps > 1;
+  const bool more = model.parameters().of_stage() || MakesLocalSteps(spec.job.train);
   const auto extra = more ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,
                                            trainer.StateTensors(), extra,
                                            model.parameters().stream()));
-  start.counters = {manifest.step,         manifest.updates,     manifest.skipped_steps,
-                    manifest.tokens,       manifest.overflows,   manifest.loss_scale,
-                    manifest.data_offset,  manifest.loss_spikes, manifest.rollbacks,
-                    manifest.recent_losses};
+  start.counters = {manifest.step,          manifest.updates,     manifest.skipped_steps,
+                    manifest.tokens,        manifest.overflows,   manifest.loss_scale,
+                    manifest.data_offset,   manifest.loss_spikes, manifest.rollbacks,
+                    manifest.recent_losses, manifest.rounds};
   start.checkpoint_path = search.latest->path;
   start.base_fingerprint = manifest.base_fingerprint;
   return start;

@@ -12,6 +12,7 @@
 #include "common/model/step_extent.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/micro_batch_order.h"
 #include "common/spec/model_family.h"
 #include "worker/engine/data/batch_warmup.h"
@@ -263,8 +264,11 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   if (job.train.batch_warmup_steps > 0) {
     opened.train = std::make_unique<engine::BatchWarmup>(std::move(opened.train), job.train);
   }
-  data.train = std::make_unique<engine::Prefetcher>(OwnChunks(std::move(opened.train), spec),
-                                                    RangesOfRank(spec));
+  data.train = OwnChunks(std::move(opened.train), spec);
+  // What a round by time reads next is not known before it begins.
+  if (!TimesRounds(job.train)) {
+    data.train = std::make_unique<engine::Prefetcher>(std::move(data.train), RangesOfRank(spec));
+  }
   if (opened.validation != nullptr) {
     data.validation = OwnChunks(std::move(opened.validation), spec);
   }

@@ -9,6 +9,7 @@
 
 #include "common/model/precision.h"
 #include "common/model/step_extent.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/planned_job.h"
 #include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/cluster/runs_to_measure.h"
@@ -62,7 +63,7 @@ std::string Off(double deviation) {
 }  // namespace
 
 std::string WhyTeachesNothing(const JobSpec& job) {
-  if (job.train.local_steps > 1) return "its steps are of different lengths: local steps";
+  if (MakesLocalSteps(job.train)) return "its steps are of different lengths: local steps";
   if (job.train.batch_warmup_steps > 0) {
     return "its steps are of different lengths: batch warm-up";
   }

@@ -60,6 +60,7 @@ class Run:
 
     def __init__(self):
         self.steps = []        # seconds of each step's end
+        self.numbers = []      # and its number
         self.validation = []   # [step, seconds, loss]
         self.start = None
         self.lines = []
@@ -68,12 +69,17 @@ class Run:
         for line in pipe:
             now = time.monotonic()
             self.lines.append(line)
-            if STEP.search(line):
+            if step := STEP.search(line):
                 self.start = self.start or now
                 self.steps.append(now - self.start)
+                self.numbers.append(int(step[1]))
             elif found := VALIDATION.search(line):
                 self.validation.append(
                     [int(found[1]), now - self.start, float(found[2])])
+
+    def reached(self):
+        """Steps a second, from the first that was told to the last."""
+        return (self.numbers[-1] - self.numbers[0]) / max(self.steps[-1], 1e-9)
 
 
 def train(arguments, link, local_steps, folder):

@@ -9,6 +9,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/engine/data/round_state.h"
 #include "worker/engine/techniques/precision/loss_scale.h"
 
 namespace weft::engine {
@@ -53,6 +54,7 @@ struct CheckpointManifest {
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
   std::vector<double> recent_losses;
+  RoundState rounds;
   std::string data_fingerprint;
   std::string base_fingerprint;
   int64_t seed = 0;
@@ -95,6 +97,7 @@ struct CheckpointManifest {
               .Unit("nats per token")
               .Range(0, 1e6),
           self.recent_losses);
+    visit(Field("rounds", "State of rounds by time (train.local_round_seconds)."), self.rounds);
     visit(Field("data_fingerprint", "Hash over the training tokens and how they are cut."),
           self.data_fingerprint);
     visit(Field("base_fingerprint",

@@ -10,17 +10,11 @@
 #include <vector>
 
 #include "worker/engine/data/batch_source.h"
+#include "worker/engine/data/sequence_range.h"
 
 namespace weft::engine {
 
-/// Sequences of the global batch that a rank asks for at once.
-struct SequenceRange {
-  int64_t first = 0;
-  int64_t count = 0;
-  bool operator==(const SequenceRange&) const = default;
-};
-
-/// What a rank asks for in a step, in order; never empty.
+/// What of the global batch a rank asks for in a step, each range at once, in order; never empty.
 using RangesOfStep = std::function<std::vector<SequenceRange>(int64_t step)>;
 
 /// Prepares, on a thread of its own, the batch that will be asked for next. Any other request is

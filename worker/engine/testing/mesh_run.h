@@ -13,6 +13,7 @@
 
 #include "common/env.h"
 #include "common/model/pipeline_shape.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/data/context_chunks.h"
@@ -38,7 +39,7 @@ struct MeshCase {
 
   int64_t length() const { return SequenceLength(job); }
   int64_t ranks() const { return RankCount(plan.mesh); }
-  ReductionAxes reduction_axes() const { return ReductionAxesOf(job.train.local_steps > 1); }
+  ReductionAxes reduction_axes() const { return ReductionAxesOf(MakesLocalSteps(job.train)); }
   /// The same on one rank, with as many sequences in a micro-batch.
   MeshCase Whole() const {
     MeshCase one = *this;

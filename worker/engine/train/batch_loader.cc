@@ -18,20 +18,41 @@ Result<std::unique_ptr<BatchLoader>> BatchLoader::New(Context& context, BatchSou
   return loader;
 }
 
-Result<StepBatches> BatchLoader::Load(const Request& request) {
-  const int64_t data_step = request.data_step;
-  StepBatches loaded;
-  loaded.sequences = options_.schedule.At(data_step);
-  const int64_t micro_batches = loaded.sequences / (options_.micro_batch * options_.ranks);
-  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
-  for (int64_t k = 0; k < micro_batches; ++k) {
+std::vector<BatchLoader::Piece> BatchLoader::PiecesOf(const Request& request,
+                                                      int64_t sequences) const {
+  std::vector<Piece> pieces;
+  const int64_t micro_batches = sequences / (options_.micro_batch * options_.ranks);
+  for (int64_t k = 0; k < micro_batches && request.sequences.empty(); ++k) {
     const int64_t first = MicroBatchNumber(options_.rank, k, micro_batches, options_.taking_turns) *
                           options_.micro_batch;
-    WEFT_ASSIGN_OR_RETURN(Batch batch, source_->Get(data_step, first, options_.micro_batch));
+    pieces.push_back({request.data_step, {first, options_.micro_batch}, first});
+  }
+  int64_t row = request.first_row;
+  for (SequenceRange range : request.sequences) {
+    while (range.count > 0) {
+      // A micro-batch is of successive sequences of one batch of the source.
+      const int64_t first = range.first % sequences;
+      const int64_t count = std::min({options_.micro_batch, range.count, sequences - first});
+      pieces.push_back({request.data_step + range.first / sequences, {first, count}, row});
+      range = {range.first + count, range.count - count};
+      row += count;
+    }
+  }
+  return pieces;
+}
+
+Result<StepBatches> BatchLoader::Load(const Request& request) {
+  StepBatches loaded;
+  loaded.sequences = options_.schedule.At(request.data_step);
+  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
+  for (const Piece& piece : PiecesOf(request, loaded.sequences)) {
+    WEFT_ASSIGN_OR_RETURN(Batch batch,
+                          source_->Get(piece.data_step, piece.range.first, piece.range.count));
     if (request.length > 0) batch = FirstTokens(batch, request.length);
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens,
-                          stage_ == nullptr ? TokenBatch::New(*context_, batch, first)
-                                            : TokenBatch::New(*stage_, *context_, batch, first));
+                          stage_ == nullptr
+                              ? TokenBatch::New(*context_, batch, piece.first_row)
+                              : TokenBatch::New(*stage_, *context_, batch, piece.first_row));
     if (std::max<int64_t>(std::ssize(batch.part_targets), 1) != options_.parts) {
       return InvalidError("a batch has sequences of " +
                           std::to_string(std::ssize(batch.part_targets)) + " jobs, and " +
@@ -44,7 +65,7 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
     loaded.targets += batch.target_count;
     loaded.tokens += tokens.count;
     loaded.padding_tokens += batch.padding_tokens;
-    if (k == 0) loaded.first_targets = batch.target_count;
+    if (loaded.micro_batches.empty()) loaded.first_targets = batch.target_count;
     loaded.micro_batches.push_back(std::move(tokens));
   }
   return loaded;

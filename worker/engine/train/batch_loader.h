@@ -7,6 +7,7 @@
 
 #include "common/spec/batch_schedule.h"
 #include "worker/engine/data/batch_source.h"
+#include "worker/engine/data/sequence_range.h"
 #include "worker/engine/nn/token_batch.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/train/copy_stage.h"
@@ -45,6 +46,10 @@ class BatchLoader {
   struct Request {
     int64_t data_step = 0;  ///< The data of this step,
     int64_t length = 0;     ///< of each sequence its first tokens, so many; 0: all of them.
+    /// In rounds by time these sequences, in place of the rank's part of the batch of data_step:
+    /// numbers from that batch on, of which the first is row `first_row` of a global batch.
+    std::vector<SequenceRange> sequences = {};
+    int64_t first_row = 0;
 
     bool operator==(const Request&) const = default;
   };
@@ -63,6 +68,13 @@ class BatchLoader {
   BatchLoader(Context& context, BatchSource* source, const Options& options)
       : context_(&context), source_(source), options_(options) {}
 
+  /// What a micro-batch asks for.
+  struct Piece {
+    int64_t data_step = 0;
+    SequenceRange range;    ///< Of the batch of data_step.
+    int64_t first_row = 0;  ///< Of the global batch of the step.
+  };
+  std::vector<Piece> PiecesOf(const Request& request, int64_t sequences) const;
   Result<StepBatches> Load(const Request& request);
 
   Context* context_;

@@ -64,6 +64,10 @@ GuardAction AfterSkips(const GuardSpec& guard, int64_t skipped_in_a_row, int64_t
 TrainCounters AfterRollback(const TrainCounters& bad, const TrainCounters& checkpoint) {
   TrainCounters counters = checkpoint;
   counters.data_offset = bad.step + bad.data_offset - checkpoint.step;
+  if (!bad.rounds.unread.empty()) {  // numbers of sequences say where the data goes on
+    counters.data_offset = bad.data_offset;
+    counters.rounds.unread = {bad.rounds.unread.back()};
+  }
   counters.skipped_steps = bad.skipped_steps;
   counters.overflows = bad.overflows;
   counters.loss_spikes = bad.loss_spikes;

@@ -89,5 +89,18 @@ TEST(Guard, ARollbackKeepsTheCheckpointsStateAndPassesOverAllDataThatWasRead) {
   EXPECT_EQ(twice.rollbacks, 2);
 }
 
+TEST(Guard, ARollbackOfRoundsByTimeGoesOnAfterAllThatAnyRankHasRead) {
+  TrainCounters checkpoint;
+  checkpoint.step = 40;
+  checkpoint.rounds = {165, {150, 160, 175}, {50, 30}};
+  TrainCounters bad = checkpoint;
+  bad.step = 57;
+  bad.rounds = {230, {180, 200, 250}, {80, 45}};
+  const TrainCounters once = AfterRollback(bad, checkpoint);
+  EXPECT_EQ(once.rounds, (RoundState{165, {250}, {50, 30}}));
+  EXPECT_EQ(once.step, 40);
+  EXPECT_EQ(once.data_offset, 0);
+}
+
 }  // namespace
 }  // namespace weft::engine

@@ -51,7 +51,7 @@ Result<std::unique_ptr<LocalRounds>> LocalRounds::New(Context& state, const Trai
                                                       GradientReducer* ranks, int64_t rank) {
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<OuterStep> outer,
                         OuterStep::New(state, train, parameters, ranks));
-  return std::unique_ptr<LocalRounds>(new LocalRounds(std::move(outer), rank));
+  return std::unique_ptr<LocalRounds>(new LocalRounds(std::move(outer), train, rank));
 }
 
 void LocalRounds::EstimateAll(StepReport& report) const {
@@ -59,9 +59,10 @@ void LocalRounds::EstimateAll(StepReport& report) const {
   report.padding_tokens *= outer_->world_size();
 }
 
-Status LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
+Result<double> LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   using enum RoundNumbers::Sum;
   using enum RoundNumbers::Own;
+  const double own_targets = D(report.targets);
   const bool idle = updates_ == 0;
   RoundNumbers all(outer_->world_size());
   all[kLoss] = report.loss * D(report.targets);
@@ -95,13 +96,15 @@ Status LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   counters.loss_scale = {all.Of(smallest, kScale),
                          static_cast<int64_t>(all.Of(smallest, kCleanSteps))};
   updates_ = tokens_ = 0;
-  return OkStatus();
+  // Where no worker has learned anything their weights do not matter.
+  if (!by_time_ || all[kTargets] == 0) return 1.0;
+  return D(outer_->world_size()) * own_targets / all[kTargets];
 }
 
 Status LocalRounds::Finish(Context& context, StepClock& clock, TrainCounters& counters,
                            StepReport& report) {
-  WEFT_RETURN_IF_ERROR(Agree(counters, report));
-  WEFT_RETURN_IF_ERROR(outer_->Sum(context));
+  WEFT_ASSIGN_OR_RETURN(const double weight, Agree(counters, report));
+  WEFT_RETURN_IF_ERROR(outer_->Sum(context, weight));
   WEFT_RETURN_IF_ERROR(clock.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(outer_->Update(context));
   return clock.Mark(context, "outer step", &PhaseSeconds::optimizer);

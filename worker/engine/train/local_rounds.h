@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/spec/local_steps.h"
 #include "common/spec/train_spec.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/techniques/parallel/gradient_reducer.h"
@@ -17,8 +18,8 @@
 
 namespace weft::engine {
 
-/// Rounds of train.local_steps: steps that each worker makes by itself, and the outer step at their
-/// end, in which all workers meet. Not thread-safe.
+/// Rounds of train.local_steps or local_round_seconds: steps that each worker makes by itself, and
+/// the outer step at their end, in which all workers meet. Not thread-safe.
 class LocalRounds {
  public:
   /// `parameters` and `ranks`, which sums over the workers and is none for one worker, outlive
@@ -38,10 +39,11 @@ class LocalRounds {
   /// have they tell in the outer step.
   void EstimateAll(StepReport& report) const;
 
-  /// The outer step. The report of the local step before it becomes one of all workers: loss and
-  /// counts of the global batch. Its update was skipped where some worker has made none since the
-  /// last outer step. Counters become the largest of the workers, the loss scale the smallest. The
-  /// parameters have changed then.
+  /// The outer step. The report of the local step before it, or of the round, becomes one of all
+  /// workers: loss and counts of the global batch. In rounds by time its targets are what a worker
+  /// has learned from, which is its weight. Its update was skipped where some worker has made none
+  /// since the last outer step. Counters become the largest of the workers, the loss scale the
+  /// smallest. The parameters have changed then.
   Status Finish(Context& context, StepClock& clock, TrainCounters& counters, StepReport& report);
 
   /// Replaces each value by its sum over the workers.
@@ -52,12 +54,14 @@ class LocalRounds {
   Status Restored(const Context& context, bool restored);
 
  private:
-  LocalRounds(std::unique_ptr<OuterStep> outer, int64_t rank)
-      : outer_(std::move(outer)), rank_(rank) {}
+  LocalRounds(std::unique_ptr<OuterStep> outer, const TrainSpec& train, int64_t rank)
+      : outer_(std::move(outer)), by_time_(TimesRounds(train)), rank_(rank) {}
 
-  Status Agree(TrainCounters& counters, StepReport& report);
+  /// Returns the weight of this worker in the outer step.
+  Result<double> Agree(TrainCounters& counters, StepReport& report);
 
   std::unique_ptr<OuterStep> outer_;
+  bool by_time_;
   int64_t rank_;
   int64_t updates_ = 0;  ///< Of this worker since the last outer step.
   int64_t tokens_ = 0;   ///< Likewise.

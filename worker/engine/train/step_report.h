@@ -10,6 +10,7 @@
 #include "common/spec/group_norm.h"
 #include "common/spec/plan.h"
 #include "common/spec/resource_use.h"
+#include "worker/engine/data/round_state.h"
 #include "worker/engine/techniques/precision/loss_scale.h"
 
 namespace weft::engine {
@@ -76,6 +77,7 @@ struct TrainCounters {
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
   std::vector<double> recent_losses;
+  RoundState rounds;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -96,6 +98,7 @@ struct TrainCounters {
     visit(Field("recent_losses", "Window of the guard, oldest first; empty without one.")
               .Unit("nats per token"),
           self.recent_losses);
+    visit(Field("rounds", "State of rounds by time."), self.rounds);
   }
 };
 

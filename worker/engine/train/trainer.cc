@@ -1,6 +1,7 @@
 #include "worker/engine/train/trainer.h"
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +15,20 @@
 #include "worker/engine/train/state_places.h"
 
 namespace weft::engine {
+namespace {
+
+double SecondsNow() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 Result<StepReport> Trainer::Step() {
   Context& context = *parts_.context;
+  if (timed_ != nullptr) {
+    timed_->OnStep(SecondsNow());
+    counters_.step = timed_->share().step;
+  }
   context.step = counters_.step;
   WEFT_RETURN_IF_ERROR(techniques_.BeforeStep(counters_.step));
   StepReport report = NewReport();
@@ -30,7 +42,7 @@ Result<StepReport> Trainer::Step() {
   const Status enqueued = RunStep(std::move(batches.micro_batches), loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
-  if (counters_.step + 1 < job_.train.steps) loader_->Prefetch(BatchesOf(counters_.step + 1));
+  PrefetchNext();
 
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   // No rank has been asked for anything that it is yet to do.
@@ -97,9 +109,25 @@ BatchLoader::Request Trainer::BatchesOf(int64_t step) const {
   return {scheduled + counters_.data_offset, length < whole ? length : 0};
 }
 
+BatchLoader::Request Trainer::BatchesOf(const RoundShare& share) const {
+  BatchLoader::Request request = BatchesOf(share.step);
+  request.data_step = counters_.data_offset;
+  request.sequences = share.sequences;
+  request.first_row = share.first_row;
+  return request;
+}
+
+void Trainer::PrefetchNext() {
+  if (timed_ != nullptr) {
+    if (timed_->next()) loader_->Prefetch(BatchesOf(*timed_->next()));
+  } else if (counters_.step + 1 < job_.train.steps) {
+    loader_->Prefetch(BatchesOf(counters_.step + 1));
+  }
+}
+
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(BatchesOf(counters_.step)));
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(Batches()));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::vector<double> counts = {static_cast<double>(batches.targets),
                                 static_cast<double>(batches.tokens),
@@ -283,23 +311,36 @@ Status Trainer::EndStepOfTechniques(const StepBatches& batches, StepReport& repo
 }
 
 void Trainer::CountStep(const StepReport& report) {
-  ++counters_.step;
+  if (timed_ == nullptr) ++counters_.step;
   if (rounds_ == nullptr) counters_.tokens += report.tokens - report.padding_tokens;
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
 }
 
+bool Trainer::RoundEnds(StepReport& report) {
+  if (timed_ == nullptr) return AtOuterStep();
+  if (!timed_->Ends(SecondsNow(), report)) return false;
+  timed_->Summarize(report);
+  return true;
+}
+
 Status Trainer::FinishRound(StepReport& report) {
   Context& context = *parts_.context;
   rounds_->AddStep(report);
-  if (!AtOuterStep()) {
+  if (!RoundEnds(report)) {
     rounds_->EstimateAll(report);
     return OkStatus();
   }
+  const int64_t own_updates = counters_.updates;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(rounds_->Finish(context, clock_, counters_, report));
+  if (timed_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        timed_->Finish([this](std::span<double> values) { return rounds_->SumScalars(values); },
+                       own_updates, counters_));
+  }
   weights_.Changed(Repack::kTrained);
   return clock_.Collect(context, report.seconds);
 }
@@ -410,6 +451,7 @@ void Trainer::Restored(const TrainCounters& counters) {
   // What the first steps do may be different, as where scales have no history.
   launcher_.Forget();
   techniques_.OnRestored(counters.step);
+  if (timed_ != nullptr) timed_->Restored(counters_);
   if (rounds_ == nullptr) return;
   const Status restored = rounds_->Restored(*parts_.context, counters.step > 0);
   WEFT_CHECK(restored.ok(), restored.message());

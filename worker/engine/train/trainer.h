@@ -27,6 +27,7 @@
 #include "worker/engine/train/step_passes.h"
 #include "worker/engine/train/step_report.h"
 #include "worker/engine/train/step_totals.h"
+#include "worker/engine/train/timed_round.h"
 #include "worker/engine/train/trainer_parts.h"
 #include "worker/engine/train/training_ranks.h"
 #include "worker/engine/train/updaters.h"
@@ -49,7 +50,9 @@ class Trainer {
   /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
   /// skips the update on all ranks. After an error the state is as before the step, or the update
   /// is complete but not counted. With train.local_steps all this is of this worker alone, but for
-  /// the steps at whose end AtOuterStep: those tell of all workers (LocalRounds).
+  /// the steps at whose end AtOuterStep: those tell of all workers (LocalRounds). With
+  /// train.local_round_seconds it is a local step, and what is reported at an outer step is of all
+  /// steps of the round.
   Result<StepReport> Step();
 
   /// What a step that failed has found with train.replay_every_steps; none: it failed otherwise.
@@ -57,7 +60,10 @@ class Trainer {
 
   /// Whether all ranks are at the same weights, and so may evaluate and save: after each step, with
   /// train.local_steps after each outer step.
-  bool AtOuterStep() const { return counters_.step == LastOuterStep(job_.train, counters_.step); }
+  bool AtOuterStep() const {
+    return timed_ != nullptr ? timed_->at_start()
+                             : counters_.step == LastOuterStep(job_.train, counters_.step);
+  }
 
   /// Differentiates the loss of the batch of the step that is about to begin, at the values that
   /// the parameters have, and neither updates them nor counts a step. Their gradients become those
@@ -137,9 +143,10 @@ class Trainer {
   void UpdateLossScale(StepReport& report);
   Status EndStepOfTechniques(const StepBatches& batches, StepReport& report);
   void CountStep(const StepReport& report);
-  /// Of train.local_steps: counts the local step of `report`, and where it ends a round makes the
-  /// outer step.
+  /// Of local steps: counts that of `report`, and where it ends a round makes the outer step.
   Status FinishRound(StepReport& report);
+  /// Whether the local step of `report` was the last of its round, which it then tells of.
+  bool RoundEnds(StepReport& report);
 
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   /// Whether the host sums the losses before the update: other ranks have some.
@@ -152,6 +159,13 @@ class Trainer {
     return techniques_.Scheduled({.step = step, .steps = job_.train.steps});
   }
   BatchLoader::Request BatchesOf(int64_t step) const;
+  BatchLoader::Request BatchesOf(const RoundShare& share) const;
+  /// What this step trains on.
+  BatchLoader::Request Batches() const {
+    return timed_ != nullptr ? BatchesOf(timed_->share()) : BatchesOf(counters_.step);
+  }
+  /// Starts to load what the next one trains on.
+  void PrefetchNext();
   /// For work on parameters and the optimizer's state.
   Context StateContext() const {
     return StateContextOf(*parts_.context, parts_.model->parameters());
@@ -173,6 +187,7 @@ class Trainer {
   Updaters updaters_;
   DeviceWeights weights_;
   std::unique_ptr<LocalRounds> rounds_;  ///< With local steps.
+  std::unique_ptr<TimedRound> timed_;    ///< With rounds by time.
   double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
   /// Of the batches of the step, over all ranks: StepBatches::part_targets.
   std::vector<int64_t> part_targets_;

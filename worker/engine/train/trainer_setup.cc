@@ -9,6 +9,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/deterministic_mesh.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/micro_batch_order.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
@@ -49,11 +50,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         std::to_string(LogicalMicroBatch(job.train)) +
                         ", which train.deterministic mesh has on every mesh");
   }
-  const bool local = job.train.local_steps > 1;
+  const bool local = MakesLocalSteps(job.train);
   if (local ? summing != context_ranks : parts.outer != nullptr) {
-    return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
-                        ", but the ranks are to meet in " +
-                        (local ? "every step" : "outer steps alone"));
+    return InvalidError(
+        (TimesRounds(job.train) ? ShownRoundSeconds(job.train)
+                                : "train.local_steps " + std::to_string(job.train.local_steps)) +
+        ", but the ranks are to meet in " + (local ? "every step" : "outer steps alone"));
   }
   const int64_t rows = parts.tensor != nullptr ? parts.tensor->rows() : 1;
   if (plan.tensor_rows != rows) {
@@ -201,10 +203,18 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   WEFT_ASSIGN_OR_RETURN(trainer->updaters_, Updaters::New(*parts.context, *parts.model, job,
                                                           trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
-  if (job.train.local_steps > 1) {
+  if (MakesLocalSteps(job.train)) {
     WEFT_ASSIGN_OR_RETURN(
         trainer->rounds_,
         LocalRounds::New(state, job.train, parts.model->parameters(), parts.outer, parts.rank));
+  }
+  if (TimesRounds(job.train)) {
+    trainer->timed_ =
+        std::make_unique<TimedRound>(TimedRound::Options{.rank = parts.rank,
+                                                         .ranks = trainer->ranks_.data_ranks(),
+                                                         .global_batch = job.train.global_batch,
+                                                         .steps = job.train.steps,
+                                                         .seconds = job.train.local_round_seconds});
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));

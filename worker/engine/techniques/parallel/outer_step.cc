@@ -35,7 +35,7 @@ Status OuterStep::SumScalars(std::span<double> values) {
   return ranks_ == nullptr ? OkStatus() : ranks_->SumScalars(values);
 }
 
-Status OuterStep::Sum(const Context& context) {
+Status OuterStep::Sum(const Context& context, double weight) {
   std::vector<kernels::UpdateTensor> tensors;
   for (const Entry& e : entries_) {
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.part.value, e.part.gradient}));
@@ -48,6 +48,12 @@ Status OuterStep::Sum(const Context& context) {
   WEFT_RETURN_IF_ERROR(
       kernels::Sgd(context.stream, {.update = {.tensors = tensors, .learning_rate = 1.0f}}));
   if (ranks_ == nullptr) return OkStatus();
+  if (weight != 1) {
+    for (const Entry& e : entries_) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::Scale(context.stream, {e.part.gradient, static_cast<float>(weight)}));
+    }
+  }
   WEFT_RETURN_IF_ERROR(ranks_->Begin(true));
   for (int64_t i = parameters_.size() - 1; i >= 0; --i) {
     if (parameters_[i].differentiated()) WEFT_RETURN_IF_ERROR(ranks_->OnGradientReady(i));

@@ -17,8 +17,9 @@ namespace weft::engine {
 /// What ranks do together after train.local_steps steps that each made by itself: the outer step of
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Of G, the parameters after the
 /// last outer step, and L_i, those that rank i of k has come to,
-///   D = sum_i (G - L_i) / k;  m = momentum m + D;  G -= learning_rate (D + momentum m)
-/// and all ranks go on from G, with the same bits. G and m are f32, whatever the parameters are.
+///   D = sum_i w_i (G - L_i) / k;  m = momentum m + D;  G -= learning_rate (D + momentum m)
+/// and all ranks go on from G, with the same bits. Weights w_i, whose mean is 1, are 1 where ranks
+/// make as many steps. G and m are f32, whatever the parameters are.
 class OuterStep {
  public:
   /// `ranks` sums over the ranks, of which there is one without it; it and `parameters`, which have
@@ -32,8 +33,9 @@ class OuterStep {
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values);
 
-  /// Leaves D k in the gradients of the parameters, which nothing needs between two steps.
-  Status Sum(const Context& context);
+  /// Leaves D k in the gradients of the parameters, which nothing needs between two steps;
+  /// `weight`: of this rank.
+  Status Sum(const Context& context, double weight);
 
   /// Then: the parameters become the next G.
   Status Update(const Context& context);

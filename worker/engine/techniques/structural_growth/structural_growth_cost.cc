@@ -43,6 +43,8 @@ std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kStructuralGrowth, &kReplay, kNotYet, kOneOfTwo},
       {&kStructuralGrowth, &kMeshDeterminism, kNotYet, kOneOfTwo},
+      {&kStructuralGrowth, &kTimedRounds, "ranks would evaluate at masks of different steps",
+       "train.local_steps in place of local_round_seconds"},
       {&kStructuralGrowth, &kTensorGrid, "norms weigh the columns of whole rows",
        "resources.tensor_rows 1"},
       {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},
