@@ -47,6 +47,14 @@ class ServiceHealthTest : public ServiceTest {
     }
     return Worker(id).scheduling_why;
   }
+  /// Whether the metrics have this, soon, as `has` says.
+  bool Shows(const std::string& series, bool has) {
+    for (int i = 0; i < 1000; ++i) {
+      if ((metrics_.Text().find(series) != std::string::npos) == has) return true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return false;
+  }
 };
 
 TEST_F(ServiceHealthTest, AMachineThatJoinsIsCheckedBeforeItGetsRanks) {
@@ -93,10 +101,15 @@ TEST_F(ServiceHealthTest, ABadMachineIsQuarantinedAndTheJobStartsElsewhere) {
   EXPECT_THAT(WhyQuarantined("a"), HasSubstr("a product gave a wrong number"));
   EXPECT_EQ(WhyQuarantined("b"), "");
   EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_machine_checks_total{outcome=\"failed\"} 1"));
+  const std::string shown = "weft_coord_worker_quarantined{worker=\"a\"} 1";
+  EXPECT_TRUE(Shows(shown, true));
   // A new daemon does not make another machine of it.
   service_->Detach(a);
   auto again = Attach("a", 0, {}, "another");
   EXPECT_FALSE(again->Saw("start", milliseconds(20)));
+  service_->SetWorkerScheduling("a", WorkerScheduling::kSchedulable, "",
+                                [](const Result<WorkerView>&) {});
+  EXPECT_TRUE(Shows(shown, false));
 }
 
 TEST_F(ServiceHealthTest, ABadGpuIsLeftOutAlone) {
@@ -149,6 +162,7 @@ TEST_F(ServiceHealthTest, AMachineThatComputesWrongIsToBlameAlsoWhenItsPeersEndF
   Fail(a, id, 1, Reason::kSilentCorruption);
   EXPECT_DOUBLE_EQ(Worker("a").suspicion, 1);
   EXPECT_DOUBLE_EQ(Worker("b").suspicion, 0);
+  EXPECT_TRUE(Shows("weft_coord_attempt_failures_total{reason=\"silent_corruption\"} 1", true));
 }
 
 TEST_F(ServiceHealthTest, AMachineThatFailsOftenIsQuarantinedAlsoAfterARestart) {
