@@ -157,7 +157,7 @@ TEST_F(LocalStepsAttempt, RoundsByTimeGoWithTechniquesThatFollowTheStep) {
     JobSpec job = LocalJob(2);
     job.train.local_steps = 1;
     job.train.local_round_seconds = 0.01;
-    job.train.steps = 120;
+    job.train.steps = 60;
     return job;
   };
   const auto check = [&](const std::string& name, const JobSpec& job) {
