@@ -33,22 +33,21 @@ Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_d
   return std::optional(*std::move(summary));
 }
 
-/// The attempt at a phase, or at what is left of it after the search of its size; none where the
-/// search was stopped.
-Result<std::optional<AttemptSpec>> Searched(Env& env, const AttemptSpec& attempt,
-                                            const PhaseSearchSpec& search, Reporter& reporter,
-                                            engine::Store& store, AttemptOutcome& stopped) {
-  if (search.steps == 0) return std::optional(attempt);
+/// Has the choice that the search of the size of a phase came to, now or before; none where it was
+/// stopped.
+Result<AttemptOutcome> Search(Env& env, const AttemptSpec& attempt, const PhaseSearchSpec& search,
+                              Reporter& reporter, engine::Store& store) {
   WEFT_RETURN_IF_ERROR(CheckSearchPlace(attempt));
   const AttemptSpec first = AttemptOfSearch(attempt);
-  WEFT_ASSIGN_OR_RETURN(std::optional<SizeChoice> choice, ReadSizeChoice(env, first.run_dir));
-  if (!choice) {
-    WEFT_ASSIGN_OR_RETURN(stopped, RunAttempt(env, first, reporter, store, search));
-    if (!stopped.choice) return std::optional<AttemptSpec>();
-    choice = stopped.choice;
+  AttemptOutcome outcome;
+  WEFT_ASSIGN_OR_RETURN(outcome.choice, ReadSizeChoice(env, first.run_dir));
+  if (!outcome.choice) {
+    WEFT_ASSIGN_OR_RETURN(outcome, RunAttempt(env, first, reporter, store, search));
   }
-  WEFT_RETURN_IF_ERROR(CheckSameSearch(*choice, search, first.run_dir));
-  return std::optional(AttemptAfterSearch(attempt, *choice));
+  if (outcome.choice) {
+    WEFT_RETURN_IF_ERROR(CheckSameSearch(*outcome.choice, search, first.run_dir));
+  }
+  return outcome;
 }
 
 /// A model without what the data say.
@@ -108,15 +107,15 @@ AttemptSpec AttemptOfPhase(const AttemptSpec& whole, size_t phase) {
 
 Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase,
                                 Reporter& reporter, engine::Store& store) {
-  const AttemptSpec attempt = AttemptOfPhase(whole, phase);
+  AttemptSpec attempt = AttemptOfPhase(whole, phase);
   if (whole.job.phases.empty()) return RunAttempt(env, attempt, reporter, store);
   if (whole.rank == 0) reporter.Report(EventMessage{"info", PhaseTitle(whole.job, phase)});
-  AttemptOutcome stopped;
-  WEFT_ASSIGN_OR_RETURN(
-      const std::optional<AttemptSpec> left,
-      Searched(env, attempt, whole.job.phases[phase].search, reporter, store, stopped));
-  if (!left) return stopped;
-  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, *left, reporter, store));
+  if (const PhaseSearchSpec& search = whole.job.phases[phase].search; search.steps > 0) {
+    WEFT_ASSIGN_OR_RETURN(AttemptOutcome searched, Search(env, attempt, search, reporter, store));
+    if (!searched.choice) return searched;
+    attempt = AttemptAfterSearch(attempt, *searched.choice);
+  }
+  WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempt, reporter, store));
   if (!outcome.summary || whole.rank != 0) return outcome;
   std::vector<PhaseSummary>& phases = outcome.summary->phases;
   for (size_t i = 0; i < phase; ++i) {

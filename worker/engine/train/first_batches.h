@@ -6,8 +6,8 @@
 
 namespace weft::engine {
 
-/// The first batches of training data, for an evaluation on them. Ranges of sequences lie within one
-/// batch.
+/// The first batches of training data, for an evaluation on them. Ranges of sequences lie within
+/// one batch.
 class FirstBatches : public BatchSource {
  public:
   /// `train` outlives this; its batches have `batch` sequences.
