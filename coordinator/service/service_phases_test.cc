@@ -131,7 +131,9 @@ TEST_F(ServicePhasesTest, RunsTeachOfThePhaseThatTheyWereOf) {
   }
   ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   std::map<int64_t, int64_t> steps;
-  for (const RunRecord& run : *store_->ListRuns(10)) steps[run.epoch] = run.spec.train.steps;
+  const auto runs = store_->ListRuns(10);
+  ASSERT_TRUE(runs.ok()) << runs.status().message();
+  for (const RunRecord& run : *runs) steps[run.epoch] = run.spec.train.steps;
   EXPECT_EQ(steps, (std::map<int64_t, int64_t>{{1, 10}, {2, 20}, {3, 5}}));
 }
 
@@ -151,7 +153,9 @@ TEST_F(ServicePhasesTest, CheckpointsOfPhasesThatAreCompleteStay) {
   Report(a, id, 2, PlacementEvent::kTraining);
   ASSERT_TRUE(a->Saw("ack " + id + " 2"));
   std::vector<int64_t> steps;
-  for (const CheckpointRecord& checkpoint : *service_->Checkpoints(id)) {
+  const auto checkpoints = service_->Checkpoints(id);
+  ASSERT_TRUE(checkpoints.ok()) << checkpoints.status().message();
+  for (const CheckpointRecord& checkpoint : *checkpoints) {
     steps.push_back(checkpoint.step);
   }
   EXPECT_THAT(steps, ElementsAre(20, 10));
