@@ -53,7 +53,9 @@ Status CheckCompany(const JobSpec& job, size_t phase) {
     }
   }
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    if (technique->name() == "averaging" || !technique->Asked(own)) continue;
+    // Averages follow whatever the weights are.
+    const bool averages = !technique->ExportedAverages(own, own.train.steps).empty();
+    if (averages || !technique->Asked(own)) continue;
     return refuse(technique->feature().shown(own), "steps of few layers leave some blocks out");
   }
   if (own.resources.ranks > 1) {

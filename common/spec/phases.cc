@@ -271,9 +271,10 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         " does not go with optimizer.name " + optimizer +
                         ", whose state is no moment of each parameter; hint: new");
   }
-  if ((state == "kept" || state == "asymmetric") && job.train.averaging.kind != "none") {
+  if ((state == "kept" || state == "asymmetric") &&
+      !ExportedAverages(JobOfPhase(job, phase), job.phases[phase].steps).empty()) {
     return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
-                        " does not go with train.averaging, whose averages begin anew; hint: new");
+                        " does not go with averages of the weights, which begin anew; hint: new");
   }
   if (growth.new_blocks == "averaged" &&
       ExportedAverages(JobOfPhase(job, phase - 1), job.phases[phase - 1].steps).empty()) {

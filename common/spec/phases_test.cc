@@ -162,8 +162,9 @@ TEST(Phases, SparklingWidensAndKeepsTheStateOfWhatWasThere) {
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.optimizer.name = "adafactor"; }),
               HasSubstr("growth.optimizer_state asymmetric does not go with optimizer.name"));
   const auto averaged = [](JobSpec& j) { j.train.averaging.kind = "ema"; };
-  EXPECT_THAT(Error(job, averaged),
-              HasSubstr("growth.optimizer_state asymmetric does not go with train.averaging"));
+  EXPECT_THAT(
+      Error(job, averaged),
+      HasSubstr("growth.optimizer_state asymmetric does not go with averages of the weights"));
   job.phases[1].growth.optimizer_state = "new";
   averaged(job);
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/json.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/offload.h"
 #include "common/spec/spec_json.h"
 
@@ -68,7 +69,7 @@ AttemptSpec AttemptAfterSearch(const AttemptSpec& phase, const SizeChoice& choic
   const std::string& optimizer = phase.job.optimizer.name;
   const bool moments = optimizer != "adafactor" && optimizer != "schedule_free_adamw";
   after.start.growth.optimizer_state =
-      moments && phase.job.train.averaging.kind == "none" ? "kept" : "new";
+      moments && ExportedAverages(phase.job, phase.job.train.steps).empty() ? "kept" : "new";
   return after;
 }
 
