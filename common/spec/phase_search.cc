@@ -85,10 +85,6 @@ bool SearchesSizes(const JobSpec& job) {
 
 Status CheckSearch(const JobSpec& job, size_t phase) {
   const PhaseSearchSpec& search = job.phases[phase].search;
-  if (!search.image_sizes.empty()) {
-    return InvalidError(FieldOf(phase, "image_sizes") +
-                        ": a search chooses layers alone; hint: image_size of the phase");
-  }
   if (search.steps == 0) {
     if (search.layers.empty()) return OkStatus();
     return InvalidError(FieldOf(phase, "layers") +

@@ -73,10 +73,6 @@ TEST(PhaseSearch, RefusesChoicesThatAreNone) {
   EXPECT_THAT(Error([](JobSpec& j) { j.phases[0].search.steps = 100; }),
               HasSubstr("phases[0].search.steps 100 must be less than the steps of the phase"));
   EXPECT_THAT(Error([](JobSpec& j) {
-                j.phases[0].search.image_sizes = {8, 16};
-              }),
-              HasSubstr("a search chooses layers alone"));
-  EXPECT_THAT(Error([](JobSpec& j) {
                 j.phases[1].search.steps = 40;
                 j.phases[1].search.layers = {4, 5, 6};
               }),

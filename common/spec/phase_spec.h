@@ -79,7 +79,6 @@ struct GrowthSpec {
 struct PhaseSearchSpec {
   int64_t steps = 0;
   std::vector<int64_t> layers;
-  std::vector<int64_t> image_sizes;
 
   bool operator==(const PhaseSearchSpec&) const = default;
 
@@ -92,8 +91,6 @@ struct PhaseSearchSpec {
               .Range(0, 1e9),
           self.steps);
     visit(Field("layers", "Blocks to choose from; empty: the phase's."), self.layers);
-    visit(Field("image_sizes", "Sides of images to choose from (vit); empty: the phase's."),
-          self.image_sizes);
   }
 };
 
