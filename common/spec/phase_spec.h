@@ -58,7 +58,8 @@ struct GrowthSpec {
           self.new_blocks);
     visit(Field("optimizer_state",
                 "kept: grows with the parameters; new: zero; asymmetric: kept where a weight was "
-                "there before, zero where it was added; auto: kept by fpi and msg.")
+                "there before, zero where it was added; auto: kept by fpi and msg, asymmetric by "
+                "sparkling.")
               .OneOf({"auto", "kept", "new", "asymmetric"}),
           self.optimizer_state);
     visit(Field("ramp_steps",
@@ -86,11 +87,13 @@ struct PhaseSearchSpec {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("steps",
                 "The phase's first steps, which train an elastic network of all choices, one drawn "
-                "for each step; then the best of them for its time is trained on. 0: no choice.")
+                "for each step; then the best of them for its FLOPs is trained on. 0: no choice.")
               .Unit("steps")
               .Range(0, 1e9),
           self.steps);
-    visit(Field("layers", "Blocks to choose from; empty: the phase's."), self.layers);
+    visit(Field("layers",
+                "Numbers of blocks to choose from: three or more, the largest that of the phase."),
+          self.layers);
   }
 };
 
