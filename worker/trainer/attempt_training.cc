@@ -174,6 +174,7 @@ Status Attempt::RollBack() {
   trainer_->Restored(start.counters);
   Tell("training");
   skipped_in_a_row_ = 0;
+  reported_step_ = start.counters.step;
   rolled_back_ = true;
   saved_step_ = -1;
   // Those past the checkpoint have seen the data that is left out from now on.

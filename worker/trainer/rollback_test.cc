@@ -44,7 +44,11 @@ class Listener : public Reporter {
   void Report(const RankMessage& message) override {
     std::lock_guard lock(mutex_);
     if (auto* event = std::get_if<EventMessage>(&message)) events += event->text + "\n";
-    if (auto* progress = std::get_if<ProgressMessage>(&message)) last = *progress;
+    if (auto* progress = std::get_if<ProgressMessage>(&message)) {
+      EXPECT_EQ(progress->steps, 1) << "step " << progress->step;
+      EXPECT_GT(progress->step_seconds, 0) << "step " << progress->step;
+      last = *progress;
+    }
   }
   bool StopRequested() override { return false; }
 
