@@ -15,9 +15,9 @@ namespace weft::testing {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 using ::testing::IsSubsetOf;
 using ::testing::IsSupersetOf;
-using ::testing::HasSubstr;
 
 /// Steps of the phases of VCycle, and of all.
 constexpr int64_t kSteps[] = {8, 12, 10};
