@@ -16,12 +16,11 @@ std::optional<JobSize> KnownSize(const QueuedJob& job) {
   return job.size;
 }
 
-/// It was stopped to go on by another plan at once, or others were stopped for it.
+}  // namespace
+
 bool GoesFirst(const QueuedJob& job) {
   return job.promised || (job.replanned && job.next_plan != nullptr);
 }
-
-}  // namespace
 
 double WorkOf(double seconds, const ComputeAmount& amount, const ComputeAmount& total) {
   const auto part = [](int64_t some, int64_t all) {

@@ -14,6 +14,9 @@ namespace weft::coordinator {
 /// its part of the GPUs, or of the cores.
 double WorkOf(double seconds, const ComputeAmount& amount, const ComputeAmount& total);
 
+/// Whether the job was stopped to go on by another plan at once, or others were stopped for it.
+bool GoesFirst(const QueuedJob& job);
+
 /// Remaining seconds of a running job, by what was measured or else by its plan; infinite where
 /// neither is known.
 double SecondsLeft(const RunningJob& job);

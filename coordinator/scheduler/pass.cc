@@ -37,6 +37,13 @@ bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {
   return resources.ranks == 0 || (!devices && resources.threads_per_rank == 0);
 }
 
+/// What the job has when it starts again, or needs at least.
+int64_t LeastGpus(const QueuedJob& job) {
+  if (job.next_plan != nullptr) return AmountOf(*job.next_plan).gpus;
+  const ResourceSpec& resources = job.spec->resources;
+  return std::max<int64_t>({resources.ranks, resources.min_ranks, 1});
+}
+
 FreeMap Everything(const ClusterProfile& cluster) {
   FreeMap all;
   for (const WorkerProfile& worker : cluster.workers) {
@@ -86,17 +93,21 @@ SchedulerDecisions SchedulingPass::Run() && {
   decisions_.waits.reserve(snapshot_.queue.size());
   JobOrder order(snapshot_, turns_, held_);
   ShareAmong(order);
-  bool grown_to_share = false;
+  for (const QueuedJob& job : snapshot_.queue) {
+    const bool cpus = job.spec->resources.device == "cpu";
+    if (GoesFirst(job) && !cpus) promised_gpus_ += LeastGpus(job);
+  }
+  std::set<size_t> have_their_shares;  // queues
   while (const RankedJob* ranked = order.Next()) {
     // Jobs that run have their share before those start for which none is left.
-    if (ranked->share.beyond && !grown_to_share) {
-      Grow(1);
-      grown_to_share = true;
+    if (ranked->share.beyond && !GoesFirst(*ranked->job) &&
+        have_their_shares.insert(ranked->turn.queue).second) {
+      Grow(1, ranked);
     }
     Consider(*ranked);
   }
   // Some do not use theirs.
-  Grow(2);
+  Grow(2, nullptr);
   return std::move(decisions_);
 }
 
@@ -131,6 +142,7 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
   if (candidate.spec.resources.device == "cuda") {
     candidate.spec.resources.max_ranks = MostRanks(*job.spec, ranked.share);
   }
+  if (GoesFirst(job)) LeaveOthersTheirPromise(candidate);
   if (!KeepWithinLimit(candidate)) return;
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
@@ -198,6 +210,18 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
     if (YieldsToReservation(ranked, *placed)) return Start(ranked, *std::move(placed));
   }
   AwaitRoom(candidate, *wanted);
+}
+
+void SchedulingPass::LeaveOthersTheirPromise(Candidate& candidate) {
+  if (candidate.job.spec->resources.device == "cpu") return;
+  const int64_t least = LeastGpus(candidate.job);
+  promised_gpus_ -= least;
+  ResourceSpec& resources = candidate.spec.resources;
+  if (resources.device != "cuda" || resources.ranks > 0) return;
+  // Its share may be larger than the one for which others were stopped.
+  int64_t& most = resources.max_ranks;
+  const int64_t within = RanksWithin(free_.total().gpus - promised_gpus_, least);
+  most = most > 0 ? std::min(most, within) : within;
 }
 
 bool SchedulingPass::KeepWithinLimit(Candidate& candidate) {
@@ -291,7 +315,11 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
     Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), *part_, plan_);
     if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
   }
-  if (job.next_plan != nullptr && free_.Fits(*job.next_plan)) return *job.next_plan;
+  if (job.next_plan != nullptr) {
+    if (free_.Fits(*job.next_plan)) return *job.next_plan;
+    // Others may hold its GPUs by now.
+    if (std::optional<Plan> elsewhere = free_.Place(*job.next_plan)) return *elsewhere;
+  }
   if (job.replanned && job.last_plan != nullptr && some) {
     ++plans_for_free_;
     Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, *part_, plan_);
@@ -337,7 +365,8 @@ Result<Plan> SchedulingPass::Wanted(const Candidate& candidate) {
 }
 
 bool SchedulingPass::EndsEarlier(const Candidate& candidate, const Plan& smaller) {
-  if (candidate.spec.resources.ranks > 0 || candidate.job.next_plan != nullptr) return true;
+  const QueuedJob& job = candidate.job;
+  if (candidate.spec.resources.ranks > 0 || job.next_plan != nullptr || job.promised) return true;
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() || ComputeOf(*wanted) <= ComputeOf(smaller)) return true;
   const auto steps = static_cast<double>(candidate.job.steps_left);

@@ -46,6 +46,8 @@ class SchedulingPass {
 
   // pass.cc
   void Consider(const RankedJob& ranked);
+  /// A job that goes first takes no more than leaves room for the others that do.
+  void LeaveOthersTheirPromise(Candidate& candidate);
   /// The job has its turn, and nothing is reserved for another.
   void TakeTurn(const Candidate& candidate);
   /// Others go first: the job starts where that delays none of them.
@@ -95,16 +97,18 @@ class SchedulingPass {
   bool Promise(const Candidate& candidate, const Plan& plan, Outlook outlook);
   /// What would start the job now, for people.
   void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
-  /// Jobs that run take what is free, up to so many times their share.
-  void Grow(int64_t shares);
+  /// Jobs that run take what is free, up to so many times their share. With `before` those that go
+  /// before that job: of its queue, and of no lower priority.
+  void Grow(int64_t shares, const RankedJob* before);
 
   const SchedulerSnapshot& snapshot_;
   const PlanFunction& plan_;
   const ComputeAmount total_;
   const TurnRules turns_;
-  QueueTree holding_;  ///< What jobs hold, with those that stop and what they go on with.
-  QueueTree held_;     ///< Without them, with those that take their place.
-  CapacityPool free_;  ///< Now, without what is promised.
+  int64_t promised_gpus_ = 0;  ///< Least of jobs that go first and have not had their turn.
+  QueueTree holding_;          ///< What jobs hold, with those that stop and what they go on with.
+  QueueTree held_;             ///< Without them, with those that take their place.
+  CapacityPool free_;          ///< Now, without what is promised.
   Outlook outlook_;
   std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.

@@ -16,6 +16,24 @@ constexpr int kGrowing = 32;
 /// Jobs that wait of which a pass says what would start them.
 constexpr int kAdvised = 16;
 
+/// The ranks of `from` whose GPUs `to` does not have.
+Plan GivenUp(const Plan& from, const Plan& to) {
+  const auto gpus = [](const Plan& plan, size_t rank) {
+    return std::pair(plan.rank_workers[rank], DeviceOf(plan, rank));
+  };
+  std::set<std::pair<std::string, int64_t>> kept;
+  for (size_t rank = 0; rank < to.rank_workers.size(); ++rank) kept.insert(gpus(to, rank));
+  Plan left = from;
+  left.rank_workers.clear();
+  left.rank_devices.clear();
+  for (size_t rank = 0; rank < from.rank_workers.size(); ++rank) {
+    if (kept.contains(gpus(from, rank))) continue;
+    left.rank_workers.push_back(from.rank_workers[rank]);
+    left.rank_devices.push_back(DeviceOf(from, rank));
+  }
+  return left;
+}
+
 std::string Names(const std::vector<std::string>& ids) {
   std::string text;
   for (const std::string& id : ids) text += (text.empty() ? "" : ", ") + id;
@@ -80,6 +98,7 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
   free_.Take(plan);
   part_.reset();
   held_.Take(ranked.turn.queue, AmountOf(plan));
+  holding_.Take(ranked.turn.queue, AmountOf(plan));
   forecast_->Hold(AmountOf(plan), restart + seconds);
   return true;
 }
@@ -237,7 +256,7 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
   }
 }
 
-void SchedulingPass::Grow(int64_t shares) {
+void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
   const GrowthRules& rules = snapshot_.rules.growth;
   if (rules.after_seconds <= 0) return;
   // Of which the least is left comes first: it gives back soonest what it takes.
@@ -250,6 +269,9 @@ void SchedulingPass::Grow(int64_t shares) {
   for (const RankedActive* active : shortest_first) {
     const ComputeAmount left = free_.total();
     if (growing_ >= kGrowing || (left.gpus < 1 && left.cores < 1)) break;
+    const bool comes_before = before == nullptr || (active->turn.queue == before->turn.queue &&
+                                                    active->turn.priority >= before->turn.priority);
+    if (!comes_before || (before != nullptr && !OnDevices(*active->job->job.plan))) continue;
     const RunningJob& job = active->job->job;
     const GpuShare& share = active->share;
     const bool devices = OnDevices(*job.plan);
@@ -307,6 +329,8 @@ void SchedulingPass::Grow(int64_t shares) {
     outlook_ = std::move(outlook);
     free_.Release(*job.plan);
     free_.Take(way->plan);
+    // Until it has stopped nobody else has what it gives up.
+    if (devices) free_.Take(GivenUp(*job.plan, way->plan));
     part_.reset();
     holding_ = std::move(holding);
     holding_.Take(queue, AmountOf(way->plan));

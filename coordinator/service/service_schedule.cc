@@ -10,7 +10,6 @@ namespace {
 
 /// Passes over a long queue take a fifth of the loop's time at most, and come once a second at
 /// least.
-constexpr int kRestAfterPass = 4;
 constexpr std::chrono::seconds kLongestRest(1);
 
 double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
@@ -27,7 +26,7 @@ void Service::ScheduleSoon() {
     const Duration begin = clock_.Monotonic();
     RunSchedule();
     const Duration end = clock_.Monotonic();
-    next_pass_ = end + std::min<Duration>(kRestAfterPass * (end - begin), kLongestRest);
+    next_pass_ = end + std::min<Duration>(options_.rest_after_pass * (end - begin), kLongestRest);
   };
   const Duration rest = next_pass_ - clock_.Monotonic();
   if (rest > Duration(0)) {

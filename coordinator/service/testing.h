@@ -36,10 +36,12 @@ class FakeLink : public WorkerLink {
   }
   void AckHeartbeat(int64_t sequence) override { Note("heartbeat " + std::to_string(sequence)); }
   void Start(const StartOrder& order) override {
+    {
+      std::lock_guard lock(mutex_);
+      last_start_ = order;
+    }
     Note("start " + order.job_id + " " + std::to_string(order.epoch) + " to step " +
          std::to_string(order.spec.train.steps));
-    std::lock_guard lock(mutex_);
-    last_start_ = order;
   }
   void Stop(const std::string& job, int64_t epoch, bool graceful) override {
     Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
@@ -89,6 +91,7 @@ inline ServiceOptions RetriesAtOnce() {
   ServiceOptions options;
   options.retry.first_seconds = 0;
   options.health.limit = {};  // these workers know nothing of their machines
+  options.rest_after_pass = 0;  // a test may move the clock in the midst of one
   return options;
 }
 

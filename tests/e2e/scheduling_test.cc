@@ -178,12 +178,16 @@ TEST_P(KilledWhileDisplacing, BothJobsEndAndNoStepIsLost) {
   cluster_.StartCoordinator(
       {{"WEFT_FAILPOINTS", std::string("coordinator.to_") + GetParam() + "=crash@1"}});
   cluster_.AwaitWorkers(1);
-  const std::string high = cluster_.Submit(Job("high", 10, 5));
+  // The coordinator may die before it answers: then the same request is sent again.
+  const v1::JobSpec urgent = Job("high", 10, 5);
+  v1::SubmitJobResponse submitted;
+  (void)cluster_.TrySubmit(urgent, "high", &submitted);
   ASSERT_TRUE(Eventually([&] { return !cluster_.coordinator().Alive(); }, seconds(30)))
       << cluster_.LogTails();
   cluster_.StartCoordinator();
   cluster_.AwaitWorkers(1);
-  cluster_.Await(high, v1::SUCCEEDED);
+  ASSERT_TRUE(cluster_.TrySubmit(urgent, "high", &submitted).ok());
+  cluster_.Await(submitted.job().id(), v1::SUCCEEDED);
   const v1::Job job = cluster_.Await(low, v1::SUCCEEDED);
   EXPECT_EQ(v1::Reason_Name(job.attempts(0).reason()), "PREEMPTED") << cluster_.LogTails();
   EXPECT_EQ(cluster_.Losses(low), expected);
