@@ -82,7 +82,8 @@ struct ServiceOptions {
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
   PlanningRules planning;
-  /// After a pass over the queue the next one waits for so many times its duration, a second at most.
+  /// After a pass over the queue the next one waits for so many times its duration, but a second at
+  /// most.
   int64_t rest_after_pass = 4;
   RetentionRules retention;
   /// To how many other machines the network from each machine is measured; 0: never.
