@@ -90,7 +90,7 @@ class FakeLink : public WorkerLink {
 inline ServiceOptions RetriesAtOnce() {
   ServiceOptions options;
   options.retry.first_seconds = 0;
-  options.health.limit = {};  // these workers know nothing of their machines
+  options.health.limit = {};    // these workers know nothing of their machines
   options.rest_after_pass = 0;  // a test may move the clock in the midst of one
   return options;
 }
