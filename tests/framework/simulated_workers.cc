@@ -202,6 +202,9 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
       case v1::CoordinatorMessage::kStop:
         End({message.stop().job_id(), message.stop().epoch()}, v1::ATTEMPT_STOPPED);
         break;
+      case v1::CoordinatorMessage::kCheckHealth:
+        FindNothing(message.check_health().request_id());
+        break;
       case v1::CoordinatorMessage::kAttemptAck:
         Acknowledged({message.attempt_ack().job_id(), message.attempt_ack().epoch()},
                      message.attempt_ack().state());
@@ -274,6 +277,15 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
     unanswered_.pop_front();
     const std::lock_guard lock(shared_.mutex);
     shared_.round_trips.push_back(took.count());
+  }
+
+  /// The machine is in order.
+  void FindNothing(int64_t request_id) {
+    if (!stream_) return;
+    v1::WorkerMessage message;
+    message.mutable_health()->set_request_id(request_id);
+    message.mutable_health()->set_device(-1);
+    stream_->Send(std::move(message));
   }
 
   void Start(const Key& key) {
