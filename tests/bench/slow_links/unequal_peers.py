@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two ranks of which one is four times slower: what rounds by time and rounds of steps make of their speeds.
+"""Two ranks, one of them four times slower: what rounds by time and rounds of steps make of their speeds.
 
     python3 tests/bench/slow_links/unequal_peers.py --trainer build/release/bin/weft-trainer \
         --text TEXT --output docs/benchmarks/unequal_peers.json
