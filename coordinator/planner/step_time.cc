@@ -157,7 +157,7 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
 
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {
   if (inputs.round_seconds == 0) return PredictStepOfRound(inputs, pass, rates);
-  // The outer step is not of the round: so many steps fit as without it.
+  // The outer step follows the round: it takes none of the time for steps.
   constexpr double kEndless = 1e12, kFewest = 2;
   StepInputs round = inputs;
   round.local_steps = static_cast<int64_t>(kEndless);

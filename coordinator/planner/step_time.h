@@ -11,7 +11,7 @@ namespace weft::planner {
 /// how fast the hardware is, `pass` what a pass costs with no other rank on the worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const StepRates& rates);
 
-/// `mean` becomes that of steps of which a `share` are `time`, and the others as it was.
+/// Makes `mean` the weighted mean of `time`, with weight `share`, and of what it was.
 void Mix(const TimeBreakdown& time, double share, TimeBreakdown& mean);
 
 }  // namespace weft::planner

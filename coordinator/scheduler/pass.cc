@@ -1,6 +1,7 @@
 #include "coordinator/scheduler/pass.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <set>
 
@@ -28,9 +29,8 @@ CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& ac
 
 /// A power of two, so that plans can be used again while the number changes.
 int64_t RanksWithin(int64_t gpus, int64_t least) {
-  int64_t ranks = 1;
-  while (ranks * 2 <= gpus) ranks *= 2;
-  return std::max(ranks, least);
+  const auto most = static_cast<uint64_t>(std::max<int64_t>(gpus, 1));
+  return std::max(static_cast<int64_t>(std::bit_floor(most)), least);
 }
 
 bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {

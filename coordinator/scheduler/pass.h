@@ -97,7 +97,7 @@ class SchedulingPass {
   bool Promise(const Candidate& candidate, const Plan& plan, Outlook outlook);
   /// What would start the job now, for people.
   void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
-  /// Jobs that run take what is free, up to so many times their share. With `before` those that go
+  /// Jobs that run take what is free, up to `shares` times their share. With `before` those that go
   /// before that job: of its queue, and of no lower priority.
   void Grow(int64_t shares, const RankedJob* before);
 

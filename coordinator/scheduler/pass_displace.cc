@@ -131,7 +131,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
     std::optional<BetterWay> way;  ///< With fewer ranks; nullopt: all.
   };
   std::vector<Gives> gives;
-  Outlook outlook = outlook_;
+  CapacityPool pool = outlook_.pool;
   std::optional<Plan> plan;
   for (const RankedActive* active : last_first) {
     const RunningJob& job = active->job->job;
@@ -154,21 +154,36 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
     } else if (ClaimOf(ranked.turn, wait_seconds, *active, held_, rules) != Claim::kShorter) {
       continue;
     }
-    outlook.pool.Release(*job.plan);
-    (void)outlook.releases.Remove({job.plan});
-    if (way) {
-      outlook.pool.Take(way->plan);
-      const double left = active->seconds_left * way->plan.prediction.step_seconds /
-                          job.plan->prediction.step_seconds;
-      plans_.push_back(way->plan);
-      outlook.releases.Add(left, plans_.back(), active->job->id);
-    }
+    pool.Release(*job.plan);
+    if (way) pool.Take(way->plan);
     gives.push_back({active, std::move(way)});
-    if (!Covers(outlook.pool.total(), AmountOf(wanted))) continue;
-    plan = outlook.pool.Place(wanted);
+    if (!Covers(pool.total(), AmountOf(wanted))) continue;
+    plan = pool.Place(wanted);
     if (plan) break;
   }
-  if (!plan || !Promise(candidate, *plan, std::move(outlook))) return false;
+  if (!plan) return false;
+  // None of them is spare. The last one is not: without it there was no place.
+  for (size_t i = gives.size() - 1; i-- > 0;) {
+    CapacityPool without = pool;
+    if (gives[i].way) without.Release(gives[i].way->plan);
+    without.Take(*gives[i].active->job->job.plan);
+    std::optional<Plan> place = without.Place(wanted);
+    if (!place) continue;
+    plan = std::move(place);
+    pool = std::move(without);
+    gives.erase(gives.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  Outlook outlook{std::move(pool), outlook_.releases};
+  for (const Gives& give : gives) {
+    const Plan& before = *give.active->job->job.plan;
+    (void)outlook.releases.Remove({&before});
+    if (!give.way) continue;
+    const double left = give.active->seconds_left * give.way->plan.prediction.step_seconds /
+                        before.prediction.step_seconds;
+    plans_.push_back(give.way->plan);
+    outlook.releases.Add(left, plans_.back(), give.active->job->id);
+  }
+  if (!Promise(candidate, *plan, std::move(outlook))) return false;
   std::vector<std::string> ids;
   for (Gives& give : gives) {
     const ActiveJob& job = *give.active->job;

@@ -221,6 +221,20 @@ TEST(Scheduling, WhoHoldsMoreThanItsShareGivesTheRest) {
   EXPECT_THAT(s.Decide().resizes, IsEmpty()) << "it has just started";
 }
 
+TEST(Scheduling, WhoGivesItsShareDoesNotGiveItInVain) {
+  GpuSituation s(2);
+  s.Run("keeps", 5, 450).preemptible = false;
+  s.Run("last", 3, 200000);
+  s.Run("whole", 8, 10000);
+  s.Wait("machine", 8, 500);
+  s.Wait("small", 2, 2500);
+  std::vector<std::string> for_machine;
+  for (const PreemptDecision& preemption : s.Decide().preemptions) {
+    if (preemption.for_job == "machine") for_machine.push_back(preemption.job_id);
+  }
+  EXPECT_THAT(for_machine, ElementsAre("whole")) << "the last one has no machine to give";
+}
+
 TEST(Scheduling, WhoRunsHasItsShareBeforeThoseForWhomNothingIsLeft) {
   GpuSituation s(1);
   s.Run("runs", 2, 5000);

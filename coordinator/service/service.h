@@ -82,7 +82,7 @@ struct ServiceOptions {
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
   PlanningRules planning;
-  /// After a pass over the queue the next one waits for so many times its duration, but a second at
+  /// Rest between two passes over the queue, as a multiple of the first one's duration; a second at
   /// most.
   int64_t rest_after_pass = 4;
   RetentionRules retention;

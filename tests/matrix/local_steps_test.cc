@@ -266,7 +266,7 @@ TEST_F(LocalStepsAttempt, ThePlannerDividesTheOuterStepByTheTimeOfARound) {
               1e-3 * ten.time.exposed_communication_seconds);
   EXPECT_EQ(ten.memory_per_rank.optimizer_bytes, hundred.memory_per_rank.optimizer_bytes);
 
-  // Of machines of which one is slow, the rates add up.
+  // With one slow machine the rates add up.
   ClusterProfile slow = Machines(2, 1), unequal = alike;
   for (WorkerProfile& worker : slow.workers) {
     worker.copy_bytes_per_second /= 4;

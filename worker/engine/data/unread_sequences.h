@@ -12,8 +12,8 @@ namespace weft::engine {
 /// out so far, and all that follows. Their places, from 0, are in the order of their numbers.
 class UnreadSequences {
  public:
-  /// `bounds`: ascending numbers [first, end, first, end, ..., first], of ranges of which the last
-  /// has no end. An odd number of them.
+  /// `bounds`: ascending numbers [first, end, first, end, ..., first], an odd number of them: the
+  /// last range has no end.
   explicit UnreadSequences(std::vector<int64_t> bounds);
 
   const std::vector<int64_t>& bounds() const { return bounds_; }
