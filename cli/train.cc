@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +23,9 @@
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/wait_policy.h"
+#include "worker/daemon/device_rates.h"
+#include "worker/daemon/devices.h"
+#include "worker/daemon/nvml.h"
 #include "worker/daemon/progress.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/trainer/phases.h"
@@ -97,8 +102,39 @@ class ViewReporter : public trainer::Reporter {
   std::optional<trainer::ProfiledMessage> profiled_;
 };
 
-/// This machine as far as it can be known without measuring.
-ClusterProfile ThisMachine() {
+/// GPUs of this machine. The first that CUDA_VISIBLE_DEVICES leaves has its rates, which are
+/// measured once, and is the one that this process sees as CUDA device 0; the others have a reason
+/// why they are not used.
+Result<std::vector<DeviceSpec>> FindOneDevice() {
+  const auto nvml = daemon::Nvml::Load();
+  if (!nvml.ok()) return std::vector<DeviceSpec>();
+  const auto show = [](const DeviceSpec& device) {
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+    setenv("CUDA_VISIBLE_DEVICES", daemon::CudaName(device).c_str(), 1);
+  };
+  const std::string not_used = "`weft train` runs one rank, on the first GPU";
+  const auto measure = [&](const std::vector<DeviceSpec>& devices, size_t which) {
+    if (which > 0) return Result<DeviceSpec>(UnavailableError(not_used));
+    show(devices[which]);
+    return daemon::MeasureRates(0);
+  };
+  daemon::DeviceChoice choice;
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) choice.visible = visible;
+  WEFT_ASSIGN_OR_RETURN(std::vector<DeviceSpec> devices,
+                        daemon::FindDevices(**nvml, choice, measure,
+                                            JoinPath(HomeDir(), "devices.json"), /*again=*/false));
+  bool found = false;
+  for (DeviceSpec& device : devices) {
+    if (!device.unusable.empty()) continue;
+    if (found) device.unusable = not_used;
+    if (!found) show(device);
+    found = true;
+  }
+  return devices;
+}
+
+/// This machine: what can be known of it without measuring, and a GPU.
+Result<ClusterProfile> ThisMachine() {
   WorkerProfile machine;
   machine.worker_id = "local";
   machine.host = "127.0.0.1";
@@ -106,7 +142,11 @@ ClusterProfile ThisMachine() {
   machine.isa = kernels::cpu::IsaName(kernels::cpu::ProcessIsa());
   machine.memory_bytes = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   machine.memory_limit_bytes = machine.memory_bytes;
-  return {{machine}};
+  WEFT_ASSIGN_OR_RETURN(machine.devices, FindOneDevice());
+  for (const DeviceSpec& device : machine.devices) {
+    if (device.unusable.empty()) machine.device = device.device;
+  }
+  return ClusterProfile{{machine}};
 }
 
 struct TrainOptions {
@@ -139,9 +179,9 @@ Result<PlannedRun> PlanRun(const TrainOptions& options) {
   whole.run_dir = std::filesystem::absolute(folder, error).lexically_normal();
   whole.cache_dir = JoinPath(HomeDir(), "cache");
   whole.job = std::move(job);
+  WEFT_ASSIGN_OR_RETURN(ClusterProfile machine, ThisMachine());
   for (size_t i = 0; i < PhaseCount(whole.job); ++i) {
-    WEFT_ASSIGN_OR_RETURN(PlanReport report,
-                          planner::PlanJob(JobOfPhase(whole.job, i), ThisMachine()));
+    WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(JobOfPhase(whole.job, i), machine));
     run.plans.push_back(std::move(report.candidates.front().plan));
   }
   return run;

@@ -2,12 +2,19 @@
 
 import copy
 import dataclasses
+import gzip
+import pathlib
 import re
 
-from curves.runs import Run
+from curves.runs import MeasurementError, Run
 
 FAMILIES = ["gpt", "bert", "vit"]
+SCALE = "scale"  # the V-cycle alone, on networks of several sizes
+SCALE_SIZES = ((4, 128, (1e-3, 2e-3, 4e-3)), (8, 256, (1e-3, 2e-3, 4e-3)), (12, 512, (2e-3,)))
+SCALE_STEPS = 2000
+LINUX = pathlib.Path("/usr/share/doc/linux-doc-6.1/Documentation")
 BUDGETS = (0.3, 0.5, 0.75, 1.0)  # of the steps
+SCHEDULES = ("cosine", "warmup_stable_decay")
 TIMED_SHARE = 0.1
 
 
@@ -33,11 +40,16 @@ def merged(job, changes):
 
 
 class Family:
-    """A network on its data. `rate` is chosen among `rates` before the rest is trained."""
+    """A network on its data. `rate` is chosen among `rates` before the rest is trained. Timed runs
+    are on the CPU, all others on `device`. What is `brief` has fewer budgets, one schedule and one
+    seed, and is not timed."""
 
-    def __init__(self, name, title, text, job, rates, methods, share):
+    def __init__(self, name, title, text, job, rates, methods, share, device, brief=False):
         self.name, self.title, self.text = name, title, text
         self.job, self.rates, self.methods = job, rates, methods
+        self.device, self.timed, self.most_seeds = device, not brief, 1 if brief else None
+        self.schedules = SCHEDULES[:1] if brief else SCHEDULES
+        self.budgets = BUDGETS[1:] if brief else BUDGETS
         self.steps = round(job["train"]["steps"] * share)
         self.warmup = round(job["schedule"]["warmup_steps"] * share)
         self.rate = None
@@ -52,7 +64,12 @@ class Family:
             "schedule": {"kind": kind, "warmup_steps": min(self.warmup, steps // 4),
                          "decay_steps": round(0.2 * steps)},
             "train": {"steps": steps, "seed": seed, "eval_every_steps": steps}})
-        return Run(f"{self.name}-{name}", job, timed=timed)
+        return self.run(f"{self.name}-{name}", job, timed)
+
+    def run(self, name, job, timed):
+        if self.device != "cpu" and not timed:
+            job = merged(job, {"resources": {"device": self.device}})
+        return Run(name, job, timed=timed)
 
     def rate_runs(self):
         return {rate: self.scratch(f"rate-{i}", 1, "cosine", 1, rate)
@@ -60,8 +77,12 @@ class Family:
 
     def baseline_runs(self, budget, seeds):
         """By schedule: a run a seed."""
-        return {kind: [self.scratch(f"scratch-{kind.split('_')[0]}-{round(100 * budget)}-{seed}", budget, kind, seed, self.rate)
-                       for seed in seeds] for kind in ("cosine", "warmup_stable_decay")}
+        def run(kind, seed):
+            if (budget, kind, seed) == (1, "cosine", 1):
+                return self.rate_runs()[self.rate]
+            name = f"scratch-{kind.split('_')[0]}-{round(100 * budget)}-{seed}"
+            return self.scratch(name, budget, kind, seed, self.rate)
+        return {kind: [run(kind, seed) for seed in seeds] for kind in self.schedules}
 
     def timed_baseline(self):
         return self.scratch("scratch-timed", TIMED_SHARE, "cosine", 1, self.rate, timed=True)
@@ -91,7 +112,7 @@ class Family:
             del job["train"]["steps"]
             job["phases"] = phases
         slug = "-".join(re.findall(r"[a-z0-9]+", method.name.lower()))
-        return Run(f"{self.name}-{slug}-{suffix}", job, timed=timed)
+        return self.run(f"{self.name}-{slug}-{suffix}", job, timed)
 
     def run_of(self, method, seed):
         return self.method_run(method, seed, 1, seed)
@@ -100,11 +121,13 @@ class Family:
         return self.method_run(method, 1, TIMED_SHARE, "timed", timed=True)
 
     def runs(self, seeds):
-        runs = [run for budget in BUDGETS for runs in self.baseline_runs(budget, seeds).values()
+        runs = [run for budget in self.budgets for runs in self.baseline_runs(budget, seeds).values()
                 for run in runs]
         for method in self.methods:
-            runs += [self.run_of(method, seed) for seed in seeds] + [self.timed_run(method)]
-        return runs + [self.timed_baseline()]
+            runs += [self.run_of(method, seed) for seed in seeds]
+        if self.timed:
+            runs += [self.timed_run(method) for method in self.methods] + [self.timed_baseline()]
+        return runs
 
     def described(self, name):
         method = next(method for method in self.methods if method.name == name)
@@ -133,9 +156,6 @@ def methods(model):
             phase(0.4, **quarter, rate=4, growth={"method": "coalesce"}),
             phase(0.4, **half, rate=2, growth={"method": "decoalesce", "alpha": 0.5}),
             phase(0.5, growth={"method": "decoalesce", "alpha": 0.5})]),
-        Method("masked structural growth", 0.29, [
-            phase(0.3, **half),
-            phase(0.6, growth={"method": "msg", "ramp": 0.1})]),
         Method("progressive stacking", 0.25, [
             phase(0.15, layers=layers // 4),
             phase(0.2, layers=layers // 2, growth={"method": "stack", "depth_order": "stacked"}),
@@ -166,6 +186,12 @@ def methods(model):
     ]
 
 
+def masked_structural_growth(model):
+    return Method("masked structural growth", 0.29, [
+        phase(0.3, layers=model["layers"] // 2, width=model["width"] // 2),
+        phase(0.6, growth={"method": "msg", "ramp": 0.1})])
+
+
 def zero_layers():
     return Method("zero-layer expansion", 0.8, [
         phase(0.5, layers=0),
@@ -188,21 +214,58 @@ def base(model, data, batch, steps, **train):
     }
 
 
-def family(name, data, share):
+def write_linux(folder):
+    """The documentation of Linux in English, one file after the other. `folder` is in the work
+    folder. Returns the section `data` of a job."""
+    file = folder / "linux.txt"
+    if not file.exists():
+        texts = [path for path in sorted(LINUX.rglob("*.rst*")) if "translations" not in path.parts]
+        if not texts:
+            raise MeasurementError(f"nothing in {LINUX}; hint: Debian's linux-doc-6.1")
+        folder.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        with open(new, "wb") as out:
+            for path in texts:
+                with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as text:
+                    out.write(text.read() + b"\n")
+        new.rename(file)
+    return {"train": [f"../../{folder.name}/{file.name}"], "validation_fraction": 0.02,
+            "tokenizer": {"vocab_size": 8192}}
+
+
+def scale_families(data, share, device):
+    """GPT of three sizes, on as many tokens; rates are inversely proportional to the width, and the
+    largest has that which is best for the one before."""
+    families = []
+    for layers, width, rates in SCALE_SIZES:
+        model = {"family": "gpt2", "layers": layers, "width": width, "heads": width // 32,
+                 "context": 128}
+        parameters = 12 * layers * width * width
+        families.append(Family(
+            f"{SCALE}-{width}", f"GPT of {parameters / 1e6:.1f} M parameters",
+            f"GPT-2 of {layers} layers of width {width}, context 128, batch 64, on the documentation "
+            "of Linux; nats a token of its last 2 %.",
+            base(model, data, 64, SCALE_STEPS), tuple(rate * 256 / width for rate in rates),
+            methods(model)[:2], share, device, brief=True))
+    return families
+
+
+def family(name, data, share, device="cpu"):
     if name == "gpt":
         model = {"family": "gpt2", "layers": 8, "width": 128, "heads": 4, "context": 64}
         return Family(name, "GPT", "GPT-2 of 8 layers of width 128, context 64, batch 32, on the King "
                       "James Bible; nats a token of its last 5 %.",
                       base(model, data, 32, 1200), (1.5e-3, 3e-3, 6e-3),
-                      methods(model) + [zero_layers(), sequence_warmup()], share)
+                      methods(model) + [masked_structural_growth(model), zero_layers(),
+                                        sequence_warmup()], share, device)
     if name == "bert":
         model = {"family": "bert", "layers": 8, "width": 128, "heads": 4, "context": 64}
         return Family(name, "BERT", "BERT of 8 layers of width 128 on the verses of the King James "
                       "Bible; nats a masked token of its last 5 %.",
                       base(model, {**data, "batching": "pad_uniform"}, 32, 2400),
-                      (5e-4, 1e-3, 2e-3), methods(model), share)
+                      (5e-4, 1e-3, 2e-3), methods(model), share, device)
     model = {"family": "vit", "layers": 8, "width": 96, "heads": 4, "image_size": 28,
              "patch_size": 7, "image_channels": 1, "classes": 10}
     return Family(name, "ViT", "ViT of 8 layers of width 96, patches of 7 pixels, batch 64, on "
                   "Fashion-MNIST; nats a picture of its test part.",
-                  base(model, data, 64, 1600), (1e-3, 2e-3, 4e-3), methods(model), share)
+                  base(model, data, 64, 1600), (1e-3, 2e-3, 4e-3), methods(model), share, device)
