@@ -136,6 +136,7 @@ struct DeviceSpec {
 struct WorkerProfile {
   std::string worker_id;
   std::string host;
+  std::string rack;
   std::string device = "cpu";
   std::string cpu_model;
   std::string isa;
@@ -157,6 +158,10 @@ struct WorkerProfile {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("worker_id", "Stable name of the worker."), self.worker_id);
     visit(Field("host", "Address other ranks can reach."), self.host);
+    visit(Field("rack",
+                "Name of what it shares a switch with, such as a rack: machines of one rack are "
+                "nearer to each other than to others; empty: all are as near."),
+          self.rack);
     visit(Field("device", "What ranks can compute on besides the processor: cpu is nothing else.")
               .OneOf({"cpu", "cuda"}),
           self.device);

@@ -40,6 +40,7 @@ struct MemoryBreakdown {
   int64_t activations_bytes = 0;
   int64_t workspace_bytes = 0;
   int64_t communication_bytes = 0;
+  int64_t snapshots_bytes = 0;
   int64_t runtime_bytes = 0;
 
   template <class Self, class Visitor>
@@ -56,6 +57,10 @@ struct MemoryBreakdown {
         self.workspace_bytes);
     visit(Field("communication_bytes", "Buckets and staging of collectives.").Unit("bytes"),
           self.communication_bytes);
+    visit(Field("snapshots_bytes",
+                "Snapshots of its own and of a peer's state (checkpoint.peer_every_steps).")
+              .Unit("bytes"),
+          self.snapshots_bytes);
     visit(Field("runtime_bytes", "The process itself: code, libraries, threads.").Unit("bytes"),
           self.runtime_bytes);
   }
@@ -70,12 +75,13 @@ inline void AddTo(MemoryBreakdown& sum, const MemoryBreakdown& m) {
   sum.activations_bytes += m.activations_bytes;
   sum.workspace_bytes += m.workspace_bytes;
   sum.communication_bytes += m.communication_bytes;
+  sum.snapshots_bytes += m.snapshots_bytes;
   sum.runtime_bytes += m.runtime_bytes;
 }
 
 inline int64_t TotalBytes(const MemoryBreakdown& m) {
   return m.parameters_bytes + m.gradients_bytes + m.optimizer_bytes + m.activations_bytes +
-         m.workspace_bytes + m.communication_bytes + m.runtime_bytes;
+         m.workspace_bytes + m.communication_bytes + m.snapshots_bytes + m.runtime_bytes;
 }
 
 /// Where the time of one optimizer step goes, as seen by the slowest rank.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/model_spec.h"
 #include "common/spec/precision_names.h"
 
 namespace weft {
@@ -300,6 +301,27 @@ struct NestedModelSpec {
   }
 };
 
+/// A network whose logits are added to those of a frozen one (inverse value learning, Lu et al.
+/// 2024, arXiv 2410.21027).
+struct ValueLearningSpec {
+  ModelSpec base;
+  double logit_penalty = 0.0;
+
+  bool operator==(const ValueLearningSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("base",
+                "The frozen network, of the same vocabulary: its import_path is a Hugging Face "
+                "folder, whose sizes Weft fills in."),
+          self.base);
+    visit(Field("logit_penalty",
+                "Factor of the mean square of this network's logits, which is added to the loss.")
+              .Range(0, 1e3),
+          self.logit_penalty);
+  }
+};
+
 struct TrainSpec {
   int64_t steps = 1000;
   int64_t global_batch = 32;
@@ -322,6 +344,7 @@ struct TrainSpec {
   GuardSpec guard;
   int64_t local_steps = 1;
   double local_round_seconds = 0.0;
+  bool local_sub_networks = false;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
   std::string deterministic = "run";
@@ -332,6 +355,7 @@ struct TrainSpec {
   int64_t sequence_warmup_steps = 0;
   int64_t sequence_warmup_start = 0;
   NestedModelSpec nested_model;
+  ValueLearningSpec value_learning;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -406,6 +430,10 @@ struct TrainSpec {
               .Unit("seconds")
               .Range(0, 1e6),
           self.local_round_seconds);
+    visit(Field("local_sub_networks",
+                "In each round a data-parallel rank trains its own part of the heads and of the "
+                "MLPs' neurons, drawn anew, besides what all have (HIST, arXiv 2310.17890)."),
+          self.local_sub_networks);
     visit(Field("outer_learning_rate", "Learning rate of the outer step, with local_steps.")
               .Range(0, 1e3),
           self.outer_learning_rate);
@@ -450,6 +478,8 @@ struct TrainSpec {
           self.sequence_warmup_start);
     visit(Field("nested_model", "A smaller network within the network, trained with it."),
           self.nested_model);
+    visit(Field("value_learning", "A frozen network whose logits are added to this network's."),
+          self.value_learning);
   }
 };
 
