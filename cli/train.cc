@@ -118,6 +118,7 @@ Result<std::vector<DeviceSpec>> FindOneDevice() {
     show(devices[which]);
     return daemon::MeasureRates(0);
   };
+  WEFT_RETURN_IF_ERROR(Env::Posix().CreateDirs(HomeDir()));
   daemon::DeviceChoice choice;
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) choice.visible = visible;
   WEFT_ASSIGN_OR_RETURN(std::vector<DeviceSpec> devices,

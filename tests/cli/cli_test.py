@@ -125,6 +125,24 @@ class WithoutCluster(unittest.TestCase):
         self.assertEqual(text.code, 0, text.err)
         self.assertTrue(text.out.startswith("the king"))
 
+    def test_trains_on_the_processor_where_no_gpu_can_be_computed_on(self):
+        cluster = self.cluster
+        (cluster.folder / "gpus").write_text(
+            "driver 580.65\ncount 2\n* name Test GPU\n0 uuid GPU-0\n1 uuid GPU-1\n"
+            "* memory_total 85899345920\n* memory_used 0\n")
+        cluster.environment.update(WEFT_FAKE_NVML=str(cluster.folder / "gpus"),
+                                   LD_LIBRARY_PATH=str(BIN / "fake_nvml"),
+                                   WEFT_HOME=str(cluster.folder / "a" / "home"))
+        result = cluster.weft("train", cluster.job(), "--run-dir", "run")
+        self.assertEqual(result.code, 0, result.err)
+        job = cluster.job("on_gpu")
+        asked = json.loads(job.read_text()) | {"resources": {"device": "cuda"}}
+        job.write_text(json.dumps(asked))
+        result = cluster.weft("train", job, "--run-dir", "on_gpu")
+        self.assertEqual(result.code, 7, result.err)
+        self.assertIn("GPU 0 of local: it cannot be computed on", result.err)
+        self.assertIn("GPU 1 of local", result.err)
+
     def test_the_live_view_fits_the_terminal_and_follows_its_width(self):
         cluster = self.cluster
         terminal, stdout = pty.openpty()
