@@ -104,8 +104,9 @@ ExitCode Describe(const Session& session, const std::string& id) {
       << HumanDuration(Clock::System().UnixSeconds() - worker->last_heartbeat_at()) << " ago\n"
       << "version:     " << worker->version()
       << "\nmachine:     " << (worker->machine().empty() ? "-" : worker->machine()) << ", at "
-      << profile.host() << "\nprocessor:   " << profile.cores() << " cores, " << profile.cpu_model()
-      << " (" << profile.isa()
+      << profile.host() << (profile.rack().empty() ? "" : ", rack ") << profile.rack()
+      << "\nprocessor:   " << profile.cores() << " cores, " << profile.cpu_model() << " ("
+      << profile.isa()
       << ")\nmemory:      " << HumanBytes(static_cast<double>(profile.memory_limit_bytes()))
       << " of " << HumanBytes(static_cast<double>(profile.memory_bytes()))
       << "\nGPUs:        " << Gpus(profile) << '\n';
@@ -141,14 +142,14 @@ ExitCode Describe(const Session& session, const std::string& id) {
 ExitCode List(const Session& session) {
   auto workers = session.Connect().ListWorkers();
   if (!workers.ok()) return Fail(session, workers.status());
-  Listing listing{
-      "Worker",
-      {},
-      {},
-      Table({"ID", "STATE", "CORES", "MEMORY", "ISA", "GPUS", "JOBS"}),
-      Table({"ID", "STATE", "HOST", "MACHINE", "DEVICE", "CORES", "MEMORY", "ISA", "FP32", "BF16",
-             "NETWORK", "GPUS", "GPU BF16", "UNUSABLE GPUS", "VERSION", "HEARTBEAT", "JOBS"}),
-      false};
+  Listing listing{"Worker",
+                  {},
+                  {},
+                  Table({"ID", "STATE", "CORES", "MEMORY", "ISA", "GPUS", "JOBS"}),
+                  Table({"ID", "STATE", "HOST", "MACHINE", "RACK", "DEVICE", "CORES", "MEMORY",
+                         "ISA", "FP32", "BF16", "NETWORK", "GPUS", "GPU BF16", "UNUSABLE GPUS",
+                         "VERSION", "HEARTBEAT", "JOBS"}),
+                  false};
   for (const v1::Worker& worker : *workers) {
     const v1::WorkerProfile& profile = worker.profile();
     const std::string jobs = JobsText(worker);
@@ -173,7 +174,8 @@ ExitCode List(const Session& session) {
                        profile.isa(), Gpus(profile), jobs});
     listing.wide.Add(
         {profile.worker_id(), state, profile.host(),
-         worker.machine().empty() ? "-" : worker.machine(), profile.device(),
+         worker.machine().empty() ? "-" : worker.machine(),
+         profile.rack().empty() ? "-" : profile.rack(), profile.device(),
          std::to_string(profile.cores()), memory, profile.isa(), flops(fp32), flops(bf16),
          NetworkText(worker.network()), Gpus(profile), flops(gpu_bf16), UnusableGpus(profile),
          worker.version(),

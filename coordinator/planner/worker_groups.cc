@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <string_view>
 #include <tuple>
 
 #include "common/model/device_order.h"
@@ -46,18 +48,31 @@ bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
 WorkerGroups::WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision,
                            bool on_devices)
     : on_devices_(on_devices) {
-  std::vector<std::pair<int64_t, const WorkerProfile*>> counted;
+  struct Counted {
+    const WorkerProfile* worker;
+    int64_t devices = 0;
+    int64_t in_rack = 0;  // of GPUs or cores
+  };
+  std::vector<Counted> counted;
+  std::map<std::string_view, int64_t> in_rack;
   for (const WorkerProfile& worker : cluster.workers) {
     const int64_t devices = on_devices ? UsableDevices(worker.devices) : 0;
-    if (!on_devices || devices > 0) counted.emplace_back(devices, &worker);
+    if (on_devices && devices == 0) continue;
+    counted.push_back({&worker, devices});
+    in_rack[worker.rack] += on_devices ? devices : worker.cores;
   }
-  // The largest first, so that few machines do the work; equals by name.
-  std::sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) {
-    return std::tie(b.first, b.second->cores, b.second->memory_limit_bytes, a.second->worker_id) <
-           std::tie(a.first, a.second->cores, a.second->memory_limit_bytes, b.second->worker_id);
+  for (Counted& each : counted) each.in_rack = in_rack.at(each.worker->rack);
+  // The largest first, so that few machines do the work; of equals those of the largest rack, so
+  // that few switches are between them; then by name.
+  std::sort(counted.begin(), counted.end(), [](const Counted& a, const Counted& b) {
+    const WorkerProfile &one = *a.worker, &other = *b.worker;
+    return std::tie(b.devices, other.cores, other.memory_limit_bytes, b.in_rack, one.rack,
+                    one.worker_id) < std::tie(a.devices, one.cores, one.memory_limit_bytes,
+                                              a.in_rack, other.rack, other.worker_id);
   });
   std::vector<const WorkerProfile*> first_of_kind;
-  for (const auto& [devices, worker] : counted) {
+  for (const Counted& each : counted) {
+    const WorkerProfile* worker = each.worker;
     workers_.push_back(worker);
     size_t kind = 0;
     while (kind < first_of_kind.size() && !Alike(*first_of_kind[kind], *worker)) ++kind;

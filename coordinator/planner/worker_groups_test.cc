@@ -61,7 +61,7 @@ TEST(WorkerGroups, TellApartWhatDiffersInAnythingButNames) {
     if (change.name.empty()) break;
     if (OneKind(Worker(), changed)) names.insert(change.name);
   }
-  EXPECT_EQ(names, (std::set<std::string>{"host", "worker_id"}));
+  EXPECT_EQ(names, (std::set<std::string>{"host", "rack", "worker_id"}));
   names.clear();
   for (int number = 0;; ++number) {
     WorkerProfile changed = Worker();
@@ -71,6 +71,22 @@ TEST(WorkerGroups, TellApartWhatDiffersInAnythingButNames) {
     if (OneKind(Worker(), changed)) names.insert(change.name);
   }
   EXPECT_EQ(names, (std::set<std::string>{"uuid"}));
+}
+
+TEST(WorkerGroups, ThoseOfTheLargestRackComeFirst) {
+  ClusterProfile cluster;
+  for (const auto& [id, rack] : std::vector<std::pair<std::string, std::string>>{
+           {"a", "near"}, {"b", "far"}, {"c", "near"}, {"d", "far"}, {"e", "far"}}) {
+    cluster.workers.push_back(Worker());
+    cluster.workers.back().worker_id = id;
+    cluster.workers.back().rack = rack;
+  }
+  cluster.workers[0].cores = 9;  // larger than the others, so it is before them
+  std::string order;
+  for (const WorkerProfile* worker : WorkerGroups(cluster, PrecisionOf("fp32"), false).workers()) {
+    order += worker->worker_id;
+  }
+  EXPECT_EQ(order, "abdec");
 }
 
 TEST(WorkerGroups, SpreadRanksOverAnyNumberOfWorkers) {

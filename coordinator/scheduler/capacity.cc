@@ -98,6 +98,14 @@ void TakeCapacity(const Plan& plan, FreeMap& free) {
 
 CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free)
     : cluster_(&cluster), free_(cluster.workers.size()) {
+  std::map<std::string, size_t> racks;
+  for (const WorkerProfile& worker : cluster.workers) racks.emplace(worker.rack, racks.size());
+  if (racks.size() > 1) {
+    std::vector<size_t> rack_of;
+    for (const WorkerProfile& worker : cluster.workers) rack_of.push_back(racks.at(worker.rack));
+    rack_of_ = std::make_shared<const std::vector<size_t>>(std::move(rack_of));
+    racks_.resize(racks.size());
+  }
   std::unordered_map<std::string, size_t> index_of;
   for (size_t index = 0; index < cluster.workers.size(); ++index) {
     const std::string& id = cluster.workers[index].worker_id;
@@ -109,27 +117,34 @@ CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free)
   index_of_ = std::make_shared<const std::unordered_map<std::string, size_t>>(std::move(index_of));
 }
 
-CapacityPool::Room CapacityPool::KeyOf(size_t index, bool devices) const {
-  const FreeCapacity& free = free_[index];
+CapacityPool::Room CapacityPool::KeyOf(size_t index, const FreeCapacity& free, bool devices) {
   return {devices ? std::ssize(free.devices) : 0, free.cores, index};
+}
+
+void CapacityPool::Rack::Add(size_t index, const FreeCapacity& free) {
+  // A rank on a GPU needs a core.
+  if (free.cores < 1) return;
+  total += {std::ssize(free.devices), free.cores};
+  by_cores.insert(KeyOf(index, free, false));
+  if (!free.devices.empty()) by_devices.insert(KeyOf(index, free, true));
+}
+
+void CapacityPool::Rack::Remove(size_t index, const FreeCapacity& free) {
+  if (free.cores < 1) return;
+  total -= {std::ssize(free.devices), free.cores};
+  by_cores.erase(KeyOf(index, free, false));
+  by_devices.erase(KeyOf(index, free, true));
 }
 
 template <class Change>
 void CapacityPool::Update(size_t index, Change change) {
   FreeCapacity& free = free_[index];
-  const auto amount = [&free]() -> ComputeAmount {
-    // A rank on a GPU needs a core.
-    if (free.cores < 1) return {};
-    return {std::ssize(free.devices), free.cores};
-  };
-  total_ -= amount();
-  by_devices_.erase(KeyOf(index, true));
-  by_cores_.erase(KeyOf(index, false));
+  Rack* rack = rack_of_ ? &racks_[(*rack_of_)[index]] : nullptr;
+  all_.Remove(index, free);
+  if (rack != nullptr) rack->Remove(index, free);
   change(free);
-  total_ += amount();
-  if (free.cores < 1) return;
-  by_cores_.insert(KeyOf(index, false));
-  if (!free.devices.empty()) by_devices_.insert(KeyOf(index, true));
+  all_.Add(index, free);
+  if (rack != nullptr) rack->Add(index, free);
 }
 
 bool CapacityPool::Fits(const Plan& plan) const {
@@ -172,8 +187,8 @@ std::optional<Plan> CapacityPool::Place(const Plan& plan) const {
   const bool on_devices = OnDevices(plan);
   const int64_t ranks = std::ssize(plan.rank_workers);
   const int64_t cores = ranks * plan.threads_per_rank;
-  if (total_.cores < cores || (on_devices && total_.gpus < ranks)) return std::nullopt;
-  const Rooms& rooms = on_devices ? by_devices_ : by_cores_;
+  if (!Covers(all_.total, {on_devices ? ranks : 0, cores})) return std::nullopt;
+  const Rooms& rooms = on_devices ? all_.by_devices : all_.by_cores;
   Plan placed = plan;
   // Those that may hold all of it come first, the fullest of them last.
   auto end =
@@ -189,13 +204,40 @@ std::optional<Plan> CapacityPool::Place(const Plan& plan) const {
     }
     it = rooms.lower_bound(first);
   }
+  return Spread(plan);
+}
+
+size_t CapacityPool::FillAll(const Rack& rack, size_t rank, Plan& plan) const {
+  for (const Room& room : OnDevices(plan) ? rack.by_devices : rack.by_cores) {
+    if (rank == plan.rank_workers.size()) break;
+    rank = Fill(room.index, rank, plan);
+  }
+  return rank;
+}
+
+std::optional<Plan> CapacityPool::Spread(const Plan& plan) const {
+  const size_t ranks = plan.rank_workers.size();
+  Plan placed = plan;
+  placed.rank_devices.clear();
+  if (racks_.empty()) {
+    return FillAll(all_, 0, placed) == ranks ? std::optional(placed) : std::nullopt;
+  }
+  std::vector<const Rack*> racks;
+  for (const Rack& rack : racks_) racks.push_back(&rack);
+  const bool on_devices = OnDevices(plan);
+  std::stable_sort(racks.begin(), racks.end(), [&](const Rack* a, const Rack* b) {
+    return on_devices ? a->total.gpus < b->total.gpus : a->total.cores < b->total.cores;
+  });
+  for (const Rack* rack : racks) {
+    const auto all = static_cast<int64_t>(ranks);
+    if (!Covers(rack->total, {on_devices ? all : 0, all * plan.threads_per_rank})) continue;
+    placed.rank_devices.clear();
+    if (FillAll(*rack, 0, placed) == ranks) return placed;
+  }
   placed.rank_devices.clear();
   size_t rank = 0;
-  for (const Room& room : rooms) {
-    rank = Fill(room.index, rank, placed);
-    if (rank == placed.rank_workers.size()) return placed;
-  }
-  return std::nullopt;
+  for (auto it = racks.rbegin(); it != racks.rend(); ++it) rank = FillAll(**it, rank, placed);
+  return rank == ranks ? std::optional(placed) : std::nullopt;
 }
 
 void CapacityPool::Take(const Plan& plan) {

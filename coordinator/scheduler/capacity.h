@@ -54,14 +54,15 @@ class CapacityPool {
   /// `cluster` outlives the pool and its copies.
   CapacityPool(const ClusterProfile& cluster, const FreeMap& free);
 
-  const ComputeAmount& total() const { return total_; }
+  const ComputeAmount& total() const { return all_.total; }
 
   /// Whether all ranks have room where the plan puts them.
   bool Fits(const Plan& plan) const;
 
   /// The same plan on workers that have room: where it was if possible, else on the fullest worker
-  /// that holds all of it, else filling the emptiest worker first, so that neighbouring ranks share
-  /// a machine and large rooms stay for large jobs.
+  /// that holds all of it, else within the fullest rack that does, else in as few racks as possible.
+  /// Within a rack the emptiest worker is filled first, so that neighbouring ranks share a machine
+  /// and large rooms stay for large jobs.
   std::optional<Plan> Place(const Plan& plan) const;
 
   void Take(const Plan& plan);
@@ -82,20 +83,33 @@ class CapacityPool {
     }
   };
   using Rooms = std::set<Room>;
+  /// Workers with something free.
+  struct Rack {
+    ComputeAmount total;
+    Rooms by_devices, by_cores;
 
+    void Add(size_t index, const FreeCapacity& free);
+    void Remove(size_t index, const FreeCapacity& free);
+  };
+
+  static Room KeyOf(size_t index, const FreeCapacity& free, bool devices);
   const WorkerProfile& worker(size_t index) const { return cluster_->workers[index]; }
-  Room KeyOf(size_t index, bool devices) const;
   /// Changes what is free on a worker.
   template <class Change>
   void Update(size_t index, Change change);
+  /// `plan` on several workers.
+  std::optional<Plan> Spread(const Plan& plan) const;
+  /// Puts ranks from `rank` on into the rooms, the emptiest first; the next rank.
+  size_t FillAll(const Rack& rack, size_t rank, Plan& plan) const;
   /// Puts ranks from `rank` on into the room, as many as it holds; the next rank.
   size_t Fill(size_t index, size_t rank, Plan& plan) const;
 
   const ClusterProfile* cluster_;
   std::shared_ptr<const std::unordered_map<std::string, size_t>> index_of_;
-  std::vector<FreeCapacity> free_;  ///< By index of the worker.
-  Rooms by_devices_, by_cores_;     ///< Workers with something free.
-  ComputeAmount total_;
+  std::shared_ptr<const std::vector<size_t>> rack_of_;  ///< By worker; null: there is one rack.
+  std::vector<FreeCapacity> free_;                      ///< By index of the worker.
+  Rack all_;
+  std::vector<Rack> racks_;  ///< By name; empty: there is one.
 };
 
 }  // namespace weft::coordinator

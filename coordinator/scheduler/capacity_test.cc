@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ne;
 
 TEST(CapacityPool, FillsTheFullestMachineThatHoldsAJob) {
   const ClusterProfile cluster = Machines(3, 8);
@@ -26,6 +27,34 @@ TEST(CapacityPool, FillsTheFullestMachineThatHoldsAJob) {
               ElementsAre("m1", "m1", "m1", "m1", "m1", "m1", "m1", "m1", "m2", "m2"));
   EXPECT_EQ(pool.total().gpus, 17);
   EXPECT_FALSE(pool.Place(GpuPlan(18)));
+}
+
+/// Machines of `gpus` GPUs in racks of `each`: r0, r1 and so on.
+ClusterProfile Racks(int machines, int gpus, int each) {
+  ClusterProfile cluster = Machines(machines, gpus);
+  for (int i = 0; i < machines; ++i) {
+    cluster.workers[static_cast<size_t>(i)].rack = "r" + std::to_string(i / each);
+  }
+  return cluster;
+}
+
+TEST(CapacityPool, KeepsAJobWithinARackWhereOneHoldsIt) {
+  const ClusterProfile cluster = Racks(6, 4, 2);
+  CapacityPool pool(cluster, AllFree(cluster));
+  // One GPU of m1 is taken: the emptiest machines are now in three racks.
+  Plan one = GpuPlan(1);
+  one.rank_workers = {"m1"};
+  one.rank_devices = {0};
+  pool.Take(one);
+  EXPECT_THAT(pool.Place(GpuPlan(7))->rank_workers,
+              ElementsAre("m0", "m0", "m0", "m0", "m1", "m1", "m1"))
+      << "the fullest rack that holds it";
+  EXPECT_THAT(pool.Place(GpuPlan(8))->rank_workers,
+              ElementsAre("m2", "m2", "m2", "m2", "m3", "m3", "m3", "m3"));
+  // Two racks, the emptiest first.
+  EXPECT_THAT(pool.Place(GpuPlan(12))->rank_workers, Each(Ne("m0")));
+  EXPECT_TRUE(pool.Place(GpuPlan(23)));
+  EXPECT_FALSE(pool.Place(GpuPlan(24)));
 }
 
 TEST(CapacityPool, GivesBackWhatItTook) {
@@ -63,7 +92,8 @@ TEST(CapacityPool, AJobThatGivesAllCoresBackFindsTheMemoryThatItLeft) {
 TEST(CapacityPool, PlacesWhateverHasRoomAndNothingElse) {
   std::mt19937 random(3);
   for (int round = 0; round < 2000; ++round) {
-    const ClusterProfile cluster = Machines(1 + static_cast<int>(random() % 4), 8);
+    const int machines = 1 + static_cast<int>(random() % 4);
+    const ClusterProfile cluster = Racks(machines, 8, 1 + static_cast<int>(random() % 3));
     CapacityPool pool(cluster, AllFree(cluster));
     int64_t left = AmountOf(cluster).gpus;
     std::vector<Plan> held;

@@ -98,6 +98,7 @@ Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
           : std::llround(kOfferedMemory * static_cast<double>(machine.memory_limit_bytes));
   // What the user says of the network goes before what is measured.
   profile.network_bytes_per_second = options.network_gbps * 1e9 / 8;
+  profile.rack = options.rack;
   profile.host = options.host;
   if (profile.host.empty()) {
     WEFT_ASSIGN_OR_RETURN(profile.host, AddressTowards(options.coordinator));

@@ -44,6 +44,9 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "machine", options.machine,
       "Name of this machine: no network is measured between workers of one name; default: host "
       "name and boot of the kernel");
+  Add(app, "rack", options.rack,
+      "Name of what this machine shares a switch with, such as its rack: a job is kept within one "
+      "where that is possible");
   Add(app, "network-gbps", options.network_gbps,
       "Network to other machines in Gbit/s, all cards together, where that is known; 0: as "
       "measured")

@@ -27,6 +27,7 @@ struct Options {
   std::string worker_id;
   std::string host;
   std::string machine;
+  std::string rack;
   double network_gbps = 0;
   std::string metrics_listen = "127.0.0.1:0";
   std::string trainer;
