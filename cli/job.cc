@@ -137,7 +137,8 @@ void DescribePlan(const v1::Plan& plan, std::ostream& out) {
   out << "  memory:      "
       << MemoryText({memory.parameters_bytes(), memory.gradients_bytes(), memory.optimizer_bytes(),
                      memory.activations_bytes(), memory.workspace_bytes(),
-                     memory.communication_bytes(), memory.runtime_bytes()})
+                     memory.communication_bytes(), memory.snapshots_bytes(),
+                     memory.runtime_bytes()})
       << " per rank\n";
 }
 

@@ -135,8 +135,13 @@ int64_t SumsOfGradients(const MemoryInputs& inputs) {
   return std::bit_width(static_cast<uint64_t>(inputs.accumulation_steps));
 }
 
+/// Copies of what a rank saves while a snapshot is taken: of two machines, which each keep the two
+/// newest snapshots and the one that is being written, with what is sent and what is received.
+constexpr int64_t kSnapshotCopies = 3 * 2 + 1 + 2;
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
+  memory.snapshots_bytes = 0;
   if (inputs.offload_activations || !inputs.remat.empty()) {
     memory.activations_bytes = ActivationPeaks(inputs).device;
   }
@@ -248,6 +253,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   if (inputs.OnCuda() && shape.tensor > 1) {
     memory.communication_bytes += 2 * ElementBytes(inputs.precision->activations) *
                                   inputs.micro_batch * inputs.sequence_length * shape.spec.width;
+  }
+  if (inputs.peer_snapshots) {
+    // Ranks that share updates save what each updates.
+    memory.snapshots_bytes =
+        kSnapshotCopies * (ValueBytes(inputs) / inputs.ShardGroupSize() + memory.optimizer_bytes);
   }
   if (inputs.OnCuda()) {
     memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +

@@ -112,6 +112,7 @@ struct MemoryInputs {
   ContextSharing context;           ///< Then sequence_length is of the part that a rank has.
   bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
   bool micro_batch_tree = false;    ///< Gradients of micro-batches are added in a binary tree.
+  bool peer_snapshots = false;      ///< States are kept in the memory of two machines.
   bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
   /// Rows that the products with keys and values work on.
@@ -140,7 +141,7 @@ struct MemoryInputs {
 /// CUDA device all is the device's memory: workspace includes the scratch memory of kernels, and
 /// runtime_bytes is what cutting memory to size leaves unused; the CUDA context is no part of what
 /// a device offers. With offload it is the sum of both tiers, for the host only what the engine
-/// allocates.
+/// allocates. Snapshots are in the machine's memory, outside of all accounts of the engine.
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
 
 /// The part of PredictMemory on the device, on CPUs without runtime_bytes; all of it without

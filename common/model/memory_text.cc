@@ -16,13 +16,14 @@ std::string HumanBytes(int64_t bytes) {
   return text;
 }
 
-std::array<MemoryComponent, 7> Components(const MemoryBreakdown& memory) {
+std::array<MemoryComponent, 8> Components(const MemoryBreakdown& memory) {
   return {{{"parameters", memory.parameters_bytes},
            {"gradients", memory.gradients_bytes},
            {"optimizer", memory.optimizer_bytes},
            {"activations", memory.activations_bytes},
            {"workspace", memory.workspace_bytes},
            {"communication", memory.communication_bytes},
+           {"snapshots", memory.snapshots_bytes},
            {"runtime", memory.runtime_bytes}}};
 }
 

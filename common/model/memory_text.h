@@ -17,7 +17,7 @@ struct MemoryComponent {
   std::string_view name;
   int64_t bytes = 0;
 };
-std::array<MemoryComponent, 7> Components(const MemoryBreakdown& memory);
+std::array<MemoryComponent, 8> Components(const MemoryBreakdown& memory);
 MemoryComponent LargestComponent(const MemoryBreakdown& memory);
 
 /// "3.0 GiB (activations 2.5 GiB, parameters 512 MiB)": the largest part first, and none that needs

@@ -17,7 +17,7 @@ TEST(MemoryText, IsReadable) {
 }
 
 TEST(MemoryText, PartsAddUpToTheTotal) {
-  const MemoryBreakdown memory{1, 2, 4, 8, 16, 32, 64};
+  const MemoryBreakdown memory{1, 2, 4, 8, 16, 32, 64, 128};
   int64_t bytes = 0;
   for (const MemoryComponent& part : Components(memory)) bytes += part.bytes;
   EXPECT_EQ(bytes, TotalBytes(memory));

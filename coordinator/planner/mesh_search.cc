@@ -317,11 +317,18 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
   }
 }
 
+int64_t MeshSearch::BytesWithoutTiers(const MemoryBreakdown& memory) const {
+  // Where nothing is limited the GPU is asked for all of it.
+  const bool limited = job_.resources.device_memory_bytes > 0;
+  return TotalBytes(memory) - memory.snapshots_bytes - (limited ? memory.runtime_bytes : 0);
+}
+
 int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                                 const MemoryBreakdown& memory) const {
-  const bool of_gpu = workers_.on_devices() && Offloads(job_.resources);
+  const bool offloads = Offloads(job_.resources);
+  const bool of_gpu = workers_.on_devices() && (offloads || memory.snapshots_bytes > 0);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
-  if (!Offloads(job_.resources)) return TotalBytes(memory) - memory.runtime_bytes;
+  if (!offloads) return BytesWithoutTiers(memory);
   if (!pipeline) return TotalBytes(PredictDeviceTier(inputs));
   int64_t most = 0;
   for (const MemoryBreakdown& rank : pipeline->DeviceTiers(inputs)) {
@@ -355,9 +362,8 @@ std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, Memo
     inputs.remat = choice.schedule;
     alone.memory = pipeline.Rank(inputs, rank);
     if (option.device_bytes > 0) {
-      alone.device_bytes = Offloads(job_.resources)
-                               ? TotalBytes(pipeline.DeviceTier(inputs, rank))
-                               : TotalBytes(alone.memory) - alone.memory.runtime_bytes;
+      alone.device_bytes = Offloads(job_.resources) ? TotalBytes(pipeline.DeviceTier(inputs, rank))
+                                                    : BytesWithoutTiers(alone.memory);
     }
     // As if all ranks had as much; of machines of several kinds each has its own.
     return mixed ? WithinLimits(alone) && alone.PlacedBytes() <= room[static_cast<size_t>(rank)]

@@ -92,6 +92,8 @@ class MeshSearch {
   /// The option's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                  Option& option) const;
+  /// Of it on the device, without offload.
+  int64_t BytesWithoutTiers(const MemoryBreakdown& memory) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
   /// Within the job's own limits,

@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/model/memory_inputs.h"
@@ -9,6 +10,8 @@
 
 namespace weft::planner {
 namespace {
+
+using ::testing::HasSubstr;
 
 /// Compares what a plan promises with what the engine and the tests count for it.
 void ExpectPromised(const JobSpec& job, const ClusterProfile& cluster) {
@@ -20,6 +23,51 @@ void ExpectPromised(const JobSpec& job, const ClusterProfile& cluster) {
                                     ? CudaMachine(worker.devices.front().compute_capability)
                                     : MemoryMachine{ProcessorRates::ProductsOf(worker, products)};
   EXPECT_EQ(PredictMemory(MemoryInputsOf(job, plan, machine)), plan.prediction.memory_per_rank);
+}
+
+TEST(PlanJob, CountsSnapshotsInTheMemoryOfTheMachine) {
+  JobSpec job = Gpt2Job();
+  job.train.precision = "fp32";
+  job.resources.ranks = 2;
+  const ClusterProfile cpus = Cluster(2, 2, 64 * kGiB);
+  const MemoryBreakdown without = Best(job, cpus).prediction.memory_per_rank;
+  EXPECT_EQ(without.snapshots_bytes, 0);
+  job.checkpoint.peer_every_steps = 10;
+  const MemoryBreakdown with = Best(job, cpus).prediction.memory_per_rank;
+  // AdamW's state is two numbers a weight; four copies are kept, two written, three on their way.
+  EXPECT_NEAR(static_cast<double>(with.snapshots_bytes),
+              9 * 1.5 * static_cast<double>(with.optimizer_bytes),
+              0.01 * static_cast<double>(with.snapshots_bytes));
+  EXPECT_EQ(TotalBytes(with) - with.snapshots_bytes, TotalBytes(without));
+  job.resources.zero_stage = 1;
+  const MemoryBreakdown sharded = Best(job, cpus).prediction.memory_per_rank;
+  EXPECT_NEAR(static_cast<double>(sharded.snapshots_bytes),
+              0.5 * static_cast<double>(with.snapshots_bytes),
+              0.01 * static_cast<double>(with.snapshots_bytes));
+  job.resources.zero_stage = 0;
+  const Result<PlanReport> full =
+      PlanJob(job, Cluster(2, 2, TotalBytes(with) - with.snapshots_bytes / 2));
+  EXPECT_THAT(full.status().message(), HasSubstr("largest part: snapshots"));
+}
+
+TEST(PlanJob, CountsSnapshotsOfGpusBesideThem) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = 2;
+  job.checkpoint.peer_every_steps = 10;
+  ClusterProfile cluster{{GpuWorker("g", 2, 40 * kGiB)}};
+  cluster.workers[0].memory_limit_bytes = 64 * kGiB;
+  const Plan plan = Best(job, cluster);
+  const MemoryBreakdown& memory = plan.prediction.memory_per_rank;
+  EXPECT_GT(memory.snapshots_bytes, 10 * kGiB);
+  EXPECT_EQ(BytesOfRank(plan, 0), TotalBytes(memory) - memory.snapshots_bytes);
+  // All of it together would be too much for this GPU.
+  cluster.workers[0].devices[0].memory_limit_bytes =
+      cluster.workers[0].devices[1].memory_limit_bytes = BytesOfRank(plan, 0) + kGiB;
+  EXPECT_EQ(Best(job, cluster).device, "cuda");
+  cluster.workers[0].memory_limit_bytes = memory.snapshots_bytes;  // of one rank alone
+  EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("which leaves no room"));
+  cluster.workers[0].memory_limit_bytes = memory.snapshots_bytes / 2;
+  EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("of its worker's memory"));
 }
 
 TEST(PlanJob, PromisesTheMemoryThatEveryoneCountsForThePlan) {

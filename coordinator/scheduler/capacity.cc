@@ -12,8 +12,9 @@ namespace {
 int64_t WorkerBytes(const Plan& plan, size_t rank) {
   const int64_t bytes = BytesOfRank(plan, static_cast<int64_t>(rank));
   if (!OnDevices(plan)) return bytes;
+  const MemoryBreakdown& memory = plan.prediction.memory_per_rank;
   const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
-  return offloads ? TotalBytes(plan.prediction.memory_per_rank) - bytes : 0;
+  return offloads ? TotalBytes(memory) - bytes : memory.snapshots_bytes;
 }
 
 /// Whether the rank fits, too, on GPUs on `device`; takes its share if so.

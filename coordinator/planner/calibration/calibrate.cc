@@ -125,7 +125,7 @@ MachineReport CalibrateMachine(const std::string& machine, const std::vector<con
     error.timed_steps = run->timed_steps;
     error.memory_bytes = run->memory_bytes;
     const MemoryBreakdown& memory = run->plan.prediction.memory_per_rank;
-    error.planned_memory_bytes = TotalBytes(memory) - memory.runtime_bytes;
+    error.planned_memory_bytes = TotalBytes(memory) - memory.snapshots_bytes - memory.runtime_bytes;
     error.defaults_seconds = StepSeconds(fit.back().forecast.Step({}));
     error.before_seconds = StepSeconds(fit.back().forecast.Step(in_use));
     report.runs.push_back(std::move(error));
