@@ -13,6 +13,7 @@
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/planned_job.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/comm/exchange_check.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/trainer/class_names.h"
@@ -165,6 +166,14 @@ Status Attempt::Join() {
   options.device = context_.stream.device;
   options.timeout = PatienceOf(spec_.job.train, options.timeout);
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
+  WEFT_ASSIGN_OR_RETURN(const engine::ExchangeCheck check,
+                        engine::CheckExchange(*group_, context_));
+  if (!check.error.empty()) {
+    const std::string text = "before the training " + check.error +
+                             "; hint: check network cards and memory of those machines";
+    return check.suspects.contains(group_->rank()) ? SilentCorruptionError(text)
+                                                   : AbortedError(text);
+  }
   const engine::ReductionAxes axes = reduction_axes();
   WEFT_ASSIGN_OR_RETURN(
       groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
