@@ -18,9 +18,9 @@
 #include "common/spec/attempt_spec.h"
 #include "common/spec/phases.h"
 #include "proto/convert.h"
+#include "worker/daemon/attempt_rank.h"
 #include "worker/daemon/machine.h"
 #include "worker/daemon/process_scan.h"
-#include "worker/daemon/rank_pulse.h"
 #include "worker/daemon/snapshot_folder.h"
 
 namespace weft::daemon {
@@ -35,9 +35,6 @@ constexpr milliseconds kVerdictDelay{150};
 
 /// Ranks that were killed must be gone after this time; otherwise it is tried again.
 constexpr milliseconds kKillPatience{2000};
-
-/// Of the newest step in the mean of steps lately: about the last ten count.
-constexpr double kNewestStep = 0.1;
 
 /// Steps in the loss curve in `folder` that earlier attempts left: 0 when there is none.
 int64_t StepsDoneBefore(const std::string& folder) {
@@ -74,24 +71,6 @@ int64_t TokensUpTo(const std::string& folder) {
 }
 
 }  // namespace
-
-struct Attempt::Rank {
-  Rank(std::chrono::nanoseconds now, std::chrono::nanoseconds longest_spin)
-      : pulse(now, longest_spin) {}
-
-  int index = 0;
-  RankPulse pulse;
-  std::unique_ptr<RankProcess> process;
-  bool ended = false;
-  int wait_status = 0;           // set only when the rank ended before it was killed from here
-  bool finished = false;         // said that it trained to the end
-  bool stopped = false;          // said that it stopped and saved
-  std::optional<Status> failed;  // said why it failed
-  bool numerics = false;
-  bool silent_corruption = false;
-  bool in_failures = false;
-  double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
-};
 
 Attempt::Attempt(asio::io_context& io, const Clock& clock, const AttemptSettings& settings,
                  v1::StartAttempt start, AttemptListener& listener, Metrics& metrics)
@@ -281,172 +260,6 @@ void Attempt::AnswerProfile(int64_t request_id, const std::string& error,
 void Attempt::ReapChildren() {
   if (over_) return;
   for (auto& rank : ranks_) rank->process->Reap();
-}
-
-// ------------------------------------------------------------------------- what ranks say
-
-void Attempt::OnControl(Rank& rank, const std::string& line) {
-  rank.pulse.OnMessage(clock_.Monotonic());
-  Result<trainer::RankMessage> message = trainer::ParseRankMessage(line);
-  if (!message.ok()) {
-    rank.failed = InternalError("rank " + std::to_string(rank.index) +
-                                " broke the control protocol: " + message.status().message());
-    return OnFailure(rank);
-  }
-  std::visit([&](const auto& body) { On(rank, body); }, *message);
-}
-
-void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
-  WEFT_LOG_DEBUG << Name() << ": rank " << rank.index << " is pid " << hello.pid;
-}
-
-void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
-  if (!started.resumed_from.empty()) {
-    resume_step_ = place_.steps_before + started.step;
-    WEFT_LOG_INFO << Name() << ": rank " << rank.index << " resumes at step " << started.step;
-  }
-}
-
-void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
-  rank.pulse.SetActivity("training");
-  longest_step_seconds_ = std::max(longest_step_seconds_, progress.step_seconds);
-  const trainer::PhaseTimes& p = progress.phases;
-  metrics_.ObserveStep(job_id(), rank.index, progress.step_seconds,
-                       {{"data", p.data},
-                        {"forward", p.forward},
-                        {"backward", p.backward},
-                        {"comm_exposed", p.communication_exposed},
-                        {"optimizer", p.optimizer},
-                        {"checkpoint_stall", p.checkpoint_stall},
-                        {"eval", p.evaluation}});
-  const double busy = std::max(
-      0.0, progress.step_seconds - p.communication_exposed - p.checkpoint_stall - p.evaluation);
-  rank.busy_seconds += (rank.busy_seconds == 0 ? 1 : kNewestStep) * (busy - rank.busy_seconds);
-  metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
-  metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
-  if (&rank != ranks_.front().get()) return;
-  const auto steps = static_cast<double>(progress.steps);
-  checkpoint_seconds_ += steps * p.checkpoint_stall;
-  evaluation_seconds_ += steps * p.evaluation;
-  progress_.Take(progress);
-  progress_.SetUtilization(Utilization());
-  ledger_.OnStep(clock_.Monotonic(), progress.step,
-                 std::chrono::duration_cast<std::chrono::nanoseconds>(
-                     std::chrono::duration<double>(progress.step_seconds)));
-  metrics_.SetAccounted(job_id(), ledger_);
-  metrics_.SetProgress(job_id(), progress_.message());
-  metrics_.ObserveNumerics(job_id(), progress);
-  metrics_.ObserveTechniques(job_id(), progress.technique_metrics);
-  if (!std::exchange(training_, true)) listener_.OnReport(NewReport(v1::ATTEMPT_TRAINING));
-}
-
-void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
-  progress_.Take(evaluation);
-  // Before the first step there is none to count.
-  if (training_) metrics_.SetProgress(job_id(), progress_.message());
-  metrics_.ObserveTechniques(job_id(), evaluation.technique_metrics);
-}
-
-void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
-  if (message.state == "failed") {
-    metrics_.CountFailedCheckpoint(job_id());
-    return AddLogLine(rank.index, true,
-                      "[weft-worker] checkpoint of step " + std::to_string(message.step) +
-                          " failed: " + message.error);
-  }
-  v1::CheckpointReport report;
-  if (resume_step_) report.set_resume_step(*resume_step_);
-  v1::Checkpoint& checkpoint = *report.mutable_checkpoint();
-  checkpoint.set_job_id(job_id());
-  checkpoint.set_epoch(epoch());
-  checkpoint.set_step(place_.steps_before + message.step);
-  checkpoint.set_path(message.path);
-  checkpoint.set_bytes(message.bytes);
-  checkpoint.set_verified(message.state == "verified");
-  checkpoint.set_created_at(clock_.UnixSeconds());
-  if (checkpoint.verified()) {
-    progress_.Take(message);
-    metrics_.ObserveCheckpoint(job_id(), checkpoint,
-                               {{"snapshot", message.snapshot_seconds},
-                                {"write", message.write_seconds},
-                                {"verify", message.verify_seconds}});
-  }
-  listener_.OnCheckpoint(std::move(report));
-}
-
-void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
-  AddLogLine(rank.index, true, event.level + ": " + event.text);
-}
-
-void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
-  rank.pulse.SetActivity(activity.activity);
-  if (&rank != ranks_.front().get()) return;
-  saving_since_.reset();
-  if (activity.activity == "saving") saving_since_ = clock_.Monotonic();
-}
-
-/// The save with which an attempt ends is in no message of a step.
-void Attempt::EndSave(const Rank& rank) {
-  if (&rank != ranks_.front().get() || !saving_since_) return;
-  checkpoint_seconds_ += std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
-  saving_since_.reset();
-}
-
-void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {
-  if (!profile_request_) return;
-  const int64_t request = *std::exchange(profile_request_, std::nullopt);
-  AnswerProfile(request, profiled.error,
-                profiled.error.empty() ? ToJson(profiled.report).dump() : "");
-}
-
-void Attempt::On(Rank& rank, const trainer::StoreSetMessage& set) {
-  Result<std::string> value = trainer::FromHex(set.value_hex);
-  if (!value.ok()) return AnswerStore(rank, set.request_id, value.status().message(), "");
-  v1::StoreRequest request;
-  request.mutable_set()->set_key(set.key);
-  request.mutable_set()->set_value(std::move(*value));
-  AskStore(rank, set.request_id, std::move(request));
-}
-
-void Attempt::On(Rank& rank, const trainer::StoreGetMessage& get) {
-  v1::StoreRequest request;
-  request.mutable_get()->set_key(get.key);
-  request.mutable_get()->set_timeout_seconds(get.timeout_seconds);
-  AskStore(rank, get.request_id, std::move(request));
-}
-
-void Attempt::AskStore(Rank& rank, int64_t id, v1::StoreRequest request) {
-  request.set_job_id(job_id());
-  request.set_epoch(epoch());
-  listener_.OnStoreRequest(
-      *this, std::move(request),
-      [this, &rank, id, alive = alive_](const std::string& error, const std::string& value) {
-        if (*alive && !over_) AnswerStore(rank, id, error, value);
-      });
-}
-
-void Attempt::AnswerStore(Rank& rank, int64_t id, const std::string& error,
-                          const std::string& value) {
-  rank.process->SendControl(ToLine(trainer::StoreReplyMessage{id, error, trainer::ToHex(value)}));
-}
-
-void Attempt::On(Rank& rank, const trainer::FinishedMessage& finished) {
-  rank.finished = true;
-  EndSave(rank);
-  if (rank.index == 0) summary_json_ = ToJson(finished.summary).dump();
-}
-
-void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
-  rank.stopped = true;
-  EndSave(rank);
-  WEFT_LOG_INFO << Name() << ": rank " << rank.index << " stopped at step " << stopped.step;
-}
-
-void Attempt::On(Rank& rank, const trainer::FailedMessage& failed) {
-  rank.failed = trainer::ToStatus(failed);
-  rank.numerics = failed.numerics;
-  rank.silent_corruption = failed.silent_corruption;
-  OnFailure(rank);
 }
 
 // --------------------------------------------------------------------------------- the end

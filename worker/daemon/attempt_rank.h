@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "worker/daemon/attempt.h"
+#include "worker/daemon/rank_process.h"
+#include "worker/daemon/rank_pulse.h"
+
+namespace weft::daemon {
+
+/// What the daemon knows of a rank of an attempt.
+struct Attempt::Rank {
+  Rank(std::chrono::nanoseconds now, std::chrono::nanoseconds longest_spin)
+      : pulse(now, longest_spin) {}
+
+  int index = 0;
+  RankPulse pulse;
+  std::unique_ptr<RankProcess> process;
+  bool ended = false;
+  int wait_status = 0;           // set only when the rank ended before it was killed from here
+  bool finished = false;         // said that it trained to the end
+  bool stopped = false;          // said that it stopped and saved
+  std::optional<Status> failed;  // said why it failed
+  bool numerics = false;
+  bool silent_corruption = false;
+  bool in_failures = false;
+  double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
+};
+
+}  // namespace weft::daemon
