@@ -56,8 +56,9 @@ Result<ImportedHead> ReadHead(Env& env, const std::string& folder);
 /// Whether the folder has the weights of `model`'s head; otherwise that head is a new one.
 bool HasHead(const ImportedHead& imported, const ModelSpec& model);
 
-/// Puts the sizes of the folder `job.model.import_path` into `job.model`, and what that of
-/// `job.model.peft.import_path` says into `job.model.peft`; nothing without one. Errors as
+/// Puts the sizes of the folder `job.model.import_path` into `job.model`, or those of a job with
+/// phases into these (SpreadImportedSizes), and what that of `job.model.peft.import_path` says into
+/// `job.model.peft`; nothing without one. Changes nothing when it is called again. Errors as
 /// ReadModelConfig and ReadAdapterConfig, and kInvalid when the model cannot do what the job asks
 /// of it.
 Status ResolveImportedModel(Env& env, JobSpec& job);

@@ -223,6 +223,7 @@ Status ResolveImportedModel(Env& env, JobSpec& job) {
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
   const std::string whose = "with the model in " + job.model.import_path;
   WEFT_RETURN_IF_ERROR(CheckFamily(job.model).WithContext(whose));
+  WEFT_RETURN_IF_ERROR(SpreadImportedSizes(job));
   WEFT_RETURN_IF_ERROR(ResolveAdapter(env, job.model));
   WEFT_RETURN_IF_ERROR(ValidateHead(job));
   if (job.model.family != "vit" && SequenceLength(job) > job.model.context) {

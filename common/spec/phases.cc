@@ -321,6 +321,7 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   JobSpec part = job;
   part.phases.clear();
   ModelSpec& model = part.model;
+  if (phase > 0) model.import_path.clear();
   if (own.layers >= 0) model.layers = own.layers;
   if (own.width > 0) {
     model.width = own.width;
@@ -451,16 +452,52 @@ Status CheckOnePhase(const JobSpec& job) {
       "`weft plan FILE --phase 1` one");
 }
 
-Status CheckPhases(const JobSpec& job) {
-  if (!job.model.import_path.empty()) {
-    return InvalidError(
-        "phases do not go with model.import_path: the first phase starts from random weights");
+Status SpreadImportedSizes(JobSpec& job) {
+  const JobSpec from = job;
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(CheckProportions(from, i));
+    const ModelSpec model = JobOfPhase(from, i).model;
+    if (i == 0 && !SameSizes(model, from.model)) {
+      const auto own = SizesOf(model), folder = SizesOf(from.model);
+      const size_t other = static_cast<size_t>(
+          std::mismatch(own.begin(), own.end(), folder.begin(),
+                        [](const Size& a, const Size& b) { return a.value == b.value; })
+              .first -
+          own.begin());
+      return InvalidError(With(0, own[other]) + " is not that of the network in " +
+                          from.model.import_path + ", " + std::to_string(folder[other].value) +
+                          ", from which the first phase starts; hint: leave it out");
+    }
+    if (i == 0 && model.image_size != from.model.image_size) {
+      return InvalidError(With(0, {"image_size", model.image_size}) +
+                          " is not that of the network in " + from.model.import_path + ", " +
+                          std::to_string(from.model.image_size) + "; hint: leave it out");
+    }
+    PhaseSpec& phase = job.phases[i];
+    phase.layers = model.layers;
+    phase.width = model.width;
+    phase.heads = model.heads;
+    phase.kv_heads = model.kv_heads;
+    phase.mlp_width = model.mlp_width;
+    if (model.family == "vit") phase.image_size = model.image_size;
+    job.model.layers = model.layers;
+    job.model.width = model.width;
+    job.model.heads = model.heads;
+    job.model.kv_heads = model.kv_heads;
+    job.model.mlp_width = model.mlp_width;
+    job.model.image_size = model.image_size;
   }
+  return OkStatus();
+}
+
+Status CheckPhases(const JobSpec& job) {
   if (job.train.sequence_warmup_steps > 0) {
     return InvalidError(
         "phases do not go with train.sequence_warmup_steps; hint: phases with a sequence_length "
         "each");
   }
+  // Sizes are those of a folder, which has not been read.
+  if (!job.model.import_path.empty()) return OkStatus();
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
     if (job.phases[i].image_size > 0 && job.model.family != "vit") {

@@ -81,9 +81,15 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase);
 /// kInvalid for a job with phases, where one plan is asked for: each phase has its own.
 Status CheckOnePhase(const JobSpec& job);
 
+/// Of a job whose model has the sizes of the folder model.import_path, from which the first phase
+/// starts: writes into each phase the sizes that it has, those that it leaves out being the
+/// folder's, and into the model those of the last phase. Changes nothing when it is called again
+/// with the folder's sizes. kInvalid when the first phase has other sizes than the folder.
+Status SpreadImportedSizes(JobSpec& job);
+
 /// Whether the phases fit each other and each is a valid job. kInvalid names the field, as
 /// "phases[2].width": sizes that no growth method makes of those before, or a last phase whose
-/// sizes are not those of model.
+/// sizes are not those of model. Of a job with model.import_path most of it is left out.
 Status CheckPhases(const JobSpec& job);
 
 }  // namespace weft

@@ -286,9 +286,42 @@ TEST(Phases, WithMasksRefuseWhatTheyCannotHide) {
   EXPECT_TRUE(ValidateJob(post).ok()) << "masked columns are not added up by a tied classifier";
 }
 
+TEST(Phases, OfAnImportedNetworkGrowOutOfItsSizes) {
+  JobSpec job = Stack(2);
+  job.model.import_path = job.data.tokenizer.path = "/a";
+  job.model.layers = 3;  // as after reading the folder
+  job.model.width = 768;
+  job.model.heads = 12;
+  job.phases = {{.steps = 1}, {.steps = 5, .layers = 5}, {.steps = 9, .layers = 5, .width = 1536}};
+  job.phases[1].growth.method = "stack";
+  job.phases[2].growth.method = "fpi";
+  ASSERT_TRUE(SpreadImportedSizes(job).ok());
+  EXPECT_EQ(job.model.layers, 5);
+  EXPECT_EQ(job.model.width, 1536);
+  EXPECT_EQ(job.model.heads, 24);
+  const ModelSpec first = JobOfPhase(job, 0).model, second = JobOfPhase(job, 1).model;
+  EXPECT_EQ(first.import_path, "/a");
+  EXPECT_EQ(first.layers, 3);
+  EXPECT_EQ(first.width, 768);
+  EXPECT_EQ(second.import_path, "");
+  EXPECT_EQ(second.layers, 5);
+  EXPECT_EQ(second.heads, 12);
+  EXPECT_EQ(JobOfPhase(job, 2).model.import_path, "");
+  const Status valid = ValidateKnownSizes(job);
+  EXPECT_TRUE(valid.ok()) << valid.message();
+  // Once more, with the sizes of the folder.
+  JobSpec again = job;
+  again.model.layers = 3;
+  again.model.width = 768;
+  again.model.heads = 12;
+  ASSERT_TRUE(SpreadImportedSizes(again).ok());
+  EXPECT_EQ(again, job);
+  again.phases[0].layers = 4;
+  EXPECT_THAT(SpreadImportedSizes(again).message(),
+              HasSubstr("phases[0].layers 4 is not that of the network in /a, 5"));
+}
+
 TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
-  EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.import_path = "/a"; }),
-              HasSubstr("phases do not go with model.import_path"));
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.initialization.method = "mup"; }),
               HasSubstr("phases[1].width does not go with model.initialization.method mup"));
   EXPECT_TRUE([] {

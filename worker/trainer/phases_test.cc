@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/rng.h"
@@ -239,6 +240,38 @@ TEST_F(PhasesTest, SampledDepthsGrowIntoLayersWithoutASeam) {
     return summary.phases[phase].training_flops / static_cast<double>(summary.phases[phase].tokens);
   };
   EXPECT_LT(flops_of_token(0), flops_of_token(1));
+}
+
+TEST_F(PhasesTest, AnImportedNetworkGrowsWithoutASeam) {
+  const auto grow = [](JobSpec& job, const std::string& method) {
+    job.phases[1].growth.method = method;
+    if (method == "fpi") job.phases[1].width = 32;
+    if (method == "stack") job.phases[1].layers = 5;
+    job.phases[1].growth.new_blocks = "identity";
+  };
+  for (const char* method : {"stack", "fpi"}) {
+    JobSpec job = Job({Phase(1), Phase(6)});
+    job.model = {};
+    job.model.import_path = job.data.tokenizer.path =
+        WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/imported";
+    job.phases[0].learning_rate = 1e-12;
+    grow(job, method);
+    const Status resolved = ResolveImportedModel(Env::Posix(), job);
+    ASSERT_TRUE(resolved.ok()) << resolved.message();
+    const ModelSpec before = JobOfPhase(job, 0).model;
+    EXPECT_EQ(before.layers, 1);
+    EXPECT_EQ(before.width, 16);
+    ASSERT_TRUE(Run(method, job, 4).ok());
+    const auto end = Run(method, job);
+    ASSERT_TRUE(end.ok() && end->summary.has_value());
+    const std::vector<PhaseSummary>& phases = end->summary->phases;
+    ASSERT_EQ(phases.size(), 2U);
+    EXPECT_NEAR(*phases[1].start_validation_loss_nats, *phases[0].validation_loss_nats, 1e-5);
+    EXPECT_LT(*phases[1].validation_loss_nats, *phases[0].validation_loss_nats);
+    const ModelSpec after = Manifest(method).job.model;
+    EXPECT_EQ(after.layers * after.width, method == std::string("stack") ? 5 * 16 : 32);
+    EXPECT_EQ(after.import_path, "") << "it is a network of its own";
+  }
 }
 
 TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
