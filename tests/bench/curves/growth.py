@@ -16,6 +16,7 @@ LINUX = pathlib.Path("/usr/share/doc/linux-doc-6.1/Documentation")
 BUDGETS = (0.3, 0.5, 0.75, 1.0)  # of the steps
 SCHEDULES = ("cosine", "warmup_stable_decay")
 TIMED_SHARE = 0.1
+TIMED_EVALUATION = 32  # sequences, so that a tenth of the training is a tenth of the time
 
 
 @dataclasses.dataclass
@@ -67,6 +68,8 @@ class Family:
         return self.run(f"{self.name}-{name}", job, timed)
 
     def run(self, name, job, timed):
+        if timed:
+            job = merged(job, {"train": {"eval_sequences": TIMED_EVALUATION}})
         if self.device != "cpu" and not timed:
             job = merged(job, {"resources": {"device": self.device}})
         return Run(name, job, timed=timed)
@@ -104,9 +107,11 @@ class Family:
             own["learning_rate"] = self.rate * own.pop("rate", 1)
             own.setdefault("schedule", "cosine" if i + 1 == len(method.phases) else "constant")
             own["warmup_steps"] = min(warmup, own["steps"] // 4) if i == 0 else own["steps"] // 50
-            ramp = own.get("growth", {}).pop("ramp", None)
-            if ramp:
-                own["growth"]["ramp_steps"] = max(1, round(ramp * own["steps"]))
+            growth = own.get("growth", {})
+            if ramp := growth.pop("ramp", None):
+                growth["ramp_steps"] = max(1, round(ramp * own["steps"]))
+            if "fit_steps" in growth:
+                growth["fit_steps"] = max(1, round(share * growth["fit_steps"]))
             phases.append(own)
         if phases:
             del job["train"]["steps"]
