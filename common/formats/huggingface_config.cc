@@ -10,6 +10,7 @@
 #include "common/formats/weight_files.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/model_family.h"
+#include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 
 namespace weft {

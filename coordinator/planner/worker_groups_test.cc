@@ -82,8 +82,9 @@ TEST(WorkerGroups, ThoseOfTheLargestRackComeFirst) {
     cluster.workers.back().rack = rack;
   }
   cluster.workers[0].cores = 9;  // larger than the others, so it is before them
+  const WorkerGroups groups(cluster, PrecisionOf("fp32"), false);
   std::string order;
-  for (const WorkerProfile* worker : WorkerGroups(cluster, PrecisionOf("fp32"), false).workers()) {
+  for (const WorkerProfile* worker : groups.workers()) {
     order += worker->worker_id;
   }
   EXPECT_EQ(order, "abdec");

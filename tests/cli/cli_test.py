@@ -236,6 +236,7 @@ class WithCluster(unittest.TestCase):
     def setUpClass(cls):
         cls.cluster = Cluster()
         cls.addClassCleanup(cls.cluster.close)
+        cls.cluster.environment["WEFT_WORKER_RACK"] = "row7"
         result = cls.cluster.up()
         assert result.code == 0, result.err
 
@@ -254,8 +255,9 @@ class WithCluster(unittest.TestCase):
         self.assertRegex(described.out, r"network: +[0-9.]+ [KMG]iB/s, assumed \(unknown: no other "
                                         r"machine was there or free to measure; taken to be")
         self.assertIn(workers[0]["machine"], described.out)
+        self.assertIn(", rack row7\n", described.out)
         wide = self.cluster.weft("worker", "list", "-o", "wide").out
-        self.assertRegex(wide, r"MACHINE .* NETWORK [^\n]*\n[^\n]*, assumed ")
+        self.assertRegex(wide, r"MACHINE +RACK .* NETWORK [^\n]*\n[^\n]* row7 [^\n]*, assumed ")
         as_json = self.cluster.weft("worker", "describe", name, "-o", "json").json()
         self.assertEqual(as_json["network"]["source"], "ASSUMED")
         missing = self.cluster.weft("worker", "describe", "no-such")
