@@ -135,10 +135,10 @@ class WithoutCluster(unittest.TestCase):
                                    WEFT_HOME=str(cluster.folder / "a" / "home"))
         result = cluster.weft("train", cluster.job(), "--run-dir", "run")
         self.assertEqual(result.code, 0, result.err)
-        job = cluster.job("on_gpu")
+        job = cluster.job("on-gpu")
         asked = json.loads(job.read_text()) | {"resources": {"device": "cuda"}}
         job.write_text(json.dumps(asked))
-        result = cluster.weft("train", job, "--run-dir", "on_gpu")
+        result = cluster.weft("train", job, "--run-dir", "on-gpu")
         self.assertEqual(result.code, 7, result.err)
         self.assertIn("GPU 0 of local: it cannot be computed on", result.err)
         self.assertIn("GPU 1 of local", result.err)
