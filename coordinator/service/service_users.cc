@@ -68,9 +68,9 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::shared_ptr<CallRecord>& by) {
   Status status = ValidateJob(spec);
   if (status.ok()) status = CheckPaths(spec, options_.data_roots, kRootsHint);
-  if (status.ok() && SearchesSizes(spec)) {
+  if (status.ok() && SearchesSizes(spec) && spec.resources.ranks != 1) {
     status = InvalidError(
-        "phases[].search chooses the size of a phase in one process; hint: `weft train FILE`");
+        "phases[].search chooses the size of a phase on one rank; hint: resources.ranks 1");
   }
   JobRecord job;
   job.spec = spec;

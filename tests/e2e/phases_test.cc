@@ -130,6 +130,35 @@ TEST(Phases, AVCycleIsOneJobWithAnAttemptForEachPhase) {
   EXPECT_THAT(saved, IsSubsetOf({30, 25, 20, 18, 13, 8, 5}));
 }
 
+TEST(Phases, ASizeThatWasChosenStaysWhenARankDies) {
+  const auto run = [](const Environment& ranks, int attempts) {
+    Cluster cluster({.ranks = ranks});
+    v1::JobSpec spec = cluster.TinyJob("chooses");
+    spec.mutable_schedule()->set_kind("constant");
+    spec.mutable_schedule()->set_warmup_steps(0);
+    spec.mutable_resources()->set_ranks(1);
+    spec.mutable_checkpoint()->set_every_steps(3);
+    v1::PhaseSpec& searched = AddPhase(spec, 12);
+    searched.set_layers(2);
+    searched.mutable_search()->set_steps(6);
+    for (const int64_t layers : {1, 2}) searched.mutable_search()->add_layers(layers);
+    spec.mutable_model()->set_layers(3);
+    AddPhase(spec, 6, "stack");
+    const std::string id = cluster.Submit(spec);
+    EXPECT_EQ(cluster.Await(id, v1::SUCCEEDED, seconds(90)).attempts_size(), attempts);
+    const std::string folder = cluster.RunDir(id);
+    const Json search = *ParseJson(Read(folder + "/phase-1/search/search.json"));
+    std::string curves = search.at("candidates").dump();
+    for (const char* part : {"/phase-1/search", "/phase-1", ""}) {
+      curves += Read(folder + part + "/loss.jsonl") + "\n";
+    }
+    return curves;
+  };
+  // Two steps after the choice.
+  const Environment dies{{"WEFT_FAILPOINTS", "trainer.before_step=crash@9"}};
+  EXPECT_EQ(run(dies, 3), run({}, 2));
+}
+
 TEST(Phases, EachPhaseHasAMeshOfItsOwn) {
   Cluster cluster({});
   v1::JobSpec spec = cluster.OpenJob("meshes", 12);
