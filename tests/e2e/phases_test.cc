@@ -139,10 +139,10 @@ TEST(Phases, ASizeThatWasChosenStaysWhenARankDies) {
     spec.mutable_resources()->set_ranks(1);
     spec.mutable_checkpoint()->set_every_steps(3);
     v1::PhaseSpec& searched = AddPhase(spec, 12);
-    searched.set_layers(2);
+    searched.set_layers(3);
     searched.mutable_search()->set_steps(6);
-    for (const int64_t layers : {1, 2}) searched.mutable_search()->add_layers(layers);
-    spec.mutable_model()->set_layers(3);
+    for (const int64_t layers : {1, 2, 3}) searched.mutable_search()->add_layers(layers);
+    spec.mutable_model()->set_layers(4);
     AddPhase(spec, 6, "stack");
     const std::string id = cluster.Submit(spec);
     EXPECT_EQ(cluster.Await(id, v1::SUCCEEDED, seconds(90)).attempts_size(), attempts);
