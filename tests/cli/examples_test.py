@@ -31,6 +31,14 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 0, f"{arguments}: {result.stdout}{result.stderr}")
         return result.stdout
 
+    def kill_before_step(self, step, *arguments):
+        """Of those that the process makes, from 1."""
+        killed = subprocess.run(
+            [WEFT, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
+            timeout=120, env={**os.environ, "WEFT_HOME": str(self.folder / "home"),
+                              "WEFT_FAILPOINTS": f"trainer.before_step=crash@{step}"})
+        self.assertLess(killed.returncode, 0, f"{arguments}: {killed.stdout}{killed.stderr}")
+
     @staticmethod
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
@@ -102,19 +110,24 @@ class Examples(unittest.TestCase):
         self.assertEqual(ends, [tokens["<|endoftext|>"], tokens["<|im_end|>"]])
 
     def check_phases(self, job, text):
-        """Each phase trains, grows out of the one before and does not lose what that has learnt."""
+        """Each phase trains, grows out of the one before and does not lose what that has learnt, also
+        when the second one is killed and goes on."""
         pictures = "family: vit" in text  # tiny, and done in seconds
         phases = len(re.findall(r"\bsteps: \d+", text)) - text.count("search:")
         if not pictures:
             text = re.sub(r"\bsteps: \d+", f"steps: {STEPS}", text)
-        imports = "import_path: base" in text
-        job.write_text(text if imports else re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
+        job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
         run = self.folder / job.stem
+        steps = [int(each) for each in re.findall(r"(?<!search: { )\bsteps: (\d+)", text)]
+        self.kill_before_step(steps[0] + steps[1] // 2, "train", job, "--run-dir", run)
+        self.assertTrue((run / "phase-1/summary.json").exists())
+        self.assertFalse((run / "summary.json").exists())
         self.weft("train", job, "--run-dir", run)
+        self.assertEqual(len(self.losses(run)), steps[-1])
         summary = json.loads((run / "summary.json").read_text())["phases"]
         self.assertEqual(len(summary), phases)
         first = self.losses(run / "phase-1")[0]
-        if imports:  # and grows without a seam
+        if "import_path: base" in text:  # and grows without a seam
             self.assertAlmostEqual(summary[1]["start_validation_loss_nats"],
                                    summary[0]["validation_loss_nats"], delta=0.01)
             self.assertLess(self.losses(run)[-1], first)
