@@ -88,6 +88,26 @@ TEST_F(LocalStepsProcessTest, KilledRanksResumeToTheSameBits) {
   }
 }
 
+TEST_F(LocalStepsProcessTest, KilledRanksOfSubNetworksResumeToTheSameBits) {
+  const auto of = [this](const std::string& name) {
+    AttemptSpec spec = LocalSpec(name, 2);
+    spec.job.train.local_sub_networks = true;
+    return spec;
+  };
+  const AttemptSpec undisturbed = of("undisturbed_sub_networks");
+  const std::vector<int> done(2, kExitDone);
+  ASSERT_EQ(Run(undisturbed), done);
+  const std::vector<double> losses = Losses(undisturbed);
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_LT(losses.back(), losses.front()) << "it learns";
+  AttemptSpec spec = of("killed_sub_networks");
+  RunToStep6(spec);
+  spec.epoch = 2;
+  ASSERT_EQ(Run(spec), done);
+  EXPECT_EQ(Curve(spec), Curve(undisturbed));
+  EXPECT_EQ(States(spec), States(undisturbed));
+}
+
 TEST_F(LocalStepsProcessTest, ARankThatDiesAmidARoundIsNoticedByTheOthers) {
   AttemptSpec spec = LocalSpec("noticed", 2);
   spec.job.checkpoint.every_steps = 0;

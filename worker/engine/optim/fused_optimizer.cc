@@ -140,7 +140,21 @@ std::vector<kernels::UpdateTensor> FusedOptimizer::Moved(const std::vector<bool>
   return moved;
 }
 
+Status FusedOptimizer::UpdateRestarted(Context& context, const UpdateArgs& args) {
+  UpdateArgs others = args, theirs = args;
+  others.restarted = theirs.restarted = {};
+  others.frozen = theirs.frozen = args.restarted.parameters;
+  theirs.frozen.flip();
+  for (size_t i = 0; i < args.frozen.size(); ++i) {
+    if (args.frozen[i]) others.frozen[i] = theirs.frozen[i] = true;
+  }
+  theirs.update = args.restarted.updates + 1;
+  WEFT_RETURN_IF_ERROR(Update(context, others));
+  return Update(context, theirs);
+}
+
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
+  if (!args.restarted.parameters.empty()) return UpdateRestarted(context, args);
   const std::vector<kernels::UpdateTensor> moved = Moved(args.frozen);
   UpdateInputs inputs = InputsOf(context, args, moved);
   const RuleArgs rule = {.update = context.Number(args.update, &StepNumbers::update),

@@ -66,6 +66,8 @@ class FusedOptimizer : public Optimizer {
 
   /// The tensors of those parameters that UpdateArgs::frozen leaves.
   std::vector<kernels::UpdateTensor> Moved(const std::vector<bool>& frozen) const;
+  /// The update of UpdateArgs::restarted: theirs, and that of the others.
+  Status UpdateRestarted(Context& context, const UpdateArgs& args);
 
   OptimizerSpec spec_;
   const FusedRule& rule_;
