@@ -3,6 +3,7 @@
 #include "worker/trainer/testing/trainer_process.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -115,10 +116,16 @@ TEST_F(LocalStepsProcessTest, ARankThatDiesAmidARoundIsNoticedByTheOthers) {
 }
 
 TEST_F(LocalStepsProcessTest, OtherNumbersOfRanksGoOnFromTheOuterStep) {
-  for (const auto& [before, after] : {std::pair<int64_t, int64_t>{2, 1}, {2, 4}, {1, 2}}) {
-    const std::string name = std::to_string(before) + "to" + std::to_string(after);
+  for (const auto& [before, after, sub_networks] : {std::tuple<int64_t, int64_t, bool>{2, 1, false},
+                                                    {2, 4, false},
+                                                    {1, 2, false},
+                                                    {2, 1, true},
+                                                    {1, 2, true}}) {
+    const std::string name = std::to_string(before) + "to" + std::to_string(after) +
+                             (sub_networks ? "_sub_networks" : "");
     SCOPED_TRACE(name);
     AttemptSpec spec = LocalSpec(name, before);
+    spec.job.train.local_sub_networks = sub_networks;
     RunToStep6(spec);
     spec.epoch = 2;
     Join(spec, after);
