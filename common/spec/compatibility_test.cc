@@ -67,7 +67,16 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.local_steps = 8;
          job.resources.offload_optimizer = "host";
        }},
-      {&kTimedRounds, [](JobSpec& job) { job.train.local_round_seconds = 60; }},
+      {&kTimedRounds,
+       [](JobSpec& job) {
+         job.train.local_steps = 1;
+         job.train.local_round_seconds = 60;
+       }},
+      {FeatureOf("sub_networks"),
+       [](JobSpec& job) {
+         job.train.local_steps = 8;
+         job.train.local_sub_networks = true;
+       }},
       {&kMeshDeterminism,
        [](JobSpec& job) {
          job.train.deterministic = "mesh";

@@ -105,6 +105,33 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
               HasSubstr("train.local_steps above 1"));
 }
 
+TEST(LocalSteps, SubNetworksAreOfRanksThatMakeThemAndHaveUnits) {
+  const auto job_of = [](int64_t ranks) {
+    JobSpec job = LocalJob();
+    job.train.local_sub_networks = true;
+    job.model.family = "llama";
+    job.model.heads = 8;
+    job.model.kv_heads = 4;
+    job.resources.ranks = ranks;
+    job.train.global_batch = 8 * 3 * 5;
+    return job;
+  };
+  for (const int64_t ranks : {0, 1, 3, 4}) {
+    EXPECT_TRUE(ValidateJob(job_of(ranks)).ok()) << ValidateJob(job_of(ranks)).message();
+  }
+  EXPECT_THAT(ValidateJob(job_of(5)).message(),
+              ::testing::AllOf(HasSubstr("4 heads of keys and values, and there are 5 ranks"),
+                               HasSubstr("hint: resources.ranks 4 or fewer")));
+  JobSpec narrow = job_of(4);
+  narrow.model.mlp_width = 2;
+  EXPECT_THAT(ValidateJob(narrow).message(), HasSubstr("2 neurons of an MLP"));
+  JobSpec together = job_of(4);
+  together.train.local_steps = 1;
+  EXPECT_THAT(ValidateJob(together).message(),
+              ::testing::AllOf(HasSubstr("train.local_sub_networks"),
+                               HasSubstr("hint: train.local_steps 32")));
+}
+
 TEST(LocalSteps, RoundsByTimeAreThoseOfRanksThatEachEndTheirOwn) {
   const auto timed = [] {
     JobSpec job = LocalJob();

@@ -7,6 +7,7 @@
 #include "common/spec/batch_schedule.h"
 #include "common/spec/deterministic_mesh.h"
 #include "common/spec/pipeline_parallel.h"
+#include "common/spec/technique_checks.h"
 
 namespace weft::planner {
 namespace {
@@ -96,6 +97,7 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
   const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
   const int64_t replica = ReplicaRanks(resources);
   const int64_t parts = JointParts(mesh);
+  JobSpec planned = mesh;
   std::vector<int64_t> choices;
   for (const int64_t data : data_ranks_) {
     if (data * replica > slots) break;
@@ -103,7 +105,10 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
     const int64_t ranks = data * replica;
     const bool wanted =
         ranks >= resources.min_ranks && (resources.max_ranks == 0 || ranks <= resources.max_ranks);
-    if (wanted && whole && Divides(resources, data)) choices.push_back(ranks);
+    if (!wanted || !whole || !Divides(resources, data)) continue;
+    // Of what a technique gives a part to each rank there may be less.
+    planned.resources.ranks = ranks;
+    if (CheckTechniques(planned).ok()) choices.push_back(ranks);
   }
   return choices;
 }

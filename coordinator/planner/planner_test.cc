@@ -290,6 +290,28 @@ TEST(PlanJob, KeepsWithinTheFewestAndTheMostRanks) {
   EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("resources.min_ranks"));
 }
 
+TEST(PlanJob, TakesNoMoreRanksThanATechniqueHasPartsFor) {
+  JobSpec job = SmallJob();
+  job.model.heads = 2;
+  job.train.local_steps = 8;
+  const auto most_ranks = [&] {
+    int64_t most = 0;
+    for (const bool any_mesh : {false, true}) {
+      const auto report = any_mesh ? PlanAnyMesh(job, Cluster(2, 4, 8 * kGiB), 1)
+                                   : PlanJob(job, Cluster(2, 4, 8 * kGiB));
+      EXPECT_TRUE(report.ok()) << report.status().message();
+      if (!report.ok()) return most;
+      for (const PlanCandidate& candidate : report->candidates) {
+        most = std::max(most, RankCount(candidate.plan.mesh));
+      }
+    }
+    return most;
+  };
+  EXPECT_GT(most_ranks(), 2);
+  job.train.local_sub_networks = true;
+  EXPECT_EQ(most_ranks(), 2);
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {

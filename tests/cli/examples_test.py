@@ -191,7 +191,8 @@ class ExamplesOnRanks(unittest.TestCase):
         for path in ("shared_updates.yaml", "cluster/shared_parameters.yaml",
                      "cluster/tensor_parallel.yaml", "cluster/pipeline_parallel.yaml",
                      "cluster/context_parallel.yaml", "cluster/expert_parallel.yaml",
-                     "cluster/local_steps.yaml", "cluster/unequal_peers.yaml",
+                     "cluster/local_steps.yaml", "cluster/sub_networks.yaml",
+                     "cluster/unequal_peers.yaml",
                      "cluster/offloaded_updates.yaml"):
             with self.subTest(path):
                 job = cluster.folder / path

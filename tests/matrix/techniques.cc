@@ -348,6 +348,17 @@ Choice LayerSampling() {
           [](JobSpec& job) { job.train.sampled_layers = 3 * job.model.layers; }};
 }
 
+/// Rounds of half of the steps. Ranks train other networks than one rank does, so that networks
+/// have one head, which several cannot share.
+Choice SubNetworks() {
+  return {"local_sub_networks", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.local_steps = 3;
+            job.train.local_sub_networks = true;
+            job.model.heads = 1;
+            job.model.kv_heads = 0;
+          }};
+}
+
 /// Measures alone, but its checkpoints hold what it has measured.
 Choice NoiseScale() {
   return {"gradient_noise_scale", Effect::kOwnTraining,
@@ -478,6 +489,7 @@ std::vector<Axis> MakeAxes() {
       {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()},
       {{"whole sequences", Effect::kOwnTraining, Nothing}, SequenceWarmup()},
       {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()},
+      {{"networks of all ranks", Effect::kOwnTraining, Nothing}, SubNetworks()},
       {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},

@@ -3,6 +3,7 @@
 #include "worker/trainer/testing/trainer_process.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,26 @@ TEST_F(LocalStepsProcessTest, KilledRanksResumeToTheSameBits) {
   }
 }
 
+TEST_F(LocalStepsProcessTest, KilledRanksOfSubNetworksResumeToTheSameBits) {
+  const auto of = [this](const std::string& name) {
+    AttemptSpec spec = LocalSpec(name, 2);
+    spec.job.train.local_sub_networks = true;
+    return spec;
+  };
+  const AttemptSpec undisturbed = of("undisturbed_sub_networks");
+  const std::vector<int> done(2, kExitDone);
+  ASSERT_EQ(Run(undisturbed), done);
+  const std::vector<double> losses = Losses(undisturbed);
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_LT(losses.back(), losses.front()) << "it learns";
+  AttemptSpec spec = of("killed_sub_networks");
+  RunToStep6(spec);
+  spec.epoch = 2;
+  ASSERT_EQ(Run(spec), done);
+  EXPECT_EQ(Curve(spec), Curve(undisturbed));
+  EXPECT_EQ(States(spec), States(undisturbed));
+}
+
 TEST_F(LocalStepsProcessTest, ARankThatDiesAmidARoundIsNoticedByTheOthers) {
   AttemptSpec spec = LocalSpec("noticed", 2);
   spec.job.checkpoint.every_steps = 0;
@@ -95,10 +116,16 @@ TEST_F(LocalStepsProcessTest, ARankThatDiesAmidARoundIsNoticedByTheOthers) {
 }
 
 TEST_F(LocalStepsProcessTest, OtherNumbersOfRanksGoOnFromTheOuterStep) {
-  for (const auto& [before, after] : {std::pair<int64_t, int64_t>{2, 1}, {2, 4}, {1, 2}}) {
-    const std::string name = std::to_string(before) + "to" + std::to_string(after);
+  for (const auto& [before, after, sub_networks] : {std::tuple<int64_t, int64_t, bool>{2, 1, false},
+                                                    {2, 4, false},
+                                                    {1, 2, false},
+                                                    {2, 1, true},
+                                                    {1, 2, true}}) {
+    const std::string name = std::to_string(before) + "to" + std::to_string(after) +
+                             (sub_networks ? "_sub_networks" : "");
     SCOPED_TRACE(name);
     AttemptSpec spec = LocalSpec(name, before);
+    spec.job.train.local_sub_networks = sub_networks;
     RunToStep6(spec);
     spec.epoch = 2;
     Join(spec, after);

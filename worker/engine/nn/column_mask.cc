@@ -4,6 +4,7 @@
 
 #include "kernels/affine/affine.h"
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -21,7 +22,7 @@ Result<Tensor> Masked(Context& context, Component component, const ColumnMask& m
 }  // namespace
 
 Status ColumnMask::SetShare(Context& context, float share) {
-  share_ = share;
+  masks_ = kept_ < columns_ && share < 1;
   if (kept_ == columns_) return OkStatus();
   if (!values_) {
     WEFT_ASSIGN_OR_RETURN(values_,
@@ -29,6 +30,17 @@ Status ColumnMask::SetShare(Context& context, float share) {
     WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {values_, 1}));
   }
   return kernels::Fill(context.stream, {values_.Elements(kept_, columns_ - kept_), share});
+}
+
+Status ColumnMask::SetNumbers(Context& context, std::span<const float> numbers) {
+  masks_ = !numbers.empty();
+  if (numbers.empty()) return OkStatus();
+  WEFT_CHECK(std::ssize(numbers) == columns_, "a number for each column");
+  if (!values_) {
+    WEFT_ASSIGN_OR_RETURN(values_,
+                          Tensor::New(context, Component::kParameters, DType::kF32, {columns_}));
+  }
+  return Upload(context.stream, numbers.data(), values_);
 }
 
 Status ColumnMask::Apply(Context& context, const TensorView& x, const TensorView& y) const {

@@ -1,26 +1,32 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/graft.h"
 
 namespace weft::engine {
 
-/// Numbers from 0 to 1 that the columns of a value are multiplied by, the same for all rows: 1 for
-/// the first ones, and one share for all others. Not thread-safe.
+/// Numbers that the columns of a value are multiplied by, the same for all rows: 1 for the first
+/// ones and one share, from 0 to 1, for all others; or one for each column. Not thread-safe.
 class ColumnMask {
  public:
   /// The share of those after the first `kept` of `columns` columns is 0.
-  ColumnMask(int64_t kept, int64_t columns) : kept_(kept), columns_(columns) {}
+  ColumnMask(int64_t kept, int64_t columns)
+      : kept_(kept), columns_(columns), masks_(kept < columns) {}
 
   /// Whether any column is multiplied by another number than 1.
-  bool masks() const { return kept_ < columns_ && share_ < 1; }
+  bool masks() const { return masks_; }
 
   /// Renews the mask, for passes that begin later; with memory from `context` the first time.
   Status SetShare(Context& context, float share);
+  /// The same with a number for each column; or with none, and all are multiplied by 1.
+  Status SetNumbers(Context& context, std::span<const float> numbers);
 
-  /// [columns] f32, once SetShare has been called.
+  int64_t columns() const { return columns_; }
+
+  /// [columns] f32, once one of these has been called with something to multiply by.
   const Tensor& values() const { return values_; }
 
   /// y = x times the mask, and for gradients the same: neither is saved. x and y [rows, columns]
@@ -30,7 +36,7 @@ class ColumnMask {
  private:
   int64_t kept_;
   int64_t columns_;
-  float share_ = 0;
+  bool masks_;
   Tensor values_;
 };
 

@@ -141,10 +141,24 @@ std::vector<kernels::UpdateTensor> FusedOptimizer::Moved(const std::vector<bool>
 }
 
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
+  const auto update = context.Number(args.update, &StepNumbers::update);
+  const std::vector<bool>& restarted = args.restarted.parameters;
+  if (restarted.empty()) return UpdateAs(update, context, args);
+  UpdateArgs others = args, theirs = args;
+  others.frozen = theirs.frozen = restarted;
+  theirs.frozen.flip();
+  for (size_t i = 0; i < args.frozen.size(); ++i) {
+    if (args.frozen[i]) others.frozen[i] = theirs.frozen[i] = true;
+  }
+  WEFT_RETURN_IF_ERROR(UpdateAs(update, context, others));
+  return UpdateAs(args.restarted.updates + 1, context, theirs);
+}
+
+Status FusedOptimizer::UpdateAs(kernels::StepValue<int64_t> update, Context& context,
+                                const UpdateArgs& args) {
   const std::vector<kernels::UpdateTensor> moved = Moved(args.frozen);
   UpdateInputs inputs = InputsOf(context, args, moved);
-  const RuleArgs rule = {.update = context.Number(args.update, &StepNumbers::update),
-                         .keeps_second_moments = args.keeps_second_moments};
+  const RuleArgs rule = {.update = update, .keeps_second_moments = args.keeps_second_moments};
   if (!IsInHostMemoryPool(context)) return rule_.run(context.stream, spec_, inputs, rule);
   std::optional<ParameterFileIterator> own;
   UnitIterator* walk = args.walk;

@@ -66,6 +66,8 @@ class FusedOptimizer : public Optimizer {
 
   /// The tensors of those parameters that UpdateArgs::frozen leaves.
   std::vector<kernels::UpdateTensor> Moved(const std::vector<bool>& frozen) const;
+  /// The update of what `args` does not freeze, as the one of this number.
+  Status UpdateAs(kernels::StepValue<int64_t> update, Context& context, const UpdateArgs& args);
 
   OptimizerSpec spec_;
   const FusedRule& rule_;

@@ -16,6 +16,12 @@
 
 namespace weft::engine {
 
+/// Parameters whose state in the optimizer has been made zero between updates.
+struct RestartedState {
+  std::vector<bool> parameters = {};  ///< By index; empty: none.
+  int64_t updates = 0;                ///< That have been made since.
+};
+
 struct UpdateArgs {
   double learning_rate = 0;
   double gradient_scale = 1;      ///< Multiplies the gradients on the fly.
@@ -27,6 +33,7 @@ struct UpdateArgs {
   /// Of the rules of FindFusedRule: the parameters, by index, that stay as they are with their
   /// state; empty: none.
   std::vector<bool> frozen = {};
+  RestartedState restarted = {};  ///< Of the same rules, whose updates are then counted from there.
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
   /// Read by what runs in the host memory pool.
   const float* gradients = nullptr;

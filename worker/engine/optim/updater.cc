@@ -18,6 +18,7 @@ Status Updater::Update(Context& context, const StepArgs& args) {
                                       .gate = args.gate,
                                       .keeps_second_moments = args.keeps_second_moments,
                                       .frozen = args.frozen,
+                                      .restarted = args.restarted,
                                       .gradients = args.gradients,
                                       .beside = args.beside,
                                       .walk = args.walk});

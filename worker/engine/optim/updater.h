@@ -18,6 +18,7 @@ struct StepArgs {
   kernels::UpdateGate gate = {};  ///< Clipping and loss scale as one factor; whether it is made.
   bool keeps_second_moments = false;  ///< As UpdateArgs has it.
   std::vector<bool> frozen = {};      ///< As UpdateArgs has it.
+  RestartedState restarted = {};      ///< Likewise.
   const float* gradients = nullptr;   ///< As UpdateArgs has it, and the others.
   bool beside = false;
   UnitIterator* walk = nullptr;

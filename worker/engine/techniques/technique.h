@@ -60,6 +60,7 @@ struct TrainingParts {
   std::span<const UpdatedParameters> updated;
   bool shards_updates = false;       ///< Ranks update different parts (ZeRO).
   int64_t data_ranks = 1;            ///< Ranks that train on different sequences.
+  int64_t data_rank = 0;             ///< This one among them.
   int64_t train_sequences = 0;       ///< Of one pass over the training data.
   int64_t validation_sequences = 0;  ///< That evaluations read; 0: there are none.
   /// Adds up over these ranks.
@@ -79,6 +80,9 @@ struct TrainingParts {
   std::function<Result<std::vector<double>>(DataPart part)> score_sequences;
   /// The state of the optimizer, as in checkpoints; writing into the views changes it.
   std::function<std::vector<NamedTensor>()> optimizer_state;
+  /// With train.local_steps, the f32 value that a trained parameter, by its index, has had since
+  /// the last outer step.
+  std::function<TensorView(int64_t parameter)> outer_value;
   /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
   /// Begins the training anew, in BeforeStep alone, at the parameters to whose parts here (see
@@ -225,6 +229,10 @@ class Technique {
   /// FindFusedRule alone, and not with optimizers that are offloaded.
   virtual std::vector<bool> FrozenIn(int64_t /*step*/) const { return {}; }
 
+  /// The parameters whose state of the optimizer has been made zero since the first step. Of the
+  /// rules of FindFusedRule alone, and not with optimizers that are offloaded.
+  virtual RestartedState Restarted() const { return {}; }
+
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
   /// ranks. Not with optimizers that are offloaded.
   virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
@@ -236,6 +244,11 @@ class Technique {
   virtual bool ReadsUpdatedParameters() const { return false; }
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }
+
+  /// With train.local_steps: a round has ended, and the gradients are what this worker has learned,
+  /// the values that parameters have now minus those of the last outer step. Changes them before
+  /// their mean over the workers is taken. `state`: as above.
+  virtual Status OnLearned(Context& /*state*/) { return OkStatus(); }
 
   /// The step has ended, applied or skipped.
   virtual Status OnStepEnd(const FinishedStep&) { return OkStatus(); }

@@ -108,6 +108,15 @@ std::vector<bool> TechniqueList::FrozenIn(int64_t step) const {
   return {};
 }
 
+RestartedState TechniqueList::Restarted() const {
+  for (const Technique* technique : all_) {
+    if (RestartedState restarted = technique->Restarted(); !restarted.parameters.empty()) {
+      return restarted;
+    }
+  }
+  return {};
+}
+
 bool TechniqueList::ReplacesUpdate(int64_t step) const {
   return std::any_of(all_.begin(), all_.end(),
                      [step](const Technique* t) { return t->ReplacesUpdate(step); });
@@ -128,6 +137,11 @@ bool TechniqueList::ReadsUpdatedParameters() const {
 
 Status TechniqueList::OnUpdated(int64_t updates) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnUpdated(updates));
+  return OkStatus();
+}
+
+Status TechniqueList::OnLearned(Context& state) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnLearned(state));
   return OkStatus();
 }
 

@@ -44,11 +44,14 @@ class TechniqueList {
   bool KeepsSecondMoments(int64_t step) const;
   /// Of the one that freezes some.
   std::vector<bool> FrozenIn(int64_t step) const;
+  /// Of the one that has made some zero.
+  RestartedState Restarted() const;
   bool ReplacesUpdate(int64_t step) const;
   /// Of those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);
   bool ReadsUpdatedParameters() const;
   Status OnUpdated(int64_t updates);
+  Status OnLearned(Context& state);
   Status OnStepEnd(const FinishedStep& step);
   bool Finished() const;
 

@@ -101,9 +101,12 @@ Result<double> LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   return D(outer_->world_size()) * own_targets / all[kTargets];
 }
 
-Status LocalRounds::Finish(Context& context, StepClock& clock, TrainCounters& counters,
+Status LocalRounds::Finish(Context& context, StepClock& clock,
+                           const std::function<Status()>& on_learned, TrainCounters& counters,
                            StepReport& report) {
   WEFT_ASSIGN_OR_RETURN(const double weight, Agree(counters, report));
+  WEFT_RETURN_IF_ERROR(outer_->Subtract(context));
+  WEFT_RETURN_IF_ERROR(on_learned());
   WEFT_RETURN_IF_ERROR(outer_->Sum(context, weight));
   WEFT_RETURN_IF_ERROR(clock.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(outer_->Update(context));

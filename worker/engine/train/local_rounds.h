@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -43,13 +44,16 @@ class LocalRounds {
   /// workers: loss and counts of the global batch. In rounds by time its targets are what a worker
   /// has learned from, which is its weight. Its update was skipped where some worker has made none
   /// since the last outer step. Counters become the largest of the workers, the loss scale the
-  /// smallest. The parameters have changed then.
-  Status Finish(Context& context, StepClock& clock, TrainCounters& counters, StepReport& report);
+  /// smallest. The parameters have changed then. `on_learned` is called while the gradients are
+  /// what this worker has learned.
+  Status Finish(Context& context, StepClock& clock, const std::function<Status()>& on_learned,
+                TrainCounters& counters, StepReport& report);
 
   /// Replaces each value by its sum over the workers.
   Status SumScalars(std::span<double> values) { return outer_->SumScalars(values); }
 
   /// As OuterStep has them.
+  TensorView value(int64_t parameter) const { return outer_->value(parameter); }
   std::vector<NamedTensor> StateTensors() const { return outer_->StateTensors(); }
   Status Restored(const Context& context, bool restored);
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -290,6 +291,15 @@ TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
   MeshCase c = Replicated(CaseOf(Gpt2(1)), 2);
   c.job.train.local_steps = 2;
   Compare(c);
+}
+
+TEST_F(MeshesOnCuda, RanksThatRarelyMeetAndTrainPartsOfTheNetwork) {
+  for (const auto& [precision, allowed] : {std::pair{"fp32", kExact}, {"bf16_pure", kBf16}}) {
+    MeshCase c = Replicated(CaseOf(Llama(1), precision), 2);
+    c.job.train.local_steps = 2;
+    c.job.train.local_sub_networks = true;
+    Compare(c, allowed);
+  }
 }
 
 TEST_F(MeshesOnCuda, WorkersThatRarelyMeetAndShareSequences) {

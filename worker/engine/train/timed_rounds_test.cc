@@ -72,7 +72,8 @@ TEST(TimedRoundsTest, TheOuterStepWeighsRanksByTheirTargets) {
         report.targets = targets[round][static_cast<size_t>(world.rank())];
         report.loss = world.rank() + 1;
         (*rounds)->OnUpdated();
-        ASSERT_TRUE((*rounds)->Finish(rank.run.context, clock, counters, report).ok());
+        const auto as_it_is = [] { return OkStatus(); };
+        ASSERT_TRUE((*rounds)->Finish(rank.run.context, clock, as_it_is, counters, report).ok());
         own.push_back(rank.run.Parameters());
         if (world.rank() == 0) losses.push_back(report.loss);
       }

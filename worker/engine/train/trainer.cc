@@ -232,6 +232,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                            .gate = totals_.gate(),
                            .keeps_second_moments = techniques_.KeepsSecondMoments(counters_.step),
                            .frozen = techniques_.FrozenIn(counters_.step),
+                           .restarted = techniques_.Restarted(),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
       state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
@@ -335,7 +336,11 @@ Status Trainer::FinishRound(StepReport& report) {
   const int64_t own_updates = counters_.updates;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
-  WEFT_RETURN_IF_ERROR(rounds_->Finish(context, clock_, counters_, report));
+  const auto on_learned = [this] {
+    Context state = StateContext();
+    return techniques_.OnLearned(state);
+  };
+  WEFT_RETURN_IF_ERROR(rounds_->Finish(context, clock_, on_learned, counters_, report));
   if (timed_ != nullptr) {
     WEFT_RETURN_IF_ERROR(
         timed_->Finish([this](std::span<double> values) { return rounds_->SumScalars(values); },

@@ -281,6 +281,7 @@ Status Trainer::StartTechniques() {
       .updated = updaters_.updated(),
       .shards_updates = !ranks_.updated_parts().empty(),
       .data_ranks = ranks_.data_ranks(),
+      .data_rank = parts_.rank,
       .train_sequences = parts_.train->Sequences(),
       .validation_sequences = sequences_.evaluated_sequences(),
       .sum_scalars =
@@ -309,6 +310,7 @@ Status Trainer::StartTechniques() {
           },
       .score_sequences = [this](DataPart part) { return sequences_.Score(part); },
       .optimizer_state = [this] { return updaters_.StateTensors(); },
+      .outer_value = [this](int64_t parameter) { return rounds_->value(parameter); },
       .values_changed = [this] { weights_.Changed(Repack::kTrained); },
       .begin_anew = [this] { return BeginAnew(); }};
   return techniques_.OnTraining(training);

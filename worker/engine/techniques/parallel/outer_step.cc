@@ -24,7 +24,9 @@ Result<std::unique_ptr<OuterStep>> OuterStep::New(Context& context, const TrainS
     }
   }
   WEFT_RETURN_IF_ERROR(outer->state_.Allocate(context));
+  outer->entry_of_.resize(static_cast<size_t>(parameters.size()));
   for (size_t i = 0; i < parts.size(); ++i) {
+    outer->entry_of_[static_cast<size_t>(parts[i].index)] = i;
     outer->entries_.push_back({parts[i], outer->state_[i], outer->state_[parts.size() + i]});
   }
   WEFT_RETURN_IF_ERROR(outer->Restored(context, false));
@@ -35,7 +37,11 @@ Status OuterStep::SumScalars(std::span<double> values) {
   return ranks_ == nullptr ? OkStatus() : ranks_->SumScalars(values);
 }
 
-Status OuterStep::Sum(const Context& context, double weight) {
+TensorView OuterStep::value(int64_t parameter) const {
+  return entries_[entry_of_[static_cast<size_t>(parameter)]].value;
+}
+
+Status OuterStep::Subtract(const Context& context) {
   std::vector<kernels::UpdateTensor> tensors;
   for (const Entry& e : entries_) {
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {e.part.value, e.part.gradient}));
@@ -44,9 +50,11 @@ Status OuterStep::Sum(const Context& context, double weight) {
                        .state = {},
                        .count = e.part.count()});
   }
-  // L - G, as a step of rate 1 along G; Update turns the sign.
-  WEFT_RETURN_IF_ERROR(
-      kernels::Sgd(context.stream, {.update = {.tensors = tensors, .learning_rate = 1.0f}}));
+  // As a step of rate 1 along G; Update turns the sign.
+  return kernels::Sgd(context.stream, {.update = {.tensors = tensors, .learning_rate = 1.0f}});
+}
+
+Status OuterStep::Sum(const Context& context, double weight) {
   if (ranks_ == nullptr) return OkStatus();
   if (weight != 1) {
     for (const Entry& e : entries_) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -33,12 +34,17 @@ class OuterStep {
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values);
 
-  /// Leaves D k in the gradients of the parameters, which nothing needs between two steps;
-  /// `weight`: of this rank.
+  /// Leaves L - G of this rank in the gradients of the parameters, which nothing needs between two
+  /// steps.
+  Status Subtract(const Context& context);
+  /// Then: replaces it by the sum over the ranks; `weight`: of this one.
   Status Sum(const Context& context, double weight);
 
   /// Then: the parameters become the next G.
   Status Update(const Context& context);
+
+  /// f32, of a trained parameter.
+  TensorView value(int64_t parameter) const;
 
   /// The parameters are those of an outer step; `restored`: its state has been restored with them,
   /// and is not to be made of them.
@@ -64,6 +70,7 @@ class OuterStep {
   GradientReducer* ranks_;
   OptimizerState state_;
   std::vector<Entry> entries_;
+  std::vector<size_t> entry_of_;  ///< By parameter, of those that are trained.
 };
 
 }  // namespace weft::engine

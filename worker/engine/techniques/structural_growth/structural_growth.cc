@@ -8,7 +8,7 @@
 #include "common/model/model_sizes.h"
 #include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/products.h"
-#include "worker/engine/techniques/structural_growth/masked_products.h"
+#include "worker/engine/techniques/masked_products.h"
 #include "worker/engine/techniques/structural_growth/structural_growth_cost.h"
 #include "worker/engine/techniques/technique.h"
 

@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/structural_growth/masked_products.h"
+#include "worker/engine/techniques/masked_products.h"
 
 #include "kernels/activation/activation.h"
 

@@ -1,0 +1,107 @@
+#include "worker/engine/techniques/sub_networks/sub_networks_cost.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
+#include "common/spec/features.h"
+#include "common/spec/local_steps.h"
+
+namespace weft {
+
+// Techniques before this one in the registry.
+const TechniqueCost& Fp8TechniqueCost();
+const TechniqueCost& PeftTechniqueCost();
+const TechniqueCost& StructuralGrowthTechniqueCost();
+const TechniqueCost& StructuredMatricesTechniqueCost();
+const TechniqueCost& WeightQuantizationTechniqueCost();
+
+namespace {
+
+using namespace features;
+
+const Feature kSubNetworks = {
+    .name = "sub-networks of ranks",
+    .setting = "train.local_sub_networks",
+    .asked = [](const JobSpec& job) { return job.train.local_sub_networks; },
+    .shown = [](const JobSpec&) { return std::string("train.local_sub_networks"); }};
+
+constexpr std::string_view kPlainProducts = "masked products are dense ones";
+
+std::span<const Refusal> Rows() {
+  static const Refusal rows[] = {
+      {&kSubNetworks, &kTensorParallel, kNotYet, "data parallelism alone"},
+      {&kSubNetworks, &kPipelineParallel, kNotYet, "data parallelism alone"},
+      {&kSubNetworks, &kContextParallel, kNotYet, "data parallelism alone"},
+      {&kSubNetworks, &kTimedRounds, "parts are drawn for rounds of counted steps",
+       "train.local_steps in place of local_round_seconds"},
+      {&kSubNetworks, &kOffloadOptimizer, kNotYet, kOneOfTwo},
+      {&kSubNetworks, &kWholeTensorOptimizer,
+       "the optimizer looks at whole matrices, and a rank trains a part of them",
+       "optimizer.name adamw"},
+      {&kSubNetworks, &kExperts, kNotYet, kOneOfTwo},
+      {&kSubNetworks, &Fp8TechniqueCost().feature(), kPlainProducts, "train.precision bf16"},
+      {&kSubNetworks, &StructuredMatricesTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
+      {&kSubNetworks, &PeftTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
+      {&kSubNetworks, &WeightQuantizationTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
+      {&kSubNetworks, &StructuralGrowthTechniqueCost().feature(),
+       "products have one mask of their inputs", kOneOfTwo},
+  };
+  return rows;
+}
+
+class SubNetworksCost : public TechniqueCost {
+ public:
+  std::string_view name() const override { return "sub_networks"; }
+  const Feature& feature() const override { return kSubNetworks; }
+  std::span<const Refusal> refusals() const override { return Rows(); }
+
+  Status Check(const JobSpec& job) const override {
+    if (!Asked(job)) return OkStatus();
+    if (!MakesLocalSteps(job.train)) {
+      return InvalidError(
+          "train.local_sub_networks is of ranks that make steps by themselves; hint: "
+          "train.local_steps 32");
+    }
+    // The sizes of an imported network are not known yet.
+    if (!job.model.import_path.empty()) return OkStatus();
+    return CheckSubNetworkUnits(job.model, job.resources.ranks);
+  }
+
+  // Masked inputs of products, forward and again for the gradient of the weight. One rank has the
+  // whole network.
+  JobWorkspace WorkspaceOf(const JobSpec& job) const override {
+    JobWorkspace workspace;
+    if (!Asked(job) || job.resources.ranks == 1) return workspace;
+    const int64_t attended = QueryWidth(job.model), inner = MlpWidth(job.model);
+    workspace.attention = {.forward = attended, .backward = attended};
+    workspace.mlp = {.forward = inner, .backward = inner};
+    return workspace;
+  }
+};
+
+}  // namespace
+
+const TechniqueCost& SubNetworksTechniqueCost() {
+  static const SubNetworksCost cost;
+  return cost;
+}
+
+Status CheckSubNetworkUnits(const ModelSpec& model, int64_t ranks) {
+  const std::pair<int64_t, std::string_view> units[] = {
+      {KvHeads(model), " heads of keys and values"}, {MlpWidth(model), " neurons of an MLP"}};
+  for (const auto& [count, what] : units) {
+    if (count >= ranks) continue;
+    return InvalidError("train.local_sub_networks gives each rank a part of the " +
+                        std::to_string(count) + std::string(what) + ", and there are " +
+                        std::to_string(ranks) + " ranks; hint: resources.ranks " +
+                        std::to_string(count) + " or fewer, or local_sub_networks false");
+  }
+  return OkStatus();
+}
+
+}  // namespace weft
