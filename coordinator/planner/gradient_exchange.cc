@@ -69,7 +69,11 @@ struct Exchange {
 /// Ranks have shards of the parameters: each unit is gathered during the one before it, and reduced
 /// during the one after it; the first has nothing to overlap with.
 double ParameterShardSeconds(const Exchange& exchange) {
-  const auto& [inputs, pass, rates, place, groups] = exchange;
+  const StepInputs& inputs = exchange.inputs;
+  const PassCost& pass = exchange.pass;
+  const StepRates& rates = exchange.rates;
+  const RankPlace& place = exchange.place;
+  const RankGroups& groups = exchange.groups;
   const ShardedParameters& sharded = inputs.sharded;
   const auto seconds = [&](int64_t ShardedTraffic::*payload, int64_t ShardedTraffic::*collectives,
                            double sent = 1) {
@@ -117,7 +121,11 @@ double LocalStepSeconds(const Exchange& exchange) {
 /// the updated parameters with nothing to overlap with. Where gradients are sharded too, every pass
 /// reduces, else the last one alone; its last bucket has nothing to overlap with.
 double DataParallelSeconds(const Exchange& exchange) {
-  const auto& [inputs, pass, rates, place, groups] = exchange;
+  const StepInputs& inputs = exchange.inputs;
+  const PassCost& pass = exchange.pass;
+  const StepRates& rates = exchange.rates;
+  const RankPlace& place = exchange.place;
+  const RankGroups& groups = exchange.groups;
   const ModelShape& shape = inputs.shape;
   // Gradients of expert-parallel ranks' experts are reduced among fewer ranks.
   const bool own_experts = shape.expert_ranks > 1;

@@ -55,8 +55,9 @@ const std::vector<FolderRule>& FolderRules() {
       {"coordinator/", {"common/", "coordinator/"}},
       {"proto/", {"common/", "proto/", "weft/"}},
       {"cli/",
-       {"common/", "kernels/", "worker/engine/", "worker/trainer/", "worker/daemon/progress.h",
-        "cli/", "coordinator/planner/", "proto/", "weft/"}},
+       {"common/", "kernels/", "worker/engine/", "worker/trainer/", "worker/daemon/device_rates.h",
+        "worker/daemon/devices.h", "worker/daemon/nvml.h", "worker/daemon/progress.h", "cli/",
+        "coordinator/planner/", "proto/", "weft/"}},
       {"tests/",
        {"common/", "kernels/", "worker/", "coordinator/", "proto/", "weft/", "cli/", "tests/"}},
   };
