@@ -73,7 +73,7 @@ double ParameterShardSeconds(const Exchange& exchange) {
   const PassCost& pass = exchange.pass;
   const StepRates& rates = exchange.rates;
   const RankPlace& place = exchange.place;
-  const RankGroups& groups = exchange.groups;
+  const DataGroups& groups = exchange.groups;
   const ShardedParameters& sharded = inputs.sharded;
   const auto seconds = [&](int64_t ShardedTraffic::*payload, int64_t ShardedTraffic::*collectives,
                            double sent = 1) {
@@ -125,7 +125,7 @@ double DataParallelSeconds(const Exchange& exchange) {
   const PassCost& pass = exchange.pass;
   const StepRates& rates = exchange.rates;
   const RankPlace& place = exchange.place;
-  const RankGroups& groups = exchange.groups;
+  const DataGroups& groups = exchange.groups;
   const ModelShape& shape = inputs.shape;
   // Gradients of expert-parallel ranks' experts are reduced among fewer ranks.
   const bool own_experts = shape.expert_ranks > 1;
