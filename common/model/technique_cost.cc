@@ -258,6 +258,19 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   return work;
 }
 
+const ModelSpec* AddedNetworkOf(const TrainSpec& train) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (const ModelSpec* added = technique->AddedNetwork(train)) return added;
+  }
+  return nullptr;
+}
+
+bool KeepsOwnLogits(const TrainSpec& train) {
+  return std::any_of(
+      TechniqueCosts().begin(), TechniqueCosts().end(),
+      [&](const TechniqueCost* technique) { return technique->KeepsOwnLogits(train); });
+}
+
 int64_t ScoringPasses(const TrainSpec& train) {
   int64_t passes = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) passes += technique->ScoringPasses(train);

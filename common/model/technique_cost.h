@@ -246,6 +246,13 @@ class TechniqueCost {
     return std::nullopt;
   }
 
+  /// The frozen network whose logits are added to those of the model, a field of the training. It
+  /// is the Hugging Face folder of its import_path, and has the sizes that ResolveAddedNetwork
+  /// (common/formats/added_network.h) read there. Null: there is none.
+  virtual const ModelSpec* AddedNetwork(const TrainSpec&) const { return nullptr; }
+  /// Whether the model's head keeps a copy of a chunk of its own logits before others are added.
+  virtual bool KeepsOwnLogits(const TrainSpec&) const { return false; }
+
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
@@ -298,6 +305,9 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train);
+/// Points into `train`.
+const ModelSpec* AddedNetworkOf(const TrainSpec& train);
+bool KeepsOwnLogits(const TrainSpec& train);
 int64_t ScoringPasses(const TrainSpec& train);
 int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<JobSpec> JointJobs(const JobSpec& job);

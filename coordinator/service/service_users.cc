@@ -4,6 +4,7 @@
 
 #include "common/env.h"
 #include "common/failpoint.h"
+#include "common/formats/added_network.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
 #include "common/model/job_paths.h"
@@ -55,7 +56,13 @@ Status ResolveImport(JobSpec& spec) {
     return InvalidError("model.import_path: " + status.message() +
                         "; hint: the folder must be readable here and on the workers");
   }
-  return status.WithContext("model.import_path");
+  WEFT_RETURN_IF_ERROR(status.WithContext("model.import_path"));
+  if (const ModelSpec* const added = AddedNetworkOf(spec.train);
+      added != nullptr && !std::filesystem::path(added->import_path).is_absolute()) {
+    return InvalidError("train.value_learning.base.import_path '" + added->import_path +
+                        "' is not an absolute path");
+  }
+  return ResolveAddedNetwork(Env::Posix(), spec);
 }
 
 Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by) {
