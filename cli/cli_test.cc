@@ -56,9 +56,9 @@ TEST(JobFile, MakesPathsAbsoluteFromTheFilesFolder) {
 }
 
 TEST(JobFile, ReadsTheNetworkWhoseLogitsAreAdded) {
-  std::filesystem::copy(WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start",
-                        testing::TempDir() + "/value_base",
-                        std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy(
+      WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start", testing::TempDir() + "/value_base",
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   const auto text = [](const std::string& base) {
     return "name: a\ndata: {train: [x]}\nmodel: {context: 16, untied_classifier: true}\n"
            "train:\n  value_learning:\n    logit_penalty: 0.1\n" +

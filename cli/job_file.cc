@@ -65,8 +65,13 @@ Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& d
     WEFT_RETURN_IF_ERROR(ResolveField(base, "data.chat_template", given));
   }
   WEFT_RETURN_IF_ERROR(ResolveField(base, "model.import_path", job.model.import_path));
-  return ResolveField(base, "train.value_learning.base.import_path",
-                      job.train.value_learning.base.import_path);
+  if (const std::optional<AddedNetwork> added = AddedNetworkOf(job.train)) {
+    ModelSpec network = *added->model;
+    const std::string field = std::string(added->field) + ".import_path";
+    WEFT_RETURN_IF_ERROR(ResolveField(base, field, network.import_path));
+    SetAddedNetwork(job.train, network);
+  }
+  return OkStatus();
 }
 
 Status CheckFiles(const JobSpec& job, DataCheck check) {

@@ -12,6 +12,7 @@
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_adapter.h"
 #include "common/formats/utf8.h"
+#include "common/formats/weight_files.h"
 #include "common/spec/model_family.h"
 #include "kernels/cpu/wait_policy.h"
 #include "worker/engine/models/added_network.h"
@@ -287,7 +288,7 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command->add_flag("--sub-network", prompting->network.sub_network, kSubNetworkHelp);
   command->add_option("--base", prompting->base,
                       "Hugging Face folder of a network whose logits are added (default: that of "
-                      "train.value_learning)");
+                      "the training)");
   command->add_option("--prompt", prompting->prompt,
                       "Text to continue, or with --chat what the user says");
   CLI::Option* chat = command->add_flag(

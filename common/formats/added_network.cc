@@ -1,11 +1,13 @@
 #include "common/formats/added_network.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 
@@ -13,15 +15,14 @@ namespace weft {
 
 namespace {
 
-constexpr char kField[] = "train.value_learning.base";
-
 /// A job that has been resolved has all that the folder says, one of a user its path alone.
-Status CheckOtherFields(const ModelSpec& given, const ModelSpec& left_open, const ModelSpec& read) {
+Status CheckOtherFields(const std::string& field, const ModelSpec& given,
+                        const ModelSpec& left_open, const ModelSpec& read) {
   const Json defaults = ToJson(left_open), of_folder = ToJson(read), fields = ToJson(given);
   for (const auto& [name, value] : fields.items()) {
     if (value == defaults.value(name, Json()) || value == of_folder.value(name, Json())) continue;
-    return InvalidError(std::string(kField) + "." + name + " is not what the folder " +
-                        given.import_path + " says; hint: give " + kField + ".import_path alone");
+    return InvalidError(field + "." + name + " is not what the folder " + given.import_path +
+                        " says; hint: give " + field + ".import_path alone");
   }
   return OkStatus();
 }
@@ -29,19 +30,21 @@ Status CheckOtherFields(const ModelSpec& given, const ModelSpec& left_open, cons
 }  // namespace
 
 Status ResolveAddedNetwork(Env& env, JobSpec& job) {
-  ModelSpec& network = job.train.value_learning.base;
-  if (network.import_path.empty()) return OkStatus();
+  const std::optional<AddedNetwork> added = AddedNetworkOf(job.train);
+  if (!added) return OkStatus();
+  const std::string field(added->field);
   ModelSpec left_open;
-  left_open.import_path = network.import_path;
-  Result<ModelSpec> read = ReadModelConfig(env, network.import_path, left_open);
+  left_open.import_path = added->model->import_path;
+  Result<ModelSpec> read = ReadModelConfig(env, left_open.import_path, left_open);
   if (!read.ok()) {
-    return InvalidError(std::string(kField) + ".import_path: " + read.status().message() +
+    return InvalidError(field + ".import_path: " + read.status().message() +
                         "; hint: a folder of gpt2 or llama that the workers can read");
   }
   read->dropout = read->attention_dropout = 0;  // of training
-  WEFT_RETURN_IF_ERROR(CheckOtherFields(network, left_open, *read));
-  network = *std::move(read);
-  const std::string named = std::string(kField) + ".import_path '" + network.import_path + "'";
+  WEFT_RETURN_IF_ERROR(CheckOtherFields(field, *added->model, left_open, *read));
+  const ModelSpec network = *std::move(read);
+  SetAddedNetwork(job.train, network);
+  const std::string named = field + ".import_path '" + network.import_path + "'";
   if (HeadOf(network) != "causal_lm") {
     return InvalidError(named + " is a " + network.family + " with model.head " + HeadOf(network) +
                         ", which does not predict the next token; hint: gpt2 or llama");

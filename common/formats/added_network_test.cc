@@ -60,7 +60,7 @@ TEST(ResolveAddedNetwork, HasNoDropout) {
 }
 
 TEST(ResolveAddedNetwork, SaysWhatDoesNotFit) {
-  const auto problem = [](const std::string& folder, void (*change)(JobSpec& job)) {
+  const auto problem = [](const std::string& folder, void (*change)(JobSpec & job)) {
     JobSpec job = JobOn(folder);
     change(job);
     const Status status = ResolveAddedNetwork(Env::Posix(), job);

@@ -10,10 +10,10 @@
 namespace weft {
 
 std::optional<ModelShape> AddedNetworkShape(const TrainSpec& train) {
-  const ModelSpec* const added = AddedNetworkOf(train);
-  if (added == nullptr) return std::nullopt;
+  const std::optional<AddedNetwork> added = AddedNetworkOf(train);
+  if (!added) return std::nullopt;
   JobSpec job;
-  job.model = *added;
+  job.model = *added->model;
   return ShapeOf(job);
 }
 

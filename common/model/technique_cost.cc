@@ -258,11 +258,17 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   return work;
 }
 
-const ModelSpec* AddedNetworkOf(const TrainSpec& train) {
+std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    if (const ModelSpec* added = technique->AddedNetwork(train)) return added;
+    if (const std::optional<AddedNetwork> added = technique->AddedNetworkOf(train)) return added;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+void SetAddedNetwork(TrainSpec& train, const ModelSpec& network) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    technique->SetAddedNetwork(train, network);
+  }
 }
 
 bool KeepsOwnLogits(const TrainSpec& train) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <random>
 
 #include "common/env.h"
@@ -57,9 +58,9 @@ Status ResolveImport(JobSpec& spec) {
                         "; hint: the folder must be readable here and on the workers");
   }
   WEFT_RETURN_IF_ERROR(status.WithContext("model.import_path"));
-  if (const ModelSpec* const added = AddedNetworkOf(spec.train);
-      added != nullptr && !std::filesystem::path(added->import_path).is_absolute()) {
-    return InvalidError("train.value_learning.base.import_path '" + added->import_path +
+  const std::optional<AddedNetwork> added = AddedNetworkOf(spec.train);
+  if (added && !std::filesystem::path(added->model->import_path).is_absolute()) {
+    return InvalidError(std::string(added->field) + ".import_path '" + added->model->import_path +
                         "' is not an absolute path");
   }
   return ResolveAddedNetwork(Env::Posix(), spec);

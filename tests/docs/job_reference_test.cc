@@ -25,7 +25,8 @@ std::string Escaped(std::string text) {
 /// Of each field that is a whole model what it says, except `model`, whose rows describe them all.
 template <SpecStruct T>
 void FindNestedModels(const std::string& prefix, std::map<std::string, std::string>& found) {
-  T::Fields(T{}, [&]<class M>(const Field& field, const M&) {
+  const T fields{};
+  T::Fields(fields, [&]<class M>(const Field& field, const M&) {
     const std::string path = prefix + std::string(field.name);
     if constexpr (std::is_same_v<M, ModelSpec>) {
       if (path != "model") found[path] = field.doc;

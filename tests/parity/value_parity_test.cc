@@ -110,8 +110,8 @@ TEST(ValueParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   Allocator allocator;
   Context context;
   context.allocator = &allocator;
-  const auto base = LoadAddedNetwork(
-      Env::Posix(), context, job.train.value_learning.base.import_path, kFp32Precision);
+  const auto base = LoadAddedNetwork(Env::Posix(), context,
+                                     job.train.value_learning.base.import_path, kFp32Precision);
   ASSERT_TRUE(base.ok()) << base.status().ToString();
   ModelOptions options = ModelOptionsOf(plan, job.train);
   options.logits_source = base->get();

@@ -72,12 +72,11 @@ TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
 }
 
 TEST(GenerateTest, AddsTheLogitsOfAnotherNetwork) {
-  TinyRun model(TinyModel(), {&kFp32Precision, false, {}});
-  ModelSpec of_base = TinyLlama();
+  ModelSpec of_model = TinyModel(), of_base = TinyLlama();
+  of_model.untied_classifier = of_base.untied_classifier = true;
   of_base.context = 12;
+  TinyRun model(of_model, {&kFp32Precision, false, {}});
   TinyRun base(of_base, {&kFp32Precision, false, {}});
-  Sharpen(model);
-  Sharpen(base);
   GenerateOptions options;
   options.sampling.temperature = 0;
   std::vector<int32_t> tokens = {3, 1, 4};
@@ -98,10 +97,10 @@ TEST(GenerateTest, AddsTheLogitsOfAnotherNetwork) {
     tokens.push_back(expected);
   }
 
-  ModelSpec other = TinyModel();
-  other.vocab_size = 51;
-  TinyRun misfit(other, {&kFp32Precision, false, {}});
-  options.base = dynamic_cast<const LanguageModel*>(misfit.model.get());
+  ModelSpec of_another = TinyModel();
+  of_another.vocab_size = 51;
+  TinyRun another(of_another, {&kFp32Precision, false, {}});
+  options.base = dynamic_cast<const LanguageModel*>(another.model.get());
   const auto refused =
       Generate(model.context, dynamic_cast<const LanguageModel&>(*model.model), {1}, options);
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);

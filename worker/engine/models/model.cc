@@ -267,9 +267,9 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
   WEFT_RETURN_IF_ERROR(ValidateExperts(spec, options));
   if (options.with_gradients && options.logits_source == nullptr) {
-    if (const ModelSpec* const added = AddedNetworkOf(options.train)) {
+    if (const std::optional<AddedNetwork> added = AddedNetworkOf(options.train)) {
       return InvalidError("the model trains with the logits of the network in " +
-                          added->import_path + ", which is not loaded");
+                          added->model->import_path + ", which is not loaded");
     }
   }
   if (HeadOf(spec) != "causal_lm") {

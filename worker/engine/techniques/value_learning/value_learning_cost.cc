@@ -1,5 +1,6 @@
 #include "worker/engine/techniques/value_learning/value_learning_cost.h"
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,12 +90,16 @@ class ValueLearningCost : public TechniqueCost {
         "hint: model.untied_classifier true");
   }
 
-  const ModelSpec* AddedNetwork(const TrainSpec& train) const override {
+  std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train) const override {
     const ModelSpec& base = train.value_learning.base;
-    return base.import_path.empty() ? nullptr : &base;
+    if (base.import_path.empty()) return std::nullopt;
+    return AddedNetwork{"train.value_learning.base", &base};
+  }
+  void SetAddedNetwork(TrainSpec& train, const ModelSpec& network) const override {
+    if (AddedNetworkOf(train)) train.value_learning.base = network;
   }
   bool KeepsOwnLogits(const TrainSpec& train) const override {
-    return AddedNetwork(train) != nullptr && train.value_learning.logit_penalty > 0;
+    return AddedNetworkOf(train).has_value() && train.value_learning.logit_penalty > 0;
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
