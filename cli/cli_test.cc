@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -52,6 +53,32 @@ TEST(JobFile, MakesPathsAbsoluteFromTheFilesFolder) {
   const AdapterSpec& adapter = job->model.peft.adapters[1];
   EXPECT_EQ(adapter.train[0], (base / "c.txt").lexically_normal());
   EXPECT_EQ(adapter.validation[0], (base / "text/d.txt").lexically_normal());
+}
+
+TEST(JobFile, ReadsTheNetworkWhoseLogitsAreAdded) {
+  std::filesystem::copy(
+      WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start", testing::TempDir() + "/value_base",
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  const auto text = [](const std::string& base) {
+    return "name: a\ndata: {train: [x]}\nmodel: {context: 16, untied_classifier: true}\n"
+           "train:\n  value_learning:\n    logit_penalty: 0.1\n" +
+           base;
+  };
+  Result<JobSpec> job =
+      LoadJobFile(WriteTemp("value.yaml", text("    base: {import_path: value_base}\n")));
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const ModelSpec& base = job->train.value_learning.base;
+  EXPECT_EQ(base.import_path,
+            (std::filesystem::absolute(testing::TempDir()) / "value_base").lexically_normal());
+  EXPECT_EQ(base.width, 32);
+  EXPECT_EQ(job->model.vocab_size, 67);
+
+  EXPECT_THAT(LoadError(text("    base: {import_path: value_base, width: 64}\n")),
+              testing::HasSubstr("F:7: train.value_learning.base.width is not what the folder"));
+  EXPECT_THAT(LoadError(text("    base: {import_path: nowhere}\n")),
+              testing::HasSubstr("F:7: train.value_learning.base.import_path: "));
+  EXPECT_THAT(LoadError(text("    base: {width: 64}\n")),
+              testing::HasSubstr("train.value_learning has no network to add logits to"));
 }
 
 TEST(JobFile, NamesFileLineAndNearestField) {

@@ -8,6 +8,7 @@
 
 #include "cli/data_paths.h"
 #include "common/env.h"
+#include "common/formats/added_network.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
 #include "common/model/technique_cost.h"
@@ -63,7 +64,14 @@ Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& d
   if (std::string& given = job.data.chat_template; given.find('{') == std::string::npos) {
     WEFT_RETURN_IF_ERROR(ResolveField(base, "data.chat_template", given));
   }
-  return ResolveField(base, "model.import_path", job.model.import_path);
+  WEFT_RETURN_IF_ERROR(ResolveField(base, "model.import_path", job.model.import_path));
+  if (const std::optional<AddedNetwork> added = AddedNetworkOf(job.train)) {
+    ModelSpec network = *added->model;
+    const std::string field = std::string(added->field) + ".import_path";
+    WEFT_RETURN_IF_ERROR(ResolveField(base, field, network.import_path));
+    SetAddedNetwork(job.train, network);
+  }
+  return OkStatus();
 }
 
 Status CheckFiles(const JobSpec& job, DataCheck check) {
@@ -167,6 +175,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
       imported = imported.WithContext("model.import_path");
     }
     WEFT_RETURN_IF_ERROR(imported);
+    WEFT_RETURN_IF_ERROR(ResolveAddedNetwork(Env::Posix(), job));
     return CheckFiles(job, check);
   };
   if (Status status = finish(); !status.ok()) return WithLineOfField(document, status);

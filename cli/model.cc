@@ -12,8 +12,10 @@
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_adapter.h"
 #include "common/formats/utf8.h"
+#include "common/formats/weight_files.h"
 #include "common/spec/model_family.h"
 #include "kernels/cpu/wait_policy.h"
+#include "worker/engine/models/added_network.h"
 #include "worker/engine/models/generate.h"
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/models/weights.h"
@@ -121,6 +123,7 @@ struct PromptOptions {
   std::string source;
   int64_t step = -1;
   NetworkChoice network;
+  std::string base;  ///< Folder of a network whose logits are added; "": that of the training.
   std::string prompt;
   bool chat = false;   ///< The prompt is what a user says, and an answer is generated.
   std::string system;  ///< What comes before it in a chat; "": nothing.
@@ -204,6 +207,16 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
       options.chat ? ChatPrompt(options, tokenizer) : TextPrompt(options.prompt, tokenizer);
   if (!prompt.ok()) return Fail(session, prompt.status());
   engine::GenerateOptions generate = options.generate;
+  const std::string base = options.base.empty() ? trained->added_network : options.base;
+  std::unique_ptr<engine::LanguageModel> added;
+  if (!base.empty()) {
+    auto loaded = engine::LoadAddedNetwork(Env::Posix(), *trained->context, base, kFp32Precision);
+    if (!loaded.ok()) {
+      return Fail(session, loaded.status().WithContext("the network whose logits are added"));
+    }
+    added = *std::move(loaded);
+    generate.base = added.get();
+  }
   generate.stop_token = tokenizer.end_of_text().value_or(-1);
   bool stream = session.output != OutputFormat::kJson;
   std::string text, pending;
@@ -273,6 +286,9 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
   command->add_option("--adapter", prompting->network.adapter, kAdapterHelp);
   command->add_flag("--sub-network", prompting->network.sub_network, kSubNetworkHelp);
+  command->add_option("--base", prompting->base,
+                      "Hugging Face folder of a network whose logits are added (default: that of "
+                      "the training)");
   command->add_option("--prompt", prompting->prompt,
                       "Text to continue, or with --chat what the user says");
   CLI::Option* chat = command->add_flag(

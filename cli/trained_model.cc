@@ -132,6 +132,9 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder, const NetworkChoi
   WEFT_ASSIGN_OR_RETURN(trained.imported, LoadUsageFiles(env, run_dir));
   trained.steps = manifest.job.train.steps;
   trained.base_fingerprint = manifest.base_fingerprint;
+  if (const std::optional<AddedNetwork> added = AddedNetworkOf(manifest.job.train)) {
+    trained.added_network = added->model->import_path;
+  }
   const std::string& precision = manifest.plan.precision;
   trained.trained_dtype = precision == "fp32"   ? DType::kF32
                           : precision == "fp16" ? DType::kF16

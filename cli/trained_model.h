@@ -27,6 +27,7 @@ struct TrainedModel {
   UsageFiles imported;                   ///< As in weft::ExportOptions.
   int64_t steps = 0;                     ///< Of the training; 0: not known.
   std::string base_fingerprint;          ///< As in engine::CheckpointManifest.
+  std::string added_network;             ///< Folder of that of the training; "": none.
   std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 

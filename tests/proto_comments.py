@@ -55,6 +55,11 @@ def equal(said, default):
         return False
 
 
+def described_elsewhere(type_, path):
+    """Whether the page has one row for a message, because it describes such messages elsewhere."""
+    return type_ == "ModelSpec" and path != "model"
+
+
 def problems(found, defaults, message, prefix=""):
     for line, type_, name, comment in found[message]:
         path = prefix + name
@@ -62,7 +67,8 @@ def problems(found, defaults, message, prefix=""):
         if not comment:
             yield f"{where} has no comment; hint: say what it means, its unit and its default"
         if type_ in found:
-            yield from problems(found, defaults, type_, path + ".")
+            if not described_elsewhere(type_, path):
+                yield from problems(found, defaults, type_, path + ".")
             continue
         if path not in defaults:
             yield f"{where} is not in docs/job_reference.md; hint: a visit line in common/spec"
@@ -88,7 +94,7 @@ def paths(found, message, prefix=""):
     """Paths of all fields of a message."""
     for _, type_, name, _ in found[message]:
         yield prefix + name
-        if type_ in found:
+        if type_ in found and not described_elsewhere(type_, prefix + name):
             yield from paths(found, type_, prefix + name + ".")
 
 

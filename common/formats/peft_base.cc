@@ -9,7 +9,6 @@
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_adapter.h"
 #include "common/formats/peft_config.h"
-#include "common/hash.h"
 #include "common/sha256.h"
 
 namespace weft {
@@ -62,19 +61,6 @@ Result<std::string> HashOfBase(Env& env, const std::string& folder, const ModelS
                   HasHead(head, model) ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre));
   add_line();
   return Sha256Hex(lines);
-}
-
-Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, env.ListDir(folder));
-  std::sort(names.begin(), names.end());
-  ContentHash hash;
-  for (const std::string& name : names) {
-    if (!name.ends_with(".safetensors")) continue;
-    WEFT_ASSIGN_OR_RETURN(const auto file, env.MapFile(JoinPath(folder, name)));
-    hash.Update(name + '\n');
-    hash.Update(file->bytes());
-  }
-  return hash.Hex();
 }
 
 Status CheckBaseName(Env& env, const Json& config, const std::string& base_folder) {

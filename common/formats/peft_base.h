@@ -29,10 +29,6 @@ inline constexpr char kBaseHashKey[] = "base_model_sha256";
 /// Errors as ImportModel.
 Result<std::string> HashOfBase(Env& env, const std::string& folder, const ModelSpec& model);
 
-/// Content hash of the names and the bytes of the weight files in `folder`, which tells whether
-/// they have changed. Faster than HashOfBase.
-Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder);
-
 /// kInvalid where the adapter's `config` and `base_folder`/config.json name two different networks
 /// of the hub. Folders that are elsewhere now are no names.
 Status CheckBaseName(Env& env, const Json& config, const std::string& base_folder);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/hash.h"
+
 namespace weft {
 namespace {
 
@@ -81,6 +83,19 @@ Status MissingFileError(Env& env, const std::string& folder, const std::string& 
   }
   return InvalidError(missing +
                       "; hint: the folder must hold config.json and the weights as safetensors");
+}
+
+Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, env.ListDir(folder));
+  std::sort(names.begin(), names.end());
+  ContentHash hash;
+  for (const std::string& name : names) {
+    if (!name.ends_with(".safetensors")) continue;
+    WEFT_ASSIGN_OR_RETURN(const auto file, env.MapFile(JoinPath(folder, name)));
+    hash.Update(name + '\n');
+    hash.Update(file->bytes());
+  }
+  return hash.Hex();
 }
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/model/added_network_cost.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/deterministic_mesh.h"
@@ -38,6 +39,8 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.format_blocks = FormatBlocksOf(*inputs.precision, planned.train);
   inputs.technique_products = TechniqueProductsOf(planned.train, inputs.OnCuda());
   inputs.job_workspace = WorkspaceOf(planned);
+  inputs.added_network = AddedNetworkShape(planned.train);
+  inputs.keeps_own_logits = KeepsOwnLogits(planned.train);
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/model/activation_codes.h"
+#include "common/model/added_network_cost.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
@@ -187,6 +188,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
+  memory.parameters_bytes += AddedNetworkBytesOf(inputs).parameters;
   memory.gradients_bytes = SumsOfGradients(inputs) * kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t shard_ranks = inputs.ShardGroupSize(); shard_ranks > 1) {
@@ -312,7 +314,9 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   // What comes up is in the arena.
   if (inputs.offload_optimizer) return KernelScratch(inputs);
-  if (inputs.format() == nullptr) return PackedBytes(inputs) + KernelScratch(inputs);
+  if (inputs.format() == nullptr) {
+    return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + KernelScratch(inputs);
+  }
   // Operands in a format are tensors of the arena.
   return ElementBytes(inputs.precision->products) * DensePacked(inputs) + KernelScratch(inputs);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,7 +114,9 @@ struct MemoryInputs {
   bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
   bool micro_batch_tree = false;    ///< Gradients of micro-batches are added in a binary tree.
   bool peer_snapshots = false;      ///< States are kept in the memory of two machines.
-  bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
+  std::optional<ModelShape> added_network;  ///< Frozen and whole; its logits are added.
+  bool keeps_own_logits = false;            ///< As TechniqueCost::KeepsOwnLogits.
+  bool local_steps = false;  ///< Of `ranks` those of a worker sum gradients in every step.
 
   /// Rows that the products with keys and values work on.
   int64_t AttendedRows() const { return micro_batch * (sequence_length + prefix_rows); }

@@ -8,6 +8,7 @@
 
 #include "common/model/activation_codes.h"
 #include "common/model/activation_numbers.h"
+#include "common/model/added_network_cost.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
 
@@ -108,9 +109,12 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   if (shape.TensorColumns() > 1) verdicts += 3 * kF32 * shape.TensorColumns() * chunk;
   // Where ranks share tokens between shards, the classifier's are gathered.
   const int64_t gathered = shape.sequence_parallel ? size.head : 0;
+  // A copy of its own logits, and the sum of their squares of each row.
+  const int64_t copies = inputs.keeps_own_logits ? 2 : 1;
+  if (inputs.keeps_own_logits) verdicts += kF32 * head_rows;
   const bool narrow = size.narrow > 0 && !shape.spec.untied_classifier;
   const int64_t gradient = narrow ? size.narrow : size.head;
-  return {chunk * columns * element + verdicts + gathered + gradient, gradient};
+  return {copies * chunk * columns * element + verdicts + gathered + gradient, gradient};
 }
 
 /// Gradients of the choices' weights and of the router's results.
@@ -373,15 +377,17 @@ TierPeaks ActivationPeaks(const MemoryInputs& inputs) {
 
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const PassSizes size(inputs);
+  const AddedNetworkBytes added = AddedNetworkBytesOf(inputs);
   const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +
                           (inputs.accumulation_steps - 1) * PixelBytes(inputs);
   BlockWorkspace block = WorkspaceOfBlock(inputs, size);
   if (inputs.activation_bits > 0) AddRestored(inputs, PlanOfBlocks(inputs), size, block);
   // Of blocks that the backward pass does not come to.
   if (inputs.shape.first_trained_layer == inputs.shape.spec.layers) block = {};
-  const int64_t peak =
-      std::max(WorkspaceOfHead(inputs, size).all, block.most()) + WidenedBytes(inputs);
-  return batches + std::max({peak, PixelBytes(inputs), EvaluationBytes(inputs) - activations});
+  const int64_t peak = std::max(WorkspaceOfHead(inputs, size).all + added.hidden, block.most()) +
+                       WidenedBytes(inputs);
+  const int64_t evaluation = std::max(EvaluationBytes(inputs) + added.hidden, added.pass);
+  return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
 StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/model/added_network_cost.h"
 #include "common/model/model_counts.h"
 #include "common/model/model_shape.h"
 #include "common/model/technique_cost.h"
@@ -17,7 +18,8 @@ double FlopsPerToken(const JobSpec& job, const StepExtent& extent) {
     step.model.layers = extent.layers;
     step.model.distinct_blocks = 0;
   }
-  return TrainingFlopsPerToken(ShapeOf(step), extent.length);
+  return TrainingFlopsPerToken(ShapeOf(step), extent.length) +
+         AddedNetworkFlopsPerToken(job.train, extent.length);
 }
 
 struct Sums {

@@ -27,8 +27,9 @@ StepExtent ExtentOf(const JobSpec& job, int64_t step);
 /// `samples` evenly spaced ones are counted, and the counts add up to the number of these.
 std::map<StepExtent, int64_t> ExtentsOf(const JobSpec& job, int64_t steps, int64_t samples);
 
-/// FLOPs of training for each token (TrainingFlopsPerToken), the mean over the tokens of the first
-/// `steps` steps of `job`, whose model.vocab_size is resolved.
+/// FLOPs of training for each token (TrainingFlopsPerToken), with those of a network whose logits
+/// are added, the mean over the tokens of the first `steps` steps of `job`, whose model.vocab_size
+/// is resolved.
 double MeanFlopsPerToken(const JobSpec& job, int64_t steps);
 
 /// The mean step of a job over its largest one.

@@ -258,6 +258,25 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   return work;
 }
 
+std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (const std::optional<AddedNetwork> added = technique->AddedNetworkOf(train)) return added;
+  }
+  return std::nullopt;
+}
+
+void SetAddedNetwork(TrainSpec& train, const ModelSpec& network) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    technique->SetAddedNetwork(train, network);
+  }
+}
+
+bool KeepsOwnLogits(const TrainSpec& train) {
+  return std::any_of(
+      TechniqueCosts().begin(), TechniqueCosts().end(),
+      [&](const TechniqueCost* technique) { return technique->KeepsOwnLogits(train); });
+}
+
 int64_t ScoringPasses(const TrainSpec& train) {
   int64_t passes = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) passes += technique->ScoringPasses(train);

@@ -89,6 +89,14 @@ struct SecondPass {
   double share = 0;    ///< Of the steps that have it.
 };
 
+/// A frozen network whose logits a training adds to those of its model.
+struct AddedNetwork {
+  std::string_view field;  ///< Of the job: "train.value_learning.base"
+  /// There. It is the Hugging Face folder of its import_path, and has the sizes that
+  /// ResolveAddedNetwork (common/formats/added_network.h) has read there.
+  const ModelSpec* model = nullptr;
+};
+
 /// What a training technique means for validation, planning and export: pure arithmetic over specs,
 /// without the engine. One object for each folder of worker/engine/techniques. Hooks that a
 /// technique does not override change nothing.
@@ -246,6 +254,15 @@ class TechniqueCost {
     return std::nullopt;
   }
 
+  /// The network whose logits are added to those of the model. None: there is none.
+  virtual std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec&) const {
+    return std::nullopt;
+  }
+  /// Puts another model into the field of that network, if there is one.
+  virtual void SetAddedNetwork(TrainSpec&, const ModelSpec&) const {}
+  /// Whether the model's head keeps a copy of a chunk of its own logits before others are added.
+  virtual bool KeepsOwnLogits(const TrainSpec&) const { return false; }
+
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
@@ -298,6 +315,10 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train);
+/// Points into `train`.
+std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train);
+void SetAddedNetwork(TrainSpec& train, const ModelSpec& network);
+bool KeepsOwnLogits(const TrainSpec& train);
 int64_t ScoringPasses(const TrainSpec& train);
 int64_t LeastMicroBatches(const JobSpec& job);
 std::vector<JobSpec> JointJobs(const JobSpec& job);

@@ -190,6 +190,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
       {FeatureOf("low_rank_core"), [](JobSpec& job) { job.model.low_rank_core.rank = 8; }},
+      {FeatureOf("value_learning"),
+       [](JobSpec& job) {
+         job.model.untied_classifier = true;
+         job.train.value_learning.base.import_path = "/base";
+       }},
       {FeatureOf("nested_model"), [](JobSpec& job) { job.train.nested_model.layers = 1; }},
       {FeatureOf("stochastic_depth"), [](JobSpec& job) { job.model.stochastic_depth.rate = 0.2; }},
       {FeatureOf("stochastic_depth", 0),

@@ -307,8 +307,6 @@ struct ValueLearningSpec {
   ModelSpec base;
   double logit_penalty = 0.0;
 
-  bool operator==(const ValueLearningSpec&) const = default;
-
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("base",

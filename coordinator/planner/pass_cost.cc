@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/model/added_network_cost.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
 
@@ -216,6 +217,13 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.gemm_seconds += second->share * own.gemm_seconds;
     cost.backward_gemm_seconds += second->share * own.backward_gemm_seconds;
     cost.memory_bytes += second->share * own.memory_bytes;
+  }
+  if (const std::optional<ModelShape> added = AddedNetworkShape(train)) {
+    const PassCost whole = CostOfPass(*added, micro_batch, sequence_length, precision, 0, 0, rates,
+                                      threads, /*context_ranks=*/1);
+    cost.gemm_seconds += whole.gemm_seconds - whole.backward_gemm_seconds;
+    // About a third of what both passes read and write is of the forward pass.
+    cost.memory_bytes += whole.memory_bytes / 3;
   }
   AddStepWork(shape, train, rates, threads, cost);
   return cost;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/added_network_cost.h"
 #include "common/model/device_order.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_counts.h"
@@ -184,7 +185,9 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   const MeanStep mean = MeanStepOf(job);
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
-      mean.flops * tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
+      mean.flops * tokens *
+          (TrainingFlopsPerToken(shape, SequenceLength(job)) +
+           AddedNetworkFlopsPerToken(job.train, SequenceLength(job))) +
       static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape, job.train).Flops();
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());

@@ -172,6 +172,35 @@ TEST(PlanJob, StepsThatDifferTakeTheMemoryOfTheLargestAndTheTimeOfTheMean) {
               0.5 * least.step_seconds / grown.step_seconds, 0.01);
 }
 
+// The base of value learning costs its weights, its hidden states and a forward pass; the folder
+// is not read.
+TEST(PlanJob, CountsTheNetworkWhoseLogitsAreAdded) {
+  const ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  const auto predicted = [&](const JobSpec& of) {
+    EXPECT_TRUE(ValidateJob(of).ok()) << ValidateJob(of).message();
+    Result<PlanReport> report = PlanJob(of, cluster);
+    WEFT_CHECK(report.ok(), report.status().message());
+    return report->candidates[0].plan.prediction;
+  };
+  JobSpec job = Gpt2Job();
+  job.model.untied_classifier = true;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.ranks = 1;
+  JobSpec value = job;
+  value.train.value_learning.base = job.model;
+  value.train.value_learning.base.import_path = "/nowhere";
+  const Prediction alone = predicted(job), both = predicted(value);
+  // Forward and backward of the model, and a forward pass of the base, which is as large.
+  EXPECT_NEAR(both.model_flops_per_step / alone.model_flops_per_step, 4.0 / 3, 1e-9);
+  EXPECT_NEAR(both.time.gemm_seconds / alone.time.gemm_seconds, 4.0 / 3, 0.02);
+  EXPECT_EQ(both.time.optimizer_seconds, alone.time.optimizer_seconds);
+  // The frozen network has neither gradients nor state of an optimizer.
+  EXPECT_EQ(both.memory_per_rank.parameters_bytes, 2 * alone.memory_per_rank.parameters_bytes);
+  EXPECT_EQ(both.memory_per_rank.gradients_bytes, alone.memory_per_rank.gradients_bytes);
+  EXPECT_EQ(both.memory_per_rank.optimizer_bytes, alone.memory_per_rank.optimizer_bytes);
+}
+
 // Products that a worker has measured `times` times as fast as dense ones.
 ClusterProfile WithSparseProducts(double times) {
   ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);

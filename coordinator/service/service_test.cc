@@ -251,6 +251,23 @@ TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
   ASSERT_TRUE(env.RemoveTree(folder).ok());
 }
 
+TEST(ResolveImport, TakesTheSizesOfTheNetworkWhoseLogitsAreAddedFromItsFolder) {
+  JobSpec job;
+  job.model.context = 16;
+  ModelSpec& base = job.train.value_learning.base;
+  base.import_path = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start";
+  ASSERT_TRUE(ResolveImport(job).ok());
+  EXPECT_EQ(base.width, 32);
+  EXPECT_EQ(job.model.vocab_size, base.vocab_size);
+  for (const char* bad : {"/nowhere", "relative"}) {
+    base = ModelSpec();
+    base.import_path = bad;
+    const Status status = ResolveImport(job);
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(), HasSubstr("train.value_learning.base.import_path"));
+  }
+}
+
 TEST_F(ServiceTest, CheckpointsThatTheJobDoesNotKeepAreNotListedAnyMore) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;  // keeps three

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <random>
 
 #include "common/env.h"
 #include "common/failpoint.h"
+#include "common/formats/added_network.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
 #include "common/model/job_paths.h"
@@ -55,7 +57,13 @@ Status ResolveImport(JobSpec& spec) {
     return InvalidError("model.import_path: " + status.message() +
                         "; hint: the folder must be readable here and on the workers");
   }
-  return status.WithContext("model.import_path");
+  WEFT_RETURN_IF_ERROR(status.WithContext("model.import_path"));
+  const std::optional<AddedNetwork> added = AddedNetworkOf(spec.train);
+  if (added && !std::filesystem::path(added->model->import_path).is_absolute()) {
+    return InvalidError(std::string(added->field) + ".import_path '" + added->model->import_path +
+                        "' is not an absolute path");
+  }
+  return ResolveAddedNetwork(Env::Posix(), spec);
 }
 
 Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by) {

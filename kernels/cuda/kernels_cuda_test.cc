@@ -229,6 +229,9 @@ TEST_F(KernelsOnCuda, LinearFp8) {
   const std::set<std::string> without = {"MatmulFp8"};
   EXPECT_EQ(Failures(testing::LinearFp8Cases(), has_fp8 ? std::set<std::string>() : without), "");
 }
+TEST_F(KernelsOnCuda, LogitPenalty) {
+  EXPECT_EQ(Failures(testing::LogitPenaltyCases()), "");
+}
 TEST_F(KernelsOnCuda, MaskedNorm) {
   EXPECT_EQ(Failures(testing::MaskedNormCases()), "");
 }

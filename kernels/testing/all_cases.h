@@ -23,6 +23,7 @@ std::vector<OpCase> HadamardCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> LinearFp8Cases();
+std::vector<OpCase> LogitPenaltyCases();
 std::vector<OpCase> MaskedNormCases();
 std::vector<OpCase> MoeCombineCases();
 std::vector<OpCase> MoeRouteCases();
@@ -47,15 +48,15 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),      AdafactorCases(),     AffineCases(),       AttentionCases(),
-           BlockSparseCases(),     CayleyCases(),        CrossEntropyCases(), DropoutCases(),
-           ElementwiseCases(),     EmbeddingCases(),     GatherRowsCases(),   GroupQuantizeCases(),
-           HadamardCases(),        LayerNormCases(),     LinearCases(),       LinearFp8Cases(),
-           MaskedNormCases(),      MoeCombineCases(),    MoeRouteCases(),     NormStatCases(),
-           OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),      Quantize4BitCases(),
-           QuantizeFp8Cases(),     QuantizeInt8Cases(),  RmsNormCases(),      RopeCases(),
-           Sparse24Cases(),        Sparse24MaskCases(),  Sparse24MvueCases(), StepTotalsCases(),
-           StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
+           ActivationCases(),   AdafactorCases(),       AffineCases(),        AttentionCases(),
+           BlockSparseCases(),  CayleyCases(),          CrossEntropyCases(),  DropoutCases(),
+           ElementwiseCases(),  EmbeddingCases(),       GatherRowsCases(),    GroupQuantizeCases(),
+           HadamardCases(),     LayerNormCases(),       LinearCases(),        LinearFp8Cases(),
+           LogitPenaltyCases(), MaskedNormCases(),      MoeCombineCases(),    MoeRouteCases(),
+           NormStatCases(),     OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),
+           Quantize4BitCases(), QuantizeFp8Cases(),     QuantizeInt8Cases(),  RmsNormCases(),
+           RopeCases(),         Sparse24Cases(),        Sparse24MaskCases(),  Sparse24MvueCases(),
+           StepTotalsCases(),   StochasticRoundCases(), SwapBlocksCases(),    SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

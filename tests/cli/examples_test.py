@@ -109,6 +109,17 @@ class Examples(unittest.TestCase):
         ends = json.loads((hf / "generation_config.json").read_text())["eos_token_id"]
         self.assertEqual(ends, [tokens["<|endoftext|>"], tokens["<|im_end|>"]])
 
+    def check_value_learning(self, run, base):
+        """Its network is one of its own, which is added to that of the training, or to another."""
+        def text(source, *added):
+            return self.weft("generate", source, *added, "--prompt", "The", "--tokens", 8,
+                             "--temperature", 0)
+        own, other = self.folder / "value", self.folder / "other"
+        self.weft("export", run, "--output", own)
+        self.assertEqual(text(own, "--base", base), text(run))
+        self.weft("export", self.folder / "llama", "--output", other)
+        self.assertEqual(text(own, "--base", other), text(run, "--base", other))
+
     def check_phases(self, job, text):
         """Each phase trains, grows out of the one before and does not lose what that has learnt, also
         when the second one is killed and goes on."""
@@ -164,6 +175,8 @@ class Examples(unittest.TestCase):
                     self.assertEqual(changed, 1)
                     text = re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text)
                 job.write_text(text)
+                if "value_learning:" in text:  # on top of an example before it
+                    self.weft("export", self.folder / "gpt2", "--output", job.parent / "base")
                 run = self.folder / job.stem
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
@@ -174,6 +187,8 @@ class Examples(unittest.TestCase):
                     self.assertGreater(summary["validation_accuracy"], 0.6)
                 if "format: chat" in text:
                     self.check_chat(run)
+                if "value_learning:" in text:
+                    self.check_value_learning(run, job.parent / "base")
                 if re.search(r"family: (gpt2|llama)", text):
                     several = ["--adapter", "quick"] if "adapters: [" in text else []
                     self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)

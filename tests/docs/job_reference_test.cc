@@ -1,6 +1,11 @@
 // docs/job_reference.md is written from the specs. WEFT_UPDATE_DOCS=1 rewrites it.
 
 #include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -17,7 +22,34 @@ std::string Escaped(std::string text) {
   return text;
 }
 
+/// Of each field that is a whole model what it says, except `model`, whose rows describe them all.
+template <SpecStruct T>
+void FindNestedModels(const std::string& prefix, std::map<std::string, std::string>& found) {
+  const T fields{};
+  T::Fields(fields, [&]<class M>(const Field& field, const M&) {
+    const std::string path = prefix + std::string(field.name);
+    if constexpr (std::is_same_v<M, ModelSpec>) {
+      if (path != "model") found[path] = field.doc;
+    } else if constexpr (SpecStruct<M>) {
+      FindNestedModels<M>(path + ".", found);
+    }
+  });
+}
+
+/// The row of the nested model that a field is part of, once; none: it is part of none.
+std::optional<std::string> RowOfNestedModel(const std::string& path,
+                                            std::map<std::string, std::string>& models) {
+  for (auto& [model, doc] : models) {
+    if (!path.starts_with(model + ".")) continue;
+    const std::string said = std::exchange(doc, "");
+    return said.empty() ? "" : "| `" + model + "` | as `model` | | | " + Escaped(said) + " |\n";
+  }
+  return std::nullopt;
+}
+
 std::string JobReference() {
+  std::map<std::string, std::string> nested_models;
+  FindNestedModels<JobSpec>("", nested_models);
   std::string text =
       "# Job reference\n\n"
       "Every field of a job file (YAML or JSON). Unknown fields, wrong types and values out of "
@@ -31,6 +63,10 @@ std::string JobReference() {
       section = own;
       text += "\n## " + (section.empty() ? std::string("Top level") : "`" + section + "`") +
               "\n\n| field | type | default | legal | meaning |\n|---|---|---|---|---|\n";
+    }
+    if (const auto model = RowOfNestedModel(row.path, nested_models)) {
+      text += *model;
+      continue;
     }
     std::string type = row.type;
     if (!row.unit.empty()) type += ", " + row.unit;

@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/check.h"
 #include "common/env.h"
+#include "common/formats/added_network.h"
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
@@ -42,6 +44,7 @@ struct Way {
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
   std::string peft = {};            ///< Method on all linear layers, or dora, or two adapters.
   std::string quantized = "none";   ///< Type of the frozen weights of blocks.
+  bool added = false;               ///< Its logits are added to those of a frozen network.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -157,6 +160,8 @@ std::vector<Way> Ways() {
       {.name = "parallelOfTensor", .tensor = 2, .family = "llama", .peft = "parallel"},
       {.name = "adaloraOfPipeline", .pipeline = 2, .peft = "adalora"},
       {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
+      {.name = "addedNetworkAndZero1", .data = 2, .zero_stage = 1, .added = true},
+      {.name = "addedNetworkAndZero2", .data = 2, .zero_stage = 2, .added = true},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -214,6 +219,15 @@ JobSpec JobOfWay(const Way& way) {
   }
   job.model.weight_quantization.type = way.quantized;
   resources.expert_parallel = way.expert;
+  if (way.added) {
+    ModelSpec& base = job.train.value_learning.base;
+    base.import_path = WEFT_SOURCE_DIR "/tests/parity/testdata/llama/start";
+    job.model.vocab_size = 0;  // that of the base
+    const Status resolved = ResolveAddedNetwork(Env::Posix(), job);
+    WEFT_CHECK(resolved.ok(), resolved.message());
+    job.model.untied_classifier = true;
+    job.train.value_learning.logit_penalty = 0.1;
+  }
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;
     job.model.width = 64;  // vectors of which four ranks have whole lines
@@ -398,7 +412,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
 
 TEST_P(Accounting, MemoryOfTechniquesIsThatOfTheFormulas) {
   const bool adapts = !GetParam().peft.empty() && GetParam().pipeline == 1;
-  if (GetParam().structured == "none" && !adapts) return;
+  if (GetParam().structured == "none" && !adapts && !GetParam().added) return;
   const MemoryBreakdown predicted = PredictMemory(
       MemoryInputsOf(job_, plan_, {engine::ProductsOf(PrecisionOf(plan_.precision).products)}));
   for (const trainer::ProgressMessage& rank : training_.ranks) {

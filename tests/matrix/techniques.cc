@@ -334,6 +334,22 @@ Choice Dpo() {
           }};
 }
 
+/// Adds its logits to those of a smaller network.
+Choice ValueLearning() {
+  return {"value_learning", Effect::kOwnTraining, [](JobSpec& job) {
+            ModelSpec& base = job.train.value_learning.base;
+            base.import_path = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start";
+            base.layers = 2;
+            base.width = 32;
+            base.heads = 2;
+            base.mlp_width = 96;
+            base.context = 24;
+            base.vocab_size = job.model.vocab_size = 67;
+            job.model.untied_classifier = true;
+            job.train.value_learning.logit_penalty = 0.1;
+          }};
+}
+
 /// Sequences have all their tokens from the middle of the training on.
 Choice SequenceWarmup() {
   return {"sequence_warmup", Effect::kOwnTraining, [](JobSpec& job) {
@@ -487,6 +503,7 @@ std::vector<Axis> MakeAxes() {
        LotteryTicket()},
       {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
       {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()},
+      {{"own logits", Effect::kOwnTraining, Nothing}, ValueLearning()},
       {{"whole sequences", Effect::kOwnTraining, Nothing}, SequenceWarmup()},
       {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()},
       {{"networks of all ranks", Effect::kOwnTraining, Nothing}, SubNetworks()},

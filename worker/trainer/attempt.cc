@@ -96,9 +96,11 @@ Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
   WEFT_RETURN_IF_ERROR(RestoreSnapshot());
+  WEFT_RETURN_IF_ERROR(LoadAddedNetwork());
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  WEFT_RETURN_IF_ERROR(CheckAddedNetwork(start));
   for (const std::string& warning : start.warnings) Event("warning", warning);
   if (const std::string warning = RouterWarning(spec_.job.model);
       first_rank() && !warning.empty()) {
@@ -118,7 +120,7 @@ Status Attempt::Prepare() {
   }
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
-  base_fingerprint_ = start.base_fingerprint;
+  base_fingerprint_ = added_network_ == nullptr ? start.base_fingerprint : added_fingerprint_;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   WEFT_RETURN_IF_ERROR(CountParameters());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
@@ -243,6 +245,7 @@ Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   options.growth = MaskedGrowthOf(spec_.job);
   if (elastic_) options.elastic = &*elastic_;
+  options.logits_source = added_network_.get();
   if (tensor_) options.tensor = &*tensor_;
   if (sequences_) options.context = &*sequences_;
   if (experts_) options.experts = &*experts_;

@@ -12,6 +12,7 @@
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
+#include "worker/engine/models/language_model.h"
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/tensor_parallel.h"
@@ -97,6 +98,10 @@ class Attempt {
   Status AgreeOnData();
   /// Makes a checkpoint of the newest snapshot, if that is what is newest.
   Status RestoreSnapshot();
+  /// Loads the network whose logits the training adds to its own, if there is one.
+  Status LoadAddedNetwork();
+  /// It is the same on all ranks, and that of the checkpoint to go on from.
+  Status CheckAddedNetwork(const StartPoint& start);
   Status BuildModel();
   /// Of the whole network, of which ranks with other stages or experts have parts.
   Status CountParameters();
@@ -164,6 +169,7 @@ class Attempt {
   CollectiveBooks books_;                               ///< Of all groups of this rank.
   std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
   engine::Context context_;
+  std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
   std::unique_ptr<engine::BucketReducer> outer_;    ///< Of outer steps; none for one worker.
@@ -181,9 +187,10 @@ class Attempt {
   int64_t trained_parameters_ = 0;  ///< Of them.
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
-  std::string base_fingerprint_;  ///< As in CheckpointManifest.
-  int64_t saved_step_ = -1;       ///< Newest step given to the checkpoint writer.
-  bool snapshot_failed_ = false;  ///< The newest one, which was reported.
+  std::string base_fingerprint_;   ///< As in CheckpointManifest.
+  std::string added_fingerprint_;  ///< FingerprintOfWeights of the added network; or "".
+  int64_t saved_step_ = -1;        ///< Newest step given to the checkpoint writer.
+  bool snapshot_failed_ = false;   ///< The newest one, which was reported.
   int64_t skipped_in_a_row_ = 0;
   int64_t reported_step_ = 0;    ///< The newest that was reported.
   bool rolled_back_ = false;     ///< Since the last progress message.

@@ -1,5 +1,6 @@
 #include "worker/trainer/run_attempt.h"
 
+#include "common/formats/added_network.h"
 #include "common/formats/huggingface.h"
 #include "common/memory_errors.h"
 #include "worker/trainer/attempt.h"
@@ -70,6 +71,7 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
   if (Status status = ResolveImportedModel(env, resolved.job); !status.ok()) {
     return OfImport(status);
   }
+  WEFT_RETURN_IF_ERROR(ResolveAddedNetwork(env, resolved.job));
   Result<TrainingData> data =
       CatchExhaustion("opening the training data", [&] { return OpenTrainingData(env, resolved); });
   if (!data.ok()) return BeforeTraining(data.status());

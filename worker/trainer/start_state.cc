@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_base.h"
+#include "common/formats/weight_files.h"
 #include "common/json.h"
 #include "common/model/parameter_list.h"
 #include "common/spec/local_steps.h"

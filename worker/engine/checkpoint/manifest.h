@@ -101,8 +101,9 @@ struct CheckpointManifest {
     visit(Field("data_fingerprint", "Hash over the training tokens and how they are cut."),
           self.data_fingerprint);
     visit(Field("base_fingerprint",
-                "Hash over the weight files of model.import_path, where parts of that network are "
-                "frozen; empty: none are, or it is not known."),
+                "Hash over the weight files of the frozen network: the one whose logits are added, "
+                "or that of model.import_path, where parts of it are frozen; empty: none is, or it "
+                "is not known."),
           self.base_fingerprint);
     visit(Field("seed", "Seed of all random numbers: they depend on it and the step alone."),
           self.seed);

@@ -114,10 +114,6 @@ void SetAuxiliaryScale(Tape& tape, const TokenBatch& batch,
   tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
 }
 
-HeadTargets HeadTargetsOf(const TokenBatch& batch) {
-  return {batch.targets, batch.gradient_weights, batch.losses};
-}
-
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
                                  int64_t in, int64_t out, DType compute) {
   if (!wanted) return std::nullopt;
@@ -169,6 +165,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                  ParameterRole::kClassifier, tensor_);
     classifier_.emplace(&parameters_, classifier, precision_.classifier);
     head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
+    head_->SetAddedLogits(added_logits());
     if (!spec.untied_classifier) head_->SetTrainedRows(embedding_grafts_.trained_rows());
   }
   if (embedding_grafts_.virtual_tokens() != nullptr && positions_ >= 0) {
@@ -323,6 +320,14 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   return ClassifierInput(context, tape, std::move(stream), rows.token_rows);
 }
 
+Result<HeadTargets> Decoder::TargetsOf(Context& context, const TokenBatch& batch) const {
+  HeadTargets targets{batch.targets, batch.gradient_weights, batch.losses, Tensor()};
+  if (const AddedLogits* added = added_logits()) {
+    WEFT_ASSIGN_OR_RETURN(targets.source_hidden, added->source->HiddenStates(context, batch));
+  }
+  return targets;
+}
+
 Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value x,
                              const TokenBatch& batch, kernels::StepValue<float> gradient_scale,
                              BatchLoss* total) const {
@@ -338,8 +343,8 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
   if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
   WEFT_ASSIGN_OR_RETURN(const Value hidden,
                         ClassifierInput(context, tape, std::move(stream), rows.token_rows));
-  WEFT_RETURN_IF_ERROR(
-      head_->Loss(context, tape, hidden, HeadTargetsOf(batch), gradient_scale, total));
+  WEFT_ASSIGN_OR_RETURN(const HeadTargets targets, TargetsOf(context, batch));
+  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, targets, gradient_scale, total));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true));
   return Value();
 }
@@ -347,9 +352,10 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   SetAuxiliaryScale(tape, batch, gradient_scale);
+  // First, while nothing of this network is in memory yet.
+  WEFT_ASSIGN_OR_RETURN(const HeadTargets targets, TargetsOf(context, batch));
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  WEFT_RETURN_IF_ERROR(
-      head_->Loss(context, tape, hidden, HeadTargetsOf(batch), gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, targets, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 
@@ -361,6 +367,20 @@ Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, caches));
   return head_->Logits(context, hidden.tensor);
+}
+
+Result<Tensor> Decoder::HiddenStates(Context& context, const TokenBatch& batch) const {
+  Tape tape(nullptr);
+  WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
+  return std::move(hidden.tensor);
+}
+
+Status Decoder::AddLogits(Context& context, const Tensor& hidden, const Tensor& logits) const {
+  CountWork(context.profiler, 2.0 * static_cast<double>(hidden.shape().Elements()) *
+                                  static_cast<double>(classifier_->packed()->out_features()));
+  return kernels::LinearForward(
+      context.stream,
+      {.x = hidden, .weight = classifier_->packed(), .y = logits, .accumulate = true});
 }
 
 }  // namespace weft::engine

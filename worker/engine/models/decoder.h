@@ -48,8 +48,12 @@ class Decoder : public LanguageModel {
   }
   Result<Tensor> Logits(Context& context, const TokenBatch& batch,
                         std::vector<KeyValueCache>* caches) const override;
+  Result<Tensor> HiddenStates(Context& context, const TokenBatch& batch) const override;
+  Status AddLogits(Context& context, const Tensor& hidden, const Tensor& logits) const override;
 
  private:
+  /// What the head is to predict. Runs the network whose logits it adds, where there is one.
+  Result<HeadTargets> TargetsOf(Context& context, const TokenBatch& batch) const;
   /// The embedded tokens `x` and the virtual tokens, which have positions before theirs.
   Result<Value> PutVirtualTokens(Context& context, Tape& tape, const Value& x,
                                  const TokenBatch::Extended& extended) const;

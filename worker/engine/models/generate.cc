@@ -140,12 +140,25 @@ Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& mod
                                       const std::vector<int32_t>& prompt,
                                       const GenerateOptions& options) {
   const ModelSpec& spec = model.spec();
-  WEFT_RETURN_IF_ERROR(Validate(spec, prompt, options));
+  std::vector<const LanguageModel*> networks = {&model};
+  if (options.base != nullptr) networks.push_back(options.base);
   const auto prompt_length = static_cast<int64_t>(prompt.size());
-  const int64_t capacity = std::min(TokensOfContext(spec), prompt_length + options.max_new_tokens);
-  WEFT_ASSIGN_OR_RETURN(std::vector<KeyValueCache> caches,
-                        NewCaches(context, spec, model.precision().activations,
-                                  capacity + VirtualTokensOf(spec).Total()));
+  int64_t capacity = prompt_length + options.max_new_tokens;
+  for (const LanguageModel* network : networks) {
+    WEFT_RETURN_IF_ERROR(Validate(network->spec(), prompt, options));
+    if (network->spec().vocab_size != spec.vocab_size) {
+      return InvalidError("a network has a vocabulary of " +
+                          std::to_string(network->spec().vocab_size) + ", the model one of " +
+                          std::to_string(spec.vocab_size) + ", and their logits are added");
+    }
+    capacity = std::min(capacity, TokensOfContext(network->spec()));
+  }
+  std::vector<std::vector<KeyValueCache>> caches;
+  for (const LanguageModel* network : networks) {
+    WEFT_ASSIGN_OR_RETURN(caches.emplace_back(),
+                          NewCaches(context, network->spec(), network->precision().activations,
+                                    capacity + VirtualTokensOf(network->spec()).Total()));
+  }
   std::vector<int32_t> generated;
   std::vector<int32_t> next = prompt;
   int64_t length = 0;
@@ -153,10 +166,15 @@ Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& mod
          length + static_cast<int64_t>(next.size()) <= capacity) {
     WEFT_ASSIGN_OR_RETURN(TokenBatch batch,
                           TokenBatch::New(context, Continuation(next, length), 0));
-    WEFT_ASSIGN_OR_RETURN(Tensor logits, model.Logits(context, batch, &caches));
+    std::vector<float> last;
+    for (size_t i = 0; i < networks.size(); ++i) {
+      WEFT_ASSIGN_OR_RETURN(Tensor logits, networks[i]->Logits(context, batch, &caches[i]));
+      WEFT_ASSIGN_OR_RETURN(const std::vector<float> own,
+                            LastRow(context.stream, logits, spec.vocab_size));
+      last.resize(own.size());
+      for (size_t c = 0; c < own.size(); ++c) last[c] += own[c];
+    }
     length += batch.count;
-    WEFT_ASSIGN_OR_RETURN(const std::vector<float> last,
-                          LastRow(context.stream, logits, spec.vocab_size));
     const int32_t token = SampleToken(last, options.sampling, generated.size());
     generated.push_back(token);
     if (token == options.stop_token || (options.on_token && !options.on_token(token))) break;

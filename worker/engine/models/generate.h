@@ -23,6 +23,8 @@ int32_t SampleToken(const std::vector<float>& logits, const SamplingOptions& opt
 struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 100;
+  /// A network of the same vocabulary whose logits are added to the model's, or none.
+  const LanguageModel* base = nullptr;
   int32_t stop_token = -1;  ///< Ends the text, and is part of it; -1: none.
 
   /// Called with each new token; false ends the text. May be empty.
@@ -30,7 +32,7 @@ struct GenerateOptions {
 };
 
 /// The tokens that follow `prompt`, decoded one by one with cached keys and values, until one of
-/// the options says stop or the model's context is full. kInvalid for an empty prompt, one longer
+/// the options says stop or a network's context is full. kInvalid for an empty prompt, one longer
 /// than the context, a token outside the vocabulary, or options out of range.
 Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& model,
                                       const std::vector<int32_t>& prompt,

@@ -71,6 +71,41 @@ TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
   }
 }
 
+TEST(GenerateTest, AddsTheLogitsOfAnotherNetwork) {
+  ModelSpec of_model = TinyModel(), of_base = TinyLlama();
+  of_model.untied_classifier = of_base.untied_classifier = true;
+  of_base.context = 12;
+  TinyRun model(of_model, {&kFp32Precision, false, {}});
+  TinyRun base(of_base, {&kFp32Precision, false, {}});
+  GenerateOptions options;
+  options.sampling.temperature = 0;
+  std::vector<int32_t> tokens = {3, 1, 4};
+  const std::vector<int32_t> alone = Continue(model, tokens, options);
+  options.base = dynamic_cast<const LanguageModel*>(base.model.get());
+  const std::vector<int32_t> both = Continue(model, tokens, options);
+  EXPECT_EQ(both.size(), 10u) << "the shorter context is that of the base";
+  EXPECT_NE(both, std::vector<int32_t>(alone.begin(), alone.begin() + 10));
+  for (const int32_t expected : both) {
+    std::vector<int32_t> stream = tokens;
+    stream.push_back(0);
+    const Batch batch = BatchOf(stream, static_cast<int64_t>(tokens.size()));
+    std::vector<float> sum = model.Logits(batch);
+    const std::vector<float> added = base.Logits(batch);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += added[i];
+    const auto row = sum.end() - of_base.vocab_size;
+    EXPECT_EQ(std::max_element(row, sum.end()) - row, expected) << "at " << tokens.size();
+    tokens.push_back(expected);
+  }
+
+  ModelSpec of_another = TinyModel();
+  of_another.vocab_size = 51;
+  TinyRun another(of_another, {&kFp32Precision, false, {}});
+  options.base = dynamic_cast<const LanguageModel*>(another.model.get());
+  const auto refused =
+      Generate(model.context, dynamic_cast<const LanguageModel&>(*model.model), {1}, options);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);
+}
+
 TEST(GenerateTest, StopsAtTheContextAtAStopTokenAndWhenTold) {
   TinyRun run(TinyModel(), {&kFp32Precision, false, {}});
   GenerateOptions options;

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "worker/engine/models/model.h"
+#include "worker/engine/nn/added_logits.h"
 #include "worker/engine/nn/self_attention.h"
 
 namespace weft::engine {
 
-/// A model that predicts the next token, for generation.
-class LanguageModel : public Model {
+/// A model that predicts the next token, for generation, and for others that add its logits to
+/// theirs. Logits() are its own.
+class LanguageModel : public Model, public LogitsSource {
  public:
   using Model::Logits;
   using Model::Model;

@@ -238,10 +238,12 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .with_gradients = options.with_gradients,
            .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr,
            .growth = options.growth ? &*options.growth : nullptr,
-           .elastic = options.elastic})) {
+           .elastic = options.elastic,
+           .logits_source = options.logits_source})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
+    if (added_logits_ == nullptr) added_logits_ = technique->LogitsToAdd();
     if (layers_of_pass_ == nullptr) layers_of_pass_ = technique->LayersOfPasses();
   }
 }
@@ -264,6 +266,12 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
                                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
   WEFT_RETURN_IF_ERROR(ValidateExperts(spec, options));
+  if (options.with_gradients && options.logits_source == nullptr) {
+    if (const std::optional<AddedNetwork> added = AddedNetworkOf(options.train)) {
+      return InvalidError("the model trains with the logits of the network in " +
+                          added->model->import_path + ", which is not loaded");
+    }
+  }
   if (HeadOf(spec) != "causal_lm") {
     return InvalidError("a model with model.head " + HeadOf(spec) +
                         " does not predict the next token");

@@ -11,6 +11,7 @@
 #include "common/spec/job_spec.h"
 #include "kernels/step_value.h"
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/added_logits.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
@@ -65,6 +66,9 @@ struct ModelOptions {
 
   /// What of the network is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;
+
+  /// The network whose logits a technique adds to those of the model, or none; outlives the model.
+  const LogitsSource* logits_source = nullptr;
 };
 
 /// What the options say about the blocks of a model of so many. kInvalid: a schedule that is none.
@@ -97,6 +101,9 @@ class Model {
   /// The mask of the residual stream that a technique has, or null.
   const ColumnMask* stream_mask() const { return stream_mask_; }
 
+  /// What a technique has the head add to its logits, or null.
+  const AddedLogits* added_logits() const { return added_logits_; }
+
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
   virtual Status Pack(Context& context, Repack what) = 0;
@@ -122,6 +129,7 @@ class Model {
   std::vector<std::unique_ptr<Technique>> techniques_;
   ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
   const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
+  const AddedLogits* added_logits_ = nullptr;  ///< Likewise.
   LayersOfPass layers_of_pass_;                ///< Likewise.
 };
 

@@ -4,6 +4,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/model_sizes.h"
+#include "kernels/logit_penalty/logit_penalty.h"
 #include "kernels/step_totals/step_totals.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -74,6 +75,20 @@ Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntrop
                                                        .gradient_weights = args.gradient_weights});
 }
 
+Status ClassifierHead::Penalize(Context& context, const Tensor& own, const Tensor& targets,
+                                kernels::StepValue<float> gradient_scale, const Tensor& dlogits,
+                                const Tensor& squares) const {
+  ProfileScope scope(context.profiler, "head: logit penalty");
+  const double factor = added_->penalty / static_cast<double>(vocabulary_);
+  return kernels::LogitPenalty(context.stream, {.logits = own,
+                                                .targets = targets,
+                                                .vocabulary = vocabulary_,
+                                                .grad_scale = gradient_scale,
+                                                .factor = static_cast<float>(factor),
+                                                .gradient = dlogits,
+                                                .squares = squares});
+}
+
 Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                             const HeadTargets& targets, kernels::StepValue<float> gradient_scale,
                             BatchLoss* total) const {
@@ -112,6 +127,14 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                              {tensor_->columns() * kernels::kLogitsPartNumbers,
                                               std::min(chunk, rows)}));
   }
+  const bool penalizes = differentiate && added_ != nullptr && added_->penalty > 0;
+  Tensor own_space, squares;
+  if (penalizes) {
+    WEFT_ASSIGN_OR_RETURN(own_space, Tensor::New(context, Component::kWorkspace, dtype,
+                                                 {std::min(chunk, rows), columns}));
+    WEFT_ASSIGN_OR_RETURN(squares,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
+  }
   Tensor dhidden;
   if (differentiate) {
     for (const int64_t index : parameters) tape.UseParameter(index);
@@ -136,6 +159,14 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                ->AllReduce(context.stream, logits, Reduction::kSum, "logits")
                                .Wait(context.stream));
     }
+    if (penalizes) {
+      WEFT_RETURN_IF_ERROR(CopyRows(context.stream, logits, own_space.Rows(0, count)));
+    }
+    if (added_ != nullptr) {
+      ProfileScope gemm(context.profiler, "head: added logits");
+      WEFT_RETURN_IF_ERROR(
+          added_->source->AddLogits(context, targets.source_hidden.Rows(begin, count), logits));
+    }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
       WEFT_RETURN_IF_ERROR(CrossEntropy(
@@ -147,6 +178,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                     : TensorView()},
           found));
     }
+    if (penalizes) {
+      WEFT_RETURN_IF_ERROR(Penalize(context, own_space.Rows(0, count),
+                                    targets.classes.Elements(begin, count), gradient_scale, logits,
+                                    squares.Elements(begin, count)));
+    }
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");
       WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
@@ -157,6 +193,10 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
     ProfileScope gemm(context.profiler, "head: weight gradient");
     WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, logits));
     if (tape.Trains(weight_->index())) CountWork(context.profiler, product);
+  }
+  if (penalizes) {
+    WEFT_RETURN_IF_ERROR(
+        kernels::AddLosses(context.stream, {.losses = squares, .sum = added_->squares}));
   }
   if (differentiate) {
     tape.Record("head backward",

@@ -5,6 +5,7 @@
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/added_logits.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/nn/trained_table_rows.h"
@@ -22,6 +23,7 @@ struct HeadTargets {
   Tensor classes;           ///< [rows] i32, kernels::kIgnoreTarget where nothing is.
   Tensor gradient_weights;  ///< [rows] f32 that gradients of logits are multiplied by; none: 1.
   Tensor losses;            ///< [rows] f32 that gets the loss of each row; none: nobody wants them.
+  Tensor source_hidden = {};  ///< [rows, its width] LogitsSource::HiddenStates; with AddedLogits.
 };
 
 /// Logits and their softmax cross-entropy, over a vocabulary padded to whole tiles. The logits of
@@ -49,6 +51,9 @@ class ClassifierHead {
   void SetTrainedRows(const TrainedTableRows* rows) { rows_ = rows; }
   bool has_trained_rows() const { return rows_ != nullptr; }
 
+  /// Says what Loss adds to the logits, where ranks do not share the weight; outlives the head.
+  void SetAddedLogits(const AddedLogits* added) { added_ = added; }
+
   /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's
   /// device. When the tape records, the gradient of gradient_scale * sum, weighed row by row, is
   /// computed here, not in the backward pass.
@@ -63,6 +68,11 @@ class ClassifierHead {
   /// Losses, and the gradients of logits in their place; `found` is memory for it, of tensor_.
   Status CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
                       const Tensor& found) const;
+  /// The gradient of the penalty of AddedLogits of a chunk, whose logits alone were `own`, where
+  /// that of the loss is; the squares of each row go to `squares`.
+  Status Penalize(Context& context, const Tensor& own, const Tensor& targets,
+                  kernels::StepValue<float> gradient_scale, const Tensor& dlogits,
+                  const Tensor& squares) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                            const Tensor& dlogits) const;
   /// The same of the trained rows alone.
@@ -81,6 +91,7 @@ class ClassifierHead {
   bool counts_;
   const TensorParallel* tensor_;
   const TrainedTableRows* rows_ = nullptr;
+  const AddedLogits* added_ = nullptr;
 };
 
 }  // namespace weft::engine

@@ -17,6 +17,7 @@
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/step_value.h"
+#include "worker/engine/nn/added_logits.h"
 #include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/layers_of_pass.h"
@@ -42,7 +43,8 @@ struct TechniqueInputs {
   Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
   /// What growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
-  const ElasticDepth* elastic = nullptr;  ///< As in ModelOptions.
+  const ElasticDepth* elastic = nullptr;        ///< As in ModelOptions,
+  const LogitsSource* logits_source = nullptr;  ///< as is this.
 };
 
 /// Parameters that one optimizer updates, and where.
@@ -151,6 +153,10 @@ class Technique {
   /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
+
+  /// What the head of a causal language model adds to its logits, or null: nothing. Asked before
+  /// there are layers, which it outlives.
+  virtual const AddedLogits* LogitsToAdd() { return nullptr; }
 
   /// How many layers passes run, or null: as many as the network has. Of n layers layer l has block
   /// floor(l * blocks / n). The same on all ranks; at most those of DeepestModel

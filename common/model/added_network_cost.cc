@@ -1,0 +1,50 @@
+#include "common/model/added_network_cost.h"
+
+#include "common/model/activation_numbers.h"
+#include "common/model/model_counts.h"
+#include "common/model/model_sizes.h"
+#include "common/model/operand_memory.h"
+#include "common/model/pass_memory.h"
+#include "common/model/technique_cost.h"
+
+namespace weft {
+
+std::optional<ModelShape> AddedNetworkShape(const TrainSpec& train) {
+  const std::optional<AddedNetwork> added = AddedNetworkOf(train);
+  if (!added) return std::nullopt;
+  JobSpec job;
+  job.model = *added->model;
+  return ShapeOf(job);
+}
+
+AddedNetworkBytes AddedNetworkBytesOf(const MemoryInputs& inputs) {
+  if (!inputs.added_network) return {};
+  constexpr int64_t kF32 = 4;
+  MemoryInputs own;
+  own.shape = *inputs.added_network;
+  own.micro_batch = inputs.micro_batch;
+  own.sequence_length = inputs.sequence_length;
+  own.threads = inputs.threads;
+  own.precision = inputs.precision;
+  own.products = inputs.products;
+  const ModelShape& shape = own.shape;
+  AddedNetworkBytes bytes;
+  bytes.packed = PackedBytes(own);
+  bytes.parameters = ElementBytes(own.precision->matrices) * shape.stored_matrices +
+                     kF32 * (shape.stored - shape.stored_matrices) + bytes.packed;
+  if (shape.spec.family == "llama") {
+    // Cosines and sines of the rotary positions.
+    bytes.parameters += kF32 * shape.spec.context * HeadWidth(shape.spec);
+  }
+  bytes.pass = EvaluationBytes(own);
+  bytes.hidden = PassSizes(own).row;
+  return bytes;
+}
+
+double AddedNetworkFlopsPerToken(const TrainSpec& train, int64_t sequence_length) {
+  const std::optional<ModelShape> shape = AddedNetworkShape(train);
+  // A third of forward and backward.
+  return shape ? TrainingFlopsPerToken(*shape, sequence_length) / 3 : 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,27 @@
+#include "worker/engine/models/added_network.h"
+
+#include "common/formats/huggingface.h"
+#include "worker/engine/models/weights.h"
+
+namespace weft::engine {
+
+Result<std::unique_ptr<LanguageModel>> LoadAddedNetwork(Env& env, Context& context,
+                                                        const std::string& folder,
+                                                        const PrecisionRecipe& precision) {
+  WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(env, folder, ModelSpec()));
+  spec.dropout = spec.attention_dropout = 0;
+  ModelOptions options;
+  options.precision = &precision;
+  options.with_gradients = false;
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> network,
+                        NewLanguageModel(context, spec, options));
+  const Status imported = ImportWeights(env, folder, *network);
+  if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
+    return InvalidError(imported.message() + "; hint: copy or export the folder again");
+  }
+  WEFT_RETURN_IF_ERROR(imported);
+  WEFT_RETURN_IF_ERROR(network->Pack(context));
+  return network;
+}
+
+}  // namespace weft::engine

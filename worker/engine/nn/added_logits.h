@@ -1,0 +1,34 @@
+#pragma once
+
+#include "common/status.h"
+#include "worker/engine/nn/token_batch.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// A network whose logits another network of the same vocabulary may add to its own. Nothing of it
+/// is differentiated.
+class LogitsSource {
+ public:
+  virtual ~LogitsSource() = default;
+
+  /// What its classifier reads, [tokens of the batch, its width], compute type.
+  virtual Result<Tensor> HiddenStates(Context& context, const TokenBatch& batch) const = 0;
+
+  /// Adds the logits of some rows of HiddenStates to `logits` [rows, padded vocabulary], in the
+  /// compute type; what it adds to columns from the vocabulary on means nothing.
+  virtual Status AddLogits(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
+};
+
+/// What a head adds to its own logits.
+struct AddedLogits {
+  const LogitsSource* source = nullptr;  ///< Outlives the head.
+  /// In training, factor of the mean of the squares of the head's own logits, over targets and
+  /// vocabulary, in the loss that is differentiated. The loss that is reported is without.
+  double penalty = 0;
+  /// With a penalty, gets the sums of these squares added, in memory of the stream's device.
+  double* squares = nullptr;
+};
+
+}  // namespace weft::engine
