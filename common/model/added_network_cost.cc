@@ -1,5 +1,7 @@
 #include "common/model/added_network_cost.h"
 
+#include <algorithm>
+
 #include "common/model/activation_numbers.h"
 #include "common/model/model_counts.h"
 #include "common/model/model_sizes.h"
@@ -36,8 +38,11 @@ AddedNetworkBytes AddedNetworkBytesOf(const MemoryInputs& inputs) {
     // Cosines and sines of the rotary positions.
     bytes.parameters += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
-  bytes.pass = EvaluationBytes(own);
-  bytes.hidden = PassSizes(own).row;
+  // Queries, keys and values are free again when the MLP runs.
+  const PassSizes size(own);
+  const int64_t inner = shape.spec.experts > 0 ? size.active : size.inner;
+  bytes.pass = EvaluationBytes(own) - std::min(size.qkv, inner + size.before + size.passed);
+  bytes.hidden = size.row;
   return bytes;
 }
 
