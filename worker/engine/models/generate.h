@@ -23,12 +23,12 @@ int32_t SampleToken(const std::vector<float>& logits, const SamplingOptions& opt
 struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 100;
-  /// A network of the same vocabulary whose logits are added to the model's, or none.
-  const LanguageModel* base = nullptr;
   int32_t stop_token = -1;  ///< Ends the text, and is part of it; -1: none.
 
   /// Called with each new token; false ends the text. May be empty.
-  std::function<bool(int32_t token)> on_token;
+  std::function<bool(int32_t token)> on_token = {};
+  /// A network of the same vocabulary whose logits are added to the model's, or none.
+  const LanguageModel* base = nullptr;
 };
 
 /// The tokens that follow `prompt`, decoded one by one with cached keys and values, until one of
