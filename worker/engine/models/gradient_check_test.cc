@@ -200,6 +200,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"layer_norm", "norm backward"},
       {"linear", "linear backward"},
       {"linear_fp8", "linear backward, whose rounding differs"},
+      {"logit_penalty", "head backward: techniques/value_learning has its gradients"},
       {"masked_norm", "norm backward"},
       {"moe_combine", "experts backward"},
       {"moe_route", "experts backward"},
