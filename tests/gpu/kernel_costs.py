@@ -99,6 +99,8 @@ ROWS = [
      "cross_entropy/256x50304/bf16/spread4", "4*T*V", "0", {"T": 256}),
     ("CrossEntropy", "cross entropy, losses alone", "cross_entropy_loss/256x50304/bf16/spread4",
      "2*T*V", "0", {"T": 256}),
+    ("LogitPenalty", "squares of logits and their gradient, added",
+     "logit_penalty/256x50304/bf16", "6*T*V", "0", {"T": 256}),
     ("MeasureLogitsPart", "cross entropy of parts: largest logit and sum of a part", None, "2*T*V",
      "0", {}),
     ("CrossEntropyOfParts", "cross entropy of parts: gradient over a part", None, "4*T*V", "0", {}),
