@@ -20,7 +20,7 @@
 #include "common/rng.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/models/weights.h"
-#include "worker/engine/techniques/over_parameterization/factors_reference.h"
+#include "worker/engine/techniques/over_parameterization/testing.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
