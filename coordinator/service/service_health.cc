@@ -114,7 +114,9 @@ bool Service::MayTakeRanks(const std::string& worker_id, const Session& session)
 void Service::CheckMachines() {
   if (options_.health.limit.count() == 0) return;
   const Duration now = clock_.Monotonic();
-  for (auto& [id, session] : sessions_) {
+  for (auto& entry : sessions_) {
+    const std::string& id = entry.first;
+    Session& session = entry.second;
     const bool there = session.link && !session.lost && !session.draining && leases_.IsValid(id);
     if (!there || !session.unchecked || session.health_call != 0 || session.stale_ranks ||
         MustLeave(id) || session.check_from > now || !JobsOn(id).empty() ||
