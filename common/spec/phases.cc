@@ -76,6 +76,16 @@ Status CheckProportions(const JobSpec& job, size_t index) {
   return OkStatus();
 }
 
+/// Whether heads of the phase share keys and values in whole groups, as growth divides them.
+Status CheckGroups(const JobSpec& job, size_t phase) {
+  const ModelSpec model = JobOfPhase(job, phase).model;
+  const int64_t kv_heads = KvHeads(model);
+  if (model.heads > 0 && kv_heads > 0 && model.heads % kv_heads == 0) return OkStatus();
+  return InvalidError(FieldOf(phase, "kv_heads") + " " + std::to_string(kv_heads) +
+                      " must divide heads, " + std::to_string(model.heads) +
+                      ", which share keys and values in groups");
+}
+
 /// Growth repeats heads in turns, those of queries and those of keys and values: each head has to
 /// find its own keys where its source does.
 Status CheckHeads(const ModelSpec& larger, const ModelSpec& smaller, size_t phase) {
@@ -504,6 +514,7 @@ Status CheckPhases(const JobSpec& job) {
       return InvalidError(FieldOf(i, "image_size") + " is for model.family vit, not " +
                           job.model.family);
     }
+    WEFT_RETURN_IF_ERROR(CheckGroups(job, i));
   }
   const size_t last = job.phases.size() - 1;
   const auto end = SizesOf(JobOfPhase(job, last).model), whole = SizesOf(job.model);

@@ -322,6 +322,18 @@ TEST(Phases, OfAnImportedNetworkGrowOutOfItsSizes) {
               HasSubstr("phases[0].layers 4 is not that of the network in /a, 5"));
 }
 
+TEST(Phases, RefuseHeadsThatShareKeysInNoGroups) {
+  for (const int64_t kv_heads : {5, 7, 12}) {
+    EXPECT_THAT(
+        Error(VCycle(),
+              [&](JobSpec& j) {
+                j.model.family = "llama";
+                j.phases[1].kv_heads = kv_heads;
+              }),
+        HasSubstr("phases[1].kv_heads " + std::to_string(kv_heads) + " must divide heads, 3"));
+  }
+}
+
 TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.initialization.method = "mup"; }),
               HasSubstr("phases[1].width does not go with model.initialization.method mup"));
