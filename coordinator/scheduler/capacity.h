@@ -60,9 +60,9 @@ class CapacityPool {
   bool Fits(const Plan& plan) const;
 
   /// The same plan on workers that have room: where it was if possible, else on the fullest worker
-  /// that holds all of it, else within the fullest rack that does, else in as few racks as possible.
-  /// Within a rack the emptiest worker is filled first, so that neighbouring ranks share a machine
-  /// and large rooms stay for large jobs.
+  /// that holds all of it, else within the fullest rack that does, else in as few racks as
+  /// possible. Within a rack the emptiest worker is filled first, so that neighbouring ranks share
+  /// a machine and large rooms stay for large jobs.
   std::optional<Plan> Place(const Plan& plan) const;
 
   void Take(const Plan& plan);
