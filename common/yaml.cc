@@ -8,6 +8,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "common/formats/utf8.h"
 #include "common/json_scan.h"
 #include "common/text.h"
 
@@ -190,6 +191,20 @@ void Emit(const Json& value, YAML::Emitter& out) {
   }
 }
 
+/// kInvalid names the line of the first byte that is not UTF-8.
+Status CheckUtf8(std::string_view text, const std::string& source) {
+  for (size_t at = 0, line = 1; at < text.size();) {
+    const Utf8Char c = ReadUtf8(text, at);
+    if (!c.valid) {
+      return InvalidError(source + ":" + std::to_string(line) +
+                          ": bytes that are not UTF-8; hint: save the file as UTF-8");
+    }
+    if (c.code == '\n') ++line;
+    at += static_cast<size_t>(c.bytes);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<Document> ParseYaml(std::string_view text, const std::string& source) {
@@ -200,6 +215,7 @@ Result<Document> ParseYaml(std::string_view text, const std::string& source) {
   if (text.find('\0') != std::string_view::npos) {
     return InvalidError(source + " holds binary data, not YAML or JSON");
   }
+  WEFT_RETURN_IF_ERROR(CheckUtf8(text, source));
   Document document;
   document.source = source;
   try {

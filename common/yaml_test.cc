@@ -74,6 +74,9 @@ TEST(ParseYaml, RefusesWhatIsNotOneDocument) {
   EXPECT_THAT(Error(""), HasSubstr("is empty"));
   EXPECT_THAT(Error("a: 1\n---\nb: 2\n"), HasSubstr("more than one"));
   EXPECT_THAT(Error(std::string_view("a: 1\0", 5)), HasSubstr("binary"));
+  // A text of ISO 8859-1, and an escape that makes such a character of itself.
+  EXPECT_THAT(Error("a: 1\nb: caf\xe9\n"), HasSubstr(":2: bytes that are not UTF-8"));
+  EXPECT_TRUE(ParseYaml("a: \"caf\\xe9\"\n", "F").ok());
   EXPECT_THAT(Error(","), HasSubstr("more than one"));
   EXPECT_THAT(Error("a: 1\nb: [1\n"), HasSubstr("not valid YAML"));
   EXPECT_THAT(Error("a: 1\n b: 2\n"), HasSubstr("t.yaml:2"));
