@@ -28,14 +28,25 @@ std::string NameOf(grpc::StatusCode code) {
   return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
-void AuditedCalls::Begin(grpc::ServerUnaryReactor* reactor, std::shared_ptr<CallRecord> call) {
+void AuditedCalls::Begin(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                         std::shared_ptr<CallRecord> call) {
   std::lock_guard lock(mutex_);
+  begun_[context] = reactor;
   // A reactor may stand where an earlier one was that nobody answered through here.
   if (call == nullptr) {
     calls_.erase(reactor);
   } else {
     calls_[reactor] = std::move(call);
   }
+}
+
+grpc::ServerUnaryReactor* AuditedCalls::ReactorOf(grpc::CallbackServerContext* context) {
+  std::lock_guard lock(mutex_);
+  const auto found = begun_.find(context);
+  if (found == begun_.end()) return context->DefaultReactor();
+  grpc::ServerUnaryReactor* reactor = found->second;
+  begun_.erase(found);
+  return reactor;
 }
 
 std::shared_ptr<CallRecord> AuditedCalls::Of(grpc::ServerUnaryReactor* reactor) {

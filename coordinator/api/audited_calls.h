@@ -19,8 +19,13 @@ class AuditedCalls {
  public:
   AuditedCalls(coordinator::Store& store, Metrics& metrics) : store_(store), metrics_(metrics) {}
 
-  /// Null: it changes nothing.
-  void Begin(grpc::ServerUnaryReactor* reactor, std::shared_ptr<CallRecord> call);
+  /// `reactor`: the default one of `context`. `call` null: it changes nothing.
+  void Begin(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+             std::shared_ptr<CallRecord> call);
+
+  /// The default reactor of a call, which gRPC makes once: that of Begin, for the one that handles
+  /// the call and asks for it once, or a new one.
+  grpc::ServerUnaryReactor* ReactorOf(grpc::CallbackServerContext* context);
 
   /// What was begun; null for a call that changes nothing.
   std::shared_ptr<CallRecord> Of(grpc::ServerUnaryReactor* reactor);
@@ -36,6 +41,7 @@ class AuditedCalls {
   coordinator::Store& store_;
   Metrics& metrics_;
   std::mutex mutex_;
+  std::map<grpc::CallbackServerContext*, grpc::ServerUnaryReactor*> begun_;
   std::map<grpc::ServerUnaryReactor*, std::shared_ptr<CallRecord>> calls_;
 };
 

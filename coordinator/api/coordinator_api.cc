@@ -86,7 +86,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* react
 grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext* context,
                                                     const v1::SubmitJobRequest* request,
                                                     v1::SubmitJobResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return Finish(reactor, "SubmitJob", spec.status());
   service_.Submit(
@@ -113,13 +113,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::GetJob(grpc::CallbackServerContext* co
                                                  v1::Job* response) {
   Result<JobView> view = service_.Get(request->id());
   if (view.ok()) *response = ToMessage(*view);
-  return Finish(context->DefaultReactor(), "GetJob", view.status());
+  return Finish(calls_.ReactorOf(context), "GetJob", view.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListJobs(grpc::CallbackServerContext* context,
                                                    const v1::ListJobsRequest* request,
                                                    v1::ListJobsResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   Result<JobQuery> query = ToQuery(*request);
   if (!query.ok()) return Finish(reactor, "ListJobs", query.status());
   Result<JobPage> page = service_.List(*query);
@@ -143,7 +143,7 @@ std::function<void(Result<JobView>)> CoordinatorApi::Answer(grpc::ServerUnaryRea
 grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext* context,
                                                     const v1::CancelJobRequest* request,
                                                     v1::Job* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Cancel(request->id(), Answer(reactor, "CancelJob", response), calls_.Of(reactor));
   return reactor;
 }
@@ -151,7 +151,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* context,
                                                    const v1::RetryJobRequest* request,
                                                    v1::Job* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Retry(request->id(), Answer(reactor, "RetryJob", response), calls_.Of(reactor));
   return reactor;
 }
@@ -159,7 +159,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* CoordinatorApi::PauseJob(grpc::CallbackServerContext* context,
                                                    const v1::PauseJobRequest* request,
                                                    v1::Job* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Pause(request->id(), Answer(reactor, "PauseJob", response), calls_.Of(reactor));
   return reactor;
 }
@@ -167,7 +167,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::PauseJob(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* CoordinatorApi::ResumeJob(grpc::CallbackServerContext* context,
                                                     const v1::ResumeJobRequest* request,
                                                     v1::Job* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Resume(request->id(), Answer(reactor, "ResumeJob", response), calls_.Of(reactor));
   return reactor;
 }
@@ -175,7 +175,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ResumeJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext* context,
                                                     const v1::UpdateJobRequest* request,
                                                     v1::Job* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   std::optional<std::string> queue;
   std::optional<int64_t> priority;
   if (request->has_queue()) queue = request->queue();
@@ -193,13 +193,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainJob(grpc::CallbackServerContext
                                                      v1::ExplainJobResponse* response) {
   const Result<JobExplanation> explained = service_.Explain(request->id());
   if (explained.ok()) *response = ToMessage(*explained);
-  return Finish(context->DefaultReactor(), "ExplainJob", explained.status());
+  return Finish(calls_.ReactorOf(context), "ExplainJob", explained.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListQueues(grpc::CallbackServerContext* context,
                                                      const v1::ListQueuesRequest*,
                                                      v1::ListQueuesResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Queues([this, reactor, response](const std::vector<QueueUse>& queues) {
     for (const QueueUse& queue : queues) *response->add_queues() = ToMessage(queue);
     Finish(reactor, "ListQueues", OkStatus());
@@ -210,7 +210,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListQueues(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
     grpc::CallbackServerContext* context, const v1::SetWorkerSchedulingRequest* request,
     v1::Worker* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   const std::optional<WorkerScheduling> scheduling = FromMessage(request->scheduling());
   if (!scheduling || request->why().size() > kMaxWhyBytes) {
     return Finish(reactor, "SetWorkerScheduling",
@@ -231,7 +231,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::SetWorkerScheduling(
 grpc::ServerUnaryReactor* CoordinatorApi::DeleteJob(grpc::CallbackServerContext* context,
                                                     const v1::DeleteJobRequest* request,
                                                     v1::DeleteJobResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Delete(
       request->id(), request->delete_run_dir(),
       [this, reactor, response](const Result<DeletedJob>& deleted) {
@@ -259,7 +259,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::PlanJob(grpc::CallbackServerContext* c
                                                   const v1::PlanJobRequest* request,
                                                   v1::PlanReport* response) {
   const auto refuse = [&](const Status& status) {
-    return Finish(context->DefaultReactor(), "PlanJob", status);
+    return Finish(calls_.ReactorOf(context), "PlanJob", status);
   };
   Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return refuse(spec.status());
@@ -281,7 +281,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
                                                       const v1::ExplainPlanRequest* request,
                                                       v1::ExplainPlanResponse* response) {
   const auto refuse = [&](const Status& status) {
-    return Finish(context->DefaultReactor(), "ExplainPlan", status);
+    return Finish(calls_.ReactorOf(context), "ExplainPlan", status);
   };
   Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return refuse(spec.status());
@@ -312,14 +312,14 @@ grpc::ServerUnaryReactor* CoordinatorApi::CalibratePlans(grpc::CallbackServerCon
   if (report.ok()) {
     response->set_report_json(ToJson(*report).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  return Finish(context->DefaultReactor(), "CalibratePlans", report.status());
+  return Finish(calls_.ReactorOf(context), "CalibratePlans", report.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContext* context,
                                                       const v1::ListWorkersRequest*,
                                                       v1::ListWorkersResponse* response) {
   for (const WorkerView& view : service_.Workers()) *response->add_workers() = ToMessage(view);
-  return Finish(context->DefaultReactor(), "ListWorkers", OkStatus());
+  return Finish(calls_.ReactorOf(context), "ListWorkers", OkStatus());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListEvents(grpc::CallbackServerContext* context,
@@ -329,13 +329,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListEvents(grpc::CallbackServerContext
   if (events.ok()) {
     for (const EventRecord& event : *events) *response->add_events() = ToMessage(event);
   }
-  return Finish(context->DefaultReactor(), "ListEvents", events.status());
+  return Finish(calls_.ReactorOf(context), "ListEvents", events.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ForgetWorker(grpc::CallbackServerContext* context,
                                                        const v1::ForgetWorkerRequest* request,
                                                        v1::ForgetWorkerResponse*) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.ForgetWorker(request->worker_id(), [this, reactor](const Status& status) {
     Finish(reactor, "ForgetWorker", status);
   });
@@ -349,13 +349,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListCheckpoints(grpc::CallbackServerCo
   if (list.ok()) {
     for (const CheckpointRecord& item : *list) *response->add_checkpoints() = ToMessage(item);
   }
-  return Finish(context->DefaultReactor(), "ListCheckpoints", list.status());
+  return Finish(calls_.ReactorOf(context), "ListCheckpoints", list.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ProfileJob(grpc::CallbackServerContext* context,
                                                      const v1::ProfileJobRequest* request,
                                                      v1::ProfileJobResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  auto* reactor = calls_.ReactorOf(context);
   service_.Profile(request->id(), request->steps(),
                    [this, reactor, response](const Result<JobProfile>& profile) {
                      if (profile.ok()) {
@@ -372,7 +372,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::GetVersion(grpc::CallbackServerContext
                                                      v1::GetVersionResponse* response) {
   response->set_version(kVersion);
   response->set_api_level(kApiLevel);
-  return Finish(context->DefaultReactor(), "GetVersion", OkStatus());
+  return Finish(calls_.ReactorOf(context), "GetVersion", OkStatus());
 }
 
 }  // namespace weft::coordinator

@@ -103,7 +103,7 @@ grpc::ServerUnaryReactor* GuardedApi::WhoAmI(grpc::CallbackServerContext* contex
     response->set_name(caller.person.name);
     response->set_role(std::string(Name(caller.person.role)));
     for (const std::string& queue : caller.person.queues) response->add_queues(queue);
-    return Finish(context->DefaultReactor(), "WhoAmI", OkStatus());
+    return Finish(calls_.ReactorOf(context), "WhoAmI", OkStatus());
   });
 }
 
@@ -125,7 +125,7 @@ grpc::ServerUnaryReactor* GuardedApi::ListAuditRecords(grpc::CallbackServerConte
       response->set_chain_holds(holds);
       return OkStatus();
     };
-    return Finish(context->DefaultReactor(), "ListAuditRecords", list());
+    return Finish(calls_.ReactorOf(context), "ListAuditRecords", list());
   });
 }
 

@@ -122,7 +122,7 @@ grpc::ServerUnaryReactor* GuardedApi::Guard(const char* method,
     Refuse(verb, subject, caller, status, [reactor, status] { reactor->Finish(status); });
     return reactor;
   }
-  calls_.Begin(reactor, verb.changes ? RecordOf(verb, subject, caller) : nullptr);
+  calls_.Begin(context, reactor, verb.changes ? RecordOf(verb, subject, caller) : nullptr);
   return handle(caller);
 }
 
