@@ -257,7 +257,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
                                   inputs.micro_batch * inputs.sequence_length * shape.spec.width;
   }
   if (inputs.peer_snapshots) {
-    // Ranks that share updates save what each updates.
+    // With a sharded optimizer each rank saves its shard.
     memory.snapshots_bytes =
         kSnapshotCopies * (ValueBytes(inputs) / inputs.ShardGroupSize() + memory.optimizer_bytes);
   }

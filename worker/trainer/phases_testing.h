@@ -40,6 +40,15 @@ class Listener : public Reporter {
   int64_t steps_;
 };
 
+/// A text of a few words, of which a few steps learn something.
+inline std::string RepeatedWords() {
+  PhiloxStream random(PhiloxKey{3, 0, 0});
+  const char* const words[] = {"warp ", "weft ", "loom ", "shuttle ", "thread ", "cloth "};
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += words[random.Below(6)];
+  return text;
+}
+
 using PlanChange = std::function<void(Plan&)>;
 
 /// A way to spread the ranks of a phase.
@@ -79,12 +88,7 @@ class PhasesTest : public testing::Test {
     std::string pattern = testing::TempDir() + "weft_phases_XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
-    // Words that repeat, so that a few steps learn something.
-    PhiloxStream random(PhiloxKey{3, 0, 0});
-    const char* const words[] = {"warp ", "weft ", "loom ", "shuttle ", "thread ", "cloth "};
-    std::string text;
-    for (int i = 0; i < 4000; ++i) text += words[random.Below(6)];
-    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), root_ + "/text.txt", text).ok());
+    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), root_ + "/text.txt", RepeatedWords()).ok());
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 

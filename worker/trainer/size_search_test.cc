@@ -12,7 +12,6 @@
 
 #include "common/json.h"
 #include "common/model/step_extent.h"
-#include "common/rng.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -20,6 +19,7 @@
 #include "worker/engine/techniques/layer_sampling/elastic_depth.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/trainer/phases.h"
+#include "worker/trainer/phases_testing.h"
 
 namespace weft::trainer {
 namespace {
@@ -71,33 +71,13 @@ TEST(ChooseSize, LooksAtTheLossAloneWhereMoreTimeIsNoBetter) {
   EXPECT_EQ(choice.layers, 2);
 }
 
-/// Notes events and asks to stop after some steps.
-class Listener : public Reporter {
- public:
-  explicit Listener(int64_t steps) : steps_(steps) {}
-  void Report(const RankMessage& message) override {
-    if (auto* event = std::get_if<EventMessage>(&message)) events += event->text + "\n";
-    if (std::holds_alternative<ProgressMessage>(message)) --steps_;
-  }
-  bool StopRequested() override { return steps_ <= 0; }
-
-  std::string events;
-
- private:
-  int64_t steps_;
-};
-
 class SizeSearchTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = testing::TempDir() + "weft_search_XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
-    PhiloxStream random(PhiloxKey{3, 0, 0});
-    const char* const words[] = {"warp ", "weft ", "loom ", "shuttle ", "thread ", "cloth "};
-    std::string text;
-    for (int i = 0; i < 4000; ++i) text += words[random.Below(6)];
-    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), root_ + "/text.txt", text).ok());
+    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), root_ + "/text.txt", RepeatedWords()).ok());
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostNumbers = 1 << 14;  // of a rank
 constexpr int64_t kMostOfAll = 1 << 20;
 
-/// The sums of so many ranks as there may be are exact in f32.
+/// From -128 to 128, so that f32 holds sums over 100,000 ranks exactly.
 int64_t Number(int64_t rank, int64_t i) {
   return (31 * i + 17 * rank) % 257 - 128;
 }

@@ -13,7 +13,7 @@
 namespace weft::engine {
 namespace {
 
-/// Numbers of zeros at once, but for a longer row.
+/// Elements of the tensor of zeros that rows are cleared with; a row that is longer has its own.
 constexpr int64_t kZeros = int64_t{1} << 18;
 
 /// Memory of a gradient, elements [first, ...) of type `dtype`, as a tensor.
