@@ -14,7 +14,6 @@
 #include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
-#include "common/rng.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
