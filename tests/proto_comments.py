@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the comments of job.proto against docs/job_reference.md, which is written from the specs.
+"""Checks the comments of the fields of jobs (PROTOS) against docs/job_reference.md, which is written
+from the specs.
 
     tests/proto_comments.py
 
@@ -12,12 +13,12 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PROTO = "proto/weft/v1/job.proto"
+PROTOS = [f"proto/weft/v1/{name}.proto" for name in ("job", "model", "train")]
 FIELD = re.compile(r"(?:(optional|repeated) )?([\w.<>, ]+) (\w+) = \d+;")
 
 
-def messages(text):
-    """Of each message its fields: (line, type, name, comment); a list of messages has no type."""
+def messages(path, text):
+    """Of each message its fields: (where, type, name, comment); a list of messages has no type."""
     found, fields, comment = {}, None, []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
@@ -28,7 +29,7 @@ def messages(text):
             fields = found.setdefault(start[1], [])
         elif field := FIELD.match(line):
             type_ = "list" if field[1] == "repeated" else field[2]
-            fields.append((number, type_, field[3], " ".join(comment)))
+            fields.append((f"{path}:{number}", type_, field[3], " ".join(comment)))
         comment = []
     return found
 
@@ -61,9 +62,9 @@ def described_elsewhere(type_, path):
 
 
 def problems(found, defaults, message, prefix=""):
-    for line, type_, name, comment in found[message]:
+    for place, type_, name, comment in found[message]:
         path = prefix + name
-        where = f"{PROTO}:{line}: {path}"
+        where = f"{place}: {path}"
         if not comment:
             yield f"{where} has no comment; hint: say what it means, its unit and its default"
         if type_ in found:
@@ -82,10 +83,12 @@ def problems(found, defaults, message, prefix=""):
 
 
 def main():
-    found = messages((ROOT / PROTO).read_text(encoding="utf-8"))
+    found = {}
+    for proto in PROTOS:
+        found.update(messages(proto, (ROOT / proto).read_text(encoding="utf-8")))
     defaults = reference((ROOT / "docs/job_reference.md").read_text(encoding="utf-8"))
     wrong = list(problems(found, defaults, "JobSpec"))
-    wrong += [f"docs/job_reference.md: {path} is not in {PROTO}" for path in defaults
+    wrong += [f"docs/job_reference.md: {path} is not in {' '.join(PROTOS)}" for path in defaults
               if path not in paths(found, "JobSpec")]
     sys.exit("\n".join(wrong) or 0)
 

@@ -15,7 +15,7 @@
 
 namespace weft::coordinator {
 
-/// State of a job. Names and meaning are those of proto/weft/v1/coordinator.proto.
+/// State of a job. Names and meaning are those of proto/weft/v1/job_status.proto.
 enum class JobState {
   kQueued,
   kStarting,
@@ -30,7 +30,7 @@ enum class JobState {
 };
 inline constexpr int kJobStates = 10;
 
-/// Why a job is in its state, or why an attempt ended; as in coordinator.proto.
+/// Why a job is in its state, or why an attempt ended; as in job_status.proto.
 enum class Reason {
   kNone,
   kWaitingForWorkers,
@@ -225,7 +225,7 @@ struct EventRecord {
   std::string job_id;
   int64_t epoch = 0;
   double time = 0;
-  std::string kind;  ///< As JobEvent.kind in coordinator.proto.
+  std::string kind;  ///< As JobEvent.kind in job_status.proto.
   std::string text;
 };
 
