@@ -173,7 +173,7 @@ void Service::Stop() {
   (void)CommitAndWait(store_, Transaction{});
 }
 
-Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
+Result<LiveJob*> Service::Load(const std::string& job_id) {
   if (auto it = live_.find(job_id); it != live_.end()) return it->second.get();
   auto live = std::make_unique<LiveJob>();
   WEFT_ASSIGN_OR_RETURN(live->current.job, store_.GetJob(job_id));

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,19 +10,18 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/heap_optional.h"
-#include "common/spec/phases.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/report/explanation.h"
 #include "coordinator/planner/report/phase_plans.h"
 #include "coordinator/recovery/job_logic.h"
-#include "coordinator/recovery/ledger.h"
 #include "coordinator/recovery/straggler.h"
 #include "coordinator/recovery/suspicion.h"
 #include "coordinator/scheduler/growth.h"
@@ -31,6 +29,7 @@
 #include "coordinator/scheduler/trials.h"
 #include "coordinator/service/decision_log.h"
 #include "coordinator/service/event_loop.h"
+#include "coordinator/service/live_job.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/network_links.h"
 #include "coordinator/service/notifier.h"
@@ -38,66 +37,12 @@
 #include "coordinator/service/planning_pool.h"
 #include "coordinator/service/queue_use.h"
 #include "coordinator/service/rendezvous.h"
-#include "coordinator/service/retention.h"
-#include "coordinator/service/step_timer.h"
+#include "coordinator/service/service_options.h"
 #include "coordinator/service/views.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
 
 namespace weft::coordinator {
-
-/// When workers check their machines before they get ranks.
-struct HealthRules {
-  /// A check takes no longer; 0: machines are never checked.
-  std::chrono::nanoseconds limit = std::chrono::seconds(20);
-  /// A worker that did not answer is asked again after this.
-  std::chrono::nanoseconds retry = std::chrono::seconds(30);
-};
-
-/// What follows when a rank holds up the others.
-enum class StragglerAction {
-  kReport,  ///< It is reported.
-  kMove,    ///< And the job goes on on other machines, where there are some.
-};
-
-struct ServiceOptions {
-  std::string run_root;                 ///< run_dir of a job is run_root/ID.
-  std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
-  std::chrono::nanoseconds lease = std::chrono::seconds(10);
-  std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
-  GrowthRules growth;
-  RetryRules retry;
-  HangRules hang;
-  SchedulerRules scheduler;      ///< Its rules of growth are those above.
-  std::string decisions_folder;  ///< As in DecisionLog, as the next one.
-  int64_t decisions_bytes = 0;
-  QueuesSpec queues;  ///< Valid by ValidateQueues.
-  StragglerRules straggler;
-  StragglerAction straggler_action = StragglerAction::kReport;
-  HealthRules health;
-  SuspicionRules suspicion;
-  /// Workers without ranks that only jobs that recover may use, as many as there are at most.
-  int64_t spare_workers = 0;
-  /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
-  /// life.
-  std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
-  PlanningRules planning;
-  /// Rest between two passes over the queue, as a multiple of the first one's duration; a second at
-  /// most.
-  int64_t rest_after_pass = 4;
-  RetentionRules retention;
-  /// To how many other machines the network from each machine is measured; 0: never.
-  int64_t links_per_machine = 3;
-  /// What could not be measured is tried again after this, then after twice as long each time.
-  std::chrono::nanoseconds link_retry = std::chrono::minutes(10);
-
-  /// Past the lease, until ranks of a lost worker are surely gone.
-  std::chrono::nanoseconds Margin() const { return lease / 5; }
-  /// Ranks that an attached worker has reported and does not list any more are lost after this.
-  std::chrono::nanoseconds MissingGrace() const { return 3 * heartbeat; }
-  /// The same for ranks that the worker was ordered to start and never listed.
-  std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
-};
 
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
 /// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
@@ -229,73 +174,6 @@ class Service {
   using Duration = std::chrono::nanoseconds;
   using Decide = std::function<Result<Transaction>(const JobCase&)>;
   using Done = std::function<void(const Status&)>;
-
-  /// What is known of ranks on a worker beyond what is stored.
-  struct PlacementTrack {
-    std::optional<Duration> listed_at;  ///< Last named by the worker.
-    Duration expected_from{0};          ///< Nobody can have named them before.
-    PlacementActivity activity;         ///< As last reported; empty before.
-    std::vector<RankPace> paces;        ///< Likewise.
-  };
-
-  /// An answer of the planner, and to what.
-  struct Planned {
-    int64_t memory_per_rank_bytes;
-    ClusterProfile cluster;
-    Result<PlanReport> report;
-  };
-
-  /// Why no worker can run a job, as long as the cluster is the one of that number.
-  struct Infeasible {
-    int64_t cluster = 0;
-    std::string why;
-  };
-
-  /// A job that has not ended, or one being changed.
-  struct LiveJob {
-    JobCase current;
-    /// JobOfPhase of the phase that runs or is next, where that is another than the job.
-    std::unique_ptr<const JobSpec> own_phase;
-    Progress progress;
-    bool busy = false;                                 ///< A change is being committed.
-    std::list<std::function<void()>> waiting;          ///< Changes after that one.
-    std::map<std::string, PlacementTrack> placements;  ///< Of the newest attempt, by worker.
-    HeapOptional<Plan> reserved;                       ///< Capacity of a start being committed.
-    std::optional<Duration> dispatched_at;             ///< Until the first answer.
-    std::optional<Duration> interrupted_at;            ///< Until it trains again.
-    std::optional<Duration> retry_from;  ///< Queued after a failure: not started before.
-    Reason interrupted_by = Reason::kNone;
-    AttemptHistory history;               ///< Of the attempts that have ended.
-    StepTimer steps;                      ///< Of the newest attempt.
-    std::optional<double> start_seconds;  ///< The longest from dispatch to training.
-    HeapOptional<Plan> next_plan;         ///< For which it was stopped.
-    HeapOptional<BeforeGrowth> before;    ///< How it ran before it last grew.
-    bool went_back = false;               ///< A growth made it slower.
-    bool deleted = false;                 ///< Not stored any more.
-    std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
-    /// What was planned last to see whether it should go on by another plan, and for what.
-    HeapOptional<Planned> planned;
-    std::optional<Duration> planning_since;  ///< While its plan is being looked for.
-    std::optional<Infeasible> infeasible;
-    /// What it is expected to take, by the cluster of that number.
-    std::optional<std::pair<int64_t, JobSize>> size;
-    bool promised = false;  ///< Others were stopped for it since it was queued.
-    /// First guess since it was queued; seconds since 1970.
-    std::optional<double> predicted_start;
-    std::set<std::string> waits_for;  ///< Jobs of scheduling.after that have not succeeded yet.
-
-    /// What is planned. Of a long queue each spec is in memory once.
-    const JobSpec& Phase() const { return own_phase ? *own_phase : current.job.spec; }
-    void SetPhase() {
-      own_phase.reset();
-      if (current.job.spec.phases.empty()) return;
-      own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
-    }
-    LedgerBook book;             ///< Of the attempts that have ended.
-    Ledger counted;              ///< What of its time the metrics have.
-    StragglerWatch straggler;    ///< Of the newest attempt.
-    Duration straggler_from{0};  ///< Not looked for before.
-  };
 
   struct Session {
     std::shared_ptr<WorkerLink> link;  ///< Null: no stream.

@@ -15,6 +15,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
 #include "common/model/tensor_traffic.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 #include "worker/engine/testing/product_kind.h"

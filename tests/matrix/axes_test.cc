@@ -6,6 +6,7 @@
 
 #include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 
 namespace weft::testing {

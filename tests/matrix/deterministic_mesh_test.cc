@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 

@@ -10,6 +10,7 @@
 
 #include "common/env.h"
 #include "common/formats/huggingface.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 #include "worker/engine/checkpoint/catalog.h"

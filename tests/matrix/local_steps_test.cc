@@ -10,6 +10,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/rank_traffic.h"
 #include "coordinator/planner/planner.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 

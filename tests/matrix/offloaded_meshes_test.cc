@@ -16,6 +16,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 #include "worker/engine/testing/product_kind.h"

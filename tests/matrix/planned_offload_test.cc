@@ -10,6 +10,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/remat_schedule.h"
+#include "tests/matrix/combinations.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,25 +31,5 @@ using Axis = std::vector<Choice>;
 /// What jobs may ask for together; validation says what goes together. A new technique is a line
 /// here.
 const std::vector<Axis>& Axes();
-
-/// A choice of each axis, by its number there.
-using Combination = std::vector<size_t>;
-
-/// A tiny job that trains this way.
-JobSpec JobOf(const Combination& combination);
-
-/// "tensor 2, zero_stage 1"; "plain".
-std::string NameOf(const Combination& combination);
-
-/// ValidateJob accepts it, and it takes few enough ranks for a test.
-bool IsLegal(const Combination& combination);
-
-/// The same without the choices that `leave_out` is true for; never asked for kKeepsOther.
-Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out);
-
-/// Legal combinations, the same ones each time, of which each choice that is legal at all is in the
-/// smallest, and each two choices that are legal together, at most with a third one's help, are in
-/// some. Filled up to `least`.
-std::vector<Combination> CoveringSet(size_t least);
 
 }  // namespace weft::testing

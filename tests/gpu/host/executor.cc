@@ -2,7 +2,7 @@
 // not how their fibers are run. For the same reason nothing here calls memcpy or memset on memory
 // of the kernels, but for their own asynchronous copies.
 
-#include "tests/gpu/host/executor.h"
+#include "tests/gpu/host/run_blocks.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -10,14 +10,8 @@
 
 #include <atomic>
 #include <bit>
-#include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <numeric>
-#include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,50 +41,15 @@ constexpr size_t kStackShift = 5 * 64;  // An odd number of cache lines.
 constexpr size_t kRegionBytes = size_t{64} << 20;
 constexpr size_t kMostStaticShared = size_t{48} << 10;  // And all that comes without asking.
 constexpr size_t kGap = 128;                            // Between shared variables, poisoned.
-constexpr uint32_t kMostThreads = 1024;
 constexpr int kMostVariables = 32;
 constexpr int kNamedBarriers = 16;
-constexpr int kWorkers = 2;
-
-struct SharedAsked {
-  std::mutex mutex;
-  std::set<const void*> kernels;
-};
-SharedAsked& AskedForShared() {
-  static SharedAsked asked;
-  return asked;
-}
 
 // Unwinds a thread whose launch has failed.
 struct Cancelled {};
 
-// [0, count) in an order of its own: (first + i * stride) % count. Next() goes from one to the next
-// without a division.
-struct Order {
-  uint64_t count, first, stride;
-
-  Order(uint64_t size, uint64_t seed, uint64_t draw) : count(size) {
-    const Philox4 words = Philox({.seed = seed, .step = 0, .site = 0}, draw);
-    first = words.v[0] % size;
-    stride = 1 + words.v[1] % size;
-    while (std::gcd(stride, size) != 1) ++stride;
-    stride %= size;
-  }
-  uint64_t operator[](uint64_t i) const { return (first + i * stride) % count; }
-  uint64_t Next(uint64_t at) const {
-    at += stride;
-    return at >= count ? at - count : at;
-  }
-};
-
 Index3 Unflatten(uint64_t rank, const Index3& sizes) {
   return {static_cast<uint32_t>(rank % sizes.x), static_cast<uint32_t>(rank / sizes.x % sizes.y),
           static_cast<uint32_t>(rank / sizes.x / sizes.y)};
-}
-
-std::string ToString(const Index3& at) {
-  return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) +
-         ")";
 }
 
 std::string ToString(Site site) {
@@ -518,57 +477,6 @@ class BlockRunner {
 
 thread_local BlockRunner* runner = nullptr;
 
-// A thread that runs its share of each launch. Lives as long as the process.
-class Worker {
- public:
-  explicit Worker(uint64_t index) {
-    std::thread([this, index] { Loop(index); }).detach();
-  }
-
-  void Begin(const Launch& launch, const Order& blocks, uint64_t seed, std::atomic<bool>& stop) {
-    std::unique_lock lock(mutex_);
-    launch_ = &launch;
-    blocks_ = &blocks;
-    seed_ = seed;
-    stop_ = &stop;
-    changed_.notify_all();
-  }
-
-  std::string End() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return launch_ == nullptr; });
-    return failure_;
-  }
-
- private:
-  void Loop(uint64_t index) {
-    runner = new BlockRunner;
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return launch_ != nullptr; });
-      runner->RunBlocks(*launch_, *blocks_, index, seed_, *stop_);
-      failure_ = runner->failure();
-      launch_ = nullptr;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const Launch* launch_ = nullptr;
-  const Order* blocks_ = nullptr;
-  uint64_t seed_ = 0;
-  std::atomic<bool>* stop_ = nullptr;
-  std::string failure_;
-};
-
-uint64_t NextSeed() {
-  static const char* text = std::getenv("WEFT_HOST_CUDA_SEED");
-  static uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
-  static std::atomic<uint64_t> launches{0};
-  return (seed << 32) + launches++;
-}
-
 }  // namespace
 
 void VisibleCopy(void* to, const void* from, size_t bytes) {
@@ -581,39 +489,11 @@ void VisibleCopy(void* to, const void* from, size_t bytes) {
   }
 }
 
-void AskForShared(const void* kernel) {
-  const std::lock_guard lock(AskedForShared().mutex);
-  AskedForShared().kernels.insert(kernel);
-}
-
-bool HasAskedForShared(const void* kernel) {
-  const std::lock_guard lock(AskedForShared().mutex);
-  return AskedForShared().kernels.contains(kernel);
-}
-
-std::string Run(const Launch& launch) {
-  if (launch.block.Count() == 0 || launch.block.Count() > kMostThreads || launch.block.z > 64) {
-    return "a block of " + ToString(launch.block) + " threads";
-  }
-  if (launch.grid.Count() == 0 || launch.grid.x > 0x7fffffffu || launch.grid.y > 0xffffu ||
-      launch.grid.z > 0xffffu) {
-    return "a grid of " + ToString(launch.grid) + " blocks";
-  }
-  static auto* workers = new Worker[kWorkers]{Worker(0), Worker(1)};
-  static auto* busy = new std::mutex;
-  const std::lock_guard one_launch(*busy);
-  const uint64_t seed = NextSeed();
-  const Order blocks(launch.grid.Count(), seed, 0);
-  std::atomic<bool> stop{false};
-  // One that would have no block is not woken.
-  const int needed = blocks.count < kWorkers ? static_cast<int>(blocks.count) : kWorkers;
-  for (int i = 0; i < needed; ++i) workers[i].Begin(launch, blocks, seed, stop);
-  std::string failure;
-  for (int i = 0; i < needed; ++i) {
-    const std::string own = workers[i].End();
-    if (failure.empty()) failure = own;
-  }
-  return failure;
+std::string RunBlocks(const Launch& launch, const Order& blocks, uint64_t worker, uint64_t seed,
+                      std::atomic<bool>& stop) {
+  if (runner == nullptr) runner = new BlockRunner;
+  runner->RunBlocks(launch, blocks, worker, seed, stop);
+  return runner->failure();
 }
 
 void Fail(const std::string& problem) {
