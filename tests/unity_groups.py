@@ -23,7 +23,9 @@ LAST = re.compile(r"([\w:~]+)\s*(?:\[[^]]*\])?\s*$")
 LOCAL = re.compile(r"^ +(?:.*?\b(k[A-Z]\w*)(?:\[[^]]*\])? =(?!=)|(?:using|struct|class) (\w+))",
                    re.MULTILINE)
 # What files that come later would see, or a program has once.
-ALONE = re.compile(r'#\s*define|using namespace|extern "C"|^int main\(', re.MULTILINE)
+ALONE = re.compile(r'#\s*define|^ +using namespace|extern "C"|^int main\(', re.MULTILINE)
+# Names that a file has from elsewhere, so that it goes together with files that have them too.
+USING = re.compile(r"^using namespace ([\w:]+);", re.MULTILINE)
 
 
 def declared(line):
@@ -60,23 +62,25 @@ def read(path):
 
 def grouped(paths, most, folder=ROOT):
     """Lists of paths, which may be relative to the folder, in their order."""
-    groups = []  # files and both kinds of names, or None where nothing is added
+    groups = []  # files, namespaces that they use, and both kinds of names; None: nothing is added
     for path in paths:
         file = (folder / path).resolve()
-        if ALONE.search(file.read_text(encoding="utf-8")):
-            groups.append(([path], None, None))
+        text = file.read_text(encoding="utf-8")
+        if ALONE.search(text):
+            groups.append(([path], None, None, None))
             continue
+        using = set(USING.findall(text))
         own, taken = read(file)
-        for files, theirs, all_taken in groups:
-            if (theirs is not None and len(files) < most and
+        for files, all_using, theirs, all_taken in groups:
+            if (using == all_using and len(files) < most and
                     not own & (theirs | all_taken) and not theirs & taken):
                 files.append(path)
                 theirs |= own
                 all_taken |= taken
                 break
         else:
-            groups.append(([path], set(own), set(taken)))
-    return [files for files, _, _ in groups]
+            groups.append(([path], using, set(own), set(taken)))
+    return [files for files, *_ in groups]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 
 #include "common/spec/field.h"
 #include "common/spec/precision_names.h"
+#include "common/spec/spec_json_fwd.h"
 #include "common/spec/time_calibration.h"
 
 namespace weft {
@@ -194,6 +195,7 @@ struct WorkerProfile {
           self.calibration);
   }
 };
+WEFT_SPEC_JSON(extern, WorkerProfile);
 
 /// What the planner may place ranks on.
 struct ClusterProfile {
@@ -204,5 +206,6 @@ struct ClusterProfile {
     visit(Field("workers", "The machines."), self.workers);
   }
 };
+WEFT_SPEC_JSON(extern, ClusterProfile);
 
 }  // namespace weft

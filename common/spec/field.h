@@ -25,7 +25,9 @@ struct Field {
   std::string_view unit;  ///< "steps", "bytes", "seconds"; "" for none.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string_view> choices;  ///< The legal strings; empty: any.
+  /// The legal strings; empty: any. Like a field itself, those of a list live as long as the call
+  /// of the visitor.
+  std::span<const std::string_view> choices;
   bool required = false;
 
   Field(std::string_view field_name, std::string_view field_doc)
@@ -42,11 +44,11 @@ struct Field {
     return *this;
   }
   Field& OneOf(std::initializer_list<std::string_view> legal) {
-    choices = legal;
+    choices = {legal.begin(), legal.size()};
     return *this;
   }
   Field& OneOf(std::span<const std::string_view> legal) {
-    choices.assign(legal.begin(), legal.end());
+    choices = legal;
     return *this;
   }
   Field& Required() {

@@ -9,6 +9,7 @@
 #include "common/spec/model_spec.h"
 #include "common/spec/optimizer_spec.h"
 #include "common/spec/phase_spec.h"
+#include "common/spec/spec_json_fwd.h"
 #include "common/spec/train_spec.h"
 #include "common/status.h"
 
@@ -218,6 +219,7 @@ struct ResourceSpec {
           self.try_plans);
   }
 };
+WEFT_SPEC_JSON(extern, ResourceSpec);
 
 struct RetrySpec {
   int64_t max_attempts = 10;
@@ -312,6 +314,7 @@ struct JobSpec {
           self.phases);
   }
 };
+WEFT_SPEC_JSON(extern, JobSpec);
 
 /// What single fields cannot say: width divides by heads, warm-up shorter than training, name's
 /// alphabet, sequence length within the context. kInvalid names the fields.

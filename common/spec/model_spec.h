@@ -7,6 +7,7 @@
 
 #include "common/spec/field.h"
 #include "common/spec/peft_spec.h"
+#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -462,6 +463,7 @@ struct ModelSpec {
           self.activation);
   }
 };
+WEFT_SPEC_JSON(extern, ModelSpec);
 
 /// Patches of an image.
 inline int64_t ImagePatches(const ModelSpec& model) {

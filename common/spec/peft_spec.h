@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -238,5 +239,6 @@ struct PeftSpec {
           self.adapters);
   }
 };
+WEFT_SPEC_JSON(extern, PeftSpec);
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 
 #include "common/spec/field.h"
 #include "common/spec/precision_names.h"
+#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -66,6 +67,7 @@ struct MemoryBreakdown {
   }
   bool operator==(const MemoryBreakdown&) const = default;
 };
+WEFT_SPEC_JSON(extern, MemoryBreakdown);
 
 /// Component by component.
 inline void AddTo(MemoryBreakdown& sum, const MemoryBreakdown& m) {
@@ -263,6 +265,7 @@ struct Plan {
     visit(Field("prediction", "What the planner expects."), self.prediction);
   }
 };
+WEFT_SPEC_JSON(extern, Plan);
 
 /// Bytes at its peak of rank `rank` of `plan` on its GPU, or on the machine where that computes.
 inline int64_t BytesOfRank(const Plan& plan, int64_t rank) {

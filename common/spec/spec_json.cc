@@ -94,6 +94,31 @@ std::string JsonTypeText(const Json& json) {
   }
 }
 
+Status Reader::WrongType(const std::string& wanted, const Json& json, const std::string& path) {
+  const bool vowel = wanted == "integer" || wanted == "object";
+  return InvalidError(document_.Locate(path) + " must be " + (vowel ? "an " : "a ") + wanted +
+                      ", not " + JsonTypeText(json));
+}
+
+const Json* Reader::Next(ReadObject& object, const Field& field) {
+  const std::string& name = object.known.emplace_back(field.name);
+  if (!object.status.ok()) return nullptr;
+  object.child = object.path.empty() ? name : object.path + "." + name;
+  const auto at = object.json.find(name);
+  if (at != object.json.end()) return &*at;
+  if (field.required) object.status = Missing(field, object.path, object.child);
+  return nullptr;
+}
+
+Status Reader::Close(const ReadObject& object) {
+  for (const auto& [key, child] : object.json.items()) {
+    if (std::find(object.known.begin(), object.known.end(), key) == object.known.end()) {
+      return UnknownField(key, object.path, object.known);
+    }
+  }
+  return object.status;
+}
+
 Status Reader::Missing(const Field& field, const std::string& parent, const std::string& path) {
   std::string place = document_.Locate(parent);
   return InvalidError((place.empty() ? "" : place + ": ") + "required field " + path +

@@ -1,29 +1,21 @@
 #pragma once
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/json.h"
 #include "common/spec/field.h"
+#include "common/spec/spec_json_fwd.h"
 #include "common/status.h"
 
 namespace weft {
 
 /// The member of `known` nearest to `name` by edit distance, or "" when none is near.
 std::string NearestName(const std::string& name, const std::vector<std::string>& known);
-
-/// JSON of a spec, every field written. Absent
-/// optionals are left out.
-template <SpecStruct T>
-Json ToJson(const T& spec);
-
-/// Reads a spec strictly: an unknown field, a wrong type, an illegal value or a missing required
-/// field gives one kInvalid error with file, line and field path, what was expected, and the
-/// nearest legal name. Absent fields keep their default.
-template <SpecStruct T>
-Result<T> FromJson(const Document& document);
 
 /// The same for JSON without line numbers.
 template <SpecStruct T>
@@ -67,6 +59,15 @@ Json ValueToJson(const T& value) {
 }
 
 template <class T>
+void WriteField(Json& object, const Field& field, const T& value) {
+  if constexpr (kIsOptional<T>) {
+    if (value) object[std::string(field.name)] = ValueToJson(*value);
+  } else {
+    object[std::string(field.name)] = ValueToJson(value);
+  }
+}
+
+template <class T>
 std::string TypeName() {
   if constexpr (std::is_same_v<T, bool>)
     return "boolean";
@@ -90,107 +91,42 @@ std::string NumberText(double value);
 std::string LegalText(const Field& field);
 std::string JsonTypeText(const Json& json);
 
+/// An object whose fields are being read.
+struct ReadObject {
+  const Json& json;
+  const std::string& path;
+  std::vector<std::string> known = {};  ///< Names of the fields so far.
+  std::string child = "";               ///< Path of the last one.
+  Status status = OkStatus();
+};
+
 class Reader {
  public:
   explicit Reader(const Document& document) : document_(document) {}
 
   template <class T>
-  Status Read(const Json& json, const Field& field, const std::string& path, T& out) {
-    if constexpr (kIsOptional<T>) {
-      if (json.is_null()) {
-        out.reset();
-        return OkStatus();
-      }
-      return Read(json, field, path, out.emplace());
-    } else if constexpr (SpecStruct<T>) {
-      return ReadStruct(json, path, out);
-    } else if constexpr (kIsVector<T>) {
-      if (!json.is_array()) return WrongType<T>(json, path);
-      if (Status s = CheckLength(field, json.size(), "items", path); !s.ok()) return s;
-      Field item_field = field;
-      item_field.min = -std::numeric_limits<double>::infinity();
-      item_field.max = std::numeric_limits<double>::infinity();
-      out.clear();
-      for (size_t i = 0; i < json.size(); ++i) {
-        typename T::value_type item{};
-        WEFT_RETURN_IF_ERROR(Read(json[i], item_field, path + "[" + std::to_string(i) + "]", item));
-        out.push_back(std::move(item));
-      }
-      return OkStatus();
-    } else if constexpr (kIsStringMap<T>) {
-      if (!json.is_object()) return WrongType<T>(json, path);
-      out.clear();
-      for (const auto& [key, child] : json.items()) {
-        WEFT_RETURN_IF_ERROR(Read(child, field, path + "." + key, out[key]));
-      }
-      return OkStatus();
-    } else if constexpr (std::is_same_v<T, bool>) {
-      if (!json.is_boolean()) return WrongType<T>(json, path);
-      out = json.get<bool>();
-      return OkStatus();
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      if (!json.is_string()) return WrongType<T>(json, path);
-      out = json.get<std::string>();
-      if (!field.choices.empty()) return CheckChoice(field, out, path);
-      return CheckLength(field, out.size(), "characters", path);
-    } else if constexpr (std::is_integral_v<T>) {
-      if (json.is_number_float()) {  // 1e6 is an integer to people
-        auto real = json.get<double>();
-        if (std::nearbyint(real) != real || std::fabs(real) > 9e15) return WrongType<T>(json, path);
-        out = static_cast<T>(real);
-      } else if (json.is_number_integer()) {
-        if (json.is_number_unsigned() &&
-            json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max())) {
-          return WrongType<T>(json, path);
-        }
-        out = json.get<T>();
-      } else {
-        return WrongType<T>(json, path);
-      }
-      return CheckRange(field, static_cast<double>(out), path);
-    } else {
-      if (!json.is_number()) return WrongType<T>(json, path);
-      out = json.get<T>();
-      return CheckRange(field, static_cast<double>(out), path);
-    }
-  }
+  Status Read(const Json& json, const Field& field, const std::string& path, T& out);
 
   template <SpecStruct T>
   Status ReadStruct(const Json& json, const std::string& path, T& out) {
     if (!json.is_object()) return WrongType<T>(json, path);
-    std::vector<std::string> known;
-    Status status;
-    T::Fields(out, [&](const Field& field, auto& member) {
-      known.emplace_back(field.name);
-      if (!status.ok()) return;
-      std::string child =
-          path.empty() ? std::string(field.name) : path + "." + std::string(field.name);
-      auto it = json.find(std::string(field.name));
-      if (it == json.end()) {
-        if (field.required) status = Missing(field, path, child);
-        return;
-      }
-      status = Read(*it, field, child, member);
-    });
-    // An unknown name first: it is often the misspelt form of one reported missing.
-    for (const auto& [key, child] : json.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) {
-        return UnknownField(key, path, known);
-      }
-    }
-    return status;
+    ReadObject object{json, path};
+    T::Fields(out,
+              [&](const Field& field, auto& member) { ReadField(*this, object, field, member); });
+    return Close(object);
   }
+
+  /// The value of the field; null when there is none, or something was wrong before.
+  const Json* Next(ReadObject& object, const Field& field);
 
  private:
   template <class T>
   Status WrongType(const Json& json, const std::string& path) {
-    return InvalidError(document_.Locate(path) + " must be " + Article(TypeName<T>()) + ", not " +
-                        JsonTypeText(json));
+    return WrongType(TypeName<T>(), json, path);
   }
-
-  static std::string Article(const std::string& type) {
-    return (type == "integer" || type == "object" ? "an " : "a ") + type;
-  }
+  Status WrongType(const std::string& wanted, const Json& json, const std::string& path);
+  /// What was wrong; an unknown name first: it is often the misspelt form of one reported missing.
+  Status Close(const ReadObject& object);
   Status Missing(const Field& field, const std::string& parent, const std::string& path);
   Status UnknownField(const std::string& key, const std::string& parent,
                       const std::vector<std::string>& known);
@@ -200,6 +136,74 @@ class Reader {
 
   const Document& document_;
 };
+
+template <class T>
+Status Reader::Read(const Json& json, const Field& field, const std::string& path, T& out) {
+  if constexpr (kIsOptional<T>) {
+    if (json.is_null()) {
+      out.reset();
+      return OkStatus();
+    }
+    return Read(json, field, path, out.emplace());
+  } else if constexpr (SpecStruct<T>) {
+    return ReadStruct(json, path, out);
+  } else if constexpr (kIsVector<T>) {
+    if (!json.is_array()) return WrongType<T>(json, path);
+    if (Status s = CheckLength(field, json.size(), "items", path); !s.ok()) return s;
+    Field item_field = field;
+    item_field.min = -std::numeric_limits<double>::infinity();
+    item_field.max = std::numeric_limits<double>::infinity();
+    out.clear();
+    for (size_t i = 0; i < json.size(); ++i) {
+      typename T::value_type item{};
+      WEFT_RETURN_IF_ERROR(Read(json[i], item_field, path + "[" + std::to_string(i) + "]", item));
+      out.push_back(std::move(item));
+    }
+    return OkStatus();
+  } else if constexpr (kIsStringMap<T>) {
+    if (!json.is_object()) return WrongType<T>(json, path);
+    out.clear();
+    for (const auto& [key, child] : json.items()) {
+      WEFT_RETURN_IF_ERROR(Read(child, field, path + "." + key, out[key]));
+    }
+    return OkStatus();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!json.is_boolean()) return WrongType<T>(json, path);
+    out = json.get<bool>();
+    return OkStatus();
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!json.is_string()) return WrongType<T>(json, path);
+    out = json.get<std::string>();
+    if (!field.choices.empty()) return CheckChoice(field, out, path);
+    return CheckLength(field, out.size(), "characters", path);
+  } else if constexpr (std::is_integral_v<T>) {
+    if (json.is_number_float()) {  // 1e6 is an integer to people
+      auto real = json.get<double>();
+      if (std::nearbyint(real) != real || std::fabs(real) > 9e15) return WrongType<T>(json, path);
+      out = static_cast<T>(real);
+    } else if (json.is_number_integer()) {
+      if (json.is_number_unsigned() &&
+          json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max())) {
+        return WrongType<T>(json, path);
+      }
+      out = json.get<T>();
+    } else {
+      return WrongType<T>(json, path);
+    }
+    return CheckRange(field, static_cast<double>(out), path);
+  } else {
+    if (!json.is_number()) return WrongType<T>(json, path);
+    out = json.get<T>();
+    return CheckRange(field, static_cast<double>(out), path);
+  }
+}
+
+template <class T>
+void ReadField(Reader& reader, ReadObject& object, const Field& field, T& out) {
+  if (const Json* json = reader.Next(object, field)) {
+    object.status = reader.Read(*json, field, object.child, out);
+  }
+}
 
 template <SpecStruct T>
 void Describe(const std::string& prefix, std::vector<FieldReference>& out) {
@@ -235,12 +239,8 @@ void Describe(const std::string& prefix, std::vector<FieldReference>& out) {
 template <SpecStruct T>
 Json ToJson(const T& spec) {
   Json object = Json::object();
-  T::Fields(spec, [&]<class M>(const Field& field, const M& member) {
-    if constexpr (kIsOptional<M>) {
-      if (member) object[std::string(field.name)] = internal::ValueToJson(*member);
-    } else {
-      object[std::string(field.name)] = internal::ValueToJson(member);
-    }
+  T::Fields(spec, [&](const Field& field, const auto& member) {
+    internal::WriteField(object, field, member);
   });
   return object;
 }

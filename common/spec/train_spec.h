@@ -7,6 +7,7 @@
 #include "common/spec/field.h"
 #include "common/spec/model_spec.h"
 #include "common/spec/precision_names.h"
+#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -480,5 +481,6 @@ struct TrainSpec {
           self.value_learning);
   }
 };
+WEFT_SPEC_JSON(extern, TrainSpec);
 
 }  // namespace weft

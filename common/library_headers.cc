@@ -1,0 +1,1 @@
+#include "common/library_headers.h"
