@@ -31,9 +31,12 @@ FEWEST_STEPS, MOST_STEPS = 12, 150
 
 
 class Weft:
-    def __init__(self, folder, home):
+    """The CLI of a service in `home` whose worker offers so many cores."""
+
+    def __init__(self, folder, home, cores):
         self.program = folder.resolve() / "weft"
         self.home = home
+        self.cores = cores
         self.environment = dict(os.environ, WEFT_HOME=str(home / "weft"))
 
     def __call__(self, *arguments):
@@ -48,7 +51,7 @@ class Weft:
 
     def up(self):
         first = random.randint(20000, 32000)
-        self("up", "--workers", 1, "--cores", CORES, "--listen", f"127.0.0.1:{first}",
+        self("up", "--workers", 1, "--cores", self.cores, "--listen", f"127.0.0.1:{first}",
              "--metrics-listen", f"127.0.0.1:{first + 1}")
 
 
@@ -107,7 +110,7 @@ def main():
     arguments = parser.parse_args()
     home = arguments.home.resolve()
     write_data(home)
-    weft = Weft(arguments.bin, home)
+    weft = Weft(arguments.bin, home, CORES)
     begin = time.monotonic()
     weft.up()
     try:

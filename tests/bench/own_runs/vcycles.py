@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""How well the planner predicts the seconds of a whole V-cycle, before and after it learns from runs.
+
+    python tests/bench/own_runs/vcycles.py --bin build/release/bin --home /tmp/vcycles \
+        --output docs/benchmarks/vcycle_times.json
+
+Plans every cycle (`weft plan`, the sum of its phases), and runs them one after the other through a
+coordinator and a worker that offers two cores. After each the coordinator fits what the planner
+assumes to the runs so far (`weft plan --calibrate`), and the next cycle is planned once more before
+it runs. Measured is what the ledger of the job calls useful: all steps and validations, without the
+starts of attempts and without checkpoints. Prints a table; --output writes the same as JSON.
+Measure on a machine that does nothing else.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from jobs import job, write_data  # noqa: E402
+from machine import cpu_name  # noqa: E402
+from run import Weft  # noqa: E402
+
+CORES = 2
+RUN_SECONDS = 45  # as predicted
+SHARES = (1, 4, 4)  # of the steps, by level: down, small, up
+
+
+def half(sizes):
+    return {"layers": sizes["layers"] // 2, "width": sizes["width"] // 2}
+
+
+def phases(spec, steps, levels):
+    """Of a V-cycle of two or three levels which takes about so many steps of the whole model."""
+    whole = {"layers": spec["model"]["layers"], "width": spec["model"]["width"]}
+    small = half(whole)
+    first, middle, last = (max(2, steps * share // sum(SHARES)) for share in SHARES)
+    down = {"method": "coalesce"}
+    up = {"method": "decoalesce", "alpha": 0.5}
+    if levels == 2:
+        return [{"steps": first}, {"steps": middle, **small, "growth": down},
+                {"steps": last, "growth": up}]
+    return [{"steps": first}, {"steps": first, **small, "growth": down},
+            {"steps": middle, **half(small), "growth": down},
+            {"steps": middle, **small, "growth": up}, {"steps": last, **whole, "growth": up}]
+
+
+def cycles():
+    """Levels and job by name, in the order in which they run."""
+    made = {
+        "gpt2": (2, job("gpt2", 8, 256, 128, 16, "bf16", 2)),
+        "gpt2-three-levels": (3, job("gpt2", 8, 256, 128, 8, "fp32", 1, 2)),
+        "llama": (2, job("llama", 6, 256, 128, 16, "bf16", 2)),
+        "bert": (2, job("bert", 6, 256, 128, 16, "fp32", 2)),
+        "vit": (2, job("vit", 6, 256, 8, 32, "fp32", 1, 2)),
+    }
+    for _, spec in made.values():
+        spec["model"]["heads"] = 4
+    return made
+
+
+def plan(weft, path, spec):
+    path.write_text(json.dumps(spec))
+    return weft.json("plan", path)
+
+
+def show(rows):
+    print("| V-cycle | how | phases | steps | planned | error | planned, taught | error | measured |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        errors = [f"{row[key]:.1f} s | {100 * (row[key] / row['measured_seconds'] - 1):+.1f} %"
+                  for key in ("planned_seconds", "taught_seconds")]
+        print(f"| {row['name']} | {row['how']} | {row['phases']} | {row['steps']} "
+              f"| {errors[0]} | {errors[1]} | {row['measured_seconds']:.1f} s |")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--home", type=pathlib.Path, required=True)
+    parser.add_argument("--output", type=pathlib.Path)
+    arguments = parser.parse_args()
+    home = arguments.home.resolve()
+    write_data(home)
+    weft = Weft(arguments.bin, home, CORES)
+    weft.up()
+    rows = []
+    try:
+        planned = {}
+        for name, (levels, spec) in cycles().items():
+            spec = {"name": f"vcycle-{name}", **spec}
+            path = home / f"{name}.json"
+            spec["phases"] = phases(spec, 90, levels)
+            whole = plan(weft, path, spec)
+            spec["phases"] = phases(spec, round(90 * RUN_SECONDS / whole["seconds"]), levels)
+            planned[name] = plan(weft, path, spec)
+        for name, before in planned.items():
+            path = home / f"{name}.json"
+            taught = weft.json("plan", path)
+            job_name = weft("submit", path, "-o", "name").split()[-1]
+            weft("job", "wait", job_name)
+            run = weft.json("job", "describe", job_name)
+            first = before["phases"][0]
+            rows.append({
+                "name": name, "how": f"{json.loads(path.read_text())['train']['precision']}, "
+                f"{first['mesh']}",
+                "phases": ", ".join(f"{phase['steps']} of {phase['layers']} x {phase['width']}"
+                                    for phase in before["phases"]),
+                "steps": before["steps"], "planned_seconds": before["seconds"],
+                "taught_seconds": taught["seconds"],
+                "measured_seconds": run["ledger"]["useful_seconds"]})
+            print(name, rows[-1], flush=True)
+            weft("plan", "--calibrate")
+    finally:
+        weft("down")
+    show(rows)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(
+            {"cpu": cpu_name(), "processors": os.cpu_count(), "cycles": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
