@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -20,6 +21,7 @@ struct GrowthSpec {
   std::string depth_order = "adjacent";
   std::string new_blocks = "copy";
   std::string optimizer_state = "auto";
+  bool freeze_old = false;
   int64_t ramp_steps = 0;
   int64_t fit_steps = 100;
   double fit_learning_rate = 1e-3;
@@ -62,6 +64,10 @@ struct GrowthSpec {
                 "sparkling.")
               .OneOf({"auto", "kept", "new", "asymmetric"}),
           self.optimizer_state);
+    visit(Field("freeze_old",
+                "Trains the blocks that are added alone: all that was there stays as it is (stack; "
+                "LLaMA-Pro, Wu et al. 2024, arXiv 2401.02415)."),
+          self.freeze_old);
     visit(Field("ramp_steps",
                 "Steps over which what was added rises from no effect to all of it (msg).")
               .Unit("steps")
@@ -169,5 +175,6 @@ struct PhaseSpec {
     visit(Field("search", "Choice of its size by training."), self.search);
   }
 };
+WEFT_SPEC_JSON(extern, PhaseSpec);
 
 }  // namespace weft

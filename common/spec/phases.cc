@@ -176,6 +176,50 @@ Status CheckWidthGrowth(const ModelSpec& model, bool masks, size_t phase) {
   return OkStatus();
 }
 
+/// Patterns of the parameters of `now` that are not of an added block.
+std::vector<std::string> OldParameters(const ModelSpec& before, const GrowthSpec& growth,
+                                       ModelSpec now) {
+  if (now.vocab_size == 0) now.vocab_size = kVocabularyTile;
+  if (now.classes == 0) now.classes = kVocabularyTile;
+  std::vector<std::string> patterns;
+  for (const ParameterInfo& parameter : PlainParametersOf(now)) {
+    std::string pattern = parameter.name;
+    if (parameter.block >= 0) {
+      if (IsAddedBlock(growth, before.layers, now.layers, parameter.block)) continue;
+      const std::string number = "." + std::to_string(parameter.block) + ".";
+      pattern = pattern.substr(0, pattern.find(number)) + number + "*";
+    }
+    if (patterns.empty() || patterns.back() != pattern) patterns.push_back(std::move(pattern));
+  }
+  return patterns;
+}
+
+/// Whether there are blocks that freeze_old leaves to be trained, and the state that is asked for.
+Status CheckFrozenParts(const JobSpec& job, size_t phase) {
+  const GrowthSpec& growth = job.phases[phase].growth;
+  const std::string_view state = OptimizerStateOf(growth);
+  const bool kept = state == "kept" || state == "asymmetric";
+  if (kept && job.phases[phase - 1].growth.freeze_old) {
+    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + std::string(state) +
+                        " is for parameters that the phase before has trained, and its "
+                        "growth.freeze_old froze some; hint: optimizer_state new");
+  }
+  if (!growth.freeze_old) return OkStatus();
+  const std::string field = FieldOf(phase, "growth.freeze_old");
+  if (growth.method != "stack") {
+    return InvalidError(field + " does not go with growth.method " + growth.method +
+                        ", which adds no blocks of their own; hint: growth.method stack");
+  }
+  if (JobOfPhase(job, phase).model.layers <= JobOfPhase(job, phase - 1).model.layers) {
+    return InvalidError(field + " would freeze all: no block is added; hint: more layers");
+  }
+  if (kept) {
+    return InvalidError(field + " does not go with growth.optimizer_state " + std::string(state) +
+                        ": added blocks have no state; hint: optimizer_state new");
+  }
+  return OkStatus();
+}
+
 /// What a learned growth (ligo) does not go with.
 Status CheckLearned(const JobSpec& job, size_t phase) {
   const GrowthSpec& growth = job.phases[phase].growth;
@@ -234,6 +278,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         std::to_string(sizes_before[i].value) + ": growth.method " + growth.method +
                         " " + rule.text);
   }
+  WEFT_RETURN_IF_ERROR(CheckFrozenParts(job, phase));
   const bool same = SameSizes(before, now);
   if (growth.method == "none") return OkStatus();
   if (same) {
@@ -343,6 +388,10 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
       own.kv_heads > 0 ? own.kv_heads : job.model.kv_heads * model.heads / job.model.heads;
   if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
   if (own.image_size > 0) model.image_size = own.image_size;
+  if (phase > 0 && own.growth.freeze_old) {
+    for (std::string& pattern : OldParameters(JobOfPhase(job, phase - 1).model, own.growth, model))
+      model.freeze.push_back(std::move(pattern));
+  }
   part.train.steps = own.steps;
   if (phase > 0) part.train.batch_warmup_steps = 0;  // a warm-up is of the beginning
   if (own.sequence_length > 0) part.train.sequence_length = own.sequence_length;

@@ -13,7 +13,9 @@
 namespace weft {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 PhaseSpec Phase(int64_t steps, const std::string& method = "none") {
   PhaseSpec phase;
@@ -182,6 +184,30 @@ TEST(Phases, StackFromAnyNumberOfBlocks) {
                       j.phases[1].growth.new_blocks = "identity";
                     }),
               HasSubstr("phases[1].growth.new_blocks identity does not go with norms after"));
+}
+
+TEST(Phases, MayTrainAddedBlocksAlone) {
+  JobSpec job = Stack(3);
+  job.phases[1].growth.freeze_old = true;
+  job.phases.push_back(Phase(100));
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_THAT(JobOfPhase(job, 0).model.freeze, IsEmpty());
+  // Of six blocks each second one is new.
+  EXPECT_THAT(JobOfPhase(job, 1).model.freeze,
+              ElementsAre("transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.*",
+                          "transformer.h.2.*", "transformer.h.4.*", "transformer.ln_f.weight",
+                          "transformer.ln_f.bias"));
+  EXPECT_THAT(JobOfPhase(job, 2).model.freeze, IsEmpty());
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
+              HasSubstr("phases[1].growth.freeze_old does not go with growth.optimizer_state"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[2].growth.optimizer_state = "kept"; }),
+              HasSubstr("phases[2].growth.optimizer_state kept is for parameters that"));
+  EXPECT_THAT(Error(job,
+                    [](JobSpec& j) {
+                      j.phases[1].growth.freeze_old = false;
+                      j.phases[2].growth.freeze_old = true;
+                    }),
+              HasSubstr("phases[2].growth.freeze_old does not go with growth.method none"));
 }
 
 TEST(Phases, OfNoBlocksGrowRandomOnes) {

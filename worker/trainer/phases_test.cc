@@ -273,6 +273,36 @@ TEST_F(PhasesTest, AnImportedNetworkGrowsWithoutASeam) {
   }
 }
 
+TEST_F(PhasesTest, OldBlocksStayAsTheyWereWhereTheyAreFrozen) {
+  JobSpec job = Job({Phase(4), Phase(5, "stack"), Phase(4)});
+  job.phases[0].layers = 1;
+  job.phases[1].growth.new_blocks = "identity";
+  job.phases[1].growth.freeze_old = true;
+  ASSERT_TRUE(Run("frozen", job).ok());
+  const RunSummary summary = Summary("frozen");
+  EXPECT_NEAR(*summary.phases[1].start_validation_loss_nats,
+              *summary.phases[0].validation_loss_nats, 1e-5);
+  EXPECT_LT(*summary.phases[1].validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
+  const auto table = [&](const std::string& run) {
+    return Parameter(run, "transformer.wte.weight", {264, job.model.width});
+  };
+  const auto block = [&](const std::string& run, int number) {
+    return Parameter(run, "transformer.h." + std::to_string(number) + ".mlp.c_proj.weight",
+                     {job.model.width, MlpWidth(job.model)});
+  };
+  const std::string first = "frozen/phase-1", grown = "frozen/phase-2";
+  EXPECT_EQ(table(grown), table(first));
+  EXPECT_EQ(block(grown, 0), block(first, 0));
+  EXPECT_NE(block(grown, 1), std::vector<float>(block(grown, 1).size())) << "it began as zeros";
+  EXPECT_NE(table("frozen"), table(first)) << "nothing is frozen after that phase";
+  EXPECT_NE(block("frozen", 0), block(first, 0));
+
+  for (const int64_t steps : {6, 5}) ASSERT_TRUE(Run("stopped", job, steps).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(FinalState("stopped/phase-2"), FinalState(grown));
+  EXPECT_EQ(FinalState("stopped"), FinalState("frozen"));
+}
+
 TEST_F(PhasesTest, NewBlocksStartAsRandomOnesDo) {
   JobSpec job = Job({Phase(4), Phase(3, "stack")});
   job.phases[0].layers = 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -241,16 +242,24 @@ class PhasesTest : public testing::Test {
                 "/state-00000-of-00001.safetensors");
   }
 
-  /// Between the halves of the rows of the first weight of an MLP: the largest difference.
-  double DistanceOfCopies(const std::string& run) const {
+  /// A parameter of the newest checkpoint of a run, or of a phase.
+  std::vector<float> Parameter(const std::string& run, const std::string& name,
+                               const std::vector<int64_t>& shape) const {
     const engine::CheckpointManifest manifest = Manifest(run);
-    const int64_t width = manifest.job.model.width, rows = MlpWidth(manifest.job.model);
-    std::vector<float> weight(static_cast<size_t>(rows * width));
+    std::vector<float> values(static_cast<size_t>(
+        std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
     const Status loaded = engine::LoadTensors(
         Env::Posix(), engine::CheckpointPath(Folder(run), manifest.step), manifest,
-        {{"transformer.h.0.mlp.c_fc.weight", {weight.data(), DType::kF32, {rows, width}}}},
-        engine::ExtraTensors::kIgnore);
+        {{name, {values.data(), DType::kF32, shape}}}, engine::ExtraTensors::kIgnore);
     EXPECT_TRUE(loaded.ok()) << loaded.message();
+    return values;
+  }
+
+  /// Between the halves of the rows of the first weight of an MLP: the largest difference.
+  double DistanceOfCopies(const std::string& run) const {
+    const ModelSpec model = Manifest(run).job.model;
+    const std::vector<float> weight =
+        Parameter(run, "transformer.h.0.mlp.c_fc.weight", {MlpWidth(model), model.width});
     double distance = 0;
     for (size_t i = 0; i < weight.size() / 2; ++i) {
       distance = std::max(distance,
