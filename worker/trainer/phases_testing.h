@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -244,10 +243,9 @@ class PhasesTest : public testing::Test {
 
   /// A parameter of the newest checkpoint of a run, or of a phase.
   std::vector<float> Parameter(const std::string& run, const std::string& name,
-                               const std::vector<int64_t>& shape) const {
+                               const Shape& shape) const {
     const engine::CheckpointManifest manifest = Manifest(run);
-    std::vector<float> values(static_cast<size_t>(
-        std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
+    std::vector<float> values(static_cast<size_t>(shape.Elements()));
     const Status loaded = engine::LoadTensors(
         Env::Posix(), engine::CheckpointPath(Folder(run), manifest.step), manifest,
         {{name, {values.data(), DType::kF32, shape}}}, engine::ExtraTensors::kIgnore);
