@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "common/spec/phases.h"
+
 namespace weft::testing {
 namespace {
 
