@@ -1,9 +1,11 @@
-// Every interleaving of a small world: 2 jobs, 2 workers, messages that come late or twice, crashes
-// of workers and of the coordinator (whose memory is the store alone), cancels and retries.
+// Every interleaving of small worlds: 1 or 2 jobs, 2 workers, messages that come late or twice,
+// crashes of workers and of the coordinator (whose memory is the store alone), and what users ask
+// for.
 #include <gtest/gtest.h>
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <unordered_set>
@@ -14,7 +16,6 @@
 namespace weft::coordinator {
 namespace {
 
-constexpr int kJobs = 2;
 const std::vector<std::string> kWorkers = {"a", "b"};
 
 struct Ranks {
@@ -32,46 +33,74 @@ struct Message {
   auto operator<=>(const Message&) const = default;
 };
 
+PlacementReport Report(const Message& m) {
+  return {m.worker, m.epoch, m.event, Reason::kNone, "", ""};
+}
+
 /// The stored state, and the world outside.
 struct World {
-  JobCase jobs[kJobs];
-  size_t completed[kJobs] = {};  ///< Phases of each job.
+  explicit World(size_t count) : jobs(count), completed(count) {}
+
+  std::vector<JobCase> jobs;
+  std::vector<size_t> completed;  ///< Phases of each job.
   std::set<std::tuple<int, std::string, int64_t, IntentKind>> outbox;
   std::map<std::string, std::set<Ranks>> running;
   /// Attempts a worker process has seen: it starts none twice, and forgets when it crashes.
   std::map<std::string, std::set<std::pair<int, int64_t>>> known;
   std::set<Message> reports;
-  int cancels = 1, retries = 1, crashes = 1, suspicions = 1, replans = 1, drains = 1;
-  int preemptions = 1, pauses = 1, resumes = 1, ends = 1;
+  // How often each disturbance may still come.
+  int cancels = 0, retries = 0, crashes = 0, suspicions = 0, replans = 0, drains = 0;
+  int preemptions = 0, pauses = 0, resumes = 0, ends = 0;
 
-  std::string Key() const {
-    std::ostringstream out;
-    for (const JobCase& c : jobs) {
-      out << static_cast<int>(c.job.state) << ',' << c.job.last_epoch << ',' << c.job.budget_from;
-      if (c.attempt) {
-        out << ',' << static_cast<int>(c.attempt->reason) << c.attempt->ended_at.has_value();
-        for (const auto& s : c.attempt->placements) out << s.worker_id << static_cast<int>(s.state);
+  /// Leaves out what makes no difference any more, or worlds would differ in it for ever: reports
+  /// on ranks that are gone, and attempts that no worker will be told to start again.
+  void Forget() {
+    std::erase_if(reports, [&](const Message& m) {
+      const JobCase& c = jobs[m.job];
+      if (c.attempt && c.attempt->epoch == m.epoch) {
+        for (const PlacementRecord& s : c.attempt->placements) {
+          if (s.worker_id == m.worker && !IsGone(s.state)) return false;
+        }
       }
-      out << 'p' << c.phase;
-      out << ';';
+      const auto change = ApplyReport(c, Report(m), 1);
+      EXPECT_TRUE(change.ok() && !change->job && !change->attempt && change->add_intents.empty() &&
+                  change->remove_intents.empty())
+          << "a late report changed something";
+      return true;
+    });
+    for (auto& [worker, set] : known) {
+      std::erase_if(set, [&](const auto& attempt) {
+        return !outbox.contains({attempt.first, worker, attempt.second, IntentKind::kStart});
+      });
     }
-    for (const auto& [job, worker, epoch, kind] : outbox) {
-      out << job << worker << epoch << static_cast<int>(kind) << ' ';
+    std::erase_if(known, [](const auto& of_worker) { return of_worker.second.empty(); });
+    std::erase_if(running, [](const auto& of_worker) { return of_worker.second.empty(); });
+  }
+
+  /// What tells it from other worlds: a byte for each number.
+  std::string Key() const {
+    std::string key;
+    const auto put = [&](auto... numbers) { (key.push_back(static_cast<char>(numbers)), ...); };
+    for (const JobCase& c : jobs) {
+      put(c.job.state, c.job.last_epoch, c.job.budget_from, c.phase, c.attempt.has_value());
+      if (!c.attempt) continue;
+      put(c.attempt->reason, c.attempt->ended_at.has_value());
+      for (const PlacementRecord& s : c.attempt->placements) put(s.worker_id[0], s.state);
     }
+    put(outbox.size());
+    for (const auto& [job, worker, epoch, kind] : outbox) put(job, worker[0], epoch, kind);
     for (const auto& [worker, set] : running) {
-      out << '|' << worker;
-      for (const Ranks& r : set) out << r.job << r.epoch << r.training << ' ';
+      put(worker[0], set.size());
+      for (const Ranks& r : set) put(r.job, r.epoch, r.training);
     }
     for (const auto& [worker, set] : known) {
-      out << '|';
-      for (const auto& [job, epoch] : set) out << job << epoch << ' ';
+      put(worker[0], set.size());
+      for (const auto& [job, epoch] : set) put(job, epoch);
     }
-    for (const Message& m : reports) {
-      out << '/' << m.job << m.worker << m.epoch << static_cast<int>(m.event);
-    }
-    out << '#' << cancels << retries << crashes << suspicions << replans << drains << preemptions
-        << pauses << resumes << ends;
-    return out.str();
+    put(reports.size());
+    for (const Message& m : reports) put(m.job, m.worker[0], m.epoch, m.event);
+    put(cancels, retries, crashes, suspicions, replans, drains, preemptions, pauses, resumes, ends);
+    return key;
   }
 
   void Commit(int index, const Transaction& change) {
@@ -118,7 +147,7 @@ struct World {
 };
 
 void CheckInvariants(const World& world) {
-  for (int j = 0; j < kJobs; ++j) {
+  for (int j = 0; j < static_cast<int>(world.jobs.size()); ++j) {
     const JobRecord& job = world.jobs[j].job;
     std::set<int64_t> live;
     for (const auto& [worker, set] : world.running) {
@@ -143,7 +172,7 @@ void CheckInvariants(const World& world) {
 using Visit = std::function<void(World)>;
 
 void CoordinatorSteps(const World& world, const Visit& visit) {
-  for (int j = 0; j < kJobs; ++j) {
+  for (int j = 0; j < static_cast<int>(world.jobs.size()); ++j) {
     const JobCase& c = world.jobs[j];
     for (const std::vector<std::string>& placement : {std::vector<std::string>{"a"}, {"a", "b"}}) {
       bool free = true;
@@ -225,8 +254,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
   }
   for (const Message& m : world.reports) {
     World next = world;
-    PlacementReport report{m.worker, m.epoch, m.event, Reason::kNone, "", ""};
-    next.Commit(m.job, *ApplyReport(world.jobs[m.job], report, 1));
+    next.Commit(m.job, *ApplyReport(world.jobs[m.job], Report(m), 1));
     visit(next);  // the coordinator dies after the commit: the report comes again
     next.reports.erase(m);
     visit(next);
@@ -284,23 +312,19 @@ struct Explored {
   std::set<Reason> ended_for;      ///< Why jobs ended.
 };
 
-/// Goes from one world to all that can follow, breadth first, up to a limit.
-Explored Explore(World start) {
-  for (int j = 0; j < kJobs; ++j) {
-    start.jobs[j].job.id = std::string(1, static_cast<char>('0' + j));
-    start.jobs[j].job.spec = JobSpec{};
-    start.jobs[j].job.spec.retry.max_attempts = 1;
+/// Goes from one world to all that can follow, breadth first; `most`: gives up at so many.
+Explored Explore(World start, size_t most = std::numeric_limits<size_t>::max()) {
+  for (size_t j = 0; j < start.jobs.size(); ++j) {
+    start.jobs[j].job.id = std::to_string(j);
   }
-  start.jobs[0].job.spec.retry.max_attempts = 2;
-  start.jobs[1].job.spec.phases.resize(2);
   std::unordered_set<std::string> seen = {start.Key()};
-  std::deque<World> frontier = {start};
+  std::deque<World> frontier = {std::move(start)};
   Explored explored;
-  constexpr size_t kLimit = 60000;
-  while (!frontier.empty() && seen.size() < kLimit) {
-    World world = std::move(frontier.front());
+  while (!frontier.empty() && seen.size() < most) {
+    const World world = std::move(frontier.front());
     frontier.pop_front();
-    Visit visit = [&](const World& next) {
+    const Visit visit = [&](World next) {
+      next.Forget();
       if (!seen.insert(next.Key()).second) return;
       CheckInvariants(next);
       for (const JobCase& c : next.jobs) {
@@ -308,7 +332,7 @@ Explored Explore(World start) {
         if (c.previous_reason) explored.went_on_after.insert(*c.previous_reason);
         if (IsTerminal(c.job.state)) explored.ended_for.insert(c.job.reason);
       }
-      frontier.push_back(next);
+      frontier.push_back(std::move(next));
     };
     CoordinatorSteps(world, visit);
     WorkerSteps(world, visit);
@@ -319,19 +343,80 @@ Explored Explore(World start) {
   return explored;
 }
 
-TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
-  World start;
-  start.preemptions = start.pauses = start.resumes = start.ends = 0;
-  const Explored explored = Explore(start);
+/// A job that is tried twice in each of two phases.
+World OneJob() {
+  World world(1);
+  world.jobs[0].job.spec.retry.max_attempts = 2;
+  world.jobs[0].job.spec.phases.resize(2);
+  return world;
+}
+
+/// Jobs that are tried once.
+World TwoJobs() {
+  World world(2);
+  for (JobCase& c : world.jobs) c.job.spec.retry.max_attempts = 1;
+  return world;
+}
+
+/// One of them tried twice, the other one of two phases.
+World TwoLongJobs() {
+  World world = TwoJobs();
+  world.jobs[0].job.spec.retry.max_attempts = 2;
+  world.jobs[1].job.spec.phases.resize(2);
+  return world;
+}
+
+// All states, with a disturbance that comes at any time. Two at a time have too many of them.
+
+class OneJobIsDisturbed : public testing::TestWithParam<int World::*> {};
+
+TEST_P(OneJobIsDisturbed, AndNoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
+  World world = OneJob();
+  world.*GetParam() = 1;
+  Explore(world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Exploration, OneJobIsDisturbed,
+                         testing::Values(&World::cancels, &World::retries, &World::crashes,
+                                         &World::suspicions, &World::replans, &World::drains,
+                                         &World::preemptions, &World::pauses, &World::ends));
+
+TEST(Exploration, NorDoCrashesOfWorkersThatAreLostWithoutCause) {
+  World world = OneJob();
+  world.crashes = world.suspicions = 1;
+  Explore(world);
+}
+
+TEST(Exploration, NorDoPausesThatEnd) {
+  World world = OneJob();
+  world.pauses = world.resumes = 1;
+  Explore(world);
+}
+
+TEST(Exploration, NorDoesACrashOfAWorkerOfTwoJobs) {
+  World world = TwoJobs();
+  world.crashes = 1;
+  Explore(world);
+}
+
+// All disturbances together, as far as time goes.
+
+constexpr size_t kMost = 60000;
+
+TEST(Exploration, NorDoDisturbancesTogetherForManySteps) {
+  World world = TwoLongJobs();
+  world.cancels = world.retries = world.crashes = world.suspicions = world.replans = world.drains =
+      1;
+  const Explored explored = Explore(world, kMost);
   EXPECT_EQ(explored.states.size(), static_cast<size_t>(kJobStates) - 2) << "all but the pause";
   EXPECT_TRUE(explored.went_on_after.contains(Reason::kReplanned));
   EXPECT_TRUE(explored.went_on_after.contains(Reason::kDrained));
 }
 
-TEST(Exploration, NeitherDoPausesPreemptionsAndTimeLimits) {
-  World start;
-  start.replans = start.drains = start.suspicions = start.retries = 0;
-  const Explored explored = Explore(start);
+TEST(Exploration, NorDoPausesPreemptionsAndTimeLimitsTogether) {
+  World world = TwoLongJobs();
+  world.cancels = world.crashes = world.preemptions = world.pauses = world.resumes = world.ends = 1;
+  const Explored explored = Explore(world, kMost);
   EXPECT_EQ(explored.states.size(), static_cast<size_t>(kJobStates));
   EXPECT_TRUE(explored.went_on_after.contains(Reason::kPreempted));
   EXPECT_TRUE(explored.went_on_after.contains(Reason::kPausedByUser));
