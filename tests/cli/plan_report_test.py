@@ -4,10 +4,13 @@ import html.parser
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
+
+import yaml
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -64,6 +67,32 @@ class PlanReport(unittest.TestCase):
         command = [BIN / "weft", "plan", self.file("job.json", spec),
                    "--cluster", self.file("cluster.json", cluster), *options]
         return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+
+    def test_the_page_of_quantised_weights_says_what_plans_of_its_example_need(self):
+        page = (ROOT / "docs/techniques/weight_quantization.md").read_text()
+        rows = dict(re.findall(r"^\| (full tuning|LoRA|QLoRA) \| (.*) \|$", page, re.MULTILINE))
+        example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_7b.yaml").read_text())
+        example["data"]["train"] = ["text.txt"]
+        model = example["model"]
+        cluster = ROOT / "docs/examples/clusters/a100_pcie_2x4.yaml"
+        for name in ("QLoRA", "LoRA", "full tuning"):
+            cell = rows[name].split(" | ")[0]
+            planned = subprocess.run(
+                [BIN / "weft", "plan", self.file("job.json", example), "--cluster", cluster,
+                 "--any-mesh", "--most-devices", "1", "-o", "json"],
+                capture_output=True, text=True, timeout=120)
+            with self.subTest(name):
+                if "does not fit" in cell:
+                    self.assertEqual(planned.returncode, 7, planned.stderr)
+                    self.assertIn(re.search(r"\d+ GiB", cell)[0], planned.stdout + planned.stderr)
+                else:
+                    plan = json.loads(planned.stdout)["candidates"][0]["plan"]
+                    memory = plan["prediction"]["memory_per_rank"]
+                    for said in (f"{sum(memory.values()) / GIB:.1f} GiB",
+                                 f"parameters {memory['parameters_bytes'] / GIB:.1f}",
+                                 f"activations {memory['activations_bytes'] / GIB:.1f}"):
+                        self.assertIn(said, cell)
+            model.pop("weight_quantization" if name == "QLoRA" else "peft", None)
 
     def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
         files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
