@@ -16,7 +16,6 @@ WEFT_FIELD_JSON(, std::optional<bool>);
 WEFT_FIELD_JSON(, std::optional<int64_t>);
 WEFT_FIELD_JSON(, std::optional<double>);
 WEFT_FIELD_JSON(, std::optional<std::string>);
-WEFT_SPEC_JSON(, PeftSpec);
 WEFT_SPEC_JSON(, ModelSpec);
 WEFT_SPEC_JSON(, TrainSpec);
 WEFT_SPEC_JSON(, ResourceSpec);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/spec/field.h"
-#include "common/spec/spec_json_fwd.h"
 
 namespace weft {
 
@@ -239,6 +238,5 @@ struct PeftSpec {
           self.adapters);
   }
 };
-WEFT_SPEC_JSON(extern, PeftSpec);
 
 }  // namespace weft

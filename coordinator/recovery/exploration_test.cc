@@ -53,7 +53,7 @@ struct World {
   int preemptions = 0, pauses = 0, resumes = 0, ends = 0;
 
   /// Leaves out what makes no difference any more, or worlds would differ in it for ever: reports
-  /// on ranks that are gone, and attempts that no worker will be told to start again.
+  /// on ranks that are gone, and attempts that no worker will start again.
   void Forget() {
     std::erase_if(reports, [&](const Message& m) {
       const JobCase& c = jobs[m.job];
