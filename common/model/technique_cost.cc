@@ -46,6 +46,7 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
 
 int64_t MergedNumbers(const ModelSpec& model) {
   int64_t numbers = 0;
+  if (!TechniquesFreeze(model)) return numbers;  // without going through the blocks
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     numbers += MergedNumbersOfBlock(model, block);
   }
@@ -67,6 +68,7 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
 
 int64_t LargestMergedBlock(const ModelSpec& model) {
   int64_t most = 0;
+  if (!TechniquesFreeze(model)) return most;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     most = std::max(most, MergedNumbersOfBlock(model, block));
   }

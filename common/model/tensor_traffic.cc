@@ -30,6 +30,7 @@ struct Blocks {
 /// for: what is before the products of attention, or of the MLP, is not trained.
 int64_t SumsOfNothing(const ModelShape& shape) {
   if (shape.trained_before || shape.first_trained_layer >= shape.spec.layers) return 0;
+  if (!FreezesAny(shape.spec)) return 0;  // without going through the parameters
   int64_t block = -1;
   bool after_attention = false;
   for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {

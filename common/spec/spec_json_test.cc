@@ -1,5 +1,6 @@
 #include "common/spec/spec_json.h"
 
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -8,6 +9,7 @@
 
 #include "common/spec/attempt_spec.h"
 #include "common/spec/cluster_spec.h"
+#include "common/spec/spec_defaults.h"
 
 namespace weft {
 namespace {
@@ -76,6 +78,26 @@ TEST(SpecJson, ReadsBackWhatItWrites) {
   EXPECT_EQ(ToJson(*again), json);
   EXPECT_EQ(json["limit"], 2.5);
   EXPECT_FALSE(ToJson(Outer{}).contains("limit"));
+}
+
+TEST(SpecDefaults, OfEveryFieldCount) {
+  EXPECT_TRUE(HasDefaults(Outer()));
+  const auto changed = [](const std::function<void(Outer&)>& change) {
+    Outer outer;
+    change(outer);
+    return !HasDefaults(outer);
+  };
+  EXPECT_TRUE(changed([](Outer& o) { o.flag = false; }));
+  EXPECT_TRUE(changed([](Outer& o) { o.limit = 0; }));
+  EXPECT_TRUE(changed([](Outer& o) { o.inner.colour = "green"; }));
+  EXPECT_TRUE(changed([](Outer& o) { o.list.resize(1); }));
+  EXPECT_TRUE(changed([](Outer& o) { o.counts["a"] = 0; }));
+  Outer one, other;
+  one.list.resize(2);
+  other.list = one.list;
+  EXPECT_TRUE(SameFields(one, other));
+  other.list[1].size = 4;
+  EXPECT_FALSE(SameFields(one, other));
 }
 
 TEST(SpecJson, UnknownFieldsNameTheNearest) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,17 @@ std::vector<AttentionItem> BackwardItems(const AttentionForwardArgs& args) {
 }
 
 }  // namespace
+
+unsigned char* KeptScratch(size_t size) {
+  thread_local ScratchBytes kept;
+  thread_local size_t kept_size = 0;
+  if (size > kept_size) {
+    kept.reset();  // before the larger one is there
+    kept.reset(static_cast<unsigned char*>(std::aligned_alloc(kScratchPage, size)));
+    kept_size = kept == nullptr ? 0 : size;
+  }
+  return kept.get();
+}
 
 const AttentionTable& PickAttentionTable(DType dtype) {
   if (dtype == DType::kF32) return PickAttentionTables().f32;

@@ -12,7 +12,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
-#include "common/spec/spec_json.h"
+#include "common/spec/spec_defaults.h"
 #include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/adapter_workspace_cost.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
@@ -246,7 +246,7 @@ class PeftCost : public TechniqueCost {
   Status Check(const JobSpec& job) const override {
     const PeftSpec& spec = job.model.peft;
     if (!AsksForPeft(job.model)) {
-      if (ToJson(spec) == ToJson(PeftSpec())) return OkStatus();
+      if (HasDefaults(spec)) return OkStatus();
       return InvalidError("model.peft has settings and no method; hint: model.peft.method lora");
     }
     if (!job.model.freeze.empty()) {

@@ -10,7 +10,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/precision.h"
 #include "common/spec/features.h"
-#include "common/spec/spec_json.h"
+#include "common/spec/spec_defaults.h"
 
 namespace weft {
 
@@ -82,7 +82,7 @@ class StructuredPruningCost : public TechniqueCost {
   Status Check(const JobSpec& job) const override {
     const StructuredPruningSpec& spec = job.model.structured_pruning;
     if (!Asks(job.model)) {
-      if (ToJson(spec) == ToJson(StructuredPruningSpec())) return OkStatus();
+      if (HasDefaults(spec)) return OkStatus();
       return InvalidError(
           "model.structured_pruning has settings and no method; hint: "
           "model.structured_pruning.method early_bird");
@@ -137,6 +137,7 @@ class StructuredPruningCost : public TechniqueCost {
  private:
   static int64_t DerivedNumbers(const ModelSpec& model) {
     int64_t numbers = 0;
+    if (!Asks(model)) return numbers;
     for (const ParameterInfo& parameter : ParametersOf(model)) {
       if (!CoefficientSources(model, parameter).empty()) numbers += parameter.Elements();
     }

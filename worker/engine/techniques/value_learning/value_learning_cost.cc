@@ -8,7 +8,7 @@
 
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
-#include "common/spec/spec_json.h"
+#include "common/spec/spec_defaults.h"
 
 namespace weft {
 
@@ -72,7 +72,7 @@ class ValueLearningCost : public TechniqueCost {
   Status Check(const JobSpec& job) const override {
     const ValueLearningSpec& spec = job.train.value_learning;
     if (!Asked(job)) {
-      if (ToJson(spec) == ToJson(ValueLearningSpec())) return OkStatus();
+      if (HasDefaults(spec)) return OkStatus();
       return InvalidError(
           "train.value_learning has no network to add logits to; hint: the Hugging Face folder of "
           "one as train.value_learning.base.import_path, which says all else of it");
