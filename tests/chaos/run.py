@@ -16,6 +16,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -104,11 +105,12 @@ class Runner:
                          passed)
 
     def exploration(self):
-        passed, said, text = self.run("coordinator_recovery_test", "*Exploration*")
+        began = time.monotonic()
+        passed, _, text = self.run("coordinator_recovery_test", "*Exploration*")
+        seconds = time.monotonic() - began
         counts = {"all": 0, "not all": 0}
         for states, how in re.findall(r"explored (\d+) states, (all|not all)", text):
             counts[how] += int(states)
-        seconds = float(said.get("time", "0s").rstrip("s"))
         self.figures.add(29, "2 workers with each disturbance of a job at any time, and with a crash while "
                          f"there are two: all {counts['all']} states; of two jobs with all disturbances "
                          f"the first {counts['not all']}", round(seconds, 1), "< 60", "s",
