@@ -15,8 +15,7 @@ namespace weft {
 using Json = nlohmann::json;
 struct Document;
 
-/// JSON of a spec, every field written. Absent
-/// optionals are left out.
+/// JSON of a spec, every field written. Absent optionals are left out.
 template <SpecStruct T>
 Json ToJson(const T& spec);
 

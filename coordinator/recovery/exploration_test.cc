@@ -312,7 +312,7 @@ struct Explored {
   std::set<Reason> ended_for;      ///< Why jobs ended.
 };
 
-/// Goes from one world to all that can follow, breadth first; `most`: gives up at so many.
+/// Goes from one world to all that can follow, breadth first, until there are `most` of them.
 Explored Explore(World start, size_t most = std::numeric_limits<size_t>::max()) {
   for (size_t j = 0; j < start.jobs.size(); ++j) {
     start.jobs[j].job.id = std::to_string(j);
@@ -368,32 +368,32 @@ World TwoLongJobs() {
 
 // All states, with a disturbance that comes at any time. Two at a time have too many of them.
 
-class OneJobIsDisturbed : public testing::TestWithParam<int World::*> {};
+class OneDisturbance : public testing::TestWithParam<int World::*> {};
 
-TEST_P(OneJobIsDisturbed, AndNoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
+TEST_P(OneDisturbance, OfAJobBreaksNoInvariant) {
   World world = OneJob();
   world.*GetParam() = 1;
   Explore(world);
 }
 
-INSTANTIATE_TEST_SUITE_P(Exploration, OneJobIsDisturbed,
+INSTANTIATE_TEST_SUITE_P(Exploration, OneDisturbance,
                          testing::Values(&World::cancels, &World::retries, &World::crashes,
                                          &World::suspicions, &World::replans, &World::drains,
                                          &World::preemptions, &World::pauses, &World::ends));
 
-TEST(Exploration, NorDoCrashesOfWorkersThatAreLostWithoutCause) {
+TEST(Exploration, ACrashAndAWorkerThatIsWronglyLostBreakNoInvariant) {
   World world = OneJob();
   world.crashes = world.suspicions = 1;
   Explore(world);
 }
 
-TEST(Exploration, NorDoPausesThatEnd) {
+TEST(Exploration, APauseThatEndsBreaksNoInvariant) {
   World world = OneJob();
   world.pauses = world.resumes = 1;
   Explore(world);
 }
 
-TEST(Exploration, NorDoesACrashOfAWorkerOfTwoJobs) {
+TEST(Exploration, ACrashWithTwoJobsBreaksNoInvariant) {
   World world = TwoJobs();
   world.crashes = 1;
   Explore(world);
@@ -403,7 +403,7 @@ TEST(Exploration, NorDoesACrashOfAWorkerOfTwoJobs) {
 
 constexpr size_t kMost = 60000;
 
-TEST(Exploration, NorDoDisturbancesTogetherForManySteps) {
+TEST(Exploration, ManyDisturbancesOfTwoJobsBreakNoInvariant) {
   World world = TwoLongJobs();
   world.cancels = world.retries = world.crashes = world.suspicions = world.replans = world.drains =
       1;
@@ -413,7 +413,7 @@ TEST(Exploration, NorDoDisturbancesTogetherForManySteps) {
   EXPECT_TRUE(explored.went_on_after.contains(Reason::kDrained));
 }
 
-TEST(Exploration, NorDoPausesPreemptionsAndTimeLimitsTogether) {
+TEST(Exploration, PausesPreemptionsAndTimeLimitsOfTwoJobsBreakNoInvariant) {
   World world = TwoLongJobs();
   world.cancels = world.crashes = world.preemptions = world.pauses = world.resumes = world.ends = 1;
   const Explored explored = Explore(world, kMost);

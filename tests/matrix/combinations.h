@@ -25,9 +25,9 @@ bool IsLegal(const Combination& combination);
 /// The same without the choices that `leave_out` is true for; never asked for kKeepsOther.
 Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out);
 
-/// Legal combinations, the same ones each time, of which each choice that is legal at all is in the
-/// smallest, and each two choices that are legal together, at most with a third one's help, are in
-/// some. Filled up to `least`.
+/// Legal combinations, the same ones each time. First one for each choice, with the plain ways
+/// otherwise where that is legal; then each two choices that are legal together, at most with a
+/// third one's help, are in one of them. Filled up to `least`.
 std::vector<Combination> CoveringSet(size_t least);
 
 }  // namespace weft::testing

@@ -40,7 +40,7 @@ class Listener : public Reporter {
   int64_t steps_;
 };
 
-/// A text of a few words, of which a few steps learn something.
+/// A text of a few words: a few steps learn something from it.
 inline std::string RepeatedWords() {
   PhiloxStream random(PhiloxKey{3, 0, 0});
   const char* const words[] = {"warp ", "weft ", "loom ", "shuttle ", "thread ", "cloth "};

@@ -111,7 +111,7 @@ class LowRankCoreCost : public TechniqueCost {
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     const int64_t rank = shape.spec.low_rank_core.rank;
-    if (rank == 0) return;  // without going through the parameters, of which there may be many
+    if (rank == 0) return;  // planners ask often, and there may be many parameters
     for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
       if (!HasCore(shape.spec, parameter)) continue;
       const int64_t out = parameter.shape[0], in = parameter.shape[1];
