@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "common/failpoint.h"
 #include "common/json.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
@@ -122,6 +123,7 @@ void PlanMemory::Ask(Entry& entry, const JobSpec& spec,
   auto work = [this, key = entry.key, number = entry.number, spec,
                cluster = std::move(cluster)](const PlanTicket& ticket) {
     Result<PlanReport> report = AbortedError("planning was stopped");
+    (void)Failpoint("coordinator.plan.before");
     if (!ticket.stop().stop_requested()) report = plan_(spec, *cluster, ticket.stop());
     post_([this, key, number, overran = ticket.overran(), report = std::move(report)] {
       Take(key, number, overran, report);

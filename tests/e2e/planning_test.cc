@@ -93,7 +93,8 @@ TEST(Planning, OfAJobThatTakesTooLongLeavesOthersAlone) {
 TEST(Planning, ThatOverrunsItsBudgetSaysSo) {
   Cluster cluster({.workers = 1,
                    .cores = 2,
-                   .coordinator = {{"WEFT_COORDINATOR_PLAN_BUDGET_SECONDS", "0.05"}}});
+                   .coordinator = {{"WEFT_COORDINATOR_PLAN_BUDGET_SECONDS", "0.05"},
+                                   {"WEFT_FAILPOINTS", "coordinator.plan.before=sleep:1000"}}});
   const std::string poison = cluster.Submit(SlowToPlan(cluster));
   v1::Job job;
   ASSERT_TRUE(Eventually(
