@@ -20,15 +20,15 @@ struct TokenOptions {
 
 /// Writes a token and prints what the coordinator's file of people needs of it.
 ExitCode MakeToken(const Session& session, const TokenOptions& options) {
+  const std::string name = BareName("person", options.name);
   const std::string token = "weft_" + HexOf(RandomBytes(kTokenBytes));
   if (Status status = WriteSecretFile(options.file, token + "\n"); !status.ok()) {
     return Fail(session, status);
   }
-  const Json entry = {
-      {"name", options.name}, {"role", options.role}, {"token_sha256", Sha256Hex(token)}};
+  const Json entry = {{"name", name}, {"role", options.role}, {"token_sha256", Sha256Hex(token)}};
   std::cout << ToYaml(Json::array({entry}));
   if (!session.quiet) {
-    std::cerr << "The token is in " << options.file << ", which is for " << options.name
+    std::cerr << "The token is in " << options.file << ", which is for " << name
               << " alone. Add the lines above to `people` in the file of --auth.\n";
   }
   return ExitCode::kOk;

@@ -17,6 +17,10 @@ struct CertsOptions {
   tls::CertificateAuthority Authority() const {
     return tls::CertificateAuthority(folder, {tls::Validity().authority_days, days});
   }
+  /// Whom the certificate is for, or is taken from; a client is a person.
+  tls::Holder Holder() const {
+    return {kind, BareName(kind == "client" ? "person" : kind, names[0]), {}};
+  }
 };
 
 ExitCode Init(const Session& session, const CertsOptions& options) {
@@ -26,7 +30,7 @@ ExitCode Init(const Session& session, const CertsOptions& options) {
 }
 
 ExitCode Issue(const Session& session, const CertsOptions& options) {
-  tls::Holder holder{options.kind, options.names[0], {}};
+  tls::Holder holder = options.Holder();
   if (options.kind == "server") {
     holder.hosts = options.names;
   } else if (options.names.size() > 1) {
@@ -40,7 +44,7 @@ ExitCode Issue(const Session& session, const CertsOptions& options) {
 }
 
 ExitCode Revoke(const Session& session, const CertsOptions& options) {
-  Result<std::string> path = options.Authority().Revoke({options.kind, options.names[0], {}});
+  Result<std::string> path = options.Authority().Revoke(options.Holder());
   if (!path.ok()) return Fail(session, path.status());
   std::cout << *path << '\n';
   return ExitCode::kOk;

@@ -23,7 +23,7 @@ struct NamedCheckpoint {
 
 NamedCheckpoint ParseName(const std::string& name) {
   constexpr std::string_view kKind = "checkpoint/";
-  if (!name.starts_with(kKind)) return {JobIdOf(name)};
+  if (!name.starts_with(kKind)) return {BareName("job", name)};
   const std::string rest = name.substr(kKind.size());
   const size_t slash = rest.find('/');
   const std::string step = slash == std::string::npos ? "" : rest.substr(slash + 1);

@@ -10,11 +10,13 @@
 #include <limits>
 #include <sstream>
 
+#include "cli/client.h"
 #include "cli/follow.h"
 #include "cli/job_array.h"
 #include "cli/job_file.h"
 #include "cli/output.h"
 #include "cli/phase_ledger.h"
+#include "cli/terminal_text.h"
 #include "cli/text_columns.h"
 #include "cli/time_ledger.h"
 #include "common/yaml.h"
@@ -485,7 +487,7 @@ TEST(Follow, TerminalViewRedrawsInPlaceAtEveryWidth) {
       job = JobAt(60, v1::RUNNING);
       view.Update(job);
       screen.Print(out.str());
-      // What stood above the block is still there, and below it there is one block.
+      // What was above the block is still there, and below it there is one block.
       ASSERT_GE(screen.rows().size(), above.size());
       EXPECT_TRUE(std::equal(above.begin(), above.end(), screen.rows().begin()));
       std::string text;
@@ -548,6 +550,27 @@ TEST(TextColumns, AreThoseOfTheTerminal) {
   EXPECT_EQ(FlowWords("a folder/of/files\nhere", 8),
             (std::vector<std::string>{"a", "folder/o", "f/files", "here"}));
   EXPECT_TRUE(FlowWords(" \n", 8).empty());
+}
+
+TEST(BareName, LeavesOutTheKindThatItIsAskedForAndNoOther) {
+  EXPECT_EQ(BareName("worker", "worker/node-1"), "node-1");
+  EXPECT_EQ(BareName("worker", "worker/worker/1"), "worker/1");
+  for (const char* other : {"", "node-1", "worker", "workers/node-1", "job/node-1", "/node-1"}) {
+    EXPECT_EQ(BareName("worker", other), other);
+  }
+}
+
+TEST(TerminalText, KeepsTextAndReplacesWhatCommandsATerminal) {
+  EXPECT_EQ(ForTerminal("step 1\tloss 2\nGr\xc3\xb6\xc3\x9f"
+                        "e, 3 \xc2\xb5s"),
+            "step 1\tloss 2\nGr\xc3\xb6\xc3\x9f"
+            "e, 3 \xc2\xb5s");
+  EXPECT_EQ(ForTerminal("\x1b[2J\x1b]0;title\x07 100 %\r"),
+            "\xef\xbf\xbd[2J\xef\xbf\xbd]0;title\xef\xbf\xbd 100 %\xef\xbf\xbd");
+  EXPECT_EQ(ForTerminal("\x7f|\xc2\x9b"
+                        "31m|\xc2"),
+            "\xef\xbf\xbd|\xef\xbf\xbd"
+            "31m|\xc2");
 }
 
 TEST(Output, TablesAlignAndProgramsGetStableKeys) {

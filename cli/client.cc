@@ -79,9 +79,9 @@ std::string ReasonOf(const std::string& message) {
 
 }  // namespace
 
-std::string JobIdOf(const std::string& id_or_name) {
-  constexpr std::string_view kKind = "job/";
-  return id_or_name.starts_with(kKind) ? id_or_name.substr(kKind.size()) : id_or_name;
+std::string BareName(std::string_view kind, const std::string& text) {
+  const std::string mark = std::string(kind) + "/";
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
 }
 
 std::string RandomId() {
@@ -166,11 +166,12 @@ Result<v1::SubmitJobResponse> Client::SubmitJob(const v1::JobSpec& spec,
 
 Result<v1::Job> Client::GetJob(const std::string& id) {
   v1::GetJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::GetJob, request);
 }
 
 Result<std::vector<v1::Job>> Client::ListJobs(v1::ListJobsRequest request, int limit) {
+  request.set_queue(BareName("queue", request.queue()));
   std::vector<v1::Job> jobs;
   do {
     request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), kLargestPage));
@@ -184,35 +185,37 @@ Result<std::vector<v1::Job>> Client::ListJobs(v1::ListJobsRequest request, int l
 
 Result<v1::Job> Client::CancelJob(const std::string& id) {
   v1::CancelJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::CancelJob, request);
 }
 
 Result<v1::Job> Client::RetryJob(const std::string& id) {
   v1::RetryJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::RetryJob, request);
 }
 
 Result<v1::Job> Client::PauseJob(const std::string& id) {
   v1::PauseJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::PauseJob, request);
 }
 
 Result<v1::Job> Client::ResumeJob(const std::string& id) {
   v1::ResumeJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::ResumeJob, request);
 }
 
-Result<v1::Job> Client::UpdateJob(const v1::UpdateJobRequest& request) {
+Result<v1::Job> Client::UpdateJob(v1::UpdateJobRequest request) {
+  request.set_id(BareName("job", request.id()));
+  if (request.has_queue()) request.set_queue(BareName("queue", request.queue()));
   return Call(&v1::Coordinator::Stub::UpdateJob, request);
 }
 
 Result<v1::ExplainJobResponse> Client::ExplainJob(const std::string& id) {
   v1::ExplainJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   return Call(&v1::Coordinator::Stub::ExplainJob, request);
 }
 
@@ -224,7 +227,7 @@ Result<std::vector<v1::Queue>> Client::ListQueues() {
 
 Result<v1::DeleteJobResponse> Client::DeleteJob(const std::string& id, bool delete_run_dir) {
   v1::DeleteJobRequest request;
-  request.set_id(id);
+  request.set_id(BareName("job", id));
   request.set_delete_run_dir(delete_run_dir);
   return Call(&v1::Coordinator::Stub::DeleteJob, request);
 }
@@ -250,25 +253,26 @@ Result<std::vector<v1::Worker>> Client::ListWorkers() {
 
 Result<std::vector<v1::JobEvent>> Client::ListEvents(const std::string& id) {
   v1::ListEventsRequest request;
-  request.set_job_id(id);
+  request.set_job_id(BareName("job", id));
   auto response = Call(&v1::Coordinator::Stub::ListEvents, request);
   if (!response.ok()) return response.status();
   return std::vector<v1::JobEvent>(response->events().begin(), response->events().end());
 }
 
-Status Client::ForgetWorker(const std::string& worker_id) {
+Status Client::ForgetWorker(const std::string& id) {
   v1::ForgetWorkerRequest request;
-  request.set_worker_id(worker_id);
+  request.set_worker_id(BareName("worker", id));
   return Call(&v1::Coordinator::Stub::ForgetWorker, request).status();
 }
 
-Result<v1::Worker> Client::SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request) {
+Result<v1::Worker> Client::SetWorkerScheduling(v1::SetWorkerSchedulingRequest request) {
+  request.set_worker_id(BareName("worker", request.worker_id()));
   return Call(&v1::Coordinator::Stub::SetWorkerScheduling, request);
 }
 
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {
   v1::ListCheckpointsRequest request;
-  request.set_job_id(JobIdOf(id));
+  request.set_job_id(BareName("job", id));
   auto response = Call(&v1::Coordinator::Stub::ListCheckpoints, request);
   if (!response.ok()) return response.status();
   return std::vector<v1::Checkpoint>(response->checkpoints().begin(),
@@ -277,7 +281,7 @@ Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& i
 
 Result<v1::ProfileJobResponse> Client::ProfileJob(const std::string& id, int steps) {
   v1::ProfileJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   request.set_steps(steps);
   return Call(&v1::Coordinator::Stub::ProfileJob, request);
 }
@@ -290,8 +294,9 @@ Result<v1::WhoAmIResponse> Client::WhoAmI() {
   return Call(&v1::Coordinator::Stub::WhoAmI, v1::WhoAmIRequest());
 }
 
-Result<v1::ListAuditRecordsResponse> Client::ListAuditRecords(
-    const v1::ListAuditRecordsRequest& request) {
+Result<v1::ListAuditRecordsResponse> Client::ListAuditRecords(v1::ListAuditRecordsRequest request) {
+  request.set_who(BareName("person", BareName("worker", request.who())));
+  request.set_object(BareName("job", BareName("worker", request.object())));
   return Call(&v1::Coordinator::Stub::ListAuditRecords, request);
 }
 
@@ -299,7 +304,7 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
                         double limit_seconds) {
   WEFT_RETURN_IF_ERROR(opened_);
   v1::WatchJobRequest request;
-  request.set_id(JobIdOf(id));
+  request.set_id(BareName("job", id));
   double last_heard = Now();
   double give_up = limit_seconds > 0 ? last_heard + limit_seconds : 0;
   while (true) {
@@ -324,7 +329,7 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
     if (status.ok()) return OkStatus();
     if (give_up > 0 &&
         (Now() >= give_up || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)) {
-      return ExhaustedError("job " + id + " did not get there within " +
+      return ExhaustedError("job " + request.id() + " did not get there within " +
                             std::to_string(limit_seconds) + " seconds");
     }
     if (!IsTransient(status) || Now() - last_heard > kPatienceSeconds) return Explain(status);
@@ -335,7 +340,7 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
 Status Client::StreamLogs(v1::StreamLogsRequest request,
                           const std::function<bool(const v1::LogLine&)>& on_line) {
   WEFT_RETURN_IF_ERROR(opened_);
-  request.set_id(JobIdOf(request.id()));
+  request.set_id(BareName("job", request.id()));
   double last_heard = Now();
   while (true) {
     grpc::ClientContext context;

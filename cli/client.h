@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/status.h"
 #include "common/tls/certificate.h"
@@ -18,7 +19,8 @@ struct ServerAccess {
 };
 
 /// A connection to the coordinator. Unary calls have a deadline and are tried again while the
-/// service is away; streams reconnect by themselves until the caller's callback says stop.
+/// service is away; streams reconnect by themselves until the caller's callback says stop. Jobs,
+/// workers, queues and people may be named as `-o name` prints them (BareName).
 class Client {
  public:
   /// `timeout_seconds` bounds each unary call with all its retries. Where files cannot be used, or
@@ -33,7 +35,7 @@ class Client {
   Result<v1::Job> RetryJob(const std::string& id);
   Result<v1::Job> PauseJob(const std::string& id);
   Result<v1::Job> ResumeJob(const std::string& id);
-  Result<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
+  Result<v1::Job> UpdateJob(v1::UpdateJobRequest request);
   Result<v1::ExplainJobResponse> ExplainJob(const std::string& id);
   Result<std::vector<v1::Queue>> ListQueues();
   Result<v1::DeleteJobResponse> DeleteJob(const std::string& id, bool delete_run_dir);
@@ -43,14 +45,14 @@ class Client {
   Result<std::vector<v1::Worker>> ListWorkers();
   /// Oldest first.
   Result<std::vector<v1::JobEvent>> ListEvents(const std::string& id);
-  Status ForgetWorker(const std::string& worker_id);
-  Result<v1::Worker> SetWorkerScheduling(const v1::SetWorkerSchedulingRequest& request);
+  Status ForgetWorker(const std::string& id);
+  Result<v1::Worker> SetWorkerScheduling(v1::SetWorkerSchedulingRequest request);
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);
   Result<v1::GetVersionResponse> GetVersion();
   Result<v1::WhoAmIResponse> WhoAmI();
-  Result<v1::ListAuditRecordsResponse> ListAuditRecords(const v1::ListAuditRecordsRequest& request);
+  Result<v1::ListAuditRecordsResponse> ListAuditRecords(v1::ListAuditRecordsRequest request);
 
   /// Calls `on_job` for the job as it is now and after each change, until it has ended or `on_job`
   /// returns false. Survives restarts of the coordinator for a minute of silence. kExhausted when
@@ -83,8 +85,9 @@ class Client {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 
-/// The id, or the prefix of one, in what a command was given: `-o name` prints "job/ID".
-std::string JobIdOf(const std::string& id_or_name);
+/// What a command was given for a "job", "worker", "queue" or "person", without the kind that
+/// `-o name` prints before it: "ID" of "job/ID". Any other text as it is.
+std::string BareName(std::string_view kind, const std::string& text);
 
 /// A random id, 32 hex digits.
 std::string RandomId();

@@ -7,6 +7,7 @@
 #include "cli/follow.h"
 #include "cli/job_listing.h"
 #include "cli/phase_ledger.h"
+#include "cli/terminal_text.h"
 #include "cli/time_ledger.h"
 #include "common/clock.h"
 #include "common/model/memory_text.h"
@@ -249,12 +250,13 @@ ExitCode Logs(const Session& session, const LogOptions& options) {
   request.set_tail(options.tail);
   if (options.rank >= 0) request.set_rank(options.rank);
   if (options.attempt > 0) request.set_epoch(options.attempt);
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
   Status status = client.StreamLogs(request, [&](const v1::LogLine& line) {
     if (session.output == OutputFormat::kJson) {
       std::cout << ProtoToJson(line).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
     } else {
       if (options.prefix) std::cout << '[' << line.epoch() << '/' << line.rank() << "] ";
-      std::cout << line.text() << '\n';
+      std::cout << (terminal ? ForTerminal(line.text()) : line.text()) << '\n';
     }
     if (options.follow) std::cout.flush();
     return true;
@@ -377,7 +379,7 @@ void AddList(CLI::App& parent, Session& session, const std::string& name) {
       ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
   command->add_option("--queue", options->queue, "Only jobs in this queue");
   command->add_option("--group", options->group, "Only jobs of this group");
-  command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
+  command->add_option("--limit", options->limit, "At most this many")->check(CLI::Range(1, 100000));
 }
 
 void AddLogs(CLI::App& parent, Session& session) {
@@ -444,7 +446,7 @@ void AddWait(CLI::App& parent, Session& session) {
   command->add_option("job", options->id, "Job id or a prefix of it")->required();
   command->add_option("--for", options->state, "Until this state (default: until it has ended)")
       ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
-  command->add_option("--timeout", options->limit_seconds, "Give up after so many seconds")
+  command->add_option("--timeout", options->limit_seconds, "Give up after this many seconds")
       ->check(CLI::NonNegativeNumber);
 }
 

@@ -113,7 +113,7 @@ std::vector<std::string> FieldsIn(const std::string& message) {
     while (word.ends_with('.')) word.pop_back();
     if (!word.empty() && (at == 0 || word.find('.') != std::string::npos)) fields.push_back(word);
     at = std::max(end, at + 1);
-    // The rest of a word in which another character stands is no field: "/data/a.b".
+    // The rest of a word with another character in it is no field: "/data/a.b".
     if (end < message.size() && message[end] == '/') {
       at = std::min(message.find(' ', end), message.size());
     }

@@ -26,7 +26,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check = DataCheck
                             const std::function<Status(Json&)>& edit = nullptr);
 
 /// An error that names fields of a document ("model.width 100 must ..."), with the file and the
-/// line of the first of them that stands there.
+/// line of the first of them that is there.
 Status WithLineOfField(const Document& document, const Status& status);
 
 }  // namespace weft::cli

@@ -86,7 +86,7 @@ ExitCode Update(const Session& session, const UpdateOptions& options) {
   }
   return ChangeEach(session, options.ids, [&](Client& client, const std::string& id) {
     v1::UpdateJobRequest request;
-    request.set_id(JobIdOf(id));
+    request.set_id(id);
     if (options.queue) request.set_queue(*options.queue);
     if (options.priority) request.set_priority(*options.priority);
     return client.UpdateJob(request);

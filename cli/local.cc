@@ -106,7 +106,7 @@ Status SaveState(const std::string& server, const std::vector<Daemon>& daemons,
   return WriteFileAtomic(Env::Posix(), StatePath(), json.dump(2) + "\n");
 }
 
-/// The folder of this binary, where the daemons stand too.
+/// The folder of this binary, where the daemons are, too.
 std::string BinaryDir() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();

@@ -153,7 +153,7 @@ Result<Prompt> ChatPrompt(const PromptOptions& options, const Tokenizer& tokeniz
   const std::string& source = tokenizer.config().chat_template;
   if (source.empty()) {
     return InvalidError(options.source +
-                        " has no chat template; hint: a chat_template.jinja beside its tokenizer, "
+                        " has no chat template; hint: a chat_template.jinja next to its tokenizer, "
                         "or leave out --chat to continue a text");
   }
   Json messages = Json::array();
@@ -301,7 +301,7 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command->add_option("--temperature", sampling.temperature, "0 takes the most probable token")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--top-k", sampling.top_k, "Draw among so many tokens; 0: all")
+  command->add_option("--top-k", sampling.top_k, "Draw among this many tokens; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--top-p", sampling.top_p, "Draw among the tokens that hold this probability")

@@ -168,7 +168,7 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
       ->needs(measure);
   command
       .add_option("--most-devices", query.most_devices,
-                  "Use at most so many GPUs, or machines where there are none")
+                  "Use at most this many GPUs, or machines where there are none")
       ->check(CLI::Range(1, 1 << 20));
   command
       .add_option("--finish-within", query.finish_within_seconds,

@@ -37,7 +37,7 @@ std::string MebibytesText(double bytes) {
   return FixedText(bytes / (1 << 20), 3);
 }
 
-/// Who sent what to whom, and what stands where.
+/// Who sent what to whom, and what is where.
 void PrintUse(const trainer::ProfileReport& report, std::ostream& out) {
   if (!report.collectives.empty()) {
     Table table({"AXIS", "COLLECTIVE", "CALLS", "SENT MIB", "MS/STEP", "EXPOSED", "HIDDEN"});
@@ -100,7 +100,7 @@ void AddProfileCommand(CLI::App& app, Session& session) {
   command->add_option("--steps", options->steps, "Optimizer steps to record")
       ->check(CLI::Range(int64_t{1}, trainer::kMaxProfileSteps))
       ->capture_default_str();
-  command->add_option("--wait", options->wait_seconds, "Give up after so many seconds")
+  command->add_option("--wait", options->wait_seconds, "Give up after this many seconds")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }

@@ -237,7 +237,7 @@ void AddTrainCommand(CLI::App& app, Session& session) {
                       "(default: runs/<name>)");
   command
       ->add_option("--profile", options->profile_steps,
-                   "Record so many steps after the first: where their time goes")
+                   "Record this many steps after the first: where their time goes")
       ->check(CLI::Range(int64_t{1}, trainer::kMaxProfileSteps));
 }
 

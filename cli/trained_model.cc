@@ -125,7 +125,7 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder, const NetworkChoi
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, ModelOf(env, folder, manifest, choice));
-  // <run>/checkpoints/<step>: tokenizer and names of classes stand in the run folder.
+  // <run>/checkpoints/<step>: tokenizer and names of classes are in the run folder.
   const std::string run_dir = DirName(DirName(folder));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));
   WEFT_ASSIGN_OR_RETURN(trained.classes, trainer::ReadClassNames(env, run_dir));

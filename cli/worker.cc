@@ -84,7 +84,8 @@ std::string NetworkReason(const v1::Worker& worker) {
 }
 
 /// Everything known of a worker, in words.
-ExitCode Describe(const Session& session, const std::string& id) {
+ExitCode Describe(const Session& session, const std::string& name) {
+  const std::string id = BareName("worker", name);
   auto workers = session.Connect().ListWorkers();
   if (!workers.ok()) return Fail(session, workers.status());
   const auto worker = std::find_if(workers->begin(), workers->end(), [&](const v1::Worker& each) {
@@ -188,13 +189,12 @@ ExitCode List(const Session& session) {
 ExitCode SetScheduling(const Session& session, const v1::SetWorkerSchedulingRequest& request) {
   auto worker = session.Connect().SetWorkerScheduling(request);
   if (!worker.ok()) return Fail(session, worker.status());
+  const std::string& id = worker->profile().worker_id();
   if (session.output == OutputFormat::kTable || session.output == OutputFormat::kWide) {
-    std::cout << "worker " << request.worker_id() << ' ' << StateText(*worker) << '\n';
+    std::cout << "worker " << id << ' ' << StateText(*worker) << '\n';
     return ExitCode::kOk;
   }
-  Listing listing{
-      "Worker", {ProtoToJson(*worker)}, {"worker/" + request.worker_id()}, Table({}), Table({}),
-      true};
+  Listing listing{"Worker", {ProtoToJson(*worker)}, {"worker/" + id}, Table({}), Table({}), true};
   Print(listing, session.output, std::cout);
   return ExitCode::kOk;
 }
@@ -211,7 +211,8 @@ void AddScheduling(CLI::App& parent, Session& session, const std::string& name,
   }
 }
 
-ExitCode Forget(const Session& session, const std::string& id) {
+ExitCode Forget(const Session& session, const std::string& name) {
+  const std::string id = BareName("worker", name);
   Status status = session.Connect().ForgetWorker(id);
   if (!status.ok()) return Fail(session, status);
   if (!session.quiet && session.output == OutputFormat::kTable) {

@@ -23,7 +23,7 @@ double HalfValue(uint16_t bits) {
 }
 
 // The half nearest to a positive number: the lower code of the two around it, or the upper one, or
-// the even one of them. Code 0x7c00 stands for 2^16 here, where infinity begins to be nearer.
+// the even one of them. Code 0x7c00 is 2^16 here, where infinity begins to be nearer.
 uint16_t NearestHalf(double value) {
   const auto at = [](uint16_t code) { return code == 0x7c00 ? 65536.0 : HalfValue(code); };
   uint16_t low = 0, high = 0x7c00;

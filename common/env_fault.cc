@@ -26,7 +26,7 @@ struct FaultEnv::Node {
   std::vector<Change> changes;
 };
 
-/// Where a name stands or would stand.
+/// Where a name is or would be.
 struct FaultEnv::Place {
   NodePtr dir;
   std::string name;

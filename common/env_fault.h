@@ -15,8 +15,8 @@ namespace weft {
 
 /// A file system in memory that behaves as badly as a real one may: for tests of crash safety.
 ///
-/// It keeps, beside what programs see, what a power loss would leave: the bytes of a file as of its
-/// last Sync, the entries of a directory as of its last SyncDir. Paths are absolute or relative
+/// It keeps, besides what programs see, what a power loss would leave: the bytes of a file as of
+/// its last Sync, the entries of a directory as of its last SyncDir. Paths are absolute or relative
 /// alike; "/" and "." exist. Thread-safe.
 class FaultEnv : public Env {
  public:
@@ -41,7 +41,7 @@ class FaultEnv : public Env {
   int64_t operations() const;
 
   /// The operation with this number (the next one is operations() + 1) fails with `error` and has
-  /// no effect, but for an append, which writes a first half. Later ones work.
+  /// no effect, except an append, which writes a first half. Later ones work.
   void FailOperation(int64_t number, Status error);
 
   /// That operation and all later ones, reads too, fail, as if the process had died there, until

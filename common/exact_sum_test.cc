@@ -87,7 +87,7 @@ TEST(ExactSum, NeitherOrderNorGroupsMatter) {
 }
 
 TEST(ExactSum, IsTheNearestNumberOfSumsThatAreKnown) {
-  // 2^-60 a million times is not exact in f64 beside 1, but its sum with it is known.
+  // 2^-60 a million times is not exact in f64 next to 1, but its sum with it is known.
   ExactSum sum;
   sum.Add(1);
   for (int i = 0; i < 1 << 20; ++i) sum.Add(0x1p-60);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -58,7 +59,7 @@ struct Registry {
       std::string action = entry.substr(equals + 1);
       if (size_t at = action.find('@'); at != std::string::npos) {
         if (!ParsePositive(std::string_view(action).substr(at + 1), point.only_nth)) {
-          return InvalidError("failpoint '" + entry + "': after @ stands a count from 1");
+          return InvalidError("failpoint '" + entry + "': after @ comes a count from 1");
         }
         action.resize(at);
       }
@@ -73,7 +74,7 @@ struct Registry {
         const std::string_view time = std::string_view(action).substr(action.find(':') + 1);
         if (!ParsePositive(time, point.milliseconds)) {
           return InvalidError("failpoint '" + entry +
-                              "': after the colon stand milliseconds from 1");
+                              "': after the colon come milliseconds from 1");
         }
       } else {
         return InvalidError(
@@ -117,7 +118,7 @@ Status Failpoint(std::string_view name) {
     case Action::kError:
       return InternalError("failpoint " + label);
     case Action::kFull:
-      return ExhaustedError("failpoint " + label + ": No space left on device");
+      return ErrnoError("failpoint " + label, ENOSPC);
     case Action::kCrash:
       kill(getpid(), SIGKILL);
       std::abort();

@@ -12,7 +12,7 @@ namespace weft {
 /// `error` (the call fails with kInternal), `full` (fails with kExhausted, like a full disk),
 /// `crash` (kills the process with SIGKILL, nothing flushed), `sleep:MILLISECONDS` or
 /// `spin:MILLISECONDS` (busy all the while), and @N means "only the Nth time" (default every time).
-/// Names stand in docs/operations.md. Thread-safe; costs one relaxed load when nothing is set.
+/// Names are in docs/operations.md. Thread-safe; costs one relaxed load when nothing is set.
 Status Failpoint(std::string_view name);
 
 /// Replaces the configuration of this process (the same text as WEFT_FAILPOINTS). For tests.

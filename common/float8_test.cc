@@ -61,7 +61,7 @@ TYPED_TEST(Float8, EveryCodeHasItsValueAndComesBack) {
     }
     EXPECT_EQ(static_cast<double>(value), want) << code;
     EXPECT_EQ(std::signbit(value), code >= 128) << code;
-    // bf16 holds it: the emulation of products stands on that.
+    // bf16 holds it: the emulation of products relies on that.
     EXPECT_EQ(ToFloat(ToBFloat16(value)), value) << code;
     if (std::isinf(want)) continue;
     ++finite;

@@ -22,7 +22,7 @@ struct JsonLimits {
 /// keys, nesting past `limits.depth`, invalid UTF-8, anything after the value, too many bytes.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-/// A configuration document: its value, and where each part of it stands, for error messages.
+/// A configuration document: its value, and where each part of it is, for error messages.
 struct Document {
   Json value;
   std::string source;                ///< File name, or "" when there is none.

@@ -30,8 +30,7 @@ auto CatchExhaustion(std::string_view what, Work&& work) -> decltype(work()) {
 
 /// Whether what was exhausted is memory, and not a disk.
 inline bool IsMemoryError(const Status& status) {
-  return status.code() == StatusCode::kExhausted &&
-         status.message().find("No space left") == std::string::npos;
+  return status.code() == StatusCode::kExhausted && status.kind() != FailureKind::kDiskFull;
 }
 
 }  // namespace weft

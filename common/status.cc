@@ -38,11 +38,12 @@ std::string Status::ToString() const {
 
 Status Status::WithContext(std::string_view context) const {
   if (ok()) return *this;
-  return {code_, std::string(context) + ": " + message_};
+  return {code_, std::string(context) + ": " + message_, kind_};
 }
 
 Status ErrnoError(std::string_view what, int error_number) {
   StatusCode code = StatusCode::kInternal;
+  FailureKind kind = FailureKind::kOther;
   switch (error_number) {
     case ENOENT:
     case ESRCH:
@@ -62,10 +63,13 @@ Status ErrnoError(std::string_view what, int error_number) {
       break;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
+      kind = FailureKind::kDiskFull;
+      code = StatusCode::kExhausted;
+      break;
     case ENOMEM:
     case EMFILE:
     case ENFILE:
-    case EFBIG:
       code = StatusCode::kExhausted;
       break;
     case EAGAIN:
@@ -79,7 +83,7 @@ Status ErrnoError(std::string_view what, int error_number) {
     default:
       break;
   }
-  return {code, std::string(what) + ": " + std::strerror(error_number)};
+  return {code, std::string(what) + ": " + std::strerror(error_number), kind};
 }
 
 }  // namespace weft

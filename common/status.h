@@ -23,6 +23,16 @@ enum class StatusCode {
   kDenied,       ///< The caller is unknown to the other side, or may not do that.
 };
 
+/// What callers tell apart among failures of one code. It stays with the failure when context is
+/// added.
+enum class FailureKind {
+  kOther = 0,
+  kDiskFull,          ///< Of kExhausted: a disk, a quota or the size of a file, and not memory.
+  kUnsupported,       ///< Of kInvalid: it is sound, and of a form that Weft does not read.
+  kDiverged,          ///< A training makes numbers that are not finite.
+  kSilentCorruption,  ///< A rank that computed twice has other bits.
+};
+
 /// Upper-snake name of a code, for example "NOT_FOUND".
 std::string_view StatusCodeName(StatusCode code);
 
@@ -31,10 +41,12 @@ std::string_view StatusCodeName(StatusCode code);
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message, FailureKind kind = FailureKind::kOther)
+      : code_(code), kind_(kind), message_(std::move(message)) {}
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
+  FailureKind kind() const { return kind_; }
   const std::string& message() const { return message_; }
 
   /// "OK", or "INVALID: message".
@@ -47,6 +59,7 @@ class [[nodiscard]] Status {
 
  private:
   StatusCode code_ = StatusCode::kOk;
+  FailureKind kind_ = FailureKind::kOther;
   std::string message_;
 };
 
@@ -68,6 +81,9 @@ inline Status UnavailableError(std::string m) {
 inline Status ExhaustedError(std::string m) {
   return {StatusCode::kExhausted, std::move(m)};
 }
+inline Status DiskFullError(std::string m) {
+  return {StatusCode::kExhausted, std::move(m), FailureKind::kDiskFull};
+}
 inline Status AbortedError(std::string m) {
   return {StatusCode::kAborted, std::move(m)};
 }
@@ -81,8 +97,9 @@ inline Status DeniedError(std::string m) {
   return {StatusCode::kDenied, std::move(m)};
 }
 
-/// A failure of the C library: `what` followed by the text of `error_number` (errno), coded by it
-/// (ENOENT is kNotFound, ENOSPC and EDQUOT and ENOMEM kExhausted, EEXIST kConflict, ...).
+/// A failure of the C library: `what` followed by the text of `error_number` (errno), compressed by
+/// it (ENOENT is kNotFound, ENOMEM kExhausted, ENOSPC and EDQUOT DiskFullError, EEXIST kConflict,
+/// ...).
 Status ErrnoError(std::string_view what, int error_number);
 
 /// A value, or the Status that says why there is none.

@@ -42,6 +42,15 @@ TEST(Status, MapsErrnoToWhatTheCallerDoesNext) {
   EXPECT_EQ(ErrnoError("writing f", ENOSPC).message(), "writing f: No space left on device");
 }
 
+TEST(Status, TellsAFullDiskFromNoMemoryWithContextToo) {
+  for (const int full : {ENOSPC, EDQUOT, EFBIG}) {
+    EXPECT_EQ(ErrnoError("writing f", full).WithContext("saving").kind(), FailureKind::kDiskFull);
+  }
+  EXPECT_EQ(DiskFullError("f").code(), StatusCode::kExhausted);
+  EXPECT_EQ(ErrnoError("a thread", ENOMEM).kind(), FailureKind::kOther);
+  EXPECT_NE(DiskFullError("f"), ExhaustedError("f"));
+}
+
 TEST(Result, MacrosPassValuesAndErrorsOn) {
   EXPECT_EQ(*Quarter(12), 3);
   EXPECT_EQ(Quarter(6).status().message(), "3 is odd");

@@ -53,7 +53,7 @@ struct Options {
   std::string queues;
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
-  double grow_after_seconds = GrowthRules().after_seconds;
+  double grow_after_seconds = ScaleUpRules().after_seconds;
   double hang_seconds = HangRules().least_seconds;
   double straggler_ratio = StragglerRules().ratio;
   double straggler_seconds = StragglerRules().seconds;
@@ -321,7 +321,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.lease = std::chrono::nanoseconds(std::llround(options.lease_seconds * 1e9));
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
-  service_options.growth.after_seconds = options.grow_after_seconds;
+  service_options.scale_up.after_seconds = options.grow_after_seconds;
   service_options.hang.least_seconds = options.hang_seconds;
   service_options.straggler = {options.straggler_ratio, options.straggler_seconds};
   service_options.straggler_action =
@@ -478,7 +478,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 36500))
       ->capture_default_str();
   app.add_flag("--delete-run-folders", options.delete_run_folders,
-               "Their run folders go with them, but for those that hold an export")
+               "Their run folders go with them, except those that hold an export")
       ->envname("WEFT_COORDINATOR_DELETE_RUN_FOLDERS");
   app.add_option("--keep-lost-workers-hours", options.keep_lost_workers_hours,
                  "Workers that were last heard of so long ago are forgotten; 0: never")

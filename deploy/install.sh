@@ -18,6 +18,7 @@ build=(
 tests=(
   libgtest-dev libgmock-dev clang-format shellcheck
   python3 python3-venv python3-yaml python3-grpcio prometheus procps
+  fish zsh
   bible-kjv bible-kjv-text
 )
 runtime=(

@@ -63,7 +63,7 @@ struct Shape {
 };
 
 /// A typed look at memory that it does not own. Rows may be strided: element (r, c) of the
-/// matrix of all-but-last against last dimension stands at r * row_stride + c.
+/// matrix of all-but-last against last dimension is at r * row_stride + c.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

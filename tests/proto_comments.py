@@ -5,7 +5,8 @@ from the specs.
     tests/proto_comments.py
 
 Every field of a job has a comment, and the default that the comment names is the default of the
-spec: "Default: VALUE." A message, a list, an empty text and a required field need none.
+spec: "Default: VALUE." A message, a list, an empty text and a required field need none. A field
+with choices names them all, in the order of the spec: "One of: A | B."
 """
 
 import pathlib
@@ -35,14 +36,21 @@ def messages(path, text):
 
 
 def reference(text):
-    """By path of a field its default."""
-    rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (`[^`]*`|required) \|", text, re.MULTILINE)
-    return {path: value.strip("`") for path, value in rows}
+    """By path of a field its default, and what is legal."""
+    rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (`[^`]*`|required) \| ((?:\\\||[^|])*) \|", text,
+                      re.MULTILINE)
+    return {path: (value.strip("`"), legal.replace("\\|", "|")) for path, value, legal in rows}
 
 
 def said_default(comment):
     """The default that a comment names, or None."""
     said = re.search(r"Default: (.+?)(?:\.(?:\s|$)|$)", comment)
+    return said[1] if said else None
+
+
+def said_choices(comment):
+    """The choices that a comment lists, or None."""
+    said = re.search(r"One of: (.+?)\.(?:\s|$)", comment)
     return said[1] if said else None
 
 
@@ -61,7 +69,7 @@ def described_elsewhere(type_, path):
     return type_ == "ModelSpec" and path != "model"
 
 
-def problems(found, defaults, message, prefix=""):
+def problems(found, spec, message, prefix=""):
     for place, type_, name, comment in found[message]:
         path = prefix + name
         where = f"{place}: {path}"
@@ -69,26 +77,30 @@ def problems(found, defaults, message, prefix=""):
             yield f"{where} has no comment; hint: say what it means, its unit and its default"
         if type_ in found:
             if not described_elsewhere(type_, path):
-                yield from problems(found, defaults, type_, path + ".")
+                yield from problems(found, spec, type_, path + ".")
             continue
-        if path not in defaults:
+        if path not in spec:
             yield f"{where} is not in docs/job_reference.md; hint: a visit line in common/spec"
             continue
+        default, legal = spec[path]
         said = said_default(comment)
-        if said is not None and not equal(said, defaults[path]):
-            yield (f"{where} says \"Default: {said}\", and the spec has {defaults[path]!r}"
+        if said is not None and not equal(said, default):
+            yield (f"{where} says \"Default: {said}\", and the spec has {default!r}"
                    "; hint: change the comment")
-        if said is None and defaults[path] not in ("required", "[]", '""'):
-            yield f"{where} names no default; hint: \"Default: {defaults[path]}.\""
+        if said is None and default not in ("required", "[]", '""'):
+            yield f"{where} names no default; hint: \"Default: {default}.\""
+        choices = said_choices(comment)
+        if choices != legal and (choices is not None or " | " in legal):
+            yield f"{where} lists the choices {choices}; hint: \"One of: {legal}.\""
 
 
 def main():
     found = {}
     for proto in PROTOS:
         found.update(messages(proto, (ROOT / proto).read_text(encoding="utf-8")))
-    defaults = reference((ROOT / "docs/job_reference.md").read_text(encoding="utf-8"))
-    wrong = list(problems(found, defaults, "JobSpec"))
-    wrong += [f"docs/job_reference.md: {path} is not in {' '.join(PROTOS)}" for path in defaults
+    spec = reference((ROOT / "docs/job_reference.md").read_text(encoding="utf-8"))
+    wrong = list(problems(found, spec, "JobSpec"))
+    wrong += [f"docs/job_reference.md: {path} is not in {' '.join(PROTOS)}" for path in spec
               if path not in paths(found, "JobSpec")]
     sys.exit("\n".join(wrong) or 0)
 

@@ -21,8 +21,8 @@ fi
 
 if [ "${1:-}" = --one ]; then  # a program that run built
   log=build/$2/$3.log
-  # But for those that count bytes of what others do, too.
-  filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*:*LinkOfRanks*'
+  # Except those that count bytes of what others do, too, and thousands of calls of one library.
+  filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*:*LinkOfRanks*:*OnAmx'
   case "$2 $3" in
     # What others of these do, too, for many minutes.
     *" engine_offload_test")
@@ -43,7 +43,8 @@ fi
 # Of each list the first has what runs every time, the others what takes turns. What takes longest
 # comes first.
 memory=(
-  "weft_common_test weft_yaml_test safetensors_test tokenizer_test documents_test"
+  "weft_common_test weft_yaml_test safetensors_test tokenizer_test documents_test image_test token_file_test
+   chat_template_test"
   "kernels_test engine_tensor_test engine_autograd_test comm_test nccl_host_test weft_spec_test"
   "engine_experts_test engine_train_test engine_pipeline_test engine_context_test
    engine_local_steps_test trainer_control_test trainer_test"

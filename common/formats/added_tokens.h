@@ -15,7 +15,7 @@ enum class SpecialTokens : uint8_t {
   kAsTokens  ///< The token, for trusted text.
 };
 
-/// A token that stands outside the model.
+/// A token that is not in the model.
 struct AddedToken {
   int32_t id = 0;
   std::string content;       ///< As it is spelt in text.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLongestCluster = 6;
 
-// A unit of the trie: a byte, an offset to its children, and whether a value stands among these.
+// A unit of the trie: a byte, an offset to its children, and whether a value is among these.
 uint32_t LabelOf(uint32_t unit) {
   return unit & (uint32_t{1} << 31 | 0xff);
 }

@@ -211,8 +211,8 @@ Result<ChatTemplate::Spans> ChatTemplate::SpansByPrefixes(const std::string& tex
       if (!text.starts_with(part.text)) {
         return InvalidError(
             "the chat template writes the first " + std::to_string(i + more) +
-            " messages in another way when more follow, so what the assistant says cannot be told "
-            "from the rest; hint: mark it in the template with {% generation %} and "
+            " messages in another way when more follow, so what the assistant says cannot be "
+            "distinguished from the rest; hint: mark it in the template with {% generation %} and "
             "{% endgeneration %}, or data.loss_on: all");
       }
       ends[more] = part.text.size();

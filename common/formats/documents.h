@@ -14,7 +14,7 @@
 
 namespace weft {
 
-/// How documents stand in a file; the fields mean what DataSpec says of them.
+/// How documents are written in a file; the fields mean what DataSpec says of them.
 struct DocumentOptions {
   std::string format = "auto";  ///< "auto", "text", "jsonl", "json", or for instruction tuning.
   std::string text_field = "text";
@@ -60,7 +60,7 @@ class DocumentFile {
   /// Bytes of the document in the file, to partition work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
-  /// Text of document `i`, of chats all that is said; it stands in the file or in `scratch`.
+  /// Text of document `i`, of chats all that is said; it is in the file or in `scratch`.
   /// kInvalid names file and line when it is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-/// How a parameter of a vit stands in files, where that is not its shape.
+/// The shape of a parameter of a vit in files, where that differs.
 std::vector<int64_t> ShapeInFile(const ModelSpec& model, const ParameterInfo& parameter) {
   if (model.family != "vit") return {};
   if (parameter.role == ParameterRole::kEmbeddingProjection && parameter.matrix()) {

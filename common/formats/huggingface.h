@@ -17,12 +17,12 @@
 
 namespace weft {
 
-/// A weight in a Hugging Face folder, and where it stands in the engine.
+/// A weight in a Hugging Face folder, and where it is in the engine.
 struct HuggingFaceTensor {
   std::string name;            ///< In files: "model.layers.3.mlp.down_proj.weight".
   std::string parameter;       ///< In the engine: another one's where layers share a block.
   std::vector<int64_t> shape;  ///< In the engine; a linear layer's weight is [out, in].
-  bool transposed = false;     ///< Stands [in, out] in files: GPT-2's linear layers.
+  bool transposed = false;     ///< Stored as [in, out] in files: GPT-2's linear layers.
   std::vector<int64_t> file_shape = {};  ///< In files, where it is neither of these: ViT's patches.
 };
 
@@ -82,7 +82,7 @@ enum class HeadWeights : uint8_t {
 /// Fills the engine's weights from the safetensors of a Hugging Face folder (one file or shards;
 /// F32, BF16 or F16; with or without the prefix "transformer.", "model.", "bert." or "vit."; norms
 /// of gamma and beta; with what torch.compile and wrappers of PyTorch put into names). Buffers that
-/// some versions store beside the weights are ignored, and so are heads that the model does not
+/// some versions store with the weights are ignored, and so are heads that the model does not
 /// have and copies of what they are tied to. Of a bert whose classifier is untied the decoder's
 /// bias is taken, as in transformers 5. kInvalid names every missing and unknown tensor, the tensor
 /// whose shape or type differs, with both shapes, a copy that differs from what it is tied to, or

@@ -30,7 +30,7 @@ bool IsOfHead(std::string_view name) {
   return name == kOutputProjection || name.starts_with("cls.") || name.starts_with("classifier.");
 }
 
-/// What files of a bert or vit hold beside the weights of the model: heads that it does not have,
+/// What files of a bert or vit hold besides the weights of the model: heads that it does not have,
 /// among them a pooler.
 bool IsOfOtherHead(const ModelSpec& model, std::string_view name) {
   if (model.family == "vit") return name.starts_with("vit.pooler.");
@@ -69,7 +69,7 @@ std::string WithoutWrappers(std::string name) {
   return name;
 }
 
-/// Constants that some versions store beside the weights: causal masks, rotary frequencies, the
+/// Constants that some versions store with the weights: causal masks, rotary frequencies, the
 /// numbers of positions and types.
 bool IsBuffer(std::string_view name) {
   constexpr std::array<std::string_view, 8> kEndings = {".attn.bias",
@@ -125,7 +125,7 @@ bool SameValues(const SafetensorsView& a, const SafetensorsView& b) {
   return a.type == b.type && std::ranges::equal(a.bytes, b.bytes);
 }
 
-/// Drops copies after a look at what they copy; one that stands alone takes the other name.
+/// Drops copies after a look at what they copy; one that is alone takes the other name.
 Status DropCopies(const ModelSpec& model, Views& views, std::deque<std::string>& names) {
   for (const auto& [copy, of] : TiedTensors(model)) {
     const auto second = views.find(copy);

@@ -201,7 +201,7 @@ TEST(Gpt2Import, AcceptsOldNamesMaskBuffersTiedOutputAndNarrowTypes) {
     ASSERT_TRUE(weights.ok()) << weights.status().ToString();
     for (size_t i = 0; i < 88; ++i)
       EXPECT_EQ((*weights)["transformer.wte.weight"][i], numbers[i % 5]);
-    // Element [o][i] of c_proj stands at i * 8 + o in the file.
+    // Element [o][i] of c_proj is at i * 8 + o in the file.
     EXPECT_EQ((*weights)["transformer.h.0.mlp.c_proj.weight"][3 * 20 + 7],
               numbers[(7 * 8 + 3) % 5]);
   }

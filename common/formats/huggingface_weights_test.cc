@@ -1,4 +1,4 @@
-// Weights under other names, beside buffers, and twice: what is taken, and what is refused. The
+// Weights under other names, with buffers, and twice: what is taken, and what is refused. The
 // folders are those that transformers wrote for tests/parity.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -18,7 +18,7 @@ class PieceSpeller {
   /// `byte_fallback`: pieces as "<0x0A>" are bytes.
   PieceSpeller(std::vector<std::string> pieces, PieceSpelling spelling, bool byte_fallback);
 
-  /// Appends the text of ids; `at_start`: nothing stands before them.
+  /// Appends the text of ids; `at_start`: nothing comes before them.
   void Decode(std::span<const int32_t> ids, bool at_start, std::string& out) const;
 
   const std::vector<std::string>& pieces() const { return pieces_; }

@@ -56,7 +56,7 @@ std::optional<uint64_t> TensorBytes(SafetensorsType type, const std::vector<uint
   return bits / 8;
 }
 
-/// Why a name cannot stand in a file; "" when it can.
+/// Why a name cannot be in a file; "" when it can.
 std::string NameFault(const std::string& name) {
   if (name.size() > kMaxNameBytes) {
     return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";

@@ -94,7 +94,7 @@ class SafetensorsFile {
 using ByteSink = std::function<Status(std::span<const std::byte>)>;
 
 /// A tensor to write: its bytes, or a function that hands them to a sink piece by piece when they
-/// do not stand in memory as the file wants them (transposed, converted).
+/// are not in memory as the file wants them (transposed, converted).
 struct SafetensorsTensor {
   std::string name;
   SafetensorsType type = SafetensorsType::kF32;

@@ -110,7 +110,7 @@ Result<SafetensorsFolder> SafetensorsFolder::Open(Env& env, const std::string& f
   for (const auto& [tensor, file] : index.weight_map) {
     const SafetensorsView* view = result.files_[place[file]].Find(tensor);
     if (view == nullptr) {
-      return CorruptError(index_path + " says that tensor " + Json(tensor).dump() + " stands in " +
+      return CorruptError(index_path + " says that tensor " + Json(tensor).dump() + " is in " +
                           file + ", but it does not");
     }
     result.tensors_.emplace(tensor, view);
@@ -147,7 +147,7 @@ Status WriteSafetensorsFolder(Env& env, const std::string& folder,
         WriteSafetensors(env, JoinPath(folder, name), std::move(part), metadata).status());
   }
   WEFT_RETURN_IF_ERROR(WriteSafetensorsIndex(env, JoinPath(folder, kSafetensorsIndexName), index));
-  // Readers prefer the single file, so one left by an earlier model must not stay beside shards.
+  // Readers prefer the single file, so one left by an earlier model must not stay next to shards.
   if (env.FileExists(single)) return env.RemoveFile(single);
   return OkStatus();
 }

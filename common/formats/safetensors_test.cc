@@ -296,7 +296,7 @@ TEST(SafetensorsFolder, RefusesAnIndexThatLiesOrLeavesTheFolder) {
   ASSERT_TRUE(
       WriteFileAtomic(Env::Posix(), path, R"({"weight_map":{"missing":"x.safetensors"}})").ok());
   Result<SafetensorsFolder> read = SafetensorsFolder::Open(Env::Posix(), folder);
-  EXPECT_THAT(read.status().message(), HasSubstr("\"missing\" stands in x.safetensors"));
+  EXPECT_THAT(read.status().message(), HasSubstr("\"missing\" is in x.safetensors"));
 }
 
 TEST(SafetensorsFolder, SaysWhatIsThereInstead) {

@@ -16,7 +16,7 @@ enum class PieceType : uint8_t {
   kNormal = 1,
   kUnknown = 2,
   kControl = 3,
-  kUserDefined = 4,  ///< Always one token where it stands in the text.
+  kUserDefined = 4,  ///< Always one token where it is in the text.
   kUnused = 5,       ///< Never given.
   kByte = 6,
 };

@@ -38,7 +38,7 @@ class SentencePieceModel : public TokenModel {
   void EncodeBpe(std::string_view text, std::vector<int32_t>& out) const;
 
   SentencePieceFile file_;
-  std::unordered_map<std::string_view, int32_t> ids_;  ///< Of pieces that stand in texts.
+  std::unordered_map<std::string_view, int32_t> ids_;  ///< Of pieces that occur in texts.
   ByteTrie user_defined_;
   std::vector<int32_t> byte_tokens_;     ///< For byte fallback.
   std::unique_ptr<TokenModel> unigram_;  ///< Unless BPE; decodes both.

@@ -28,7 +28,7 @@ class SplitRegex {
 
   const std::string& regex() const { return regex_; }
 
-  /// Every match and gap ends between an ASCII letter and a space, whatever stands around; known of
+  /// Every match and gap ends between an ASCII letter and a space, whatever is around; known for
   /// the patterns of well-known tokenizers alone.
   bool cuts_at_spaces() const { return cuts_at_spaces_; }
 

@@ -118,7 +118,7 @@ void AddSpecialTokens(const Published& known, TokenizerDefinition& definition) {
   definition.has_template = true;
 }
 
-/// A + stands behind a repetition such as {1,3}: possessive to tiktoken, but one or more times to
+/// A + after a repetition such as {1,3}: possessive to tiktoken, but one or more times to
 /// what reads tokenizer.json.
 bool RepeatsPossessively(std::string_view pattern) {
   for (size_t end = pattern.find("}+"); end != std::string_view::npos;
@@ -148,7 +148,7 @@ Result<WordSplit> FindPattern(const Published* known, const std::optional<std::s
     return InvalidError(
         "these ranks are none of the published vocabularies (r50k_base, p50k_base, cl100k_base, "
         "o200k_base, Llama 3), so how text is split before merging is not known. hint: write the "
-        "regular expression into pattern.txt beside the file, its special tokens with their ids "
+        "regular expression into pattern.txt next to the file, its special tokens with their ids "
         "into added_tokens.json, and the \"eos_token\" into tokenizer_config.json");
   }
   if (RepeatsPossessively(pattern)) {

@@ -22,7 +22,7 @@ enum class TokenFileFormat : uint8_t {
 /// A file of tokens, mapped. Immutable, so thread-safe. Its tokens are not looked at on opening.
 class TokenFile {
  public:
-  /// `path` is the .idx (or the .bin beside it) for kMegatron. kInvalid: sizes that do not agree,
+  /// `path` is the .idx (or the .bin next to it) for kMegatron. kInvalid: sizes that do not agree,
   /// another magic number, version or type than those known.
   static Result<TokenFile> Open(Env& env, const std::string& path, TokenFileFormat format);
 

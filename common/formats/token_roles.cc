@@ -33,7 +33,7 @@ class RoleFinder {
              const std::function<std::optional<int32_t>(const std::string&)>& id_of)
       : config_(config), file_(file), definition_(definition), id_of_(id_of) {}
 
-  /// The token with a role, from the files beside the tokenizer. One of several ids of the model's
+  /// The token with a role, from the files next to the tokenizer. One of several ids of the model's
   /// files is enough to agree with.
   Result<std::optional<int32_t>> Find(const std::string& role) const {
     std::optional<int32_t> found;
@@ -68,7 +68,7 @@ class RoleFinder {
     return found;
   }
 
-  /// Where the template of the file and the role say different things of what stands around texts.
+  /// Where the template of the file and the role say different things of what comes around texts.
   Status CheckTemplate(const std::vector<int64_t>& tokens, const char* role, const char* stand_in,
                        std::optional<int32_t> token, std::optional<bool> wanted,
                        const char* flag) const {
@@ -120,7 +120,7 @@ Result<std::optional<int32_t>> EndByName(const std::vector<AddedToken>& added,
     return InvalidError("both " + Quoted(named[0].content) + " and " + Quoted(named[1].content) +
                         " of " + file +
                         " could be the token that ends a text. hint: put a tokenizer_config.json "
-                        "with its \"eos_token\" beside it");
+                        "with its \"eos_token\" next to it");
   }
   return std::optional(named[0].id);
 }

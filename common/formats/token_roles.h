@@ -20,7 +20,7 @@ struct TokenRoles {
   std::vector<int32_t> stops;      ///< Any of them ends what a model writes; `end` first.
 };
 
-/// Finds the roles that the files beside a tokenizer give, and puts what add_bos_token and
+/// Finds the roles that the files next to a tokenizer give, and puts what add_bos_token and
 /// add_eos_token ask for into the forms. Where no file says, the special token named
 /// <|endoftext|>, <|end_of_text|> or </s> ends a document, [MASK], <mask> or <|mask|> hides, and
 /// [PAD], <pad> and the like pad. `file` is the tokenizer's name and `id_of` finds the id of a

@@ -120,7 +120,7 @@ Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfi
   WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition));
   tokenizer.config_ = std::move(config);
   tokenizer.SetFiles("tokenizer.model", std::move(bytes));
-  // Its own names for the tokens with a role are as good as those of a file beside it.
+  // Its own names for the tokens with a role are as good as those of a file next to it.
   TokenizerConfig& known = tokenizer.config_;
   auto name_role = [&](const char* role, int32_t id) {
     if (id < 0) return;

@@ -29,12 +29,12 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// Reads a tokenizer.json, a SentencePiece .model, ranks of tiktoken or a vocab.txt of BERT, told
-  /// apart by name and content, or a folder that holds one (the first of tokenizer.json, vocab.json
-  /// with merges.txt, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.txt), with the
-  /// files beside it (TokenizerConfig). A tokenizer.json that is not supported gives way to a
-  /// SentencePiece .model in the folder. kInvalid says what is malformed or not supported, and
-  /// names both files where two disagree.
+  /// Reads a tokenizer.json, a SentencePiece .model, ranks of tiktoken or a vocab.txt of BERT,
+  /// distinguished by name and content, or a folder that holds one (the first of tokenizer.json,
+  /// vocab.json with merges.txt, tokenizer.model, spiece.model, sentencepiece.bpe.model,
+  /// vocab.txt), with the files next to it (TokenizerConfig). A tokenizer.json that is not
+  /// supported gives way to a SentencePiece .model in the folder. kInvalid says what is malformed
+  /// or not supported, and names both files where two disagree.
   static Result<Tokenizer> Load(Env& env, const std::string& path);
 
   /// Builds a tokenizer of byte-level BPE. kInvalid: a merge of unknown tokens, ids that clash.
@@ -58,7 +58,7 @@ class Tokenizer {
 
   /// Appends the ids of a text whose special tokens become tokens, except for spellings with the
   /// character `guard` in them. That character, which can be none of the text's own, is left out.
-  /// Sets places[i] to the number of ids that stand before the byte cuts[i] of the text, which
+  /// Sets places[i] to the number of ids that come before the byte cuts[i] of the text, which
   /// ascend; an id that holds bytes on both sides is not counted. kInvalid as Encode.
   Status EncodeGuarded(std::string_view text, char32_t guard, std::span<const size_t> cuts,
                        std::vector<int32_t>& out, std::vector<size_t>& places) const;
@@ -70,7 +70,7 @@ class Tokenizer {
 
   /// The text of the tokens; special ones as they are spelt. Of byte-level BPE without normalizer
   /// it is the inverse of Encode (after the prefix space, if the tokenizer adds one); others lose
-  /// what they normalize. `at_start`: nothing stands before it, so a first word has no space
+  /// what they normalize. `at_start`: nothing comes before it, so a first word has no space
   /// before it. kInvalid names an id that is not in the vocabulary.
   Result<std::string> Decode(std::span<const int32_t> ids, bool at_start = true) const;
 
@@ -102,7 +102,7 @@ class Tokenizer {
   /// What the files put around one text, or two, for a model: nothing by most of GPT-2's kind.
   const SequenceForm& model_form(bool pair) const { return pair ? model_pair_form_ : model_form_; }
 
-  /// What stands around a document, or two texts, in training: model_form, and where that puts
+  /// What comes around a document, or two texts, in training: model_form, and where that puts
   /// nothing after a text, the token that ends a document.
   const SequenceForm& form(bool pair) const { return pair ? pair_form_ : form_; }
 
@@ -130,7 +130,7 @@ class Tokenizer {
                           std::string_view guard, std::vector<int32_t>& out) const;
   Status EncodePart(std::string_view part, bool at_start, SpecialTokens special,
                     std::string_view guard, std::vector<int32_t>& out) const;
-  /// How many of the ids of a part of a text stand before the byte `bytes` of it.
+  /// How many of the ids of a part of a text come before the byte `bytes` of it.
   Result<size_t> IdsBefore(std::string_view part, size_t bytes, bool at_start,
                            std::string_view guard, std::span<const int32_t> ids) const;
 

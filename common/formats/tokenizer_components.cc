@@ -11,7 +11,6 @@ namespace {
 constexpr std::string_view kSpaceRuns = " {2,}";
 constexpr size_t kMaxFormTokens = 16;
 constexpr size_t kMaxSteps = 64;
-constexpr std::string_view kNotSupported = " is not supported. ";
 
 Result<std::string> ReadText(const Json& object, const char* key) {
   const Json& value = Member(object, key);
@@ -248,15 +247,11 @@ std::string TypeOf(const Json& component) {
 }
 
 Status Unsupported(const std::string& what) {
-  return InvalidError(what + std::string(kNotSupported) +
-                      "hint: BPE (GPT-2, Llama, Qwen2, GPT-NeoX), "
-                      "WordPiece (BERT) and Unigram (T5, XLM-R) are; docs/formats.md lists the "
-                      "parts");
-}
-
-bool IsUnsupported(const Status& status) {
-  return status.code() == StatusCode::kInvalid &&
-         status.message().find(kNotSupported) != std::string::npos;
+  return {StatusCode::kInvalid,
+          what +
+              " is not supported. hint: BPE (GPT-2, Llama, Qwen2, GPT-NeoX), WordPiece (BERT) and "
+              "Unigram (T5, XLM-R) are; docs/formats.md lists the parts",
+          FailureKind::kUnsupported};
 }
 
 Status ReadFlag(const Json& object, const char* key, bool& out) {
@@ -278,7 +273,7 @@ Result<std::vector<Json>> Parts(const Json& component, const char* list) {
 Result<std::vector<NormalizerStep>> ReadNormalizer(const Json& json) {
   Result<std::vector<Json>> parts = Parts(json, "normalizers");
   if (!parts.ok()) return parts.status().WithContext("normalizer");
-  if (parts->size() > kMaxSteps) return Unsupported("a normalizer of so many steps");
+  if (parts->size() > kMaxSteps) return Unsupported("a normalizer of this many steps");
   std::vector<NormalizerStep> steps;
   for (const Json& part : *parts) {
     WEFT_ASSIGN_OR_RETURN(NormalizerStep step, ReadStep(part));
@@ -288,7 +283,7 @@ Result<std::vector<NormalizerStep>> ReadNormalizer(const Json& json) {
 }
 
 Result<std::vector<WordSplit>> ReadWordSplits(const std::vector<Json>& parts) {
-  if (parts.size() > kMaxSteps) return Unsupported("a pre_tokenizer of so many steps");
+  if (parts.size() > kMaxSteps) return Unsupported("a pre_tokenizer of this many steps");
   std::vector<WordSplit> splits;
   for (const Json& part : parts) {
     WEFT_ASSIGN_OR_RETURN(WordSplit split, ReadSplit(part));

@@ -18,6 +18,7 @@ const Json& Member(const Json& object, const char* key);
 /// The "type" of a component, or words that say it has none.
 std::string TypeOf(const Json& component);
 
+/// FailureKind::kUnsupported: the file is sound, but has this part.
 Status Unsupported(const std::string& what);
 
 /// Reads an optional boolean; null and absent leave `out` alone.

@@ -14,7 +14,7 @@
 
 namespace weft {
 
-/// What the files beside a tokenizer say of it: tokenizer_config.json, special_tokens_map.json,
+/// What the files next to a tokenizer say of it: tokenizer_config.json, special_tokens_map.json,
 /// added_tokens.json, chat_template.jinja, generation_config.json, and the token ids of
 /// config.json. Absent files say nothing; nothing here is guessed.
 struct TokenizerConfig {

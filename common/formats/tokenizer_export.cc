@@ -88,7 +88,7 @@ class Describer {
   }
 
  private:
-  /// Puts into the file the tokens that only the files beside it have; whether there are some.
+  /// Puts into the file the tokens that only the files next to it have; whether there are some.
   bool AddTokens(const std::vector<AddedToken>& tokens) {
     if (Find(file_, "added_tokens") == nullptr) file_["added_tokens"] = Json::array();
     Json& added = file_["added_tokens"];
@@ -114,7 +114,7 @@ class Describer {
     if (!text.empty()) roles_.try_emplace(role, text);
   }
 
-  /// Those of the files beside the tokenizer; then what it knows itself.
+  /// Those of the files next to the tokenizer; then what it knows itself.
   void FindRoles() {
     for (const auto& [role, text] : tokenizer_.config().roles) {
       if (ids_.contains(text)) roles_[role] = text;
@@ -126,6 +126,9 @@ class Describer {
     const std::vector<int64_t> begin =
         ConfigIds(imported_.config, "bos_token_id", tokenizer_.vocab_size());
     if (!begin.empty()) SetRole("bos_token", TextOf(begin[0]));
+    // A tokenizer.json may begin texts though no other file names the token.
+    const std::vector<int64_t>& written = tokenizer_.form(/*pair=*/false).begin;
+    if (causal_ && written.size() == 1) SetRole("bos_token", TextOf(written[0]));
     if (end.has_value()) {
       SetRole("eos_token", TextOf(*end));
       // Documents follow each other, so the end of one is what the next begins after.

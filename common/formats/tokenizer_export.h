@@ -19,7 +19,7 @@ struct TokenizerExport {
 };
 
 /// Describes how `tokenizer` feeds `model`: tokenizer.json (of a SentencePiece model, too, with
-/// tokenizer.model beside it), tokenizer_config.json, special_tokens_map.json and the chat
+/// tokenizer.model next to it), tokenizer_config.json, special_tokens_map.json and the chat
 /// template. `AutoTokenizer.from_pretrained(folder)(text)` then gives the ids that the engine
 /// gives, and the inputs that the model's forward pass takes. Roles of special tokens, tokens that
 /// the vocabulary lacks, chat template and sides of padding and truncation are those of

@@ -1,5 +1,5 @@
 // What an export says of its tokenizer. That transformers 4 and 5 then do what the engine does is
-// for tests/parity/check_exports.py.
+// for tests/parity: check_exports.py, and exports_test, which reads its record.
 #include "common/formats/tokenizer_export.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ Tokenizer Load(const std::string& name) {
   return *std::move(tokenizer);
 }
 
-/// The tokenizer of a file of the test data, with these files beside it.
+/// The tokenizer of a file of the test data, with these files next to it.
 Result<Tokenizer> LoadWith(const std::string& name,
                            const std::map<std::string, std::string>& beside) {
   FaultEnv env;
@@ -52,12 +52,11 @@ Json File(const TokenizerExport& described, const std::string& name) {
   return *ParseJson(described.files.at(name));
 }
 
-std::vector<std::string> GoldenTexts() {
+/// Rows of a "text" and the "ids" that the reference gives it with a tokenizer of the test data.
+Json Golden(const std::string& name) {
   const Json golden = *ParseJson(
       *ReadFile(Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizer_files.json"));
-  std::vector<std::string> texts;
-  for (const Json& row : golden["unigram.model"]) texts.push_back(row["text"]);
-  return texts;
+  return golden.at(name);
 }
 
 std::vector<int32_t> Ids(const Tokenizer& tokenizer, const std::string& text) {
@@ -80,7 +79,8 @@ TEST(TokenizerExport, SaysWhichInputsTheModelTakes) {
 }
 
 TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
-  for (const char* name : {"neox.json", "qwen2.json", "unigram_bytes.json"}) {
+  for (const char* name : {"neox.json", "qwen2.json", "smollm.json", "o200k.json", "llama2.json",
+                           "unigram_bytes.json"}) {
     const Tokenizer tokenizer = Load(name);
     EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
   }
@@ -136,6 +136,14 @@ TEST(TokenizerExport, BeginsTextsWhereTheFilesBesideTheTokenizerSaySo) {
   EXPECT_EQ(processor.at("processors").at(0), file["post_processor"]) << processor;
 }
 
+TEST(TokenizerExport, NamesTheTokenThatBeginsTextsAsTheTemplateDoes) {
+  // No other file names it. With another one the folder would be refused when it is read again.
+  const TokenizerExport described = Describe(Load("llama2.json"), Model("llama"));
+  EXPECT_EQ(described.bos_token_id, 1);
+  EXPECT_EQ(described.eos_token_id, 2);
+  EXPECT_EQ(File(described, "tokenizer_config.json")["bos_token"], "<s>");
+}
+
 TEST(TokenizerExport, EndsATextWhereDocumentsOfTheTrainingEnded) {
   const Tokenizer tokenizer = Load("neox.json");
   const TokenizerExport described = Describe(tokenizer, Model("gpt2"));
@@ -189,13 +197,29 @@ TEST(TokenizerExport, WritesSentencePieceAsATokenizerJsonThatEncodesTheSame) {
   EXPECT_EQ(described.files.at("tokenizer.model"), tokenizer.content());
   const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
   ASSERT_TRUE(again.ok()) << again.status().message();
-  for (const std::string& text : GoldenTexts()) {
-    EXPECT_EQ(Ids(*again, text), Ids(tokenizer, text)) << text;
+  for (const Json& row : Golden("unigram.model")) {
+    EXPECT_EQ(Ids(*again, row["text"]), row["ids"].get<std::vector<int32_t>>()) << row["text"];
   }
   EXPECT_EQ(described.eos_token_id, *tokenizer.end_of_text());
   const Json config = File(described, "tokenizer_config.json");
   EXPECT_EQ(config["eos_token"], "</s>");
   EXPECT_EQ(config["unk_token"], "<unk>");
+}
+
+TEST(TokenizerExport, PutsTokensThatOtherFilesAddToSentencePieceIntoTheTokenizerJson) {
+  for (const char* name : {"unigram_added", "llama2_chat"}) {
+    const Tokenizer tokenizer = Load(name);
+    const TokenizerExport described = Describe(tokenizer, Model("llama"));
+    const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->vocab_size(), tokenizer.vocab_size());
+    EXPECT_EQ(again->special_tokens(), tokenizer.special_tokens());
+    for (const Json& row : Golden(name)) {
+      EXPECT_EQ(Ids(*again, row["text"]), row["ids"].get<std::vector<int32_t>>()) << row["text"];
+    }
+  }
+  EXPECT_EQ(FormsOf(Describe(Load("llama2_chat"), Model("llama"))).first,
+            (SequenceForm{.begin = {1}}));
 }
 
 TEST(TokenizerExport, MakesMergesOfThePiecesOfSentencePiece) {
@@ -254,7 +278,7 @@ TEST(TokenizerExport, KeepsWhatTheFilesBesideTheTokenizerSaid) {
   Json ends = {1, 2};
   if (*tokenizer->end_of_text() > 2) ends.push_back(*tokenizer->end_of_text());
   EXPECT_EQ(described.eos_token_id, ends) << "what documents ended with stops a text, too";
-  // A token that a file beside the tokenizer adds is in the exported tokenizer itself.
+  // A token that a file next to the tokenizer adds is in the exported tokenizer itself.
   const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_EQ(again->TokenOf(pad), "<|pad|>");

@@ -19,7 +19,7 @@ Status WriteTokenizerFiles(Env& env, const std::string& folder,
                            const std::vector<TokenizerFile>& files);
 
 /// Reads what WriteTokenizerFiles wrote: the file `main`, and the tokenizer_config.json and
-/// generation_config.json beside it.
+/// generation_config.json next to it.
 Result<std::vector<TokenizerFile>> ReadTokenizerFiles(Env& env, const std::string& main);
 
 /// ContentHash of one file, or of several with their names.

@@ -1,4 +1,4 @@
-// Folders of tokenizers: the files beside one, the roles of its tokens, and kinds of tokenizers
+// Folders of tokenizers: the files next to one, the roles of its tokens, and kinds of tokenizers
 // that only show in their parts. The expected ids follow from the few tokens that each has.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -329,7 +329,7 @@ TEST(TokenizerFolder, AsksForWhatRanksDoNotSay) {
       HasSubstr("(?>X{1,3})"));
 }
 
-/// BPE over characters as Llama 2 has it: spaces are "▁", one stands before the text, and bytes
+/// BPE over characters as Llama 2 has it: spaces are "▁", one comes before the text, and bytes
 /// are fallen back on.
 Json Llama2() {
   Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};

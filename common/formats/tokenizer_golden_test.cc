@@ -37,7 +37,7 @@ TEST_P(GoldenTokenizer, GivesTheIdsAndTextOfTheReferenceImplementation) {
       Env::Posix(), std::string(WEFT_SOURCE_DIR) + "/common/formats/testdata/tokenizer_files.json");
   ASSERT_TRUE(text.ok());
   std::string name = BaseName(GetParam());
-  // A vocab.txt has the tokens of the tokenizer.json beside it.
+  // A vocab.txt has the tokens of the tokenizer.json next to it.
   if (size_t at = name.find(".vocab.txt"); at != std::string::npos) name.replace(at, 10, ".json");
   const Json cases = (*ParseJson(*text))[name];
   ASSERT_GT(cases.size(), 100u);
@@ -94,8 +94,10 @@ INSTANTIATE_TEST_SUITE_P(Files, GoldenTokenizer,
                          ::testing::Values("bert.json", "bert_cased.json", "bert.vocab.txt",
                                            "bert_cased.vocab.txt", "wordpiece_parts.json",
                                            "t5.json", "xlmr.json", "unigram_bytes.json",
-                                           "unigram.model", "bpe.model", "qwen2.json", "neox.json",
-                                           "llama3/ranks.tiktoken"),
+                                           "unigram.model", "bpe.model", "unigram_added",
+                                           "llama2_chat", "llama2.json", "qwen2.json", "neox.json",
+                                           "smollm.json", "o200k.json", "roberta",
+                                           "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& c : name) c = c == '.' || c == '/' ? '_' : c;
@@ -142,6 +144,20 @@ TEST(TokenizerFiles, SayWhatStandsAroundTexts) {
   EXPECT_THAT(llama.form(false).end, ElementsAre(361));
   EXPECT_THAT(llama.model_form(false).end, ElementsAre());
   EXPECT_EQ(*llama.Decode(std::vector<int32_t>{360, 361}), "<|begin_of_text|><|end_of_text|>");
+
+  const Tokenizer llama2 = Load("llama2.json");
+  EXPECT_EQ(llama2.kind(), "BPE");
+  EXPECT_THAT(llama2.model_form(false).begin, ElementsAre(1));
+  EXPECT_EQ(llama2.end_of_text(), 2);
+  const Tokenizer chat = Load("llama2_chat");
+  EXPECT_EQ(chat.kind(), "SentencePiece");
+  EXPECT_THAT(chat.model_form(false).begin, ElementsAre(1));
+  EXPECT_THAT(chat.roles().stops, ElementsAre(2, 421));
+  EXPECT_THAT(chat.special_tokens(), ElementsAre(0, 1, 2, 421));
+  EXPECT_THAT(Load("unigram_added").special_tokens(), ElementsAre(0, 1, 2, 3, 181));
+  const Tokenizer roberta = Load("roberta");
+  EXPECT_THAT(roberta.form(true).middle, ElementsAre(2, 2));
+  EXPECT_EQ(roberta.mask(), 4);
 }
 
 TEST(TokenizerFiles, TakeSpecialTokensFromTrustedTextOnly) {

@@ -35,7 +35,7 @@ struct TokenizerDefinition {
   std::vector<WordSplit> splits;
   SequenceForm form;          ///< What the file puts around a single text.
   SequenceForm pair_form;     ///< Around two; `middle` is empty when the file does not say.
-  bool has_template = false;  ///< The file says what stands around texts.
+  bool has_template = false;  ///< The file says what comes around texts.
   std::string unknown_token;  ///< Of WordPiece, and of BPE that has one.
   bool byte_fallback = false;
   PieceSpelling spelling;  ///< Of Unigram and of BPE over characters.
@@ -54,14 +54,15 @@ struct TokenizerDefinition {
   std::vector<double> scores;        ///< By id.
   int32_t unknown_id = -1;           ///< -1: texts with unknown characters are refused.
   bool single_precision = false;     ///< Sums of scores are kept as float, as SentencePiece does.
-  std::vector<int32_t> not_in_text;  ///< Ids that no text gives, beside the special tokens.
+  std::vector<int32_t> not_in_text;  ///< Ids that no text gives, besides the special tokens.
 };
 
 inline constexpr int32_t kMaxTokenId = (1 << 24) - 1;
 
 /// Reads a tokenizer.json (version 1.0): BPE over bytes and over characters, WordPiece and Unigram,
 /// with the normalizers, word splitters and post-processors that docs/formats.md lists. Truncation
-/// and padding are skipped. kInvalid names the part that is malformed or not supported.
+/// and padding are skipped. kInvalid names the part that is malformed, or not supported
+/// (FailureKind::kUnsupported).
 Result<TokenizerDefinition> ParseTokenizerJson(std::string_view text);
 
 /// The step that cuts text as GPT-2 does.
@@ -72,9 +73,6 @@ WordSplit Gpt2Split();
 std::string WriteTokenizerJson(const TokenizerDefinition& definition);
 
 namespace tokenizer_json {
-
-/// An error that says: the file is sound, but has parts that are not supported.
-bool IsUnsupported(const Status& status);
 
 /// Reads a "vocab" of tokens and ids.
 Status ReadVocabulary(const Json& vocab, std::vector<std::string>& tokens);

@@ -12,7 +12,7 @@ std::string Quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// The steps of `splits`, of which the last ones may go into a ByteLevel.
+/// The steps of `splits`; the last ones may go into a ByteLevel.
 Json PreTokenizerJson(std::vector<WordSplit> splits) {
   auto ends_with = [&](WordSplit::Kind kind) {
     return !splits.empty() && splits.back().kind == kind;

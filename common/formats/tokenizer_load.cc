@@ -94,7 +94,7 @@ Result<Tokenizer> FromJsonOrModel(Env& env, const std::string& folder,
     WEFT_RETURN_IF_ERROR(CheckAgree(env, *tokenizer, model));
     return tokenizer;
   }
-  if (!tokenizer_json::IsUnsupported(tokenizer.status())) return tokenizer;
+  if (tokenizer.status().kind() != FailureKind::kUnsupported) return tokenizer;
   Result<Tokenizer> other = FromFile(env, model, config);
   if (!other.ok()) return tokenizer;
   return other;

@@ -1,4 +1,4 @@
-// AddFromConfig: what the files beside a tokenizer add to it, and where they disagree with it.
+// AddFromConfig: what the files next to a tokenizer add to it, and where they disagree with it.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>

@@ -24,8 +24,8 @@ bool InRange(char32_t code, char32_t first, char32_t last) {
 /// The longest compatibility decomposition of Unicode is that of U+FDFA.
 constexpr size_t kLongestDecomposition = 18;
 
-/// Puts the combining marks behind each character in canonical order: those of one class stay as
-/// they stand. The library's own way takes time quadratic in the length of a run.
+/// Puts the combining marks behind each character in canonical order: those of one class stay in
+/// their order. The library's own way takes time quadratic in the length of a run.
 void SortMarks(std::vector<utf8proc_int32_t>& codes) {
   auto class_of = [](utf8proc_int32_t code) {
     return utf8proc_get_property(code)->combining_class;
@@ -138,7 +138,7 @@ std::string ToNormalForm(std::string_view text, NormalForm form) {
         utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts.data(),
                                 static_cast<utf8proc_ssize_t>(parts.size()), decompose, nullptr);
     WEFT_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()),
-               "no character decomposes into so many");
+               "no character decomposes into this many");
     codes.insert(codes.end(), parts.begin(), parts.begin() + count);
   }
   if (ascii) return std::string(text);

@@ -8,8 +8,8 @@
 
 namespace weft {
 
-/// How an imported model is to be used, as the files beside its weights say; kept for exports of
-/// what was trained from it. Objects; empty where there is no such file. What the files beside its
+/// How an imported model is to be used, as the files next to its weights say; kept for exports of
+/// what was trained from it. Objects; empty where there is no such file. What the files next to its
 /// tokenizer say is in TokenizerConfig.
 struct UsageFiles {
   Json config = Json::object();             ///< config.json

@@ -59,7 +59,7 @@ Status ApplyClass(const std::string& name, const Json& vocab, TokenizerDefinitio
   }
   return InvalidError(
       "tokenizer_config.json has the tokenizer_class " + Json(name).dump() +
-      ", of which vocab.json and merges.txt do not say how text is split. hint: save its "
+      ", and vocab.json and merges.txt do not say how it splits text. hint: save its "
       "tokenizer.json with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`");
 }
 

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-/// What a character does to the cutting: it goes, it stands alone, or it joins a run of its kind.
+/// What a character does to the cutting: it goes, it is alone, or it joins a run of its kind.
 enum class Role : uint8_t { kGone, kAlone, kRun, kOtherRun };
 
 Role RoleOf(WordSplit::Kind kind, char32_t c) {

@@ -13,7 +13,7 @@ inline constexpr double kLongestSaveInterval = 3600;
 
 /// What decides how often a job should save, in seconds; 0: not known.
 struct SaveCosts {
-  double stall_seconds = 0;       ///< Training stands still for a save.
+  double stall_seconds = 0;       ///< Training waits for a save.
   double background_seconds = 0;  ///< Until another save may begin.
   double restart_seconds = 0;     ///< From a failure to training again.
   double between_failures_seconds = 0;

@@ -16,8 +16,8 @@ using testing::Follow;
 using testing::Followed;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Blocks as a transformer has them, of which some may drop what is inside attention, and what
-/// stands above them.
+/// Blocks as a transformer has them (some may drop what is inside attention), and what is above
+/// them.
 std::vector<ChainStage> Blocks(int64_t count, bool two_ways) {
   ChainStage block = testing::Stage(1, 2, 1, 10, 3);
   if (two_ways) {

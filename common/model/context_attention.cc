@@ -22,8 +22,8 @@ int64_t QueryColumns(const ModelShape& shape) {
 }
 
 /// An all-to-all of `columns` of each own token.
-ContextTraffic DealOut(const ContextSharing& sharing, int64_t tokens, int64_t columns,
-                       int64_t element) {
+ContextTraffic ScatterTokens(const ContextSharing& sharing, int64_t tokens, int64_t columns,
+                             int64_t element) {
   return {tokens * columns * element / sharing.ranks * (sharing.ranks - 1), sharing.ranks - 1};
 }
 
@@ -38,8 +38,8 @@ ContextTraffic ForwardTraffic(const ModelShape& shape, const ContextSharing& sha
   const int64_t keys = KeyColumns(shape, sharing), queries = QueryColumns(shape);
   const int64_t others = sharing.ranks - 1;
   if (!sharing.ulysses) return {others * tokens * keys * element, others};
-  return Sum(DealOut(sharing, tokens, queries + keys, element),
-             DealOut(sharing, tokens, queries, element));
+  return Sum(ScatterTokens(sharing, tokens, queries + keys, element),
+             ScatterTokens(sharing, tokens, queries, element));
 }
 
 ContextTraffic BackwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
@@ -50,8 +50,8 @@ ContextTraffic BackwardTraffic(const ModelShape& shape, const ContextSharing& sh
     return Sum(ForwardTraffic(shape, sharing, tokens, element),
                {sharing.ranks * tokens * keys * kF32, sharing.ranks});
   }
-  return Sum(DealOut(sharing, tokens, 3 * queries + keys, element),
-             DealOut(sharing, tokens, queries + keys, element));
+  return Sum(ScatterTokens(sharing, tokens, 3 * queries + keys, element),
+             ScatterTokens(sharing, tokens, queries + keys, element));
 }
 
 int64_t ContextWorkspaceBytes(const ModelShape& shape, const ContextSharing& sharing,

@@ -18,7 +18,7 @@ struct Bucket {
   int64_t bytes = 0;
   int64_t unit = 0;  ///< Of its first parameter.
   int64_t numbers = 0;
-  bool of_experts = false;  ///< That ranks share.
+  bool of_experts = false;  ///< Of expert-parallel ranks.
 };
 
 /// In the order in which they are filled.
@@ -33,7 +33,7 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
       continue;
     }
     if (parameter->frozen || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
-    // Experts that ranks share have buckets of their own.
+    // Experts of expert-parallel ranks have buckets of their own.
     const bool shared = expert_ranks > 1 && parameter->expert >= 0;
     const bool other = in_file && !buckets.empty() && buckets.back().unit != parameter->unit;
     if (!open || shared != of_experts || other) {
@@ -109,7 +109,7 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
 
 GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage,
                                     int64_t shard_ranks) {
-  // Experts that ranks share are sharded among fewer.
+  // Experts of expert-parallel ranks are sharded over fewer.
   const int64_t experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
   const int64_t alike = std::max<int64_t>(shard_ranks / shape.expert_ranks, 1);
   const int64_t all = kF32 * shape.trained;

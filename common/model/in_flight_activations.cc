@@ -12,7 +12,7 @@ namespace {
 
 using Counts = std::vector<int32_t>;
 
-/// Counts of which none is as large as another in all places, or between two others.
+/// Counts, none as large as another in all places, nor between two others.
 class Largest {
  public:
   void Add(const Counts& counts) {

@@ -38,7 +38,7 @@ class InFlightActivations {
   struct Moments {
     bool forward = true;
     int32_t chunk = 0;
-    /// Of each, one after the other: by chunk micro-batches that are kept, by chunk those of which
+    /// Of each, one after the other: by chunk micro-batches that are kept, by chunk those whose
     /// gradients of weights wait, outputs, gradients and batches. No other moment has as much of
     /// all.
     std::vector<int32_t> counts;

@@ -39,7 +39,7 @@ class InFlightChain {
   /// Steps of memory of a schedule.
   struct Room {
     int64_t kept = 0;    ///< That stages may still keep.
-    int64_t beside = 0;  ///< That replays and passing results have beside these.
+    int64_t beside = 0;  ///< That replays and passing results have besides these.
   };
   size_t IndexOf(int64_t stage, const Room& room) const;
   Choice Best(int64_t stage, const Room& room) const;
@@ -50,7 +50,7 @@ class InFlightChain {
   OptimalChain replays_;
   int64_t unit_;
   int64_t slots_;
-  std::vector<Choice> table_;  ///< By stage, kept and beside.
+  std::vector<Choice> table_;  ///< By stage, `kept` and `beside`.
 };
 
 }  // namespace weft

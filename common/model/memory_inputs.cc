@@ -75,8 +75,10 @@ MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMa
         SumOfUnits(StreamedUnits(model, tensor, rows, experts), plan.device_updated_units);
   }
   if (inputs.SharesParameters()) {
-    inputs.sharded =
-        ShardParameters(model, *inputs.precision, inputs.ShardGroupSize(), tensor, rows, experts);
+    const DType gathered =
+        GatheredMatrices(inputs.precision->products, inputs.micro_batch_tree, inputs.OnCuda());
+    inputs.sharded = ShardParameters(model, *inputs.precision, gathered, inputs.ShardGroupSize(),
+                                     tensor, rows, experts);
   }
   const auto blocks_that = [&](const char* policy) {
     return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);

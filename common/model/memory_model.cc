@@ -4,8 +4,8 @@
 #include <bit>
 #include <utility>
 
-#include "common/model/activation_codes.h"
 #include "common/model/added_network_cost.h"
+#include "common/model/compressed_activations.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
@@ -28,8 +28,8 @@ constexpr int64_t kUncutShare = 160;
 int64_t HolesBesideCodes(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
   const int64_t codes =
-      CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length, 0,
-                 inputs.activation_bits);
+      CompressedBytes(PlanOfBlocks(inputs), inputs.shape,
+                      inputs.micro_batch * inputs.sequence_length, 0, inputs.activation_bits);
   return codes / 6 + PassSizes(inputs).before;
 }
 
@@ -83,14 +83,14 @@ int64_t KeptValueBytes(const MemoryInputs& inputs) {
          ElementBytes(inputs.precision->matrices) * (kept.held_matrices() - frozen);
 }
 
-/// Values on the host, of ranks that share them their parts.
+/// Values on the host; of sharded ones this rank's shard.
 int64_t HostValueBytes(const MemoryInputs& inputs) {
   if (inputs.parameters_in_file) return FiledValuesOf(inputs).host;
   if (inputs.SharesParameters()) return inputs.sharded.held;
   return ValueBytes(inputs) - KeptValueBytes(inputs);
 }
 
-/// State of what is kept on the device: AdamW's, and averages, are of so many bytes a number.
+/// State of what is kept on the device: AdamW's, and averages, are of this many bytes a number.
 int64_t KeptStateBytes(const MemoryInputs& inputs) {
   if (inputs.kept.trained == 0) return 0;
   const double share =
@@ -117,9 +117,9 @@ int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
   return gradients / 2;
 }
 
-/// Of gradients that ranks on CUDA devices reduce in every pass, a part of which each adds to
-/// earlier sums: those, which come up for what is under way. With a table that classifies that is
-/// all there is, in the end.
+/// Sums of earlier passes that come up to the device while ranks on CUDA devices reduce gradients
+/// in every pass and add their shards to them. With a table that classifies that is all there is,
+/// in the end.
 int64_t BroughtSumBytes(const MemoryInputs& inputs) {
   const int64_t shard_ranks = inputs.ShardGroupSize();
   const bool adds = inputs.zero_stage > 1 && shard_ranks > 1 && inputs.accumulation_steps > 1;
@@ -193,7 +193,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t shard_ranks = inputs.ShardGroupSize(); shard_ranks > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
-    // Experts that ranks share are sharded among fewer.
+    // Experts of expert-parallel ranks are sharded over fewer.
     const bool shares_experts = shape.expert_ranks > 1;
     const int64_t experts = shares_experts ? shape.stored_trained_experts : 0;
     const int64_t expert_shard_ranks = shard_ranks / shape.expert_ranks;

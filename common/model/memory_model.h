@@ -82,7 +82,7 @@ struct MemoryInputs {
   ModelShape shape;
   int64_t micro_batch = 1;
   int64_t sequence_length = 1;
-  int64_t prefix_rows = 0;  ///< Of a sequence beside those, in keys and values alone.
+  int64_t prefix_rows = 0;  ///< Of a sequence besides those, in keys and values alone.
   int64_t accumulation_steps = 1;
   int64_t ranks = 1;
   int64_t zero_stage = 0;
@@ -193,11 +193,11 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
 /// Bytes of workspace of a step's update, which has it after the passes,
 int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs);
-/// and of what stands beside both.
+/// and of what exists during both.
 int64_t ScratchBytes(const MemoryInputs& inputs);
 
 /// Bytes of activations that blocks quantise to activation_bits, and of their quantised form, that
 /// the forward pass of a micro-batch reads and writes; its backward pass does as many.
-int64_t CodedActivationBytes(const MemoryInputs& inputs);
+int64_t CompressedActivationBytes(const MemoryInputs& inputs);
 
 }  // namespace weft

@@ -130,9 +130,9 @@ TEST(PredictMemory, RanksThatShareHoldTheirPart) {
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes,
             whole.gradients_bytes / 4 + inputs.open_gradients.bytes);
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, whole.parameters_bytes);
-  // Parameters: parts, and at most the head's table with the last block beside it.
+  // Parameters: parts, and at most the head's table together with the last block.
   inputs.zero_stage = 3;
-  inputs.sharded = ShardParameters(Gpt2Model(), kBf16Precision, 4);
+  inputs.sharded = ShardParameters(Gpt2Model(), kBf16Precision, DType::kBF16, 4);
   const int64_t matrices = 12 * 768 * 768, vectors = 13 * 768, norm = 2 * 768;
   EXPECT_EQ(inputs.sharded.held, 4 * (tables + 12 * block) / 4);
   EXPECT_EQ(inputs.sharded.gathered,

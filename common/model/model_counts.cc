@@ -46,12 +46,11 @@ bool TrainsClassifier(const ModelShape& shape) {
 /// Whether a norm before the first product of this layer's block is trained.
 bool TrainsFirstNorm(const ModelSpec& model, int64_t layer) {
   if (!FreezesAny(model)) return true;
-  std::string first;
+  int64_t norms = 0;  // A norm is a weight, and a bias behind it where it has one.
   for (const ParameterInfo& parameter : BlockParameters(model, BlockOfLayer(model, layer))) {
     if (parameter.role != ParameterRole::kNorm) continue;
-    const std::string norm = parameter.name.substr(0, parameter.name.rfind('.'));
-    if (first.empty()) first = norm;
-    if (norm == first && !parameter.frozen) return true;
+    if (!parameter.bias && ++norms > 1) return false;
+    if (!parameter.frozen) return true;
   }
   return false;
 }
@@ -234,7 +233,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
                               int64_t element_bytes) {
   const ModelSpec& model = shape.spec;
   std::vector<Gemm> gemms;
-  // y [rows, out] = x [rows, in] Wᵀ and the two gradients of it, each so many times.
+  // y [rows, out] = x [rows, in] Wᵀ and the two gradients of it, each this many times.
   auto add = [&](std::string_view name, int64_t rows, int64_t in, int64_t out, int64_t forward,
                  int64_t input, int64_t weight) {
     gemms.push_back({name, GemmPass::kForward, rows, out, in, forward});
@@ -254,7 +253,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     add(name, tokens, in, out, model.layers, backward - without_input,
         LayersTraining(shape, which));
   };
-  // The lowest block has nothing to tell, unless a norm stands before its products.
+  // The lowest block sends no gradient down, unless a norm comes before its products.
   const bool lowest_ends =
       backward > 0 && !shape.trains_embeddings && !shape.trained_before &&
       (NormPositionOf(model) != "pre" || !TrainsFirstNorm(model, shape.first_trained_layer));

@@ -80,7 +80,7 @@ TEST(ParameterCounts, MatchThePublishedSizeOfMixtral) {
 
 TEST(TrainingFlops, CountTheExpertsThatATokenMeets) {
   const ModelShape shape(Mixtral8x7B());
-  // 12.9 billion parameters, of which the token table is only looked up.
+  // 12.9 billion parameters; the token table among them is only looked up.
   const double met = 12'879'925'248.0 - 32000.0 * 4096;
   EXPECT_DOUBLE_EQ(ForwardFlopsPerToken(shape, 64), 2 * met + 2.0 * 32 * 4096 * 64);
   EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(shape, 64), 3 * ForwardFlopsPerToken(shape, 64));

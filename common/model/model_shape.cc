@@ -27,6 +27,7 @@ bool HasPartialGradients(const ModelShape& shape, const ParameterInfo& parameter
     // Keys and values are of the heads here; each rank makes its own of what all have.
     return !IsAttention(parameter.role);
   }
+  if (parameter.of_whole_weight) return true;
   // A graft sees the rows of the residual stream.
   if (parameter.adapter == AdapterSide::kNeither) return shape.sequence_parallel;
   // A replicated adapter sees a part of its inputs, or of the gradients of its results.

@@ -84,11 +84,11 @@ struct ModelShape {
   ModelShape() = default;
   /// `model` with vocab_size resolved. With tensor parallelism of degree `tensor` above 1 numbers
   /// are those of the rank with most; `spec` is the whole model. `sequence`: sequence parallelism,
-  /// too. The ranks are a grid of `rows`.
+  /// too. `rows`: those of 2-D tensor parallelism.
   explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false,
                       int64_t rows = 1);
-  /// Numbers of one of `ranks` ranks that share the experts, of which each are as many as `tensor`
-  /// that share matrices; uses are of all experts.
+  /// Numbers of one of `ranks` expert-parallel ranks, each `tensor` tensor-parallel ones; uses are
+  /// of all experts.
   static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks, int64_t tensor = 1,
                                  bool sequence = false);
   /// The same for one stage of a pipeline, whose blocks are those of `spec`.

@@ -43,7 +43,7 @@ OffloadingChain::OffloadingChain(std::vector<ChainStage> stages, int64_t bytes, 
   backward_.push_back(backward);
 }
 
-// Whole ticks; times that are so many but for rounding count as them.
+// Whole ticks; times that differ from them by rounding alone count as them.
 int64_t OffloadingChain::Ticks(double seconds) const {
   constexpr double kRounding = 1e-6;
   constexpr double kMost = 1e9;
@@ -126,7 +126,7 @@ void OffloadingChain::Follow(const State& state, Choice step, int64_t bytes, int
   const int64_t down = std::max<int64_t>(state.transfers.down - forward, 0);
   const int64_t up = std::max<int64_t>(state.transfers.up - backward, 0);
   const int64_t slots = replays_.Slots(bytes);
-  // It stays; what travels goes on doing so, or is waited for.
+  // It stays; transfers in flight go on, or are waited for.
   step.next.slots = state.slots - slots;
   for (const int64_t down_left : {down, int64_t{0}}) {
     for (const int64_t up_left : {up, int64_t{0}}) {
@@ -137,7 +137,7 @@ void OffloadingChain::Follow(const State& state, Choice step, int64_t bytes, int
     }
     if (down == 0) break;
   }
-  // It goes; what travelled is waited for.
+  // It goes; transfers in flight are waited for.
   if (slots == 0 || step.next.stage == std::ssize(stages_) || link_.seconds_per_byte == kInfinity) {
     return;
   }

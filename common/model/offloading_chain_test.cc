@@ -19,7 +19,7 @@ using testing::Stage;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMost = 40;
 
-/// With ticks of half a second, of which all times of random chains are multiples.
+/// With ticks of half a second; all times of random chains are multiples of it.
 ChainLink LinkOf(const std::vector<ChainStage>& chain, double seconds_per_byte) {
   int64_t most = 0;
   for (const ChainStage& stage : chain) {
@@ -28,7 +28,7 @@ ChainLink LinkOf(const std::vector<ChainStage>& chain, double seconds_per_byte) 
   return {seconds_per_byte, static_cast<int64_t>(static_cast<double>(most) * seconds_per_byte * 2)};
 }
 
-/// Calls `use` with the plan and all ways of having its steps travel: each after the one before has
+/// Calls `use` with the plan and all orders of its transfers: each after the one before has
 /// arrived, or `queued`, in any order that a link can have.
 void EachTravel(const RematPlan& plan, bool queued, const std::function<void(RematPlan&)>& use) {
   RematPlan trial = plan;
@@ -102,8 +102,8 @@ TEST(OffloadingChainTest, IsTheFastestOfAllSchedulesWithOneTransferAtATime) {
   EXPECT_GT(sending, 100);
 }
 
-// Blocks that are alike, of which a transfer takes half as long again as one: two can be on their
-// way beside three.
+// Blocks that are alike; a transfer takes half as long again as one block: two can be sent during
+// three.
 TEST(OffloadingChainTest, IsCloseToTheFastestWithTransfersInAQueue) {
   PhiloxStream random({32, 0, 0});
   int equal = 0, feasible = 0;

@@ -241,7 +241,7 @@ int64_t FormatStateBytes(const MemoryInputs& inputs) {
 }
 
 // Where products are of the type that is stored, or gathered, PackedBytes has nothing of these.
-// Ranks that share parameters out have those of one block.
+// Ranks that shard parameters have those of one block.
 int64_t MergedBytes(const MemoryInputs& inputs) {
   const bool shares = inputs.SharesParameters();
   const ModelSpec& model = inputs.shape.spec;

@@ -49,11 +49,11 @@ class OptimalChain {
   /// The schedule: all of stages 0 to n - 1 are in a step. None when the bytes are too few.
   std::optional<RematPlan> Schedule(int64_t bytes) const;
 
-  /// Steps of memory that `bytes` take, and those that so many have whole.
+  /// Steps of memory that `bytes` take, and those that this many have whole.
   int64_t Slots(int64_t bytes) const { return (bytes + unit_ - 1) / unit_; }
   int64_t SlotsWithin(int64_t bytes) const;
 
-  /// The same as Seconds and Schedule for stages [first, last] within so many steps of memory.
+  /// The same as Seconds and Schedule for stages [first, last] within this many steps of memory.
   double PartSeconds(int64_t first, int64_t last, int64_t slots) const {
     return seconds_[IndexOf(first, last, slots)];
   }

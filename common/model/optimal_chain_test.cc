@@ -168,7 +168,7 @@ TEST(OptimalChainTest, IsBinomialCheckpointingWhereOneStageFits) {
 // Chen et al. 2016: with every k-th input kept, each stage runs forward once more, or once.
 TEST(OptimalChainTest, FindsSegmentsOfTheSquareRoot) {
   const std::vector<ChainStage> chain(16, Stage(1, 2, 1, 4));
-  // Four segments of four: three inputs beside the first, and the four stages of one segment.
+  // Four segments of four: three inputs besides the first, and the four stages of one segment.
   const int64_t sublinear = 3 + 4 * 4;
   const OptimalChain optimal(chain, 16 * 4, 16 * 4);
   EXPECT_EQ(optimal.Seconds(16 * 4), 16 * 3);

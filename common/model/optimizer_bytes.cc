@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
-/// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
-/// a copy in f32 where they are not, and the squares of its shorter side.
+/// The direction of a matrix and the room that kernels/orthogonalize wants besides it: two
+/// iterates, a copy in f32 where they are not, and the squares of its shorter side.
 int64_t MuonWorkspace(const ParameterInfo& parameter, DType products) {
   const std::vector<int64_t>& parts = parameter.parts;
   const int64_t columns = parameter.shape[1];

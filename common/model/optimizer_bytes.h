@@ -10,13 +10,13 @@ namespace weft {
 /// Memory of the updates.
 struct OptimizerBytes {
   int64_t state = 0;               ///< Of rule, averages and outer steps, without alignment.
-  int64_t state_of_experts = 0;    ///< Of it, where ranks share these.
+  int64_t state_of_experts = 0;    ///< Of it, with expert parallelism.
   int64_t workspace = 0;           ///< While an update runs.
   int64_t in_file = 0;             ///< Numbers of state in a file, which `state` lacks.
-  int64_t in_file_of_experts = 0;  ///< Of them, where ranks share these.
+  int64_t in_file_of_experts = 0;  ///< Of them, with expert parallelism.
 
-  /// Of numbers in a file, those of a rank of so many that share updates, `expert_ranks` of which
-  /// share the experts.
+  /// Numbers in a file of one rank of `shard_ranks` ranks that shard updates; `expert_ranks` of
+  /// them are expert-parallel.
   int64_t InFileAmong(int64_t shard_ranks, int64_t expert_ranks) const {
     const int64_t alike = shard_ranks > expert_ranks ? shard_ranks / expert_ranks : 1;
     return (in_file - in_file_of_experts) / shard_ranks + in_file_of_experts / alike;

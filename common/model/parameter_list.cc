@@ -46,7 +46,7 @@ struct Builder {
     Add(name + ".weight", {out, in}, role);
     if (bias) Add(name + ".bias", {out}, role, true);
   }
-  /// The same, whose weight stands under that of the layer before.
+  /// The same, whose weight is stacked under that of the layer before.
   void Stacked(const std::string& name, int64_t out, int64_t in, bool bias, ParameterRole role) {
     Linear(name, out, in, bias, role);
     list[list.size() - (bias ? 2 : 1)].stacked = true;
@@ -249,6 +249,7 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   }
   // An adapter is divided with the side of the weight that it shares.
   if (parameter.adapter != AdapterSide::kNone) {
+    if (parameter.of_whole_weight) return;
     const bool input = parameter.adapter == AdapterSide::kInput;
     if (input != EndsSubLayer(parameter.role)) return;
     (input ? shape.back() : shape.front()) /= columns;

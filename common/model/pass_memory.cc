@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/activation_codes.h"
 #include "common/model/activation_numbers.h"
 #include "common/model/added_network_cost.h"
+#include "common/model/compressed_activations.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
 
@@ -41,7 +41,7 @@ int64_t SavedByEmbeddings(const MemoryInputs& inputs, const PassSizes& size) {
   return size.narrow;
 }
 
-/// Results between the blocks and the logits, at most, beside the residual stream.
+/// Results between the blocks and the logits, at most, besides the residual stream.
 int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
   const ModelSpec& model = inputs.shape.spec;
   const std::string head = HeadOf(model);
@@ -60,7 +60,7 @@ int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
   return std::max(size.head, 4 * size.head + statistics * HeadRowsOf(inputs) - size.row);
 }
 
-/// What stands before the first block: the embedding; as soon as a block saves it, it counts there.
+/// What comes before the first block: the embedding; as soon as a block saves it, it counts there.
 StreamBytes StartOfBlocks(const MemoryInputs& inputs, const PassSizes& size) {
   // Without blocks, what the head keeps is the stream itself.
   StreamBytes start{.stream = inputs.shape.spec.layers > 0 ? size.row : 0};
@@ -105,9 +105,9 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   const int64_t chunk = std::min(LogitsChunkRows(columns, head_rows, element), head_rows);
   // Losses and, where they are counted, right answers.
   int64_t verdicts = (HeadOf(shape.spec) == "classification" ? 2 : 1) * kF32 * head_rows;
-  // What ranks that share the classifier tell each other of each row.
+  // What tensor-parallel ranks send each other of each row of the classifier.
   if (shape.TensorColumns() > 1) verdicts += 3 * kF32 * shape.TensorColumns() * chunk;
-  // Where ranks share tokens between shards, the classifier's are gathered.
+  // With sequence parallelism, the classifier's are gathered.
   const int64_t gathered = shape.sequence_parallel ? size.head : 0;
   // A copy of its own logits, and the sum of their squares of each row.
   const int64_t copies = inputs.keeps_own_logits ? 2 : 1;
@@ -129,7 +129,7 @@ int64_t InFormat(const MemoryInputs& inputs, int64_t bytes) {
   return bytes / ElementOf(inputs) * inputs.format()->element_bytes;
 }
 
-/// The activation of the expert that has most rows. In a format beside it operands by rows and by
+/// The activation of the expert that has most rows. In a format besides it operands by rows and by
 /// columns of the gradient of what it makes, then in its place those of the gradient before it; and
 /// by columns of what its products read.
 int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
@@ -174,7 +174,7 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t branch = changes ? size.row : 0;
   const int64_t beside = inputs.job_workspace.gradients * size.row;
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
-  // Gradients of results that are partitioned come from all ranks, beside that of the stream.
+  // Gradients of results that are partitioned come from all ranks, besides that of the stream.
   int64_t mlp_backward =
       size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0) + branch;
   if (!shape.trained_products.down) {
@@ -182,14 +182,14 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
     const int64_t up = MlpInputs(model) > 1 ? size.before : 0;
     mlp_backward = size.row + size.gathered + std::max(branch + size.inner + up, size.before + in);
   }
-  // Experts have their gradients in the place of what they kept, but for one activation, of all
+  // Experts have their gradients in the place of what they kept, except one activation, of all
   // tokens at most.
   if (model.experts > 0) {
     mlp_backward =
         size.row + in + branch + std::max(size.gathered, WorkspaceOfExpert(inputs, size));
   }
   if (shape.expert_ranks > 1) {
-    // And for those that come from other ranks, beside those of the router.
+    // And for those that come from other ranks, besides those of the router.
     mlp_backward = std::max(size.row + in, size.row + WorkspaceOfExpert(inputs, size) +
                                                size.exchanged + RouterWorkspace(inputs));
   }
@@ -220,7 +220,8 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
           attending};
 }
 
-/// Adds what blocks of `plan` restore from quantised values, which stands beside the gradients.
+/// Adds what blocks of `plan` restore from quantised values, which exists together with the
+/// gradients.
 void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSizes& size,
                  BlockWorkspace& block) {
   const RestoredTensors restored = RestoredTensorsOf(plan);
@@ -232,9 +233,9 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
     block.mlp += beside(size.before);
   } else {
     // What experts make, which becomes its gradient, what they read, and values of one of them.
-    const int64_t coded = size.row + RouterWorkspace(inputs) + size.from_experts + size.to_experts +
-                          3 * size.active + size.exchanged;
-    block.mlp = std::max(block.mlp + alone, restored.in_block ? coded + inputs_too : 0);
+    const int64_t compressed = size.row + RouterWorkspace(inputs) + size.from_experts +
+                               size.to_experts + 3 * size.active + size.exchanged;
+    block.mlp = std::max(block.mlp + alone, restored.in_block ? compressed + inputs_too : 0);
   }
   block.restored = beside(size.row);
   block.reading += block.restored;
@@ -261,8 +262,8 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   if (model.experts > 0) {
-    // Gradients of experts' results and activations stand where these were saved, but for those
-    // that come from other ranks.
+    // Gradients of experts' results and activations are where these were saved, except those that
+    // come from other ranks.
     const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
     return PutOffInFormat(inputs) +
@@ -304,7 +305,7 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
                            const BlockWorkspace& block) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.experts == 0) return block.mlp;
-  // Experts' inputs have gradients in places of their own, beside those of the stream and of what
+  // Experts' inputs have gradients in places of their own, besides those of the stream and of what
   // the router reads; attention has none yet.
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t whole = std::max(size.row, size.gathered);
@@ -404,10 +405,10 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   workspace_ = WorkspaceOfBlock(inputs, size_);
   if (!defers) return;
   put_off_ = PutOffBytes(inputs);
-  const bool coded_experts = inputs.activation_bits > 0 && inputs.shape.spec.experts > 0;
-  if (coded_experts) {
-    // Gradients of experts' results and of their values stand where these were restored.
-    coded_put_off_ = size_.before + (inputs.shape.expert_ranks == 1 ? size_.from_experts : 0);
+  const bool compressed_experts = inputs.activation_bits > 0 && inputs.shape.spec.experts > 0;
+  if (compressed_experts) {
+    // Gradients of experts' results and of their values are where these were restored.
+    compressed_deferred_ = size_.before + (inputs.shape.expert_ranks == 1 ? size_.from_experts : 0);
   }
   // In the midst of the first block, or before it. Where gradients of results come from other
   // ranks, that of the stream is one more.
@@ -481,12 +482,12 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
   if (defers_) {
     // What experts make is restored for its gradient, which others get.
     const int64_t made =
-        coded_put_off_ > 0 && inputs.shape.expert_ranks > 1 ? size_.from_experts : 0;
+        compressed_deferred_ > 0 && inputs.shape.expert_ranks > 1 ? size_.from_experts : 0;
     PutOffWeights(inputs, stage, std::max(backward.restored, made), memory);
   }
 }
 
-// What stays until gradients of weights are made, and the backward pass beside it.
+// What stays until gradients of weights are made, and the backward pass during that.
 void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind& stage,
                                     int64_t restored, StageMemory& memory) const {
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
@@ -495,7 +496,7 @@ void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind&
   const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
   const int64_t plain =
       stage.segment == 1 ? std::max<int64_t>(stage.recomputed - stage.untrained, 0) : 0;
-  workspace.waiting = trained * put_off_ + (trained - plain) * coded_put_off_ + read_again;
+  workspace.waiting = trained * put_off_ + (trained - plain) * compressed_deferred_ + read_again;
   if (stage.last && narrow_head_ > 0) {
     // The projection of a factorised embedding.
     saved.waiting += narrow_head_;

@@ -48,7 +48,7 @@ RematPlan PlanOfBlocks(const MemoryInputs& inputs);
 /// Peak of saved tensors and of results that are alive with them, in each tier.
 TierPeaks ActivationPeaks(const MemoryInputs& inputs);
 
-/// Peak of what else the passes of a step take, beside so many bytes of activations.
+/// Peak of what else the passes of a step take, besides this many bytes of activations.
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations);
 
 /// Memory of a micro-batch on a pipeline stage, without its batch and messages.
@@ -58,7 +58,7 @@ struct StageMemory {
   int64_t activations_away = 0;  ///< In the host tier, from the forward pass on.
 };
 
-/// A stage by what of its blocks is recomputed, or whose attention is, in segments of so many;
+/// A stage by what of its blocks is recomputed, or whose attention is, in segments of this many;
 /// before it nothing trains the first ones.
 struct StageKind {
   int64_t blocks = 0;
@@ -103,10 +103,10 @@ class StagePassMemory {
   int64_t head_gradient_;
   int64_t narrow_head_;  ///< A row that a projection before the classifier reads; 0 without.
   int64_t widened_;
-  BlockWorkspace workspace_;   ///< Without what is restored from quantised values.
-  int64_t put_off_ = 0;        ///< Gradients that wait of a block,
-  int64_t coded_put_off_ = 0;  ///< of one that keeps in bits these more,
-  int64_t beside_ = 0;         ///< and what its backward pass wants beside them.
+  BlockWorkspace workspace_;         ///< Without what is restored from quantised values.
+  int64_t put_off_ = 0;              ///< Gradients that wait of a block,
+  int64_t compressed_deferred_ = 0;  ///< of one that keeps in bits these more,
+  int64_t beside_ = 0;               ///< and what its backward pass wants besides them.
 };
 
 /// Bytes of a micro-batch's tokens and their metadata, where kernels read it, except for images.

@@ -19,7 +19,7 @@ constexpr double kEmbeddingFlopsPerNumber = 200;
 
 constexpr int64_t kF32 = 4;
 
-/// A stage of `blocks` blocks, the first of which is block `before` of all: the first ones of these
+/// A stage of `blocks` blocks that begins with block `before` of all: the first ones of these
 /// recompute, the next ones their attention.
 StageKind KindOf(const MemoryInputs& inputs, int64_t before, int64_t blocks, bool first,
                  bool last) {

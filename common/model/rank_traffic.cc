@@ -40,7 +40,7 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const int64_t gradients = wire * shape.stored_trained;
   const int64_t shard_ranks = inputs.ShardGroupSize();
-  // Of experts that ranks share.
+  // Experts of expert-parallel ranks.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
   if (shard_ranks > 1 && shard_ranks < inputs.ranks) {
     traffic.between_groups =

@@ -15,9 +15,8 @@ namespace weft {
 /// other workers, and they gather all.
 struct RankTraffic {
   int64_t all_reduced = 0;
-  int64_t reduce_scattered =
-      0;                 ///< Of the group of ranks that share (MemoryInputs::ShardGroupSize) ...
-  int64_t gathered = 0;  ///< ... as this.
+  int64_t reduce_scattered = 0;   ///< Of the shard group (MemoryInputs::ShardGroupSize) ...
+  int64_t gathered = 0;           ///< ... as this.
   int64_t between_groups = 0;     ///< All-reduced between ranks of groups that have the same parts.
   int64_t context_sent = 0;       ///< By a rank to its context-parallel ranks, for attention.
   int64_t experts_reduced = 0;    ///< All-reduced between ranks that have the same experts ...

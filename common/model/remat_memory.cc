@@ -13,7 +13,7 @@ class Walk {
  public:
   explicit Walk(const BlockBytes& bytes)
       : b_(bytes),
-        coded_(bytes.compressed),
+        compressed_(bytes.compressed),
         // Both results of attention with what it read, before and after it is projected; at the end
         // the MLP's as well.
         passing_(std::max({3 * b_.row + b_.gathered + b_.qkv,
@@ -25,8 +25,8 @@ class Walk {
 
   // From now on gradients of weights are deferred; steps add to what waits for them.
   void Defer() { defers_ = true; }
-  // What so many steps leave waiting. Those are the first ones in the backward pass of which the
-  // steps that come now are the last.
+  // What this many steps leave waiting. They are the first ones in the backward pass; the steps
+  // that come now are its last.
   int64_t Await(Kind kind, int64_t first, int64_t count, int64_t times) {
     if (!defers_) return 0;
     const int64_t untrained = std::clamp<int64_t>((b_.untrained - first) / count, 0, times);
@@ -53,7 +53,7 @@ class Walk {
     return live.saved;
   }
 
-  // So many steps of one kind, of `count` blocks each from block `first` on; what they run again
+  // This many steps of one kind, of `count` blocks each from block `first` on; what they run again
   // they keep.
   void Repeat(Kind kind, int64_t first, int64_t count, int64_t times, StreamBytes& live) {
     const int64_t untrained = std::clamp<int64_t>((b_.untrained - first) / count, 0, times);
@@ -110,7 +110,7 @@ class Walk {
  private:
   bool Trained(int64_t block) const { return block >= b_.untrained; }
 
-  const BlockBytes::Kept& KeptOfBlock() const { return coded_ ? b_.kept : b_.plain; }
+  const BlockBytes::Kept& KeptOfBlock() const { return compressed_ ? b_.kept : b_.plain; }
 
   // Of a block whose attention has been computed again, which is as it is.
   int64_t BackInAttention() const {
@@ -120,10 +120,10 @@ class Walk {
   // What gradients of weights that are deferred read of a trained step.
   int64_t Waiting(const RematStep& step) const {
     if (!defers_ || !Trained(step.end() - 1)) return 0;
-    const bool coded = coded_ && (step.kind != Kind::kSegment || step.count > 1);
-    const BlockBytes::Kept& kept = coded ? b_.kept : b_.plain;
+    const bool compressed = compressed_ && (step.kind != Kind::kSegment || step.count > 1);
+    const BlockBytes::Kept& kept = compressed ? b_.kept : b_.plain;
     // What attention reads is then restored, and workspace.
-    if (coded && step.kind == Kind::kAttention)
+    if (compressed && step.kind == Kind::kAttention)
       return BehindAttention() + b_.plain.attention_product_input;
     return step.count *
            (2 * kept.norm_product_input + kept.attention_product_input + kept.expert_product_input);
@@ -132,17 +132,17 @@ class Walk {
     return KeptOfBlock().norm_product_input + KeptOfBlock().expert_product_input;
   }
 
-  // The pass that the backward pass of a segment begins with, beside what is saved.
+  // The pass that the backward pass of a segment begins with, besides what is saved.
   void Replay(const RematStep& step, int64_t saved) {
     StreamBytes live{.saved = saved, .input_is_saved = true};
-    const bool coded = std::exchange(coded_, coded_ && step.count > 1);
+    const bool compressed = std::exchange(compressed_, compressed_ && step.count > 1);
     if (step.replay.empty()) {
       Repeat(Kind::kKeep, step.first, 1, step.count, live);
       Reach(live, 0);
     } else {
       Pass(step.replay, live, 0);
     }
-    coded_ = coded;
+    compressed_ = compressed;
   }
 
   // A step forward and its part of the backward pass, where nothing is left that later steps saved
@@ -190,12 +190,12 @@ class Walk {
   // A block that keeps what it needs.
   void Run(const RematStep& step, StreamBytes& live) {
     if (!Trained(step.first)) {
-      // Beside the two terms of the stream their sum.
+      // Besides the two terms of the stream their sum.
       Reach(live, passing_ + (live.delta == 0 ? 0 : b_.row));
       Leave(live, b_.row);
       return;
     }
-    if (coded_) {
+    if (compressed_) {
       const int64_t sums = live.delta == 0 ? 0 : b_.row;
       if (step.kind == Kind::kAttention) {
         Reach(live, sums + b_.row + BackInAttention());
@@ -205,7 +205,7 @@ class Walk {
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
       const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
       Reach(live, rows * b_.row + b_.gathered + b_.mlp_quantised - b_.last_norm);
-      // What that norm reads and makes, beside the MLP's result and what it read.
+      // What that norm reads and makes, besides the MLP's result and what it read.
       if (b_.post_norm) Reach(live, 4 * b_.row);
       Leave(live, b_.row);
       return;
@@ -233,7 +233,7 @@ class Walk {
     const bool trained = Trained(step.end() - 1);
     // From the second block on, the result of the one before and its sum.
     const int64_t more = step.count == 1 ? 0 : b_.post_norm ? b_.row : 3 * b_.row;
-    if (coded_) {
+    if (compressed_) {
       Reach(live, (live.delta == 0 ? 0 : b_.row) + passing_ + more);
       if (trained) live.saved += b_.input;
       Leave(live, b_.row);
@@ -251,7 +251,7 @@ class Walk {
   }
 
   const BlockBytes& b_;
-  bool coded_;  ///< What is kept now.
+  bool compressed_;  ///< What is kept now.
   const int64_t passing_;
   bool defers_ = false;
   bool backwards_ = false;  ///< In a part of the backward pass.

@@ -19,7 +19,7 @@ struct BlockBytes {
     int64_t expert_product_input = 0;     ///< and those of experts.
   };
   int64_t row = 0;            ///< [tokens, width], of the residual stream.
-  int64_t gathered = 0;       ///< A result of a branch, where ranks share tokens between shards.
+  int64_t gathered = 0;       ///< A result of a branch, with sequence parallelism.
   int64_t attended = 0;       ///< What attention makes.
   int64_t qkv = 0;            ///< Queries, keys and values.
   int64_t mlp_hidden = 0;     ///< Inside of the MLP, before the activation.
@@ -33,7 +33,7 @@ struct BlockBytes {
   int64_t after_mlp = 0;  ///< Rows after the MLP next to the input, where nothing is saved.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.
-  bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.
+  bool shifted = false;     ///< Keeps a shifted copy of the stream besides the stream itself.
   int64_t untrained = 0;    ///< The first blocks, which have no backward pass.
 };
 
@@ -51,7 +51,7 @@ int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes);
 /// The largest sums in each tier.
 struct TierPeaks {
   int64_t device = 0;
-  int64_t host = 0;  ///< What travels, which crosses the link once each way.
+  int64_t host = 0;  ///< What is offloaded, which crosses the link once each way.
 };
 
 /// Bytes that blocks hold of a micro-batch.

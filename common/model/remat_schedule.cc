@@ -109,7 +109,7 @@ class Parser {
   /// Those that begin with the backward pass of a step: of steps before it, the latest first.
   Status Fetches(RematPlan& plan, size_t index) {
     if (plan[index].travels() && plan[index].fetched < 0) {
-      return Unexpected(Operation("fetch", plan[index].first) + " beside the backward pass of a " +
+      return Unexpected(Operation("fetch", plan[index].first) + " with the backward pass of a " +
                         "later block");
     }
     for (size_t i = index; i-- > 0;) {

@@ -106,7 +106,7 @@ TEST(RematScheduleTest, WhatIsNoScheduleIsRefusedByNameOfTheOperation) {
       {{"F_all_host 0", "sent 0", "F_all 1", "fetch 0", "B 1", "B 0"},
        "operation 1 is \"sent 0\", expected F_all"},
       {{"F_all_host 0", "F_all 1", "sent 0", "B 1", "B 0"},
-       "operation 4 is \"B 0\", expected fetch 0 beside the backward pass"},
+       "operation 4 is \"B 0\", expected fetch 0 with the backward pass"},
       {{"F_all_host 0", "F_all 1", "sent 0", "B 1", "fetch 0", "B 0"}, "expected fetch 0"},
       {{"F_all_host 0", "F_all 1", "sent 0", "fetch 0", "fetch 0", "B 1", "B 0"},
        "operation 4 is \"fetch 0\", expected B of block 1"},

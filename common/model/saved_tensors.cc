@@ -3,8 +3,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/activation_codes.h"
 #include "common/model/activation_numbers.h"
+#include "common/model/compressed_activations.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/pass_memory.h"
@@ -101,7 +101,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
       .mlp_quantised = size.before,
       .log_sum_exp = kF32 * inputs.AttendedRows() * model.heads / inputs.shape.TensorColumns(),
       .post_norm = NormPositionOf(model) == "post",
-      // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+      // Fixup saves the shifted stream, so that the stream itself is alive, too.
       .compressed = inputs.activation_bits > 0,
       .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
       .untrained = inputs.shape.first_trained_layer};
@@ -124,9 +124,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
       if (slot.name == "attention") sum.attention_product_input = held;
       const bool of_experts =
           slot.name == "expert_inputs" || slot.name == "experts_before_activation";
-      // Gradients of experts' results stand in the place of these, where no other rank has them.
+      // Gradients of experts' results take the place of these, where no other rank has them.
       const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
-      // What is restored from quantised values for gradients to stand in its place is workspace.
+      // What is restored from quantised values and replaced by gradients is workspace.
       const bool waits = bits == 0 || slot.name == "expert_inputs";
       if ((of_experts || results) && waits) sum.expert_product_input += held;
     }
@@ -136,8 +136,8 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const bool pre = NormPositionOf(model) == "pre";
   if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
   if (pre && !inputs.shape.trained_products.up && !TrainsRouter(model)) bytes.unsaved = size.row;
-  // What a graft makes beside the MLP's result, and the sum of both; a graft that reads that result
-  // has saved it.
+  // What a graft makes besides the MLP's result, and the sum of both; a graft that reads that
+  // result has saved it.
   if (SavedByGrafts(model, SubLayer::kMlp) > 0) {
     bytes.unsaved += (ChangesBranches(model) ? 1 : 2) * size.row;
   }
@@ -175,7 +175,7 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
     // Products that are frozen do not save their input.
     if (slot.name == first || (first == "norm_1" && slot.name == "qkv")) return bytes;
     if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
-    // A graft beside the MLP reads what the MLP does.
+    // A graft parallel to the MLP reads what the MLP does.
     if (slot.name == "norm_2" && first == "mlp_grafts") continue;
     const int64_t rows =
         slot.in_attention ? inputs.AttendedRows() : inputs.micro_batch * inputs.sequence_length;
@@ -184,10 +184,11 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
   return 0;
 }
 
-int64_t CodedActivationBytes(const MemoryInputs& inputs) {
+int64_t CompressedActivationBytes(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
-  return CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length,
-                    ElementOf(inputs), inputs.activation_bits);
+  return CompressedBytes(PlanOfBlocks(inputs), inputs.shape,
+                         inputs.micro_batch * inputs.sequence_length, ElementOf(inputs),
+                         inputs.activation_bits);
 }
 
 }  // namespace weft

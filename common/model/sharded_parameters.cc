@@ -21,14 +21,14 @@ int64_t RoundUp(int64_t value, int64_t unit) {
 
 }  // namespace
 
-struct ParameterRegions::Sharing {
-  std::vector<int64_t> ranks;     ///< By region: that have parts of it.
-  std::vector<int64_t> elements;  ///< Of each region, in whole parts.
+struct FlatParameters::Sharing {
+  std::vector<int64_t> ranks;     ///< By flat parameter: that have parts of it.
+  std::vector<int64_t> elements;  ///< Of each flat parameter, in whole parts.
 };
 
-ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision,
-                                   int64_t tensor, int64_t rows, int64_t expert_ranks)
-    : precision_(precision), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
+FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision,
+                               DType gathered, int64_t tensor, int64_t rows, int64_t expert_ranks)
+    : gathered_(gathered), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
@@ -45,15 +45,15 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     const auto [it, is_new] =
         found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
                                      trained, of_experts),
-                          regions_.size());
+                          flat_parameters_.size());
     if (is_new) {
-      of_unit_[static_cast<size_t>(unit)].push_back(regions_.size());
-      if (tied) of_unit_[static_cast<size_t>(last_)].push_back(regions_.size());
-      regions_.push_back(
+      of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
+      if (tied) of_unit_[static_cast<size_t>(last_)].push_back(flat_parameters_.size());
+      flat_parameters_.push_back(
           {unit, tied ? last_ : unit, parameter.matrix(), type, looked_up, trained, of_experts, 0});
     }
     const int64_t elements = parameter.StoredElements();
-    regions_[it->second].elements += RoundUp(elements, 16);
+    flat_parameters_[it->second].elements += RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
     if ((parameter.packed() || (parameter.matrix() && tied)) && parameter.block < 1) {
       packed_ += elements;
@@ -64,22 +64,22 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
   }
 }
 
-ShardedParameters ParameterRegions::Among(int64_t ranks) const {
+ShardedParameters FlatParameters::Among(int64_t ranks) const {
   ShardedParameters result;
   result.packed = packed_;
   result.packed_in_tiles = packed_in_tiles_;
   result.packed_padding = packed_padding_;
   Sharing sharing;
-  for (const Region& region : regions_) {
-    const int64_t shard_ranks = region.of_experts ? ranks / expert_ranks_ : ranks;
-    const int64_t elements = RoundUp(region.elements, 16 * shard_ranks);
+  for (const FlatParameter& flat : flat_parameters_) {
+    const int64_t shard_ranks = flat.of_experts ? ranks / expert_ranks_ : ranks;
+    const int64_t elements = RoundUp(flat.elements, 16 * shard_ranks);
     sharing.ranks.push_back(shard_ranks);
     sharing.elements.push_back(elements);
-    result.held += elements / shard_ranks * Held(region);
-    if (!region.trained) continue;
+    result.held += elements / shard_ranks * Held(flat);
+    if (!flat.trained) continue;
     result.gradients += kF32 * elements / shard_ranks;
     if (shard_ranks == 1) continue;
-    ShardedTraffic& traffic = region.of_experts ? result.experts : result;
+    ShardedTraffic& traffic = flat.of_experts ? result.experts : result;
     traffic.reduced_payload += kF32 * elements;
     ++traffic.reductions;
   }
@@ -89,35 +89,35 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
   return result;
 }
 
-int64_t ParameterRegions::Held(const Region& region) const {
-  return ElementBytes(region.type);
+int64_t FlatParameters::Held(const FlatParameter& flat) const {
+  return ElementBytes(flat.type);
 }
 
 // Bytes of a number as it is gathered for `unit`.
-int64_t ParameterRegions::Travels(const Region& region, int64_t unit) const {
-  const bool rounds = region.matrices && precision_.products == DType::kBF16 && unit > 0;
-  return rounds ? ElementBytes(DType::kBF16) : Held(region);
+int64_t FlatParameters::Travels(const FlatParameter& flat, int64_t unit) const {
+  const bool rounds = flat.matrices && gathered_ == DType::kBF16 && unit > 0;
+  return rounds ? ElementBytes(DType::kBF16) : Held(flat);
 }
 
-// What one rank alone has is where it is held, unless it travels in another type.
-int64_t ParameterRegions::Brought(const Sharing& sharing, size_t index, int64_t unit,
-                                  bool backward) const {
-  const Region& region = regions_[index];
-  if (backward && unit == 0 && region.looked_up) return 0;
-  const int64_t element = Travels(region, unit);
-  const bool in_place = sharing.ranks[index] == 1 && element == Held(region);
+// What one rank alone has is where it is held, unless it is sent in another type.
+int64_t FlatParameters::Brought(const Sharing& sharing, size_t index, int64_t unit,
+                                bool backward) const {
+  const FlatParameter& flat = flat_parameters_[index];
+  if (backward && unit == 0 && flat.looked_up) return 0;
+  const int64_t element = Travels(flat, unit);
+  const bool in_place = sharing.ranks[index] == 1 && element == Held(flat);
   return in_place ? 0 : sharing.elements[index] * element;
 }
 
-// What is in another type stands beside the held ones anyway.
-int64_t ParameterRegions::Alone(const Sharing& sharing, size_t index, int64_t unit,
-                                bool backward) const {
-  const Region& region = regions_[index];
-  if (sharing.ranks[index] > 1 || (backward && unit == 0 && region.looked_up)) return 0;
-  return sharing.elements[index] * Travels(region, unit);
+// What is in another type is apart from the held ones anyway.
+int64_t FlatParameters::Alone(const Sharing& sharing, size_t index, int64_t unit,
+                              bool backward) const {
+  const FlatParameter& flat = flat_parameters_[index];
+  if (sharing.ranks[index] > 1 || (backward && unit == 0 && flat.looked_up)) return 0;
+  return sharing.elements[index] * Travels(flat, unit);
 }
 
-int64_t ParameterRegions::AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const {
+int64_t FlatParameters::AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const {
   int64_t bytes = 0;
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
     bytes += Alone(sharing, index, unit, backward);
@@ -125,7 +125,7 @@ int64_t ParameterRegions::AloneBytes(const Sharing& sharing, int64_t unit, bool 
   return bytes;
 }
 
-int64_t ParameterRegions::PartBytes(const Sharing& sharing, int64_t unit, bool backward) const {
+int64_t FlatParameters::PartBytes(const Sharing& sharing, int64_t unit, bool backward) const {
   int64_t bytes = AloneBytes(sharing, unit, backward);
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
     if (sharing.ranks[index] == 1) continue;
@@ -134,7 +134,7 @@ int64_t ParameterRegions::PartBytes(const Sharing& sharing, int64_t unit, bool b
   return bytes;
 }
 
-int64_t ParameterRegions::Bytes(const Sharing& sharing, int64_t unit, bool backward) const {
+int64_t FlatParameters::Bytes(const Sharing& sharing, int64_t unit, bool backward) const {
   int64_t bytes = 0;
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
     bytes += Brought(sharing, index, unit, backward);
@@ -142,19 +142,19 @@ int64_t ParameterRegions::Bytes(const Sharing& sharing, int64_t unit, bool backw
   return bytes;
 }
 
-void ParameterRegions::CountGathers(const Sharing& sharing, int64_t unit, bool backward,
-                                    ShardedParameters& result) const {
+void FlatParameters::CountGathers(const Sharing& sharing, int64_t unit, bool backward,
+                                  ShardedParameters& result) const {
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
     const int64_t bytes = Brought(sharing, index, unit, backward);
     if (sharing.ranks[index] == 1 || bytes == 0) continue;
-    ShardedTraffic& traffic = regions_[index].of_experts ? result.experts : result;
+    ShardedTraffic& traffic = flat_parameters_[index].of_experts ? result.experts : result;
     (backward ? traffic.backward_payload : traffic.forward_payload) += bytes;
     ++(backward ? traffic.backward_gathers : traffic.forward_gathers);
   }
 }
 
 // Units in the order of the passes; the last block stays for its backward pass, as the head does.
-void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result) const {
+void FlatParameters::Gather(const Sharing& sharing, ShardedParameters& result) const {
   const bool stays = first_differentiated_ < last_;
   const auto comes = [&](int64_t unit, bool backward) {
     return backward ? unit >= first_differentiated_ : unit <= last_;
@@ -163,7 +163,7 @@ void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result)
   const auto part = [&](int64_t unit, bool backward) {
     return comes(unit, backward) ? PartBytes(sharing, unit, backward) : 0;
   };
-  // The same of the next unit, being gathered, of which what is had alone counts as whole.
+  // The same of the next unit, being gathered; what one rank alone has of it counts as whole.
   const auto gathered = [&](int64_t unit, bool backward) {
     return comes(unit, backward) ? part(unit, backward) - AloneBytes(sharing, unit, backward) : 0;
   };
@@ -208,14 +208,14 @@ void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result)
 
 // While one unit's gradients are written, those of the one before are reduced. A token table that
 // classifies has its gradient first and last.
-void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& result) const {
+void FlatParameters::OpenGradients(const Sharing& sharing, ShardedParameters& result) const {
   int64_t throughout = 0, before = 0, most = 0, last = 0;
   for (int64_t unit = last_; unit >= 0; --unit) {
     int64_t bytes = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
-      const Region& region = regions_[index];
-      if (!region.trained || region.first_unit != unit) continue;
-      (region.last_unit != unit ? throughout : bytes) += kF32 * sharing.elements[index];
+      const FlatParameter& flat = flat_parameters_[index];
+      if (!flat.trained || flat.first_unit != unit) continue;
+      (flat.last_unit != unit ? throughout : bytes) += kF32 * sharing.elements[index];
     }
     last = before + bytes;
     most = std::max(most, last);
@@ -224,8 +224,8 @@ void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& 
   result.open_gradients = {throughout + most, std::max(most, last + throughout)};
 }
 
-// Values of a unit are read together, gradients region by region.
-void ParameterRegions::CutFiles(const Sharing& sharing, ShardedParameters& result) const {
+// Values of a unit are read together, gradients flat parameter by flat parameter.
+void FlatParameters::CutFiles(const Sharing& sharing, ShardedParameters& result) const {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   std::vector<int64_t> values(of_unit_.size());
   bool tied = false;
@@ -234,12 +234,12 @@ void ParameterRegions::CutFiles(const Sharing& sharing, ShardedParameters& resul
   for (int64_t unit = last_; unit >= 0; --unit) {
     int64_t held = 0, numbers = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
-      const Region& region = regions_[index];
-      if (region.first_unit != unit) continue;
-      tied = tied || region.last_unit != unit;
+      const FlatParameter& flat = flat_parameters_[index];
+      if (flat.first_unit != unit) continue;
+      tied = tied || flat.last_unit != unit;
       const int64_t part = sharing.elements[index] / sharing.ranks[index];
-      values[static_cast<size_t>(unit)] += part * Held(region);
-      if (!region.trained) continue;
+      values[static_cast<size_t>(unit)] += part * Held(flat);
+      if (!flat.trained) continue;
       numbers += part;
       const int64_t in_file = RoundUp(kF32 * part, kBlock);
       filed.gradients.file += in_file;
@@ -253,9 +253,9 @@ void ParameterRegions::CutFiles(const Sharing& sharing, ShardedParameters& resul
 }
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor, int64_t rows,
+                                  DType gathered, int64_t ranks, int64_t tensor, int64_t rows,
                                   int64_t expert_ranks) {
-  return ParameterRegions(model, precision, tensor, rows, expert_ranks).Among(ranks);
+  return FlatParameters(model, precision, gathered, tensor, rows, expert_ranks).Among(ranks);
 }
 
 }  // namespace weft

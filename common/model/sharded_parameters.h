@@ -50,38 +50,40 @@ struct ShardedParameters : ShardedTraffic {
 };
 
 /// The flat parameters of a model, for any number of shard ranks; found once.
-class ParameterRegions {
+class FlatParameters {
  public:
   /// `model` with vocab_size resolved; for one of `tensor` tensor-parallel ranks, in a grid of
-  /// `rows`, or one of `expert_ranks` expert-parallel ranks. `precision` outlives it.
-  ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision, int64_t tensor = 1,
-                   int64_t rows = 1, int64_t expert_ranks = 1);
+  /// `rows`, or one of `expert_ranks` expert-parallel ranks. `gathered` is the type in which
+  /// matrices are gathered where that is smaller than the one they are stored in
+  /// (GatheredMatrices).
+  FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision, DType gathered,
+                 int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1);
 
   /// Each of the `ranks` has its part.
   ShardedParameters Among(int64_t ranks) const;
 
  private:
-  /// As the engine has it (ParameterSet::Region).
-  struct Region {
+  /// As the engine has it (ParameterSet::FlatParameter).
+  struct FlatParameter {
     int64_t first_unit = 0;
     int64_t last_unit = 0;
     bool matrices = false;
     DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;
-    bool of_experts = false;  ///< That ranks share.
+    bool of_experts = false;  ///< Of expert-parallel ranks.
     int64_t elements = 0;
   };
   /// What the functions of Among() share.
   struct Sharing;
 
-  int64_t Held(const Region& region) const;
-  int64_t Travels(const Region& region, int64_t unit) const;
-  /// Bytes of whole values of a region, where `unit` computes with them.
+  int64_t Held(const FlatParameter& flat) const;
+  int64_t Travels(const FlatParameter& flat, int64_t unit) const;
+  /// Bytes of whole values of a flat parameter, where `unit` computes with them.
   int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
   /// The same for what this rank alone has, where that resides on the host.
   int64_t Alone(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
-  /// Of all regions of the unit.
+  /// Of all flat parameters of the unit.
   int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward) const;
   int64_t AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const;
   /// This rank's part of what is brought from the host.
@@ -93,20 +95,27 @@ class ParameterRegions {
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
   void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 
-  const PrecisionRecipe& precision_;
+  const DType gathered_;
   const int64_t expert_ranks_;
   const int64_t last_;  ///< Unit: the head.
-  std::vector<Region> regions_;
-  std::vector<std::vector<size_t>> of_unit_;  ///< Regions by unit.
+  std::vector<FlatParameter> flat_parameters_;
+  std::vector<std::vector<size_t>> of_unit_;  ///< Flat parameters by unit.
   int64_t first_differentiated_ = INT64_MAX;
   int64_t packed_ = 0;
   int64_t packed_in_tiles_ = 0;
   PackedPadding packed_padding_;
 };
 
-/// ParameterRegions::Among().
+/// The type in which ranks gather the matrices that products read in `products`. With
+/// train.deterministic mesh processors get them as they are stored: some have no instructions for
+/// bf16, and a rank that has all of a matrix does not round it there.
+inline DType GatheredMatrices(DType products, bool mesh_deterministic, bool on_devices) {
+  return mesh_deterministic && !on_devices ? DType::kF32 : products;
+}
+
+/// FlatParameters::Among().
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor = 1, int64_t rows = 1,
-                                  int64_t expert_ranks = 1);
+                                  DType gathered, int64_t ranks, int64_t tensor = 1,
+                                  int64_t rows = 1, int64_t expert_ranks = 1);
 
 }  // namespace weft

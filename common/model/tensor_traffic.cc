@@ -115,8 +115,8 @@ TensorTraffic TrafficOfColumn(const TensorPass& pass) {
   return traffic;
 }
 
-std::vector<TensorGrid> RankTensorGrids(const TensorPass& pass) {
-  std::vector<TensorGrid> grids;
+std::vector<TensorParallel2d> RankTensorGrids(const TensorPass& pass) {
+  std::vector<TensorParallel2d> grids;
   ModelShape shape = pass.shape;
   const TensorPass one{shape, pass.tokens, pass.element_bytes, pass.recomputed_blocks,
                        pass.recomputed_attentions};
@@ -133,7 +133,7 @@ std::vector<TensorGrid> RankTensorGrids(const TensorPass& pass) {
     grids.push_back(
         {rows, Sent(TrafficOfRow(one), shape.TensorColumns()) + Sent(TrafficOfColumn(one), rows)});
   }
-  std::sort(grids.begin(), grids.end(), [](const TensorGrid& a, const TensorGrid& b) {
+  std::sort(grids.begin(), grids.end(), [](const TensorParallel2d& a, const TensorParallel2d& b) {
     return std::tie(a.sent, a.rows) < std::tie(b.sent, b.rows);
   });
   return grids;

@@ -36,7 +36,7 @@ TensorTraffic TrafficOfRow(const TensorPass& pass);
 TensorTraffic TrafficOfColumn(const TensorPass& pass);
 
 /// A grid for `tensor` ranks.
-struct TensorGrid {
+struct TensorParallel2d {
   int64_t rows = 1;
   int64_t sent = 0;  ///< Bytes that a rank sends in a pass.
 };
@@ -44,6 +44,6 @@ struct TensorGrid {
 /// All grids of pass.shape.tensor ranks that this model can be computed on, the one in which a
 /// rank sends least first: what the communication model of AxoNN (Singh et al. 2023, arXiv
 /// 2305.13525) ranks them by, for ranks between which all links are alike.
-std::vector<TensorGrid> RankTensorGrids(const TensorPass& pass);
+std::vector<TensorParallel2d> RankTensorGrids(const TensorPass& pass);
 
 }  // namespace weft

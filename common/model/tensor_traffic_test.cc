@@ -22,9 +22,9 @@ MemoryInputs InputsOf(int64_t tensor) {
   return MemoryInputsOf(job, plan, {});
 }
 
-std::vector<int64_t> RowsOf(const std::vector<TensorGrid>& grids) {
+std::vector<int64_t> RowsOf(const std::vector<TensorParallel2d>& grids) {
   std::vector<int64_t> rows;
-  for (const TensorGrid& grid : grids) rows.push_back(grid.rows);
+  for (const TensorParallel2d& grid : grids) rows.push_back(grid.rows);
   return rows;
 }
 

@@ -39,11 +39,11 @@ TEST(TransferWaitsTest, DirectionsCarryOneStepAfterTheOther) {
   EXPECT_EQ(waits(near, 4), 0) << "2 seconds each way";
   EXPECT_EQ(waits(near, 6), 1 + 1) << "down, each beside 2 seconds of the next";
   EXPECT_EQ(waits(near, 12), 4 + 4 + 2 + 2);
-  // Both leave beside what follows: 6 seconds of link from the end of block 0, 4 of computing.
+  // Both leave during what follows: 6 seconds of link from the end of block 0, 4 of computing.
   const Strings late = {"F_all_host 0", "F_all_host 1", "F_all 2", "F_all 3", "sent 0", "sent 1",
                         "fetch 1",      "fetch 0",      "B 3",     "B 2",     "B 1",    "B 0"};
   EXPECT_EQ(waits(late, 6), 0);
-  // Down until 12, of which 6 are beside blocks; block 1 is back 6 seconds after the end and
+  // Down until 12; 6 of these overlap with blocks; block 1 is back 6 seconds after the end and
   // block 0 12 seconds, while 2 of 4 seconds are computed and a third.
   EXPECT_EQ(waits(late, 12), 6);
 }

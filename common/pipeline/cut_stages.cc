@@ -20,7 +20,7 @@ class Cutter {
     sums_.back() += last;
   }
 
-  // The least that `combine` makes of the seconds of all stages, none of which is above `limit`;
+  // The least that `combine` makes of the seconds of all stages, each at most `limit`;
   // `cut` gets the blocks of each. kNever where the machines' memory allows no cut.
   template <class Combine>
   double Best(double limit, Combine combine, std::vector<int64_t>* cut) const {
@@ -60,7 +60,7 @@ class Cutter {
  private:
   int64_t blocks_;
   const std::vector<StageMachine>& machines_;
-  std::vector<double> sums_;  ///< Of all that stands before a block.
+  std::vector<double> sums_;  ///< Of all that comes before a block.
 };
 
 }  // namespace

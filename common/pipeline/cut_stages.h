@@ -16,7 +16,7 @@ struct StageMachine {
 
 /// Cuts a row of blocks into a stage of one block or more for each of `machines`, in their order,
 /// so that the stage that takes longest takes as little as possible, and of such cuts the one that
-/// is most even (least sum of squares). `first` and `last` are the costs of what stands before the
+/// is most even (least sum of squares). `first` and `last` are the costs of what comes before the
 /// first block and after the last one: embedding and classifier, layers like others. Returns the
 /// number of blocks of each stage. kInvalid with more stages than blocks, kExhausted where the
 /// machines do not have the memory for all blocks.

@@ -45,7 +45,7 @@ double Squares(const std::vector<double>& costs) {
   return std::inner_product(costs.begin(), costs.end(), costs.begin(), 0.0);
 }
 
-/// Every way to cut `blocks` blocks into so many stages.
+/// Every way to cut `blocks` blocks into this many stages.
 void ForEachCut(int64_t blocks, int64_t stages, std::vector<int64_t>& cut, const auto& visit) {
   if (stages == 1) {
     cut.push_back(blocks);

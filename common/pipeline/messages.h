@@ -17,7 +17,7 @@ enum class PipelineSide : uint8_t { kNext, kPrevious };
 std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_t rank,
                                         PipelineSide side, int64_t first_trained = 0);
 
-/// Most messages of `rank` at a time of which no message that has come tells that they were taken.
+/// Most messages of `rank` at a time that no message from the other side has acknowledged.
 int64_t MostMessagesUnderWay(const PipelineSchedule& schedule, int64_t rank);
 
 }  // namespace weft

@@ -26,7 +26,7 @@ struct PipelineStep {
 };
 
 /// Who does what in which order: all that the engine executes and the planner costs. The model is
-/// cut into ranks x chunks stages; stage s stands on rank s mod ranks. A forward step needs that of
+/// cut into ranks x chunks stages; stage s is on rank s mod ranks. A forward step needs that of
 /// the stage before for the same micro-batch, a backward step that of the stage after (kBackward or
 /// kBackwardInput). Messages are buffered: who sends does not wait.
 struct PipelineSchedule {

@@ -54,7 +54,7 @@ TEST(BatchSchedule, WhatCameBeforeIsTheSumOfTheSteps) {
 
 TEST(BatchSchedule, ExtremesOfTheRangesDoNotOverflow) {
   const BatchSchedule batch = Schedule(1, 1 << 24, 100'000'000'000);
-  // Half of a rectangle, but for a unit a step.
+  // Half of a rectangle, except a unit a step.
   const double rectangle = 1e11 * (1 << 24);
   EXPECT_NEAR(static_cast<double>(batch.Before(100'000'000'000)), rectangle / 2, 1e11);
   EXPECT_EQ(batch.At(99'999'999'999), (1 << 24) - 1);

@@ -47,16 +47,16 @@ const Refusal kRows[] = {
      "optimizer.name adamw"},
     {&kTensorParallel, &kNoBlocks, kNoMatrices, kSomeBlocks},
 
-    {&kTensorGrid, &kSequenceParallel, kNotYet, "resources.tensor_rows 1"},
-    {&kTensorGrid, &kPipelineParallel, kNotYet, "resources.tensor_rows 1"},
-    {&kTensorGrid, &kContextParallel, kNotYet, "resources.tensor_rows 1"},
-    {&kTensorGrid, &kDropout, "masks are drawn for whole rows of the residual stream",
+    {&kTensorParallel2d, &kSequenceParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorParallel2d, &kPipelineParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorParallel2d, &kContextParallel, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorParallel2d, &kDropout, "masks are drawn for whole rows of the residual stream",
      "model.dropout 0 (model.attention_dropout is possible)"},
-    {&kTensorGrid, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
-    {&kTensorGrid, &kBranchScaling,
+    {&kTensorParallel2d, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
+    {&kTensorParallel2d, &kBranchScaling,
      "the initialization scales residual branches, whose features a grid divides",
      "model.initialization.method gpt2"},
-    {&kTensorGrid, &kExperts, kNotYet, "resources.tensor_rows 1"},
+    {&kTensorParallel2d, &kExperts, kNotYet, "resources.tensor_rows 1"},
 
     {&kContextParallel, &kEncoder, kDecodersAlone, kDecoderHint},
     {&kContextParallel, &kNoBlocks, "no token sees another one", kSomeBlocks},
@@ -141,6 +141,8 @@ const Refusal kRows[] = {
     {&kLocalSteps, &kDelayedUpdate, kNotYet, kOneOfTwo},
     {&kLocalSteps, &kScheduleFree, "schedule-free averages would be of one rank", kOneOfTwo},
     {&kLocalSteps, &kSpikeGuard, "the guard compares losses of all ranks in every step", kOneOfTwo},
+    {&kLocalSteps, &kPeerSnapshots, "ranks have states of their own between outer steps",
+     "lower checkpoint.every_steps"},
 
     {&kTimedRounds, &kTensorParallel, kSameSteps, kCountedRounds},
     {&kTimedRounds, &kPipelineParallel, kSameSteps, kCountedRounds},
@@ -211,6 +213,9 @@ const Refusal kRows[] = {
      "data.format jsonl"},
     {&kSecondText, &kParsedTokens, "a separator spelled in a text would end it",
      "data.special_tokens text"},
+
+    {&kScheduleFree, &kOtherThanConstant, "averages take the place of a schedule",
+     "schedule.kind constant, which schedule.warmup_steps may precede"},
 
     {&kLars, &kGradientClipValue, "the rates of LARS follow the norm of the gradients",
      "train.gradient_clip_norm"},

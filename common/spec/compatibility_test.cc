@@ -41,7 +41,7 @@ const Feature* FeatureOf(std::string_view technique, int64_t setting = -1) {
 const std::map<const Feature*, Change>& Changes() {
   static const auto* const changes = new std::map<const Feature*, Change>{
       {&kTensorParallel, [](JobSpec& job) { job.resources.tensor_parallel = 2; }},
-      {&kTensorGrid,
+      {&kTensorParallel2d,
        [](JobSpec& job) { job.resources.tensor_parallel = job.resources.tensor_rows = 2; }},
       {&kSequenceParallel,
        [](JobSpec& job) {
@@ -90,6 +90,15 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.batch_warmup_start = 16;
        }},
       {&kTryPlans, [](JobSpec& job) { job.resources.try_plans = 2; }},
+      {&kPeerSnapshots, [](JobSpec& job) { job.checkpoint.peer_every_steps = 1; }},
+      {&kPhases,
+       [](JobSpec& job) {
+         job.schedule.warmup_steps = 10;
+         job.phases.resize(2);
+         job.phases[0].steps = job.phases[1].steps = 100;
+         job.phases[0].layers = job.model.layers / 2;
+         job.phases[1].growth.method = "stack";
+       }},
       {&kCuda, [](JobSpec& job) { job.resources.device = "cuda"; }},
       {&kEmulatedMemory, [](JobSpec& job) { job.resources.device_memory_bytes = 1 << 30; }},
       {&kEmulatedLink,
@@ -137,6 +146,7 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kActivationCompression, [](JobSpec& job) { job.resources.activation_bits = 4; }},
       {&kBf16Pure, [](JobSpec& job) { job.train.precision = "bf16_pure"; }},
+      {&kLossScaling, [](JobSpec& job) { job.train.precision = "fp16"; }},
       {FeatureOf("fp8"), [](JobSpec& job) { job.train.precision = "fp8"; }},
       {FeatureOf("sparse24"), [](JobSpec& job) { job.train.sparsity.method = "measure"; }},
       {FeatureOf("sparse24", 0), [](JobSpec& job) { job.train.sparsity.method = "masked_decay"; }},
@@ -152,6 +162,10 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.train.sparsity.method = "slope";
          job.train.sparsity.adapter_rank = 4;
+       }},
+      {FeatureOf("sparse24", 4),
+       [](JobSpec& job) {
+         job.train.sparsity = {.method = "step", .gradient_estimate = "exact"};
        }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
@@ -180,6 +194,7 @@ const std::map<const Feature*, Change>& Changes() {
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
       {&kOtherThanAdamW, [](JobSpec& job) { job.optimizer.name = "lion"; }},
+      {&kNoAdamMoments, [](JobSpec& job) { job.optimizer.name = "lion"; }},
       {&kNoMupRates, [](JobSpec& job) { job.optimizer.name = "sgd"; }},
       {&kLars, [](JobSpec& job) { job.optimizer.name = "lars"; }},
       {&kScheduleFree,
@@ -187,6 +202,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.optimizer.name = "schedule_free_adamw";
          job.schedule.kind = "constant";
        }},
+      {&kOtherThanConstant, [](JobSpec& job) { job.schedule.kind = "cosine"; }},
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
       {FeatureOf("low_rank_core"), [](JobSpec& job) { job.model.low_rank_core.rank = 8; }},
@@ -232,31 +248,30 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.weight_quantization.type = "nf4";
          job.model.freeze = {"*.0.*"};
        }},
-      {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "lokr"; }},
-      {FeatureOf("peft", 2), [](JobSpec& job) { job.model.peft.method = "vera"; }},
-      {FeatureOf("peft", 4), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
-      {FeatureOf("peft", 3),
+      {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "vera"; }},
+      {FeatureOf("peft", 3), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
+      {FeatureOf("peft", 2),
        [](JobSpec& job) {
          job.model.peft.method = "prompt";
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
-      {FeatureOf("peft", 5),
+      {FeatureOf("peft", 4),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.trainable_token_indices = {0};
        }},
-      {FeatureOf("peft", 6), [](JobSpec& job) { job.model.peft.method = "miss"; }},
-      {FeatureOf("peft", 7),
+      {FeatureOf("peft", 5), [](JobSpec& job) { job.model.peft.method = "miss"; }},
+      {FeatureOf("peft", 6),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.use_dora = true;
        }},
-      {FeatureOf("peft", 8),
+      {FeatureOf("peft", 7),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.dropout = 0.1;
        }},
-      {FeatureOf("peft", 9),
+      {FeatureOf("peft", 8),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.adapters.resize(2);
@@ -343,6 +358,7 @@ JobSpec JobWithout(const Refusal& row) {
   for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
     JobSpec job = GoodJob();
     job.model.family = family;
+    job.schedule.kind = "constant";  // the default is a feature of a row
     if (Asks(job, *row.feature) || Asks(job, *row.with)) continue;
     if (ValidateJob(With(job, row.feature)).ok() && ValidateJob(With(job, row.with)).ok()) {
       return job;

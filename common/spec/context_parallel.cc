@@ -9,13 +9,13 @@ std::string NameOf(int64_t degree) {
   return "context parallelism of degree " + std::to_string(degree);
 }
 
-// Of `tensor_columns` ranks each scatters its own heads; that these are equal parts is said where
-// ranks share matrices.
+// Each of `tensor_columns` ranks scatters its own heads. CheckTensorParallel says that these are
+// equal parts.
 Status CheckHeads(const ModelSpec& model, int64_t degree, int64_t tensor_columns) {
   const int64_t all_kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
   const int64_t heads = model.heads / tensor_columns;
   const int64_t kv_heads = std::max<int64_t>(all_kv_heads / tensor_columns, 1);
-  const std::string what = "resources.context_method ulysses deals out heads to " +
+  const std::string what = "resources.context_method ulysses partitions heads over " +
                            std::to_string(degree) + " ranks, and ";
   const std::string share =
       tensor_columns > 1 ? " over tensor_parallel " + std::to_string(tensor_columns) : "";
@@ -50,7 +50,7 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
   if (degree == 1) {
     if (method == "ring") return OkStatus();
     return InvalidError("resources.context_method " + method +
-                        " is of ranks that share sequences, and there is one; hint: "
+                        " is for context-parallel ranks, and there is one; hint: "
                         "resources.context_parallel");
   }
   const bool imported = !job.model.import_path.empty();

@@ -67,7 +67,7 @@ TEST(ContextParallelSpec, RefusesWhatCannotBeShared) {
                 job.resources.context_parallel = 4;
                 job.resources.context_method = "ulysses";
               }),
-              HasSubstr("deals out heads to 4 ranks, and model.heads is 6; hint: ring"));
+              HasSubstr("partitions heads over 4 ranks, and model.heads is 6; hint: ring"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.resources.tensor_parallel = 2;
                 job.resources.context_method = "ulysses";

@@ -10,7 +10,7 @@ bool IsPowerOfTwo(int64_t value) {
   return std::has_single_bit(static_cast<uint64_t>(value));
 }
 
-/// Ranks that see other sequences than each other.
+/// The number of data-parallel ranks.
 int64_t DataRanks(const ResourceSpec& resources) {
   return resources.ranks /
          (resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel);

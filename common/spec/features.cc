@@ -8,6 +8,7 @@
 #include "common/spec/feature_text.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/offload.h"
+#include "common/spec/phases.h"
 
 namespace weft::features {
 namespace {
@@ -50,7 +51,7 @@ const Feature kTensorParallel = {
           return Shown("resources.tensor_parallel", job.resources.tensor_parallel);
         }};
 
-const Feature kTensorGrid = {
+const Feature kTensorParallel2d = {
     .name = "2-D tensor parallelism",
     .setting = "resources.tensor_rows 2 or more",
     .asked = [](const JobSpec& job) { return job.resources.tensor_rows > 1; },
@@ -190,6 +191,21 @@ const Feature kTryPlans = {
     .shown =
         [](const JobSpec& job) { return Shown("resources.try_plans", job.resources.try_plans); }};
 
+const Feature kPeerSnapshots = {
+    .name = "snapshots in the memory of peers",
+    .setting = "checkpoint.peer_every_steps",
+    .asked = [](const JobSpec& job) { return job.checkpoint.peer_every_steps > 0; },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("checkpoint.peer_every_steps", job.checkpoint.peer_every_steps);
+        }};
+
+const Feature kPhases = {
+    .name = "phases",
+    .setting = "phases",
+    .asked = [](const JobSpec& job) { return !job.phases.empty() && !MaskedGrowthOf(job); },
+    .shown = [](const JobSpec&) { return std::string("phases"); }};
+
 const Feature kCuda = {
     .name = "GPUs",
     .setting = "resources.device cuda",
@@ -312,6 +328,12 @@ const Feature kBf16Pure = {
     .asked = [](const JobSpec& job) { return job.train.precision == "bf16_pure"sv; },
     .shown = [](const JobSpec&) { return std::string("train.precision bf16_pure"); }};
 
+const Feature kLossScaling = {
+    .name = "gradients that have the scale of the loss",
+    .setting = "train.precision fp16",
+    .asked = [](const JobSpec& job) { return job.train.precision == "fp16"sv; },
+    .shown = [](const JobSpec&) { return std::string("train.precision fp16"); }};
+
 const Feature kSpikeGuard = {
     .name = "guard against spikes of the loss",
     .setting = "train.guard.spike_deviations",
@@ -336,6 +358,15 @@ const Feature kOtherThanAdamW = {
     .asked = [](const JobSpec& job) { return job.optimizer.name != "adamw"sv; },
     .shown = ShownOptimizer};
 
+const Feature kNoAdamMoments = {.name = "optimizers without the second moments of Adam",
+                                .setting = "optimizer.name other than adam and adamw",
+                                .asked =
+                                    [](const JobSpec& job) {
+                                      const std::string& name = job.optimizer.name;
+                                      return name != "adamw"sv && name != "adam"sv;
+                                    },
+                                .shown = ShownOptimizer};
+
 const Feature kNoMupRates = {.name = "optimizers without rules of muP",
                              .setting = "optimizer.name other than adam, adamw and lion",
                              .asked =
@@ -355,5 +386,11 @@ const Feature kScheduleFree = {
     .setting = "optimizer.name schedule_free_adamw",
     .asked = [](const JobSpec& job) { return job.optimizer.name == "schedule_free_adamw"sv; },
     .shown = ShownOptimizer};
+
+const Feature kOtherThanConstant = {
+    .name = "schedules other than constant",
+    .setting = "schedule.kind other than constant",
+    .asked = [](const JobSpec& job) { return job.schedule.kind != "constant"sv; },
+    .shown = [](const JobSpec& job) { return Shown("schedule.kind", job.schedule.kind); }};
 
 }  // namespace weft::features

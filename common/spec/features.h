@@ -7,7 +7,7 @@ namespace weft::features {
 
 // How ranks divide the work.
 extern const Feature kTensorParallel;
-extern const Feature kTensorGrid;
+extern const Feature kTensorParallel2d;
 extern const Feature kSequenceParallel;
 extern const Feature kContextParallel;
 extern const Feature kPipelineParallel;
@@ -25,6 +25,8 @@ extern const Feature kSharedTables;
 extern const Feature kReplay;
 extern const Feature kBatchWarmup;
 extern const Feature kTryPlans;
+extern const Feature kPeerSnapshots;
+extern const Feature kPhases;
 
 // Where state and activations reside, and what is recomputed.
 extern const Feature kCuda;
@@ -43,13 +45,16 @@ extern const Feature kActivationCompression;
 
 // How the weights are trained.
 extern const Feature kBf16Pure;
+extern const Feature kLossScaling;
 extern const Feature kSpikeGuard;
 extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;
 extern const Feature kOtherThanAdamW;
+extern const Feature kNoAdamMoments;
 extern const Feature kNoMupRates;
 extern const Feature kLars;
 extern const Feature kScheduleFree;
+extern const Feature kOtherThanConstant;
 
 // The network.
 extern const Feature kImport;

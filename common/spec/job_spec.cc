@@ -23,28 +23,29 @@ namespace {
 
 // Sizes that must fit each other. Those of an imported model are those of its folder.
 Status CheckModel(const ModelSpec& model) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
   WEFT_RETURN_IF_ERROR(CheckExperts(model));
   if (model.family == "vit" && model.image_size % model.patch_size != 0) {
-    return InvalidError("model.image_size " + text(model.image_size) +
-                        " must be a multiple of model.patch_size " + text(model.patch_size));
+    return InvalidError("model.image_size " + std::to_string(model.image_size) +
+                        " must be a multiple of model.patch_size " +
+                        std::to_string(model.patch_size));
   }
   if (model.head_width == 0 && model.width % model.heads != 0) {
-    return InvalidError("model.width " + text(model.width) + " must be a multiple of model.heads " +
-                        text(model.heads));
+    return InvalidError("model.width " + std::to_string(model.width) +
+                        " must be a multiple of model.heads " + std::to_string(model.heads));
   }
   if (model.head_width % 8 != 0) {
-    return InvalidError("model.head_width " + text(model.head_width) +
-                        " must be a multiple of 8; hint: " + text((model.head_width / 8 + 1) * 8));
+    return InvalidError(
+        "model.head_width " + std::to_string(model.head_width) +
+        " must be a multiple of 8; hint: " + std::to_string((model.head_width / 8 + 1) * 8));
   }
   if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-    return InvalidError("model.heads " + text(model.heads) +
-                        " must be a multiple of model.kv_heads " + text(model.kv_heads));
+    return InvalidError("model.heads " + std::to_string(model.heads) +
+                        " must be a multiple of model.kv_heads " + std::to_string(model.kv_heads));
   }
   if (model.distinct_blocks > 0 && model.layers % model.distinct_blocks != 0) {
-    return InvalidError("model.layers " + text(model.layers) +
+    return InvalidError("model.layers " + std::to_string(model.layers) +
                         " must be a multiple of model.distinct_blocks " +
-                        text(model.distinct_blocks));
+                        std::to_string(model.distinct_blocks));
   }
   const RopeScalingSpec& scaling = model.rope_scaling;
   if (scaling.kind == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
@@ -101,10 +102,6 @@ Status CheckOptimization(const JobSpec& job) {
         ", which is scheduled with it; hint: a higher one, and model.freeze for what is "
         "not to be trained");
   }
-  if (optimizer.name == "schedule_free_adamw" && schedule.kind != "constant") {
-    return InvalidError("optimizer.name schedule_free_adamw needs schedule.kind constant, not " +
-                        schedule.kind + "; hint: keep schedule.warmup_steps");
-  }
   if (schedule.warmup_steps > job.train.steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(schedule.warmup_steps) +
                         " is more than train.steps " + std::to_string(job.train.steps));
@@ -133,14 +130,7 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
-Status CheckCheckpoints(const JobSpec& job) {
-  const CheckpointSpec& checkpoint = job.checkpoint;
-  if (checkpoint.peer_every_steps > 0 && MakesLocalSteps(job.train)) {
-    return InvalidError(
-        "checkpoint.peer_every_steps does not go with train.local_steps or local_round_seconds, "
-        "whose ranks have states of their own between outer steps; hint: lower "
-        "checkpoint.every_steps");
-  }
+Status CheckCheckpoints(const CheckpointSpec& checkpoint) {
   if (checkpoint.interval != "auto" || checkpoint.every_steps > 0) return OkStatus();
   return InvalidError(
       "checkpoint.interval auto needs checkpoint.every_steps above 0, which holds until a save has "
@@ -153,19 +143,19 @@ Status CheckRecompute(const ResourceSpec& resources) {
                       " is for resources.recompute block, not " + resources.recompute);
 }
 
-// Groups of ranks that share among themselves.
+// Shard groups of ZeRO.
 Status CheckShardRanks(const ResourceSpec& resources) {
   const int64_t shard_ranks = resources.zero_shard_ranks;
   if (shard_ranks == 0) return OkStatus();
   const std::string field = "resources.zero_shard_ranks " + std::to_string(shard_ranks);
   if (resources.zero_stage == 0) {
     return InvalidError(field +
-                        " says which ranks share what resources.zero_stage says, which is 0"
+                        " is the size of shard groups of resources.zero_stage, which is 0"
                         "; hint: resources.zero_stage 1");
   }
   if (shard_ranks == 1) {
     return InvalidError(field +
-                        " shares nothing; hint: 2 or more, or resources.zero_stage 0 and leave it "
+                        " shards nothing; hint: 2 or more, or resources.zero_stage 0 and leave it "
                         "out");
   }
   const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
@@ -178,8 +168,8 @@ Status CheckShardRanks(const ResourceSpec& resources) {
       "; hint: one of their divisors");
 }
 
-// Of what is left to the planner some choice has to be possible. Otherwise the first one, which
-// asks for least beside what the job says, tells what is wrong.
+// Some choice of what is left to the planner has to be possible. Otherwise the first one, which
+// asks for least besides what the job says, gives the error.
 Status CheckAnyChoice(const JobSpec& job) {
   Status first;
   for (const JobSpec& choice : ChoicesOf(job)) {
@@ -285,7 +275,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
-  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job));
+  WEFT_RETURN_IF_ERROR(CheckCheckpoints(job.checkpoint));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
@@ -325,7 +315,7 @@ Status ValidateJob(const JobSpec& job) {
     return InvalidError("resources.ranks " + std::to_string(resources.ranks) +
                         " must be a multiple of " + replica_name + " " + std::to_string(replica));
   }
-  // Those that see different sequences.
+  // Data-parallel ranks.
   const int64_t ranks = resources.ranks > 0 ? resources.ranks / replica : 1;
   const TrainSpec& train = job.train;
   const bool grows = train.batch_warmup_steps > 0;

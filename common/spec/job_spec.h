@@ -109,26 +109,26 @@ struct ResourceSpec {
               .OneOf({"auto", "cpu", "cuda"}),
           self.device);
     visit(Field("zero_stage",
-                "What ranks share out among them instead of each holding all of it. 0: nothing; 1: "
-                "the optimizer's state and updates; 2: also the gradients; 3: also the parameters.")
+                "What data-parallel ranks shard. 0: nothing; 1: the optimizer's state and updates; "
+                "2: also the gradients; 3: also the parameters.")
               .Range(0, 3),
           self.zero_stage);
     visit(Field("tensor_parallel",
-                "Ranks that share each matrix: attention by heads, MLPs by inner columns, the "
+                "Tensor-parallel ranks. They shard attention by heads, MLPs by inner columns, the "
                 "vocabulary by tokens. Divides the number of ranks; the rest is data parallelism.")
               .Range(1, 1 << 10),
           self.tensor_parallel);
     visit(Field("sequence_parallel",
-                "Ranks that share matrices share the tokens between them, too: less memory for as "
-                "many bytes on the wire."),
+                "Tensor-parallel ranks shard the tokens of norms and residuals, too: less memory "
+                "for as many bytes on the wire."),
           self.sequence_parallel);
     visit(Field("zero_shard_ranks",
-                "Data-parallel ranks that share out among them what zero_stage says; groups of so "
-                "many hold the same. 0: all of them.")
+                "Data-parallel ranks of a ZeRO shard group, which shards what zero_stage says; "
+                "all groups hold the same. 0: all of them are one group.")
               .Range(0, 1 << 20),
           self.zero_shard_ranks);
     visit(Field("pipeline_parallel",
-                "Stages of blocks, each on ranks of its own that hand micro-batches on.")
+                "Pipeline stages: blocks on ranks of their own, which send micro-batches on.")
               .Range(1, 1 << 10),
           self.pipeline_parallel);
     visit(Field("pipeline_schedule", "Order of a stage's forward and backward passes.")
@@ -138,11 +138,12 @@ struct ResourceSpec {
                 "Pieces of the model that each rank of an interleaved pipeline holds.")
               .Range(1, 1 << 10),
           self.pipeline_chunks);
-    visit(Field("context_parallel", "Ranks that share each sequence.").Range(1, 1 << 10),
+    visit(Field("context_parallel", "Context-parallel ranks, which shard each sequence.")
+              .Range(1, 1 << 10),
           self.context_parallel);
     visit(Field("context_method",
-                "How ranks that share sequences attend: keys and values go round, or heads are "
-                "exchanged for tokens.")
+                "How context-parallel ranks attend. ring: keys and values go round; ulysses: "
+                "heads are exchanged for tokens.")
               .OneOf({"ring", "ulysses"}),
           self.context_method);
     visit(Field("recompute_segment",
@@ -156,12 +157,12 @@ struct ResourceSpec {
               .OneOf({"none", "host", "part", "nvme", "auto"}),
           self.offload_optimizer);
     visit(Field("offload_directory",
-                "Folder on every worker of what stands in files (nvme); auto tries nvme where "
-                "there is one."),
+                "Folder of offload_optimizer nvme and offload_parameters nvme on every worker; "
+                "auto tries nvme where there is one."),
           self.offload_directory);
     visit(Field("delayed_update",
-                "The update of offload_optimizer runs beside the next step, which sees weights one "
-                "step old."),
+                "The update of offload_optimizer overlaps with the next step, which uses weights "
+                "one step old."),
           self.delayed_update);
     visit(Field("offload_activations",
                 "Where tensors saved for the backward pass wait for it; auto: the planner chooses, "
@@ -183,19 +184,19 @@ struct ResourceSpec {
               .Range(0, 8),
           self.activation_bits);
     visit(Field("offload_parameters",
-                "Where weights stand that come to the device block by block, before each is "
-                "computed with; part: but for those of units that the planner chooses; nvme: with "
-                "their gradients in a file; auto: the planner chooses.")
+                "Where weights are offloaded that come to the device block by block, before each "
+                "is computed with; part: except those of units that the planner chooses; nvme: "
+                "with their gradients in a file; auto: the planner chooses.")
               .OneOf({"none", "host", "part", "nvme", "auto"}),
           self.offload_parameters);
     visit(Field("expert_parallel",
-                "Ranks that share the experts of model.experts, each with some of them whole, and "
-                "send each other tokens. Divides the data-parallel ranks.")
+                "Expert-parallel ranks: each has some of model.experts whole, and they send each "
+                "other tokens. Divides the data-parallel ranks.")
               .Range(1, 1 << 10),
           self.expert_parallel);
     visit(Field("tensor_rows",
-                "Of the ranks of tensor_parallel those that share each matrix by its inputs, where "
-                "the others share it by its outputs: a grid of two dimensions. 1: Megatron's way.")
+                "2-D tensor parallelism: this many of the tensor_parallel ranks shard each matrix "
+                "by its inputs, the others by its outputs. 1: one dimension, as in Megatron.")
               .Range(1, 1 << 10),
           self.tensor_rows);
     visit(Field("gradient_reduction",
@@ -213,7 +214,7 @@ struct ResourceSpec {
                 "until the update."),
           self.resident_units);
     visit(Field("try_plans",
-                "So many of the fastest plans train some steps each, as part of the job; the one "
+                "This many of the fastest plans train some steps each, as part of the job; the one "
                 "that was measured to be fastest goes on.")
               .Range(1, 8),
           self.try_plans);
@@ -244,7 +245,7 @@ struct RetrySpec {
   }
 };
 
-/// When a job is its turn, beside others.
+/// When a job is its turn, among others.
 struct SchedulingSpec {
   std::string queue = "default";
   int64_t priority = 0;
@@ -328,8 +329,8 @@ Status ValidateKnownSizes(const JobSpec& job);
 /// step) and to what a decay that is asked for leaves; whether it did.
 bool FitDefaultWarmup(JobSpec& job);
 
-/// What a head needs of the data, and the data of the model: part of ValidateJob, but for imported
-/// models, whose family and head show when the folder has been read.
+/// What a head needs of the data, and the data of the model: part of ValidateJob, except for
+/// imported models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);
 
 /// Tokens per sequence, with the default resolved. Of images the patches and the class token.

@@ -65,41 +65,41 @@ Status CheckExpertParallel(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   const int64_t degree = resources.expert_parallel;
   if (degree == 1) return OkStatus();
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  const std::string field = "resources.expert_parallel " + text(degree);
+  const std::string field = "resources.expert_parallel " + std::to_string(degree);
   if (job.model.experts == 0) {
     return InvalidError(field +
-                        " shares the experts of model.experts, and the model has none; hint: 1, "
-                        "which leaves the ranks data-parallel");
+                        " partitions the experts of model.experts, and the model has none; hint: "
+                        "1, which leaves the ranks data-parallel");
   }
   if (job.model.experts % degree != 0) {
-    return InvalidError(field + " must divide model.experts " + text(job.model.experts));
+    return InvalidError(field + " must divide model.experts " + std::to_string(job.model.experts));
   }
   const int64_t stages = resources.pipeline_parallel, matrices = resources.tensor_parallel;
   const int64_t context_ranks = resources.context_parallel;
   if (resources.ranks % (stages * matrices * context_ranks * degree) != 0) {
     const auto per = [&](const char* name, int64_t ranks) {
-      return ranks > 1 ? " / resources." + std::string(name) + " " + text(ranks) : std::string();
+      return ranks > 1 ? " / resources." + std::string(name) + " " + std::to_string(ranks)
+                       : std::string();
     };
-    return InvalidError(field + " must divide resources.ranks " + text(resources.ranks) +
+    return InvalidError(field + " must divide resources.ranks " + std::to_string(resources.ranks) +
                         per("pipeline_parallel", stages) + per("tensor_parallel", matrices) +
                         per("context_parallel", context_ranks) +
-                        ", which see different sequences and share the experts");
+                        ": expert-parallel ranks are data-parallel ranks");
   }
   const bool grows = job.train.batch_warmup_steps > 0;
   const int64_t batch = grows ? job.train.batch_warmup_start : job.train.global_batch;
   if (batch % degree != 0) {
-    return InvalidError(field + " must divide " +
-                        (grows ? "train.batch_warmup_start " : "train.global_batch ") +
-                        text(batch) + ": each of these ranks sees as many sequences");
+    return InvalidError(
+        field + " must divide " + (grows ? "train.batch_warmup_start " : "train.global_batch ") +
+        std::to_string(batch) + ": each of these ranks trains on as many sequences");
   }
-  // Those that share sequences stand between them.
+  // Context-parallel ranks are between them.
   if (const int64_t sequences = resources.context_parallel;
       resources.zero_shard_ranks % (degree * sequences) != 0) {
-    return InvalidError(field + (sequences > 1 ? " x context_parallel " + text(sequences) : "") +
-                        " must divide resources.zero_shard_ranks " +
-                        text(resources.zero_shard_ranks) +
-                        ": the ranks that share experts are in one of these groups");
+    return InvalidError(
+        field + (sequences > 1 ? " x context_parallel " + std::to_string(sequences) : "") +
+        " must divide resources.zero_shard_ranks " + std::to_string(resources.zero_shard_ranks) +
+        ": expert-parallel ranks are in one of these groups");
   }
   return OkStatus();
 }

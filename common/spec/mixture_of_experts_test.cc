@@ -110,8 +110,8 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
     job.resources.ranks = 0;  // the planner's choice
   }));
   EXPECT_THAT(error([](JobSpec& job) { job.model.experts = 0; }),
-              HasSubstr("resources.expert_parallel 2 shares the experts of model.experts, and the "
-                        "model has none; hint: 1"));
+              HasSubstr("resources.expert_parallel 2 partitions the experts of model.experts, and "
+                        "the model has none; hint: 1"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.expert_parallel = 4; }),
               HasSubstr("resources.expert_parallel 4 must divide model.experts 6"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.ranks = 1; }),
@@ -158,7 +158,7 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
   }));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 4; }),
               HasSubstr("resources.expert_parallel 2 must divide resources.ranks 4 / "
-                        "resources.tensor_parallel 4, which see different sequences"));
+                        "resources.tensor_parallel 4: expert-parallel ranks are data-parallel"));
   for (const int64_t stage : {1, 2, 3}) {
     EXPECT_TRUE(Accepts([&](JobSpec& job) {
       shared(job);

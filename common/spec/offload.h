@@ -13,7 +13,7 @@ inline bool IsOffloaded(std::string_view place) {
   return place != "none" && place != "auto";
 }
 
-/// Whether anything of the training stands or waits outside the device. What is left to the planner
+/// Whether anything of the training is or waits outside the device. What is left to the planner
 /// (open_choices.h) does not.
 bool Offloads(const ResourceSpec& resources);
 

@@ -7,7 +7,7 @@
 namespace weft {
 
 /// Whether the job leaves a value to the planner with the word auto, that a plan has to say:
-/// train.precision, or what stands or waits outside the device (resources.offload_optimizer,
+/// train.precision, or what is or waits outside the device (resources.offload_optimizer,
 /// offload_parameters, offload_activations).
 bool LeavesChoices(const JobSpec& job);
 

@@ -55,7 +55,7 @@ TEST(ChoicesOf, HasEveryWayOnceAndWithoutWhatItHasNoUseFor) {
                             r.offload_activations + " " + r.recompute;
     EXPECT_TRUE(ways.insert(way).second) << way;
   }
-  // Four places of the state, four of weights, and of activations two, of which one has two
+  // Four places of the state, four of weights, and of activations two; one of these has two
   // schedules.
   EXPECT_EQ(ways.size(), 4u * 4u * 3u);
   EXPECT_TRUE(ways.contains("none none none auto"));

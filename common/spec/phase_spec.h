@@ -47,7 +47,7 @@ struct GrowthSpec {
     visit(Field("alpha", "Share of the small model in the mixture (decoalesce).").Range(0, 1),
           self.alpha);
     visit(Field("depth_order",
-                "Which blocks belong together. adjacent: neighbours, so that copies stand next to "
+                "Which blocks belong together. adjacent: neighbours, so that copies are next to "
                 "each other; stacked: a copy of all blocks after the last one.")
               .OneOf({"adjacent", "stacked"}),
           self.depth_order);

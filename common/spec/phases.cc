@@ -12,6 +12,8 @@
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
+#include "common/spec/compatibility.h"
+#include "common/spec/features.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
 #include "common/spec/phase_search.h"
@@ -550,10 +552,11 @@ Status SpreadImportedSizes(JobSpec& job) {
 }
 
 Status CheckPhases(const JobSpec& job) {
-  if (job.train.sequence_warmup_steps > 0) {
-    return InvalidError(
-        "phases do not go with train.sequence_warmup_steps; hint: phases with a sequence_length "
-        "each");
+  // All else is asked of the job of each phase, which has no phases.
+  for (const Refusal& row : Refusals()) {
+    if (row.with == &features::kPhases && FindRefusal({&row, 1}, job) != nullptr) {
+      return InvalidError(RefusalText(row, job));
+    }
   }
   // Sizes are those of a folder, which has not been read.
   if (!job.model.import_path.empty()) return OkStatus();

@@ -391,7 +391,24 @@ TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
                       j.train.sequence_warmup_start = 8;
                       j.train.sequence_warmup_steps = 10;
                     }),
-              HasSubstr("phases do not go with train.sequence_warmup_steps"));
+              HasSubstr("train.sequence_warmup_steps 10 does not go with phases"));
+}
+
+TEST(Phases, RefuseWhatTheJobOfNoPhaseShows) {
+  for (const JobSpec& job : {Stack(3), VCycle(), Masked()}) {
+    EXPECT_THAT(Error(job,
+                      [](JobSpec& j) {
+                        j.model.untied_classifier = true;
+                        j.train.value_learning.base.import_path = "/base";
+                      }),
+                HasSubstr("train.value_learning.base.import_path /base does not go with phases"));
+    EXPECT_THAT(Error(job,
+                      [](JobSpec& j) {
+                        j.train.sparsity.method = "slope";
+                        j.train.sparsity.adapter_rank = 4;
+                      }),
+                HasSubstr("train.sparsity.adapter_rank 4 does not go with phases"));
+  }
 }
 
 TEST(Phases, OfImagesOfSeveralSizes) {

@@ -21,11 +21,11 @@ struct Mesh {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("data", "Replicas that see different sequences.").Range(1, 1 << 20), self.data);
-    visit(Field("tensor", "Ranks that share each matrix.").Range(1, 1 << 20), self.tensor);
-    visit(Field("pipeline", "Stages of blocks.").Range(1, 1 << 20), self.pipeline);
-    visit(Field("context", "Ranks that share each sequence.").Range(1, 1 << 20), self.context);
-    visit(Field("expert", "Ranks that share the experts.").Range(1, 1 << 20), self.expert);
+    visit(Field("data", "Data-parallel replicas.").Range(1, 1 << 20), self.data);
+    visit(Field("tensor", "Tensor-parallel ranks.").Range(1, 1 << 20), self.tensor);
+    visit(Field("pipeline", "Pipeline stages.").Range(1, 1 << 20), self.pipeline);
+    visit(Field("context", "Context-parallel ranks.").Range(1, 1 << 20), self.context);
+    visit(Field("expert", "Expert-parallel ranks.").Range(1, 1 << 20), self.expert);
   }
 };
 
@@ -183,11 +183,9 @@ struct Plan {
     visit(Field("mesh", "Degrees of parallelism."), self.mesh);
     visit(Field("zero_stage", "What data-parallel ranks shard: 0 nothing.").Range(0, 3),
           self.zero_stage);
-    visit(
-        Field("sequence_parallel", "Ranks that share matrices share the tokens between them, too."),
-        self.sequence_parallel);
-    visit(Field("zero_shard_ranks",
-                "Data-parallel ranks that share out what zero_stage says; 0: all.")
+    visit(Field("sequence_parallel", "Tensor-parallel ranks shard tokens, too."),
+          self.sequence_parallel);
+    visit(Field("zero_shard_ranks", "Data-parallel ranks of a shard group of zero_stage; 0: all.")
               .Range(0, 1 << 20),
           self.zero_shard_ranks);
     visit(Field("pipeline_schedule", "Order of a stage's passes.")
@@ -197,8 +195,7 @@ struct Plan {
           self.pipeline_chunks);
     visit(Field("stage_blocks", "Blocks of each stage, in the model's order; empty: one stage."),
           self.stage_blocks);
-    visit(Field("context_method", "How ranks that share sequences attend.")
-              .OneOf({"ring", "ulysses"}),
+    visit(Field("context_method", "How context-parallel ranks attend.").OneOf({"ring", "ulysses"}),
           self.context_method);
     visit(Field("recompute_segment", "Blocks recomputed at once.").Range(1, 1 << 20),
           self.recompute_segment);
@@ -207,9 +204,8 @@ struct Plan {
     visit(Field("offload_optimizer", "Where the optimizer's state and update live.")
               .OneOf({"none", "host", "nvme"}),
           self.offload_optimizer);
-    visit(Field("offload_directory", "Folder of what stands in files (nvme)."),
-          self.offload_directory);
-    visit(Field("delayed_update", "The update runs beside the next step."), self.delayed_update);
+    visit(Field("offload_directory", "Folder of the files of nvme."), self.offload_directory);
+    visit(Field("delayed_update", "The update overlaps with the next step."), self.delayed_update);
     visit(Field("device_memory_bytes", "Hard limit of device memory on CPUs; 0: none.")
               .Unit("bytes")
               .Range(0, 9e15),
@@ -224,18 +220,19 @@ struct Plan {
     visit(Field("offload_activations", "Where tensors saved for the backward pass wait for it.")
               .OneOf({"none", "host"}),
           self.offload_activations);
-    visit(Field("offload_parameters", "Where weights stand that come to the device block by block.")
+    visit(Field("offload_parameters",
+                "Where weights are offloaded that come to the device block by block.")
               .OneOf({"none", "host", "nvme"}),
           self.offload_parameters);
     visit(Field("device_updated_units",
                 "With offload_optimizer host, units (0: the embeddings, then the blocks, then the "
-                "head) that stand on the device and are updated there."),
+                "head) whose state stays on the device and is updated there."),
           self.device_updated_units);
     visit(Field("resident_units",
                 "With offload_parameters host, units whose weights come once a step and stay until "
                 "the update."),
           self.resident_units);
-    visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
+    visit(Field("tensor_rows", "Tensor-parallel ranks that shard a matrix by its inputs (2-D).")
               .Range(1, 1 << 10),
           self.tensor_rows);
     visit(Field("gradient_reduction", "Type in which ranks send gradients to add them up.")

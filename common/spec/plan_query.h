@@ -65,9 +65,8 @@ struct PlanQuery {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(
-        Field("any_mesh", "The planner chooses how ranks share the model, where the job does not."),
-        self.any_mesh);
+    visit(Field("any_mesh", "The planner chooses the mesh, where the job does not."),
+          self.any_mesh);
     visit(Field("top", "Candidates in the answer.").Range(1, 1000), self.top);
     visit(Field("most_devices", "GPUs, or machines without, that it may use; 0: all.")
               .Range(0, 1 << 20),

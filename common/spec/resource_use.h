@@ -17,7 +17,7 @@ struct CollectiveUse {
   double seconds = 0;
   double exposed_seconds = 0;
 
-  /// Ran beside what the rank computed.
+  /// Overlapped with what the rank computed.
   double HiddenSeconds() const { return seconds > exposed_seconds ? seconds - exposed_seconds : 0; }
 
   template <class Self, class Visitor>
@@ -34,12 +34,12 @@ struct CollectiveUse {
     visit(Field("bytes", "Of the larger of input and output of each.").Unit("bytes"), self.bytes);
     visit(Field("sent_bytes", "That left this rank.").Unit("bytes"), self.sent_bytes);
     visit(Field("seconds", "From the start of each to its end.").Unit("seconds"), self.seconds);
-    visit(Field("exposed_seconds", "Somebody stood still for them.").Unit("seconds"),
+    visit(Field("exposed_seconds", "The rank waited for them.").Unit("seconds"),
           self.exposed_seconds);
   }
 };
 
-/// Where what a rank holds stands, and how long it stood still to have it at hand.
+/// Where what a rank holds resides, and how long the rank waited to have it at hand.
 struct TierUse {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;

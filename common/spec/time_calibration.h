@@ -26,10 +26,10 @@ struct MeasuredShape {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("products", "Type of the operands: fp32, bf16, fp16.").Range(0, 16), self.products);
     visit(Field("experts", "0: dense.").Range(0, 1 << 20), self.experts);
-    visit(Field("width", "Of the model, over the rows of a grid that shares it.").Range(1, 1 << 20),
-          self.width);
-    visit(Field("tensor", "Ranks that share the columns of each matrix.").Range(1, 1 << 20),
-          self.tensor);
+    visit(
+        Field("width", "Of the model, over the rows of 2-D tensor parallelism.").Range(1, 1 << 20),
+        self.width);
+    visit(Field("tensor", "Tensor-parallel ranks (columns).").Range(1, 1 << 20), self.tensor);
     visit(Field("tokens", "Of a micro-batch, on one rank.").Range(1, int64_t{1} << 40),
           self.tokens);
     visit(Field("sequence_length", "Tokens that attend to each other.").Range(1, 1 << 30),

@@ -167,9 +167,10 @@ struct GuardSpec {
                 "its update is skipped; 0: only a loss that is not finite is.")
               .Range(0, 1e9),
           self.spike_deviations);
-    visit(
-        Field("window", "Steps of which mean and deviation are taken.").Unit("steps").Range(2, 1e6),
-        self.window);
+    visit(Field("window", "Steps over which mean and deviation are taken.")
+              .Unit("steps")
+              .Range(2, 1e6),
+          self.window);
     visit(Field("skips_before_rollback",
                 "Skipped steps in a row after which training goes back to the last checkpoint and "
                 "leaves out the data in between.")

@@ -94,7 +94,7 @@ grpc::Status Admission::CheckRate(const Caller& caller) {
   }
   return {StatusCode::RESOURCE_EXHAUSTED,
           "more than " + std::to_string(static_cast<int64_t>(rules_.calls_per_second)) +
-              " calls per second; hint: wait, or follow a job with `weft job watch` instead of "
+              " calls per second; hint: wait, or follow a job with `weft job wait` instead of "
               "asking for it again and again"};
 }
 

@@ -32,7 +32,7 @@ void AuditedCalls::Begin(grpc::CallbackServerContext* context, grpc::ServerUnary
                          std::shared_ptr<CallRecord> call) {
   std::lock_guard lock(mutex_);
   begun_[context] = reactor;
-  // A reactor may stand where an earlier one was that nobody answered through here.
+  // A reactor may have the address of an earlier one that was never answered through here.
   if (call == nullptr) {
     calls_.erase(reactor);
   } else {

@@ -14,7 +14,7 @@
 
 namespace weft::coordinator {
 
-/// Accepts the connections of a gRPC server and hands them over, at most so many at a time: gRPC
+/// Accepts the connections of a gRPC server and hands them over, at most this many at a time: gRPC
 /// has no limit of its own, and stops listening for good when the process runs out of file
 /// descriptors. One beyond the limit is closed at once.
 class ConnectionGate {

@@ -16,7 +16,9 @@ using ::testing::HasSubstr;
 TEST_F(ApiTest, AJobRunsFromSubmitToSuccess) {
   auto worker = Worker(FakeWorker::Hello("a"));
   ASSERT_TRUE(worker->Await(kRegistered));
-  std::string id = MustSubmit(Spec(2));
+  v1::JobSpec spec = Spec(2);
+  spec.mutable_train()->set_steps(7);
+  std::string id = MustSubmit(spec);
   EXPECT_THAT(id, testing::MatchesRegex("tiny-[0-9a-z]{5}"));
   auto start = worker->Await(kStart);
   ASSERT_TRUE(start);
@@ -99,6 +101,35 @@ TEST_F(ApiTest, DataThatAreHereAreLookedAt) {
   spec.mutable_data()->set_train(0, "/only/on/the/workers.txt");
   EXPECT_TRUE(Submit(spec, "x", response).ok());
   ASSERT_TRUE(Env::Posix().RemoveFile(path).ok());
+}
+
+TEST_F(ApiTest, AModelThatCannotBeImportedIsRefusedWithTheFolderAndTheReason) {
+  const std::string start = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start";
+  const std::string missing = (dir_ / "nowhere").string();
+  const std::string empty = (dir_ / "empty").string();
+  std::filesystem::create_directories(empty);
+  v1::JobSpec spec = Spec();
+  spec.mutable_train()->set_sequence_length(25);
+  spec.mutable_data()->mutable_tokenizer()->set_path(start);
+  v1::SubmitJobResponse response;
+  const auto refusal = [&](const std::string& folder) {
+    spec.mutable_model()->set_import_path(folder);
+    const grpc::Status status = Submit(spec, "x", response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << folder;
+    return status.error_message();
+  };
+  EXPECT_EQ(refusal(missing), "model.import_path: there is no folder " + missing +
+                                  "; hint: the folder must be readable here and on the workers");
+  EXPECT_EQ(refusal(empty), "model.import_path: " + empty +
+                                " has no config.json; hint: the folder must hold config.json and "
+                                "the weights as safetensors");
+  EXPECT_EQ(refusal(start),
+            "model.import_path: train.sequence_length 25 is longer than the context 24 of the "
+            "model in " +
+                start);
+  spec.mutable_train()->set_sequence_length(24);
+  EXPECT_TRUE(Submit(spec, "x", response).ok()) << "nothing was stored under this request id";
+  EXPECT_EQ(response.job().spec().model().width(), 32);
 }
 
 TEST_F(ApiTest, BadRequestsAreRefusedWithTheReason) {
@@ -202,6 +233,7 @@ TEST_F(ApiTest, CheckpointsWorkersAndPlansAreListed) {
   checkpoint->set_job_id(id);
   checkpoint->set_epoch(1);
   checkpoint->set_step(100);
+  checkpoint->set_path("/runs/" + id + "/checkpoints/step-00000100");
   checkpoint->set_verified(true);
   worker->Send(message);
   worker->Log(id, 1, 1, {"barrier"});

@@ -268,6 +268,11 @@ class ApiTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return job;
   }
+  /// All steps are done: the ranks of the worker have ended.
+  void Finish(FakeWorker& worker, const std::string& id, int64_t epoch) {
+    worker.Heartbeat(id, epoch, Get(id).spec().train().steps());
+    worker.Report(id, epoch, v1::ATTEMPT_FINISHED);
+  }
   /// Watches until the job is in one of the states; the last update seen.
   v1::Job AwaitState(const std::string& id, std::set<v1::JobState> states,
                      seconds timeout = seconds(10)) {

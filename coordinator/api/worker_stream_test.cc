@@ -22,8 +22,33 @@ TEST_F(ApiTest, ARestartedCoordinatorAdoptsWhatRuns) {
   ASSERT_EQ(registered->registered().adopted_size(), 1);
   EXPECT_EQ(registered->registered().adopted(0).job_id(), id);
   EXPECT_FALSE(worker->Await(kStart, milliseconds(300))) << "a running attempt was started again";
-  worker->Report(id, 1, v1::ATTEMPT_FINISHED);
+  Finish(*worker, id, 1);
   EXPECT_EQ(AwaitState(id, {v1::SUCCEEDED}).attempts_size(), 1);
+}
+
+TEST_F(ApiTest, AWorkerThatReportsSuccessWithoutTrainingIsNotBelieved) {
+  auto worker = Worker(FakeWorker::Hello("a"));
+  const std::string id = MustSubmit(Spec());
+  ASSERT_TRUE(worker->Await(kStart));
+  worker->Report(id, 1, v1::ATTEMPT_TRAINING);
+  v1::WorkerMessage message;
+  v1::Checkpoint& checkpoint = *message.mutable_checkpoint()->mutable_checkpoint();
+  checkpoint.set_job_id(id);
+  checkpoint.set_epoch(1);
+  checkpoint.set_step(999999);
+  checkpoint.set_path("/etc/passwd");
+  checkpoint.set_verified(true);
+  worker->Send(message);
+  worker->Report(id, 1, v1::ATTEMPT_FINISHED);
+  const auto ack = worker->Await(kAttemptAck);
+  ASSERT_TRUE(ack);
+  const auto start = worker->Await(kStart);
+  ASSERT_TRUE(start) << "it is tried again";
+  EXPECT_EQ(start->start().epoch(), 2);
+  const v1::Job job = Get(id);
+  EXPECT_EQ(job.attempts(0).reason(), v1::RANK_DIED);
+  EXPECT_THAT(job.attempts(0).message(), HasSubstr("step 0 of 1000 was the last one reported"));
+  EXPECT_FALSE(job.progress().has_checkpoint_step());
 }
 
 TEST_F(ApiTest, AnUndeliveredStartIsDeliveredAfterTheRestart) {
@@ -213,7 +238,7 @@ TEST_F(ApiTest, LogsAreFollowedByCursorAcrossARestart) {
   std::thread later([&] {
     worker->Log(id, 1, 2, {"two", "three"});
     worker->Log(id, 1, 4, {"four"});
-    worker->Report(id, 1, v1::ATTEMPT_FINISHED);
+    Finish(*worker, id, 1);
   });
   EXPECT_TRUE(read(true, 99).ok());
   later.join();

@@ -27,7 +27,7 @@ auto ShareKey(const JobSpec& choice, const MeshChoice& mesh, bool sequence_paral
 
 using Sharings = std::span<const SharingChoice>;
 
-/// Meshes of a family that have candidates with so many ranks.
+/// Meshes of a family that have candidates with this many ranks.
 struct Having {
   int64_t count = 0;
   /// Of them, one whose ranks have whole parameters and gradients.
@@ -249,7 +249,7 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
       SharingChoice{1, 0, false}.Put(job.resources);
       return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, shard_ranks);
     };
-    // Of more ranks that share the optimizer's state each has less of it.
+    // With more ranks that shard the optimizer's state each has less of it.
     std::array<int64_t, 2> few = {0, 0};
     double least_bytes = kInfinity;
     for (const size_t sequence : {0, 1}) {

@@ -66,7 +66,7 @@ class BestFirst {
   /// Of them, those for which no worker has room, whatever they recompute. Where no others are left
   /// to be reported, some of them are looked at.
   int64_t without_room() const { return without_room_; }
-  /// Of a mesh that has workers. Not for several threads at once, nor beside Run.
+  /// Of a mesh that has workers. Not for several threads at once, nor during Run.
   MeshSearch& Opened(size_t mesh);
   /// visit(mesh, candidate) for each job with a candidate, and one of them, for whose ranks, which
   /// it asks for, workers have no cores.
@@ -79,7 +79,7 @@ class BestFirst {
     std::shared_ptr<const WorkerGroups> workers;
     std::unique_ptr<MeshOptions> options;  ///< Where there are workers.
   };
-  /// Of a mesh, candidates without room, of which the least has so many bytes.
+  /// A mesh's candidates without room; the least of them has this many bytes.
   struct LargeChoice {
     double bytes = 0;
     size_t mesh = 0;

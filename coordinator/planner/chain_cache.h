@@ -21,7 +21,7 @@ namespace weft::planner {
 /// What tells chains apart whose schedules are looked for.
 struct ChainName {
   std::vector<ChainStage> stages;
-  int64_t bytes = 0;  ///< At most, in so many equal steps.
+  int64_t bytes = 0;  ///< At most, in this many equal steps.
   int64_t slots = 1;
   /// Of an OffloadingChain; none: of an OptimalChain.
   std::optional<double> link_seconds_per_byte = {};

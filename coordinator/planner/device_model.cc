@@ -27,7 +27,7 @@ const AcceleratorSpec& Known(std::string_view name) {
   return *found;
 }
 
-/// Whether `word` stands in `text` with no letter or digit beside it.
+/// Whether `word` is in `text` with no letter or digit next to it.
 bool HasWord(std::string_view text, std::string_view word) {
   const auto part_of_word = [&](size_t at) {
     return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0;

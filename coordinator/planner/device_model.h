@@ -48,7 +48,7 @@ class DeviceModel {
   /// any. Between machines a rank has `network_bytes_per_second`.
   double AllReduceSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                           double bytes) const;
-  /// Of what a rank has for all of `ranks`, itself among them, so many of which are on its machine.
+  /// For what a rank has for all of `ranks`, itself among them; `on_machine` are on its machine.
   double AllToAllSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                          double bytes) const;
 

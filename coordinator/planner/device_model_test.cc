@@ -118,8 +118,8 @@ double PlannedSeconds(const JobSpec& job, const DeviceSpec& device) {
   return report.ok() ? report->candidates.front().plan.prediction.step_seconds : 0;
 }
 
-// Two models of the same step, of which one counts the products and bytes of this engine, the other
-// those of any decoder.
+// Two models of the same step: one counts the products and bytes of this engine, the other those of
+// any decoder.
 TEST(PlanJob, OnAGpuComesNearTheClosedFormOfTheClusterPlanner) {
   for (const char* name : {"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"}) {
     const DeviceSpec device = Gpu(name, name[7] == 'H' ? "9.0" : "8.0", 79);
@@ -140,7 +140,7 @@ TEST(PlanJob, OnAGpuComesNearTheClosedFormOfTheClusterPlanner) {
   }
 }
 
-// Of the machine's own rates: two GPUs that share every matrix.
+// By the machine's own rates: two tensor-parallel GPUs.
 TEST(PlanJob, OnGpusRanksThatShareMatricesPayForTheirSums) {
   const char* name = "NVIDIA H100 80GB HBM3";
   const AcceleratorSpec& accelerator = AcceleratorOf(Gpu(name, "9.0", 79));

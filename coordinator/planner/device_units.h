@@ -15,15 +15,15 @@ namespace weft::planner {
 /// first ones are kept: a later one in the place of an earlier one would take as much and spare as
 /// many bytes, but its gradients are on their way sooner and its weights wanted later, so that more
 /// of these ways hides behind the passes. So a set is the embeddings or not, the head or not, and a
-/// number of blocks of each kind. Units of which nothing is trained send nothing and are not kept.
+/// number of blocks of each kind. Units without trained parameters send nothing and are not kept.
 ///
-/// Of so many kinds of blocks that there are more than a few thousand sets, kinds are not told
-/// apart. `model` with vocab_size resolved.
+/// Where the kinds of blocks would make more than a few thousand sets, kinds are not
+/// distinguished. `model` with vocab_size resolved.
 std::vector<std::vector<int64_t>> DeviceUnitSets(const ModelSpec& model);
 
 /// The same of units whose weights come once a step where those of others come block by block
 /// (ResourceSpec::resident_units): blocks as far apart as there is room, so that between two that
-/// come in every pass there are about as many that do not, beside which the next one comes. The
+/// come in every pass there are about as many that do not, while the next one comes. The
 /// last block, which stays between the passes anyway, is the last one to be chosen.
 std::vector<std::vector<int64_t>> ResidentUnitSets(const ModelSpec& model);
 

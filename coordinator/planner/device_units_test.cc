@@ -158,7 +158,7 @@ TEST(PlanJob, WithMoreRoomKeepsAllThenPartThenNoneOnTheHostAndIsNeverSlower) {
     if (!part) continue;
     EXPECT_GE(plan.device_updated_units.size() + 1, kept) << percent;
     kept = plan.device_updated_units.size();
-    EXPECT_THAT(chosen.reason, HasSubstr("optimizer on the host but for that of units "));
+    EXPECT_THAT(chosen.reason, HasSubstr("optimizer on the host except that of units "));
   }
   EXPECT_THAT(places, ElementsAre("host", "part", "none"));
 }

@@ -19,7 +19,7 @@ class JobSet {
   /// Of one job.
   explicit JobSet(JobSpec job) { Add(std::move(job)); }
 
-  /// `choice` as it stands.
+  /// `choice` as it is.
   void Add(JobSpec choice) {
     const ResourceSpec& own = choice.resources;
     const SharingChoice sharing{own.zero_stage, own.zero_shard_ranks, own.sequence_parallel};
@@ -45,7 +45,7 @@ class JobSet {
 
   /// Jobs that differ in SharingChoice alone, with numbers one after the other.
   struct Family {
-    size_t choice = 0;  ///< Of choices(): the jobs but for their meshes.
+    size_t choice = 0;  ///< Of choices(): the jobs without their meshes.
     size_t first = 0;   ///< Number of the first.
     MeshFamily meshes;
 
@@ -59,7 +59,7 @@ class JobSet {
                          [](size_t number, const Family& family) { return number < family.first; });
     return static_cast<size_t>(after - families_.begin()) - 1;
   }
-  /// The job of that number but for its mesh.
+  /// The job of that number without its mesh.
   const JobSpec& Choice(size_t i) const { return choices_[families_[FamilyOf(i)].choice]; }
   JobSpec At(size_t i) const {
     const Family& family = families_[FamilyOf(i)];

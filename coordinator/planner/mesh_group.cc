@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Of ranks that tell those that see other tokens nothing.
+/// Inputs without gradients, values or activations sent between data- and context-parallel ranks.
 StepInputs PlainInputsOf(const JobSpec& mesh, const RankShare& share) {
   StepInputs inputs = StepInputsOf(mesh, share);
   inputs.zero_stage = 0;
@@ -108,7 +108,7 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   // Moments of AdamW, read and written.
   inputs.file_bytes = resources.offload_optimizer == "nvme" ? part_of(2 * 8 * trained, 1) : 0;
   if (resources.offload_parameters != "nvme") return;
-  // Values are written, and read where the pass beside the update has not; where ranks gather them
+  // Values are written, and read where the pass during the update has not; where ranks gather them
   // both once more. Gradients are read; where these were partial sums, whose norm was not known as
   // they were written, for their norm as well.
   const int64_t stored = ElementBytes(inputs.precision->matrices);
@@ -201,7 +201,7 @@ double MeshGroup::LeastSeconds(const Candidate& candidate) {
 }
 
 // What the stages of a pipeline take without recomputation, on GPUs as close together as they may
-// stand (LeastOfWorkers). Where machines are of several kinds, or processors, the products alone,
+// be (LeastOfWorkers). Where machines are of several kinds, or processors, the products alone,
 // which stages share.
 double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   const RankShare& share = context_.share;

@@ -19,12 +19,11 @@ namespace weft::planner {
 /// Bounds are compared with what sums up in another order.
 inline constexpr double kRoundingOfBounds = 1 - 1e-9;
 
-/// What steps of ranks of `mesh` depend on, but for what differs between its options, and what goes
+/// What steps of ranks of `mesh` depend on, except what differs between its options, and what goes
 /// through files.
 StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share);
 
-/// What goes through files in an update, and in the passes of a micro-batch, of ranks that share
-/// so.
+/// Sets what goes through files in an update, and in the passes of a micro-batch, for this mesh.
 void SetFiles(const ResourceSpec& resources, StepInputs& inputs);
 
 /// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
@@ -40,7 +39,7 @@ ScheduleName ScheduleOf(const JobSpec& mesh, const Candidate& candidate);
 bool SplitsBackward(const ResourceSpec& resources);
 
 /// Meshes of a family that have the same ranks to choose from and share tokens between matrices
-/// alike: they differ in what data-parallel ranks share, which passes take no less for. So their
+/// alike: they differ in what data-parallel ranks shard, which passes take no less for. So their
 /// candidates are found together.
 class MeshGroup {
  public:
@@ -63,14 +62,14 @@ class MeshGroup {
     double room;                ///< Bytes of a rank that may be full.
   };
 
-  /// `job` is any of `meshes`, of which there is at least one.
+  /// `job` is any of `meshes`; there is at least one.
   MeshGroup(const Context& context, JobSpec job, std::vector<Mesh> meshes);
 
   size_t first() const { return meshes_.front().number; }
   const JobSpec& job() const { return job_; }
   bool pipelined() const { return job_.resources.pipeline_parallel > 1; }
 
-  /// Candidates that some of its meshes may have, with LeastSecondsOf up to `limit`; but for some
+  /// Candidates that some of its meshes may have, with LeastSecondsOf up to `limit`; except some
   /// that certainly take longer than that. Each is given once.
   std::vector<Candidate> Take(double limit);
   /// LeastSecondsOf those that Take has not given yet.
@@ -81,7 +80,7 @@ class MeshGroup {
   std::vector<OfMesh> OfMeshes(const Candidate& candidate) const;
 
  private:
-  /// Whether it has candidates of so many ranks, with room for what they keep.
+  /// Whether it has candidates of this many ranks, with room for what they keep.
   bool Has(const ResourceSpec& mesh, int64_t ranks) const;
   /// No step of any of the meshes is shorter.
   double LeastSeconds(const Candidate& candidate);
@@ -97,7 +96,7 @@ class MeshGroup {
   const Context context_;
   const JobSpec job_;
   const std::vector<Mesh> meshes_;
-  StepInputs plain_;  ///< Of ranks that tell those that see other tokens nothing.
+  StepInputs plain_;  ///< Without what data- and context-parallel ranks send.
   double taken_;      ///< All up to here was given.
   double left_;
   /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker, least passes.

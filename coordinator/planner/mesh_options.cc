@@ -13,7 +13,7 @@ namespace weft::planner {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 20;
-// Past so many micro-batches a pipeline has no bubble to speak of.
+// Past this many micro-batches a pipeline has no bubble to speak of.
 constexpr int64_t kMostMicroBatches = 1024;
 
 std::vector<int64_t> Divisors(int64_t value) {
@@ -27,7 +27,7 @@ std::vector<int64_t> Divisors(int64_t value) {
   return divisors;
 }
 
-/// Whether so many ranks that see different sequences are whole groups of those that share.
+/// Whether this many data-parallel ranks are whole shard groups.
 bool Divides(const ResourceSpec& resources, int64_t data_ranks) {
   if (data_ranks % resources.expert_parallel != 0) return false;
   const int64_t gradient_ranks = data_ranks * resources.context_parallel;
@@ -68,7 +68,7 @@ void MeshOptions::Add(const JobSpec& mesh) {
 }
 
 void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices) {
-  // Whatever it shares among data-parallel ranks.
+  // Whatever data-parallel ranks shard.
   JobSpec any = mesh;
   any.resources.zero_shard_ranks = 0;
   any.resources.expert_parallel = 1;

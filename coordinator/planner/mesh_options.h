@@ -62,8 +62,8 @@ class MeshOptions {
   /// Of any number of ranks.
   const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
 
-  /// Those of all meshes with as many ranks in a replica, of which `mesh` has those for which Has()
-  /// says so. They live as long as this.
+  /// Those of all meshes with as many ranks in a replica; `mesh` has those for which Has() says so.
+  /// They live as long as this.
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at(ReplicaRanks(mesh.resources));
   }
@@ -84,7 +84,8 @@ class MeshOptions {
   /// Whether `mesh` has a candidate with that micro-batch: its pipeline takes as many of them.
   static bool Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch);
 
-  /// Whether WithoutCores may find some for any mesh of a job that asks for so many ranks (0: any).
+  /// Whether WithoutCores may find some for any mesh of a job that asks for this many ranks (0:
+  /// any).
   bool MayLackCores(int64_t ranks) const;
   /// Where the workers have no cores for the ranks that `mesh` itself asks for, one such candidate.
   std::optional<Candidate> WithoutCores(const JobSpec& mesh) const;

@@ -99,12 +99,12 @@ std::optional<ScheduleName> MeshSearch::NameOf(const Option& option) const {
                       option.accumulation_steps};
 }
 
-const HeldSchedule* MeshSearch::Held(const Option& option) const {
+const CachedSchedule* MeshSearch::Held(const Option& option) const {
   const std::optional<ScheduleName> name = NameOf(option);
   return name ? &cache_.At(*name) : nullptr;
 }
 
-const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
+const CachedSchedule* MeshSearch::MakeHeld(const Option& option) {
   ThreadPool alone(1);
   if (const std::optional<ScheduleName> name = NameOf(option)) cache_.Add({*name}, alone);
   return Held(option);
@@ -169,7 +169,7 @@ bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& opt
 }
 
 bool MeshSearch::JudgeMixed(Option& option) const {
-  const HeldSchedule* held = Held(option);
+  const CachedSchedule* held = Held(option);
   StepInputs step = step_;
   SetOption(option, step);
   std::vector<StageRank> ranks(static_cast<size_t>(pipeline_));
@@ -208,7 +208,7 @@ bool MeshSearch::JudgeMixed(Option& option) const {
   return fits;
 }
 
-bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const {
+bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, Option& option) const {
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
@@ -219,7 +219,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
     if (bound.least_seconds > bound.limit) return true;
   }
   Accounts accounts;
-  // Where nothing stands elsewhere, a rank without room is enough to know that it does not fit: of
+  // Where nothing is elsewhere, a rank without room is enough to know that it does not fit: of
   // a schedule that keeps most micro-batches on the first one, mostly that.
   const bool alone = pipeline && workers_.kind_count() == 1 && !Offloads(job_.resources) &&
                      job_.resources.device_memory_bytes == 0;
@@ -298,7 +298,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
 }
 
 std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
-                                                   const HeldSchedule* held) const {
+                                                   const CachedSchedule* held) const {
   if (held == nullptr) return std::nullopt;
   return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->in_flight);
 }
@@ -349,7 +349,7 @@ bool MeshSearch::Fits(const Option& option) const {
 }
 
 std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, MemoryInputs inputs,
-                                                      const HeldSchedule& held,
+                                                      const CachedSchedule& held,
                                                       PipelineMemory& pipeline) const {
   const bool mixed = workers_.kind_count() > 1;
   const std::vector<int64_t> room =
@@ -470,7 +470,7 @@ TimeBreakdown MeshSearch::MeanOfSpeeds(StepInputs inputs, const Option& option) 
 }
 
 TimeBreakdown MeshSearch::SlowestRank(
-    const Option& option, const MemoryInputs& memory, const HeldSchedule* held, StepBound& bound,
+    const Option& option, const MemoryInputs& memory, const CachedSchedule* held, StepBound& bound,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
   StepInputs inputs = StepOf(option, memory);
   if (Offloads(job_.resources)) inputs.activation_bytes = OffloadedActivationBytes(memory);
@@ -489,17 +489,17 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.streamed_stage = of_stages(StreamedWeightBytes);
     inputs.filed_stage = of_stages(FiledWeightBytes);
   }
-  inputs.coded_bytes = CodedActivationBytes(memory);
+  inputs.compressed_bytes = CompressedActivationBytes(memory);
   if (held != nullptr && memory.activation_bits > 0) {
     MemoryInputs block = memory;
     block.shape.spec.layers = 1;
     block.recomputed_blocks = block.attention_blocks = 0;
-    inputs.coded_block.all = CodedActivationBytes(block);
+    inputs.compressed_block.all = CompressedActivationBytes(block);
     block.attention_blocks = 1;
-    inputs.coded_block.but_attention = CodedActivationBytes(block);
+    inputs.compressed_block.but_attention = CompressedActivationBytes(block);
     block.attention_blocks = 0;
     block.recomputed_blocks = 1;
-    inputs.coded_block.input = CodedActivationBytes(block);
+    inputs.compressed_block.input = CompressedActivationBytes(block);
   }
   if (!option.schedule.empty()) {
     inputs.schedule = option.schedule;

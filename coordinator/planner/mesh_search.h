@@ -32,11 +32,11 @@ struct StepBound {
 std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
                          const Option& option);
 
-/// The options of a job whose ranks share the model in one way.
+/// The options of a job with one mesh.
 class MeshSearch {
  public:
-  /// All outlive it. `share` is of a mesh that shares matrices, sequences and experts
-  /// alike; `cache` has, or gets, the schedules of pipelines; `cut` is CutModel's.
+  /// All outlive it. `share` is of a mesh with the same tensor, context and expert parallelism;
+  /// `cache` has, or gets, the schedules of pipelines; `cut` is CutModel's.
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
              ScheduleCache& cache, std::vector<int64_t> cut);
 
@@ -46,7 +46,7 @@ class MeshSearch {
   /// change.
   bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
 
-  /// Fills in the time of an option that says what it recomputes and how it is cut, with so many
+  /// Fills in the time of an option that says what it recomputes and how it is cut, with this many
   /// ranks on workers of these kinds, one after the other; false where the pipeline has no such
   /// schedule. Not for several threads at once.
   bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option);
@@ -59,9 +59,9 @@ class MeshSearch {
   /// Of a pipeline, else none.
   std::optional<ScheduleName> NameOf(const Option& option) const;
   /// From the cache; null without a pipeline.
-  const HeldSchedule* Held(const Option& option) const;
+  const CachedSchedule* Held(const Option& option) const;
   /// The same, made where it is not there.
-  const HeldSchedule* MakeHeld(const Option& option);
+  const CachedSchedule* MakeHeld(const Option& option);
   /// Of a pipeline: the machines of each of its ranks.
   std::vector<std::vector<PipelinePlace>> PlacesOf(
       const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const;
@@ -70,9 +70,9 @@ class MeshSearch {
   /// Of a pipeline whose ranks are not all on machines of one kind.
   bool JudgeMixed(Option& option) const;
   /// Of an option that says how it is cut.
-  bool JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const;
+  bool JudgeCut(const CachedSchedule* held, StepBound& bound, Option& option) const;
 
-  /// What the steps of an option depend on, but for what it recomputes, which activations go over
+  /// What the steps of an option depend on, except what it recomputes, which activations go over
   /// the link, and what the stages of a pipeline have.
   StepInputs StepOf(const Option& option, const MemoryInputs& memory) const;
   /// Of weights, what goes over the link.
@@ -83,12 +83,12 @@ class MeshSearch {
                           const std::vector<std::pair<size_t, int64_t>>& placements) const;
   TimeBreakdown MeanOfSpeeds(StepInputs inputs, const Option& option) const;
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
-                            const HeldSchedule* held, StepBound& bound,
+                            const CachedSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;
   /// Of a pipeline, else none. `held` outlives it, as does the option.
-  std::optional<PipelineMemory> MemoryOf(const Option& option, const HeldSchedule* held) const;
+  std::optional<PipelineMemory> MemoryOf(const Option& option, const CachedSchedule* held) const;
   /// The option's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                  Option& option) const;
@@ -105,7 +105,7 @@ class MeshSearch {
                   std::optional<PipelineMemory>& pipeline) const;
   /// What "optimal" comes to on a pipeline.
   std::optional<RematChoice> ScheduleStages(const Option& option, MemoryInputs inputs,
-                                            const HeldSchedule& held,
+                                            const CachedSchedule& held,
                                             PipelineMemory& pipeline) const;
   /// On the worker that is looked at first.
   RematCosts CostsOfRemat(const Option& option) const;
@@ -113,7 +113,7 @@ class MeshSearch {
   const PassCost& Pass(size_t kind, const Option& option) const {
     return share_.Pass(kind, option.threads, option.micro_batch);
   }
-  /// What ranks that see different tokens share of the parameters.
+  /// What data- and context-parallel ranks shard of the parameters.
   const ShardedParameters& Sharded(const Option& option) const;
   int64_t ShardGroupSize(const Option& option) const;
 

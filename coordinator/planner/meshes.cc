@@ -39,7 +39,7 @@ std::vector<int64_t> Degrees(int64_t value, int64_t most, int64_t whole) {
   return degrees;
 }
 
-/// Schedules and chunks of a pipeline of so many ranks.
+/// Schedules and chunks of a pipeline of this many ranks.
 std::vector<std::pair<std::string, int64_t>> Schedules(const ResourceSpec& asked, int64_t ranks,
                                                        int64_t blocks) {
   if (ranks == 1 || asked.pipeline_schedule != "1f1b" || asked.pipeline_chunks != 1) {
@@ -69,7 +69,7 @@ class Meshes {
         families_{{asked_mesh_, std::make_shared<const Sharings>(1, asked_sharing_)}} {}
 
   std::vector<MeshFamily> All() {
-    // Ranks that share experts see different sequences, and make no replica larger.
+    // Expert-parallel ranks are data-parallel, and make no replica larger.
     std::vector<int64_t> experts = {asked_.expert_parallel};
     if (job_.model.experts > 0) {
       experts = Degrees(asked_.expert_parallel, most_, job_.model.experts);
@@ -102,7 +102,7 @@ class Meshes {
     return goes->second;
   }
 
-  /// Grids of ranks that share matrices.
+  /// Meshes of 2-D tensor parallelism.
   void AddGrids(const JobSpec& job) {
     for (const int64_t rows : Degrees(asked_.tensor_rows, most_, job.model.width)) {
       std::vector<int64_t> columns_choices = {asked_.tensor_parallel / rows};
@@ -222,8 +222,8 @@ class Meshes {
             sequences_};
   }
 
-  /// What the ranks that sum their gradients, of which there are `most` at most, share, and in
-  /// which groups, two of them at least.
+  /// What the ranks that sum their gradients (at least two, at most `most`) shard, and in which
+  /// groups.
   std::shared_ptr<const Sharings> SharingsOf(const JobSpec& job, int64_t most) {
     const int64_t context = job.resources.context_parallel;
     std::vector<int64_t>& groups = groups_[context];
@@ -253,7 +253,7 @@ class Meshes {
       for (const int64_t group : groups) {
         if (group == 1) continue;
         resources.zero_shard_ranks = group;
-        // Of any number of ranks groups of all sizes go where those of one size do, but for those
+        // With any number of ranks groups of all sizes go where those of one size do, except those
         // that experts do not divide.
         if (first || asked_.ranks > 0 || resources.expert_parallel > 1) {
           sequences = SequencesThatGo(job);

@@ -10,7 +10,7 @@
 
 namespace weft::planner {
 
-/// How ranks share a model: the fields of ResourceSpec that say so.
+/// Degrees of model parallelism: the fields of ResourceSpec that say them.
 struct MeshChoice {
   int64_t tensor_parallel = 1;
   int64_t tensor_rows = 1;
@@ -50,16 +50,16 @@ struct SharingChoice {
 /// Meshes that differ in SharingChoice alone: so many that they are not made before they are asked
 /// for.
 struct MeshFamily {
-  MeshChoice mesh;  ///< But for what `sharings` say.
+  MeshChoice mesh;  ///< Without what `sharings` say.
   /// At least one. Families with the same ranks have the same list.
   std::shared_ptr<const std::vector<SharingChoice>> sharings;
 };
 
-/// Every way to share a model between ranks that `job` leaves open and can run on `cluster`: tensor
-/// (grids of rows, too), pipeline (schedule, chunks), context (ring, ulysses) and expert
+/// Every mesh that `job` leaves open and that can run on `cluster`: tensor (2-D,
+/// too), pipeline (schedule, chunks), context (ring, ulysses) and expert
 /// parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its default
 /// in `job` stays as it is. Left out are ways that ValidateJob or CutModel refuse; replicas larger
-/// than the cluster; what computes elsewhere than `job` as it stands would, GPUs or processors;
+/// than the cluster; what computes elsewhere than `job` as it is would, GPUs or processors;
 /// gpipe, which takes the time of 1f1b and more memory; and pipelines where TriesPipelines says no.
 /// The first one is that of the job itself.
 std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);

@@ -116,7 +116,7 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
 class RanksOfMeshes : public testing::TestWithParam<int64_t> {};
 
 TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
-  // Every combination of values, of which those stay that are allowed on six ranks.
+  // Every combination of values; those stay that are allowed on six ranks.
   const ClusterProfile cluster = Cluster(1, 6, 4096 * kMiB, 1e9);
   std::set<std::string> keys;
   JobSpec job = Job();

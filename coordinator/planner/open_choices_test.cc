@@ -211,7 +211,7 @@ TEST(OpenChoices, TakeAFileForAsSlowAsTheDiskIs) {
   const Result<PlanReport> report = PlanJob(job, {{machine}});
   ASSERT_TRUE(report.ok());
   const auto parameters = static_cast<double>(report->parameters);
-  // Both moments are read and written, for as long as the next forward pass takes beside it.
+  // Both moments are read and written, for as long as the next forward pass takes, which overlaps.
   machine.disk_write_bytes_per_second = 25e6;
   const double slower = BestOf(job, machine).prediction.time.optimizer_seconds;
   machine.disk_write_bytes_per_second = 50e6;

@@ -14,11 +14,11 @@ namespace weft::planner {
 struct Option {
   bool on_devices = false;  ///< Each rank has a GPU of its own.
   int64_t ranks = 1;
-  int64_t tensor = 1;            ///< Of them share each matrix.
-  int64_t pipeline = 1;          ///< Stages that so many ranks have each.
-  int64_t context = 1;           ///< Ranks that share each sequence.
-  int64_t experts = 1;           ///< Of those that see different sequences, share the experts.
-  int64_t ranks_per_worker = 1;  ///< At most so many on each.
+  int64_t tensor = 1;            ///< Tensor-parallel ranks.
+  int64_t pipeline = 1;          ///< Pipeline stages.
+  int64_t context = 1;           ///< Context-parallel ranks.
+  int64_t experts = 1;           ///< Expert-parallel ranks, among the data-parallel ones.
+  int64_t ranks_per_worker = 1;  ///< At most this many on each.
   int64_t threads = 1;
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
@@ -40,9 +40,9 @@ struct Option {
   /// Of a rank on a GPU, what it has of its worker's memory.
   int64_t HostBytes() const { return TotalBytes(memory) - PlacedBytes(); }
 
-  /// Those that see different sequences.
+  /// The number of data-parallel ranks.
   int64_t data_ranks() const { return ranks / (tensor * pipeline * context); }
-  /// Those that sum their gradients: that see different tokens.
+  /// The number of ranks that sum their gradients: data- and context-parallel ones.
   int64_t gradient_ranks() const { return ranks / (tensor * pipeline); }
 };
 

@@ -66,7 +66,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.memory_bytes += times * part.memory_bytes;
 }
 
-/// Weights that come in the passes of a stage of so many blocks. The backward pass waits for its
+/// Weights that come in the passes of a stage of this many blocks. The backward pass waits for its
 /// first ones, too: nothing stays between the passes.
 StreamedBytes StreamedOfStage(const StepInputs::StreamedStage& one, int64_t blocks, bool first,
                               bool last) {
@@ -160,7 +160,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   stages.reserve(cut.size());
   StepInputs own = inputs;
   own.accumulation_steps = 1;
-  own.schedule.clear();  // of which nothing travels
+  own.schedule.clear();  // which offloads nothing
   // Between the first and the last, those with as many blocks are the same: blocks, recomputed,
   // those whose attention is.
   std::map<std::tuple<int64_t, int64_t, int64_t>, StageForecast> known;
@@ -200,14 +200,14 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     }
     own.file_pass = StreamedOfStage(inputs.filed_stage, blocks, stage == 0, stage == last);
     const int64_t whole = blocks - own.recomputed_blocks - own.recomputed_attentions;
-    own.coded_bytes = whole * inputs.coded_block.all +
-                      own.recomputed_attentions * inputs.coded_block.but_attention +
-                      own.recomputed_blocks * inputs.coded_block.input;
+    own.compressed_bytes = whole * inputs.compressed_block.all +
+                           own.recomputed_attentions * inputs.compressed_block.but_attention +
+                           own.recomputed_blocks * inputs.compressed_block.input;
     const PassCost pass = passes.Of(own.shape);
     StageForecast made;
     made.time = PredictStep(own, pass, rates);
-    // What ranks that share matrices, experts or sequences send, and waits for activations that
-    // come and go, are parts of each pass, and not of the step alone.
+    // What tensor-, expert- and context-parallel ranks send, and waits for activations that come
+    // and go, are parts of each pass, and not of the step alone.
     double within =
         TensorSeconds(own, rates) + ExpertSeconds(own, rates) + ContextSeconds(own, pass, rates);
     if (own.activation_bytes > 0 || own.streamed.forward > 0 || own.file_pass.forward > 0) {
@@ -263,7 +263,7 @@ CutFloor::CutFloor(const std::vector<int64_t>& cut, int64_t ranks)
       own.blocks += cut[stage];
     }
     before += cut[static_cast<size_t>(rank)];
-    // What stands at the ends is known only with the seconds.
+    // What is at the ends is known only with the seconds.
     while (ranks_.size() > 1 && rank + 1 < ranks && ranks_.back().blocks <= own.blocks) {
       ranks_.pop_back();
     }

@@ -16,15 +16,15 @@ namespace weft::planner {
 /// Seconds of any stage of a network whose blocks are all alike, as the sum of what it consists of.
 struct StageSeconds {
   double block = 0;  ///< Each of its blocks,
-  double stage = 0;  ///< what it takes beside them,
-  double first = 0;  ///< what stands before the first block of all
+  double stage = 0;  ///< what it takes besides them,
+  double first = 0;  ///< what comes before the first block of all
   double last = 0;   ///< and after the last one.
 };
 
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
-  /// As CostOfPass of each stage; dense blocks beside those in a format count as if each stage had
+  /// As CostOfPass of each stage; dense blocks next to those in a format count as if each stage had
   /// its share of them. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
@@ -44,7 +44,7 @@ class StagePasses {
     StageSeconds reads;
   };
   /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
-  /// on processors the products and what ranks tell each other that share matrices or experts. Of
+  /// on processors the products and what tensor- and expert-parallel ranks send each other. For
   /// blocks that are all alike.
   Least LeastSeconds(StepInputs inputs) const;
 
@@ -67,7 +67,7 @@ inline double SecondsOfPass(const StageCost& cost) {
   return cost.forward + cost.backward_input + cost.backward_weight;
 }
 
-/// Of each stage, where they have so many blocks. `inputs` are those of one rank with the whole
+/// Of each stage, where they have this many blocks. `inputs` are those of one rank with the whole
 /// network. Every micro-batch after the first reads the gradients to which it adds: each has its
 /// part of that.
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
@@ -113,7 +113,7 @@ class CutFloor {
   int64_t chunks_ = 1;
 };
 
-/// Machines of one kind on which ranks of a pipeline stand.
+/// Machines of one kind with ranks of a pipeline.
 struct PipelinePlace {
   const StagePasses* passes = nullptr;
   int64_t ranks_on_worker = 1;  ///< Of the job.
@@ -144,7 +144,7 @@ struct PipelineForecast {
   TimeBreakdown StepUntil(double end) const;
 };
 
-/// PredictStep of a pipeline, but for its end (common/pipeline/simulate.h with these costs).
+/// PredictStep of a pipeline, except its end (common/pipeline/simulate.h with these costs).
 /// `inputs` are those of one rank with the whole network.
 PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline);
 

@@ -92,7 +92,7 @@ std::string OutsideText(const Plan& plan) {
   };
   add("optimizer", plan.offload_optimizer);
   if (!plan.device_updated_units.empty()) {
-    text += " but for that of units " + RangesText(plan.device_updated_units);
+    text += " except that of units " + RangesText(plan.device_updated_units);
   }
   add("weights", plan.offload_parameters);
   if (!plan.resident_units.empty()) {

@@ -9,7 +9,7 @@
 
 namespace weft::planner {
 
-/// Rows of cells as aligned columns; the first row is the heading. Numbers stand at the right.
+/// Rows of cells as aligned columns; the first row is the heading. Numbers are right-aligned.
 std::string AlignedRows(const std::vector<std::vector<std::string>>& rows,
                         const std::vector<bool>& align_right);
 
@@ -28,7 +28,7 @@ std::string SharedText(const Plan& plan);
 /// "optimizer on the host, activations on the host"; nothing where all is on the device.
 std::string OutsideText(const Plan& plan);
 
-/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": how ranks share the model, and what of
+/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": degrees of parallelism, and what of
 /// it is outside the device.
 std::string MeshText(const Plan& plan);
 

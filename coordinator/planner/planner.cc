@@ -35,20 +35,20 @@ namespace {
 constexpr size_t kFittingShown = 20;
 constexpr size_t kInfeasibleShown = 10;
 
-/// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
+/// What a rank of the job's grid sends, and what one of the grid that sends least would.
 std::string GridText(const JobSpec& job, const Option& option) {
   const ModelShape shape = ShapeOfRank(job);
-  const std::vector<TensorGrid> grids =
+  const std::vector<TensorParallel2d> grids =
       RankTensorGrids({.shape = shape,
                        .tokens = option.micro_batch * SequenceLength(job),
                        .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
                        .recomputed_blocks = option.recomputed_blocks,
                        .recomputed_attentions = option.attention_blocks});
-  const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorGrid& grid) {
+  const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorParallel2d& grid) {
     return grid.rows == job.resources.tensor_rows;
   });
   if (own == grids.end()) return "";
-  const auto name = [&](const TensorGrid& grid) {
+  const auto name = [&](const TensorParallel2d& grid) {
     return std::to_string(grid.rows) + " x " + std::to_string(option.tensor / grid.rows);
   };
   const std::string text = "; a rank of the grid of " + name(*own) + " sends " +
@@ -62,7 +62,7 @@ std::string WhyChosen(const Option& option, const SearchResult& result,
   const JobSpec& job = result.job;
   std::string text = "shortest predicted step of " + std::to_string(counts.fit) + " plans that fit";
   if (counts.too_slow > 0) {
-    text += ", beside " + std::to_string(counts.too_slow) + " that are slower than " +
+    text += ", besides " + std::to_string(counts.too_slow) + " that are slower than " +
             std::to_string(kSorted) + " of these";
   }
   if (counts.without_room > 0) {
@@ -80,10 +80,10 @@ std::string WhyChosen(const Option& option, const SearchResult& result,
         "; what " + std::to_string(SentBlocks(option.schedule)) + " blocks keep waits on the host";
   }
   if (option.context > 1) {
-    text += "; " + std::to_string(option.context) + " ranks share each sequence";
+    text += "; " + std::to_string(option.context) + " context-parallel ranks";
   }
   if (option.experts > 1) {
-    text += "; " + std::to_string(option.experts) + " ranks share the experts";
+    text += "; " + std::to_string(option.experts) + " expert-parallel ranks";
   }
   if (job.resources.tensor_rows > 1) text += GridText(job, option);
   if (option.pipeline > 1 && option.cut != CutModel(job).value()) {
@@ -180,7 +180,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   candidate.reason = option.infeasible_reason;
   plan.prediction.memory_per_rank = option.memory;
   plan.prediction.stage_bytes = option.stage_bytes;
-  // What the rank has beside that is on its worker.
+  // What the rank has besides is on its worker.
   if (option.HostBytes() > 0) plan.prediction.stage_bytes = {option.PlacedBytes()};
   const MeanStep mean = MeanStepOf(job);
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
@@ -268,7 +268,7 @@ Status NothingFits(const JobSpec& job, const Option* closest) {
   sharded.resources.zero_stage = 1;
   if (least.gradient_ranks() > 1 && job.resources.zero_stage == 0 &&
       CheckCompatibility(sharded).ok()) {
-    text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
+    text += ", or shard the optimizer's state (resources.zero_stage 1)";
   }
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
 }
@@ -449,7 +449,7 @@ Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
     const bool on_devices = WantsDevices(jobs.At(0), cluster);
     report->candidates.front().reason +=
-        "; pipelines were not tried, of which there are too many on so many " +
+        "; pipelines were not tried: there are too many on this many " +
         std::string(on_devices ? "GPUs of several kinds" : "machines") +
         ": resources.pipeline_parallel asks for some";
   }

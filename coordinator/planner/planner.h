@@ -27,9 +27,9 @@ namespace weft::planner {
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
                            const std::stop_token& stop = {});
 
-/// As PlanJob, and finds how ranks share the model where the job leaves that open (MeshesOf), with
+/// As PlanJob, and finds the mesh where the job leaves that open (MeshesOf), with
 /// options left out that provably are not among those shown. Computes on `threads` threads (0: as
-/// many as the machine runs), of which the report does not depend. The same errors.
+/// many as the machine runs); the report does not depend on their number. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
                                const std::stop_token& stop = {});
 

@@ -1,5 +1,6 @@
 // Models of very many blocks, and planning that is asked to stop.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <stop_token>
 
@@ -19,6 +20,21 @@ JobSpec DeepJob(const std::string& recompute) {
   return job;
 }
 
+/// Of all threads of this process, so that others on the machine do not count.
+double ProcessorSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Planning takes a second or less. Time that grows with the cube of the blocks is minutes. Without
+/// optimisation, or with sanitizers, all takes longer.
+#ifdef NDEBUG
+constexpr double kMostSeconds = 20;
+#else
+constexpr double kMostSeconds = 200;
+#endif
+
 TEST(PlanDeepModels, OptimalSchedulesAreFoundWhereMemoryBinds) {
   const ClusterProfile ample = Cluster(1, 2, 64 * kGiB);
   const Result<PlanReport> all = PlanJob(DeepJob("none"), ample);
@@ -32,7 +48,9 @@ TEST(PlanDeepModels, OptimalSchedulesAreFoundWhereMemoryBinds) {
   job.resources.micro_batch = blocks->candidates.front().plan.micro_batch;
   const int64_t limit = (bytes_of(all) + bytes_of(blocks)) / 2;
   job.resources.memory_per_rank_bytes = limit;
+  const double begin = ProcessorSeconds();
   const Result<PlanReport> optimal = PlanJob(job, ample);
+  EXPECT_LT(ProcessorSeconds() - begin, kMostSeconds);
   ASSERT_TRUE(optimal.ok()) << optimal.status().message();
   const Plan& plan = optimal->candidates.front().plan;
   EXPECT_LE(bytes_of(optimal), limit);

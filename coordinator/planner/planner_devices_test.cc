@@ -124,7 +124,7 @@ TEST(PlanJob, StagesAndGridsOfGpusArePricedAsTheirs) {
                         &part = staged.prediction.memory_per_rank;
   EXPECT_LT(part.parameters_bytes, all.parameters_bytes / 2);
   EXPECT_LT(TotalBytes(part), TotalBytes(all));
-  // Sixteen micro-batches in four stages, of which the last is the most costly: at least a quarter,
+  // Sixteen micro-batches in four stages; the last stage is the most costly: at least a quarter,
   // and the bubble and what no stage has less of on top.
   EXPECT_GT(staged.prediction.step_seconds, whole.prediction.step_seconds / 4);
   EXPECT_LT(staged.prediction.step_seconds, whole.prediction.step_seconds / 2);

@@ -196,7 +196,7 @@ TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
   EXPECT_LT(products, 1.4);
   auto report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
   ASSERT_TRUE(report.ok());
-  EXPECT_THAT(report->candidates[0].reason, HasSubstr("2 ranks share each sequence"));
+  EXPECT_THAT(report->candidates[0].reason, HasSubstr("2 context-parallel ranks"));
 }
 
 TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
@@ -231,7 +231,7 @@ TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
   EXPECT_LT(fours.prediction.time.optimizer_seconds, whole.prediction.time.optimizer_seconds);
   EXPECT_GT(fours.prediction.time.exposed_communication_seconds, 0);
   EXPECT_EQ(plan(0, 2, 1).mesh.expert, 2);
-  // Each of two ranks that share matrices has half of these experts, and sends whole rows.
+  // Each of two tensor-parallel ranks has half of these experts, and sends whole rows.
   job.resources.tensor_parallel = 2;
   const Plan halves = plan(4, 2, 1);
   EXPECT_EQ(halves.mesh.tensor, 2);
@@ -243,8 +243,7 @@ TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
   EXPECT_EQ(parts.gradients_bytes, 4 * half.stored_trained);
   EXPECT_LT(parts.activations_bytes, twos.prediction.memory_per_rank.activations_bytes);
   job.resources.tensor_parallel = 1;
-  // Of what all ranks have each updates a quarter, and of experts, of which two have the same,
-  // half.
+  // Each rank updates a quarter of what all have, and half of its experts, which two ranks have.
   job.resources.zero_stage = 1;
   const Plan updates = plan(4, 2, 1);
   const int64_t experts = ModelShape::OfExpertRank(shape.spec, 2).stored_trained_experts;
@@ -366,7 +365,7 @@ TEST(PlanJob, StagesHaveExpertsThatTheirRanksShare) {
   EXPECT_LT(shared.prediction.memory_per_rank.gradients_bytes,
             alone.prediction.memory_per_rank.gradients_bytes);
   EXPECT_LT(shared.prediction.time.optimizer_seconds, alone.prediction.time.optimizer_seconds);
-  // Rows travel in every pass, whatever stages wait.
+  // Rows are sent in every pass, whatever stages wait.
   const double exchange = shared.prediction.time.exposed_communication_seconds;
   job.model.experts_per_token = 1;
   EXPECT_LT(plan(2).prediction.time.exposed_communication_seconds, exchange);
@@ -420,7 +419,7 @@ TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {
     return Best(job, cluster).prediction.time.exposed_communication_seconds;
   };
   // Of two ranks each sum sends the stream once; a stage has half of the blocks, and one has the
-  // embedding or the classifier beside them.
+  // embedding or the classifier, too.
   const double bytes = static_cast<double>(SequenceLength(job) * job.model.width * 2);
   const double sums = 4 * static_cast<double>(job.model.layers) / 2 + 1;
   const double passes = 24;

@@ -224,7 +224,7 @@ TEST(PlanJob, WeightsOfAPipelineInFilesTakeADiskInEveryPass) {
   EXPECT_LT(in_file.parameters_bytes, on_host.parameters_bytes);
   EXPECT_LT(in_file.gradients_bytes, on_host.gradients_bytes);
   EXPECT_LT(in_file.optimizer_bytes, on_host.optimizer_bytes * 101 / 100);
-  // Beside the update each pass reads its stage's weights, and gradients are written once.
+  // During the update each pass reads its stage's weights, and gradients are written once.
   const TimeBreakdown fast = file.prediction.time, slow = plan_of("nvme", kSlow).prediction.time;
   const double waited = slow.exposed_communication_seconds - fast.exposed_communication_seconds;
   resources.micro_batch = 4;
@@ -435,7 +435,7 @@ TEST(PlanJob, WhatDoesNotFitAGpuFitsWithItsStateOnTheHost) {
   EXPECT_GT(everything.prediction.time.exposed_communication_seconds, slow);
 }
 
-// Its activations alone or all, of as many ranks as there are GPUs, but for what GPUs lack.
+// Its activations alone or all, of as many ranks as there are GPUs, except what GPUs lack.
 TEST(PlanJob, OffloadIsOfGpusWhereTheyHaveTheTiers) {
   JobSpec job = Gpt2Job();
   job.resources.offload_activations = "host";

@@ -124,7 +124,7 @@ TEST(PlanJob, WorkThatTrainingSkipsTakesNoTime) {
     products += gemm.Flops();
     if (ComputedShare(ShapeOf(job).computed, gemm.name) < 1) blocks += gemm.Flops();
   }
-  // Attention is small beside them, and belongs to blocks, too.
+  // Attention is small compared with them, and belongs to blocks, too.
   const double expected = 1 - 0.5 * blocks / products;
   EXPECT_NEAR(half.time.gemm_seconds / all.time.gemm_seconds, expected, 0.06);
   EXPECT_NEAR(half.model_flops_per_step / all.model_flops_per_step, expected, 0.06);
@@ -506,7 +506,7 @@ TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
     });
   };
   const auto small = pictures(112), large = pictures(224);
-  // Four times the patches, beside a class token; the optimizer has as much to do as before.
+  // Four times the patches, and a class token; the optimizer has as much to do as before.
   EXPECT_GT(large.model_flops_per_step / small.model_flops_per_step, 3.9);
   EXPECT_GT(large.step_seconds / small.step_seconds, 2);
   EXPECT_EQ(large.memory_per_rank.gradients_bytes - small.memory_per_rank.gradients_bytes,

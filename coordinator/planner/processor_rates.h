@@ -20,7 +20,7 @@ class ProcessorRates final : public StepRates {
   using StepRates::GemmFlopsPerSecond;
   /// The mean of the measured products of that type, weighted by nearness of the logarithms of
   /// their sizes (inverse distance weighting, Shepard 1968). Measurements with the next lower
-  /// number of threads stand in for missing ones, at 90 % scaling. Without any: a fixed rate by
+  /// number of threads replace missing ones, at 90 % scaling. Without any: a fixed rate by
   /// instruction set, less for thin matrices.
   double GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
                             int64_t threads) const override;

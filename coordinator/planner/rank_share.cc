@@ -6,6 +6,7 @@
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
 #include "coordinator/planner/model_parallel_time.h"
@@ -68,12 +69,14 @@ const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ra
   static const ShardedParameters kNone;
   if (zero_stage < 3 || shard_ranks == 1) return kNone;
   const std::lock_guard lock(mutex_);
-  if (!regions_) {
-    regions_.emplace(shape_.spec, precision_, shape_.tensor, shape_.tensor_rows,
-                     shape_.expert_ranks);
+  if (!flat_parameters_) {
+    const DType gathered = GatheredMatrices(precision_.products, IsMeshDeterministic(job_.train),
+                                            workers_.on_devices());
+    flat_parameters_.emplace(shape_.spec, precision_, gathered, shape_.tensor, shape_.tensor_rows,
+                             shape_.expert_ranks);
   }
   const auto [known, added] = sharded_.try_emplace(shard_ranks);
-  if (added) known->second = regions_->Among(shard_ranks);
+  if (added) known->second = flat_parameters_->Among(shard_ranks);
   return known->second;
 }
 

@@ -35,8 +35,8 @@ struct RankBlocks {
   RankBlocks(const std::vector<int64_t>& cut, int64_t ranks);
 };
 
-/// What a rank has of a model, and what its passes take: alike in all meshes that share matrices,
-/// sequences and experts alike. Made on one thread, then read by any number of them.
+/// What a rank has of a model, and what its passes take: the same in all meshes with the same
+/// tensor, context and expert parallelism. Made on one thread, then read by any number of them.
 class RankShare {
  public:
   /// With passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
@@ -75,16 +75,16 @@ class RankShare {
   const StagePasses& StagePass(size_t kind, int64_t threads, int64_t micro_batch) const {
     return stage_passes_.at({kind, threads, micro_batch});
   }
-  /// No option of `mesh`, whose blocks are cut so, where so many ranks sum their gradients has a
+  /// No option of `mesh`, whose blocks are cut so, where this many ranks sum their gradients has a
   /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
-  /// where more than that state is shared, something stands outside the device, or stages are cut
+  /// where more than that state is shared, something is outside the device, or stages are cut
   /// by machine or have blocks that are not alike.
   double LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
                     int64_t gradient_ranks) const;
 
-  /// A pass over the whole network takes no less on any worker: what ranks tell each other that
-  /// share matrices or experts and are as near as they can be, and its products, on GPUs with what
-  /// is bound by memory.
+  /// A pass over the whole network takes no less on any worker: what tensor- and expert-parallel
+  /// ranks send each other, as near as they can be, and its products, on GPUs with what is bound by
+  /// memory.
   double LeastPassSeconds(int64_t threads, int64_t micro_batch) const {
     return least_seconds_.at({threads, micro_batch});
   }
@@ -108,7 +108,7 @@ class RankShare {
 
   void AddPasses(int64_t threads, int64_t micro_batch);
   void AddStagePasses();
-  /// Ranks that stand as near as they can.
+  /// Ranks as near as they can be.
   StepInputs NearestRanks(int64_t threads, int64_t micro_batch) const;
   KeptBytes KeptOf(const ModelShape& shape) const;
 
@@ -121,8 +121,8 @@ class RankShare {
   /// What few meshes ask for, found when it is asked for.
   mutable std::mutex mutex_;
   mutable std::optional<weft::OpenGradients> open_gradients_;
-  mutable std::optional<ParameterRegions> regions_;
-  mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
+  mutable std::optional<FlatParameters> flat_parameters_;
+  mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By shard group size.
   mutable ChainCache chains_;
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
       passes_;      ///< Kind, threads, micro-batch.

@@ -29,7 +29,7 @@ int64_t Least(int64_t low, int64_t high, Fits&& fits) {
   return high;
 }
 
-/// A schedule of the chain as one of the blocks: without what stands above them, which takes no
+/// A schedule of the chain as one of the blocks: without what is above them, which takes no
 /// time.
 RematPlan OfBlocks(RematPlan schedule) {
   schedule.pop_back();
@@ -104,7 +104,7 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
   // The input of a block, which it keeps itself, counts as the result of the one before.
   const int64_t passing =
       rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.mlp_hidden);
-  // What is kept in bits stands beside all that it is made of.
+  // Compressed activations exist together with all that they are made of.
   const int64_t beside = bytes.compressed ? rows + 4 * bytes.row + bytes.mlp_hidden : rows;
   const ChainStage::Mode keep{Kind::kKeep, bytes.kept.saved, beside, 0};
   const ChainStage::Mode attention{

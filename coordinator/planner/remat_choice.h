@@ -32,7 +32,7 @@ struct RematCosts {
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
                  ChainCache& chains, const std::function<bool(const RematChoice&)>& fits);
 
-/// The blocks of `inputs` and what stands above them as a chain.
+/// The blocks of `inputs` and what is above them as a chain.
 std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCosts& costs);
 
 }  // namespace weft::planner

@@ -14,7 +14,7 @@ void ScheduleCache::Add(const std::vector<ScheduleName>& names, ThreadPool& pool
     if (!made_.contains(name)) wanted.insert(name);
   }
   const std::vector<ScheduleName> missing(wanted.begin(), wanted.end());
-  std::vector<std::optional<HeldSchedule>> made(missing.size());
+  std::vector<std::optional<CachedSchedule>> made(missing.size());
   pool.Run(missing.size(), [&](size_t i) {
     const ScheduleName& name = missing[i];
     Result<PipelineSchedule> schedule =

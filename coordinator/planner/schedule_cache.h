@@ -27,8 +27,8 @@ struct ScheduleName {
 };
 
 /// A schedule, and what ranks hold by it.
-struct HeldSchedule {
-  explicit HeldSchedule(PipelineSchedule made) : schedule(std::move(made)), in_flight(schedule) {}
+struct CachedSchedule {
+  explicit CachedSchedule(PipelineSchedule made) : schedule(std::move(made)), in_flight(schedule) {}
 
   PipelineSchedule schedule;
   InFlightActivations in_flight;
@@ -41,10 +41,10 @@ class ScheduleCache {
   void Add(const std::vector<ScheduleName>& names, ThreadPool& pool);
 
   /// One that was added. From several threads, while none adds some.
-  const HeldSchedule& At(const ScheduleName& name) const { return made_.at(name); }
+  const CachedSchedule& At(const ScheduleName& name) const { return made_.at(name); }
 
  private:
-  std::map<ScheduleName, HeldSchedule> made_;
+  std::map<ScheduleName, CachedSchedule> made_;
 };
 
 }  // namespace weft::planner

@@ -36,7 +36,7 @@ struct SearchResults {
   int64_t without_room = 0;  ///< Of them, not judged: of several jobs, no worker has room for them.
 };
 
-/// So many of the fastest options are found where no other number is asked for.
+/// This many of the fastest options are found where no other number is asked for.
 inline constexpr size_t kSorted = 32;
 
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, and
@@ -54,9 +54,8 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
 /// Tries everything, of each of `jobs`, which are those of one job (JobsOf). Of several jobs, what
 /// takes longer than the `wanted` fastest of all that fit, whatever it recomputes
 /// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads (0:
-/// of several jobs as many as the machine runs), of which the result does not depend. `cluster`
-/// outlives it.
-/// After a request to `stop` it ends soon, with nothing found.
+/// of several jobs as many as the machine runs); the result does not depend on their number.
+/// `cluster` outlives it. After a request to `stop` it ends soon, with nothing found.
 SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 0,
                      size_t wanted = kSorted, const std::stop_token& stop = {});
 

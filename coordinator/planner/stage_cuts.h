@@ -15,7 +15,7 @@ struct StageRank {
   int64_t memory_bytes = 0;  ///< That it may hold.
 };
 
-/// Cuts of the network of `job` for `ranks`, not all of which are alike: a rank that is twice as
+/// Cuts of the network of `job` for `ranks` that are not all alike: a rank that is twice as
 /// fast has twice the work, and none has more blocks than it has the memory for, if all blocks
 /// recompute, and if none does; where there is room, these are one cut. Last the cut for ranks that
 /// are alike (CutModel). `memory` are the inputs of a rank with the whole network, whatever it

@@ -1,4 +1,4 @@
-// Pipelines whose ranks stand on machines of several kinds.
+// Pipelines whose ranks are on machines of several kinds.
 #include "coordinator/planner/stage_cuts.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ WorkerProfile TimesAsFast(WorkerProfile worker, double times) {
   return worker;
 }
 
-/// The shortest step of `job`, whose option is that of `plan` but for the cut, of all cuts in two.
+/// The shortest step of `job`, whose option is that of `plan` except the cut, of all cuts in two.
 double FastestOfAllCuts(const JobSpec& job, const ClusterProfile& cluster, const Plan& plan) {
   const WorkerGroups groups(cluster, PrecisionOf(job.train.precision), false);
   const RankShare share(job, groups, {plan.threads_per_rank}, {plan.micro_batch});

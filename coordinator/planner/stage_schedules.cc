@@ -29,7 +29,7 @@ struct Blocks {
   auto operator<=>(const Blocks&) const = default;
 };
 
-/// The schedules of stages with so many blocks.
+/// The schedules of stages with this many blocks.
 struct Schedules {
   int64_t most_bytes = 0;  ///< Of a pass that keeps all.
   CoarseChain coarse;
@@ -107,7 +107,7 @@ std::optional<RematChoice> ChooseStageSchedules(
         auto plan =
             schedules.chain.Schedule(schedules.most_bytes * passes * budget / kBudgets, passes);
         if (!plan) return true;  // a larger one may do
-        plan->pop_back();        // what stands above the blocks
+        plan->pop_back();        // what is above the blocks
         plans[stage] = Refine(*plan, schedules.coarse);
       }
       if (!rank_fits(rank, choice_of(plans))) return false;

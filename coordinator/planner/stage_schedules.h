@@ -13,7 +13,7 @@
 namespace weft::planner {
 
 /// What "optimal" comes to on a pipeline that is cut so: of each stage the fastest schedule
-/// (InFlightChain) with which its rank fits, told by `rank_fits` of a choice of which that rank's
+/// (InFlightChain) with which its rank fits, as `rank_fits` says of a choice; that rank's
 /// stages alone count. The budget counts the micro-batches under way; stages of one rank share it
 /// by their blocks. None where some rank has no schedule that fits. `inputs` are those of one rank
 /// with the whole network. None, soon after a request to `stop`.

@@ -21,7 +21,7 @@ struct StepInputs {
   int64_t accumulation_steps = 1;
   int64_t recomputed_blocks = 0;
   int64_t threads = 1;
-  int64_t ranks = 1;     ///< Ranks that see different tokens, each of shape.tensor ranks.
+  int64_t ranks = 1;     ///< Data- and context-parallel ranks, each of shape.tensor ranks.
   int64_t pipeline = 1;  ///< Pipeline ranks; each stage has `ranks`.
   int64_t ranks_on_worker = 1;
   /// In a lower bound: no worker has more ranks, and groups of ranks are on as few workers as they
@@ -45,15 +45,15 @@ struct StepInputs {
     StreamedBytes last = {};
   } streamed_stage = {};
   int64_t activation_bytes = 0;  ///< Of a micro-batch, sent to the host and fetched again.
-  /// CodedActivationBytes in each direction.
-  int64_t coded_bytes = 0;
-  /// CodedActivationBytes of one block of a pipeline, by what the block keeps: all, all except the
-  /// inside of attention, or its input alone.
-  struct CodedBlock {
+  /// CompressedActivationBytes in each direction.
+  int64_t compressed_bytes = 0;
+  /// CompressedActivationBytes of one block of a pipeline, by what the block keeps: all, all except
+  /// the inside of attention, or its input alone.
+  struct CompressedBlock {
     int64_t all = 0;
     int64_t but_attention = 0;
     int64_t input = 0;
-  } coded_block = {};
+  } compressed_block = {};
   bool offloads_optimizer = false;  ///< Gradients go to the host in every pass.
   /// With offloads_optimizer, units that reside on the device and are updated there.
   struct KeptUnits {

@@ -110,7 +110,7 @@ class StepRates {
   }
   /// How often the backward pass of attention draws its dropout again.
   virtual double backward_dropout_draws() const { return 1; }
-  /// How many times longer products take beside the other ranks of the worker.
+  /// How many times longer products take with the other ranks on the worker.
   virtual double Slowdown(const RankPlace& /*place*/) const { return 1; }
   /// Whether runs have told something of blocks of some shapes, and what they say of blocks that
   /// have nearly the shape `block`.

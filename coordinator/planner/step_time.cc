@@ -129,7 +129,7 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
   time.memory_bound_seconds =
-      (passes * (pass.memory_bytes + 2 * D(inputs.coded_bytes) + matrices * copies.backward) +
+      (passes * (pass.memory_bytes + 2 * D(inputs.compressed_bytes) + matrices * copies.backward) +
        (passes + inputs.GradientReads(passes)) * pass.weight_gradient_bytes) /
           bandwidth +
       (2 * passes * (matrices * copies.gathered) +

@@ -77,8 +77,7 @@ TEST(GradientExchangeSeconds, OfShardGroupsThatStraddleMachinesIsThatOfTheSlowes
   const double bytes = 4 * static_cast<double>(inputs.shape.trained);
   const double latency = FindStack("weft")->latency_seconds;
   // Reduce-scatter and all-gather in a group of four, then the all-reduce of a quarter over the
-  // three ranks with the same shard, of which a machine of four has one, and one of six, one or
-  // two.
+  // three ranks with the same shard: a machine of four has one of them, one of six has one or two.
   const double between = 2 * 2.0 / 3 * bytes / 4 / 25e9 + 2 * latency;
   const double within = 2 * 3.0 / 4 * bytes / 300e9 + 3 * latency;
   EXPECT_NEAR(seconds(4) / (within + between), 1, 1e-6);

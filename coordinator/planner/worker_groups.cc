@@ -17,7 +17,7 @@ namespace {
 /// Threads that a rank on a GPU has for its data and its checkpoints; more do nothing.
 constexpr int64_t kMostThreadsOfDevice = 8;
 
-/// Ranks on GPUs for which a worker with so many bytes has room beside these.
+/// Ranks on GPUs for which a worker with this many bytes has room besides these.
 int64_t HeldBeside(const Option& option, int64_t bytes) {
   return option.HostBytes() > 0 ? bytes / option.HostBytes() : option.ranks;
 }
@@ -163,7 +163,7 @@ std::set<int64_t> WorkerGroups::ThreadChoices(bool updates_on_host) const {
 std::vector<int64_t> WorkerGroups::SpreadChoices(int64_t ranks, int64_t threads) const {
   const int64_t most = std::max<int64_t>(MostOnWorker(threads), 1);
   std::vector<int64_t> choices;
-  // Skips the numbers of workers of which the fullest has as many ranks.
+  // Skips numbers of workers whose fullest one has as many ranks.
   for (int64_t used = 1; used <= std::ssize(workers_);) {
     const int64_t each = (ranks - 1) / used + 1;
     if (choices.empty() || choices.back() > each) choices.push_back(std::min(each, most));

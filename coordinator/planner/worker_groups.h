@@ -49,7 +49,7 @@ class WorkerGroups {
   /// Ranks of `threads` for which there are cores and GPUs.
   int64_t Slots(int64_t threads) const;
 
-  /// Whether ranks find cores and GPUs, and whether those of the option have room with so many
+  /// Whether ranks find cores and GPUs, and whether those of the option have room with this many
   /// bytes each.
   bool HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const;
   bool HasRoom(const Option& option, int64_t bytes) const;

@@ -87,7 +87,7 @@ class Change {
       return left && limit->before + 1 < limit->most;
     }
     if (IsFatal(attempt_->reason)) return false;
-    // Out of memory may pass once (another job was beside it), not twice.
+    // Out of memory may pass once (another job was on the machine), not twice.
     const bool again =
         attempt_->reason == Reason::kOutOfMemory && previous_reason_ == Reason::kOutOfMemory;
     return left && !again;

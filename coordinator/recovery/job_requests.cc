@@ -1,4 +1,4 @@
-// What users ask of a job: to end, to run again, to wait, to stand elsewhere in the queues.
+// What users ask of a job: to end, to run again, to wait, to move in the queues.
 #include "coordinator/recovery/job_change.h"
 
 namespace weft::coordinator {
@@ -77,7 +77,7 @@ Result<Transaction> UpdateJob(const JobCase& current, const std::optional<std::s
   JobRecord& job = change.job();
   if (IsTerminal(job.state)) {
     return ConflictError("job " + job.id + " is " + std::string(Name(job.state)) +
-                         " and stands in no queue any more");
+                         " and is in no queue any more");
   }
   std::string what;
   if (queue && *queue != job.queue) {

@@ -69,13 +69,13 @@ void AddAttempt(const AttemptRecord& attempt, double until, Ledger& ledger) {
   ledger.useful_seconds += span - checkpoint - rework;
 }
 
-void LedgerBook::Close(const AttemptRecord& attempt) {
+void LedgerAccount::Close(const AttemptRecord& attempt) {
   const double ended_at = attempt.ended_at.value_or(attempt.started_at);
   ended_ = Until(&attempt, ended_at);
   waits_from_ = std::max(attempt.started_at, ended_at);
 }
 
-Ledger LedgerBook::Until(const AttemptRecord* running, double until) const {
+Ledger LedgerAccount::Until(const AttemptRecord* running, double until) const {
   Ledger ledger = ended_;
   const double waited_until = running != nullptr ? running->started_at : until;
   ledger.queued_seconds += std::max(0.0, waited_until - waits_from_);
@@ -84,7 +84,7 @@ Ledger LedgerBook::Until(const AttemptRecord* running, double until) const {
 }
 
 Ledger LedgerOf(const JobRecord& job, std::span<const AttemptRecord> attempts, double now) {
-  LedgerBook book(job.submitted_at);
+  LedgerAccount book(job.submitted_at);
   const AttemptRecord* running = nullptr;
   for (const AttemptRecord& attempt : attempts) {
     if (attempt.ended_at) {

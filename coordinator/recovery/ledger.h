@@ -47,10 +47,10 @@ AttemptTimes TimesOfNext(const AttemptRecord* last, const Progress& progress);
 void AddAttempt(const AttemptRecord& attempt, double until, Ledger& ledger);
 
 /// The ledger of a job that goes on: what attempts that have ended took, and from when on it waits.
-class LedgerBook {
+class LedgerAccount {
  public:
-  LedgerBook() = default;
-  explicit LedgerBook(double submitted_at) : waits_from_(submitted_at) {}
+  LedgerAccount() = default;
+  explicit LedgerAccount(double submitted_at) : waits_from_(submitted_at) {}
 
   /// The next attempt has ended.
   void Close(const AttemptRecord& attempt);

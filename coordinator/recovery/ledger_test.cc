@@ -78,7 +78,7 @@ TEST(Ledger, CallsStepsThatAreMadeAgainRework) {
   // Steps 11 and 12 again, then eight new ones; all are reported at once.
   SeeStep(At(52, 20, 2), second);
   // The first attempt: 1 s start, 12 steps, and 10 s until the failure was noticed, 2 until the
-  // ranks were gone. Then 5 s in the queue, a start, and 20 s of steps of which 4 repeat.
+  // ranks were gone. Then 5 s in the queue, a start, and 20 s of steps; 4 of these repeat.
   const std::array attempts{first, second};
   const Ledger ledger = LedgerOf(Job(), attempts, kBegin + 52);
   EXPECT_NEAR(ledger.Total(), 52, 1e-9);

@@ -13,17 +13,22 @@
 
 namespace weft::coordinator {
 
-/// Plans for a job on a cluster, best first; kExhausted or kInvalid says why there is none, and
-/// kUnavailable why there is no answer yet.
+/// Plans for a job on a cluster, best first; kExhausted or kInvalid says why there is none,
+/// kUnavailable why there is no answer yet, and kAborted why none is looked for now.
 using PlanFunction = std::function<Result<PlanReport>(const JobSpec&, const ClusterProfile&)>;
 
 /// The same as it is found: kAborted, soon after a request to stop.
 using StoppablePlanFunction = std::function<Result<PlanReport>(
     const JobSpec&, const ClusterProfile&, const std::stop_token& stop)>;
 
+/// Whether the search for a plan took too long: it comes again after a pause.
+inline bool WasGivenUp(const Status& status) {
+  return status.code() == StatusCode::kAborted;
+}
+
 /// Whether a PlanFunction, or what it returns, has no answer yet.
 inline bool HasNoAnswerYet(const Status& status) {
-  return status.code() == StatusCode::kUnavailable;
+  return status.code() == StatusCode::kUnavailable || WasGivenUp(status);
 }
 
 /// What is free on an attached worker.

@@ -13,11 +13,11 @@ Json OrNull(const std::optional<T>& value) {
 }
 
 Json RulesToJson(const SchedulerRules& rules) {
-  const GrowthRules& growth = rules.growth;
+  const ScaleUpRules& scale_up = rules.scale_up;
   return Json::array({rules.age_factor, rules.preempt_factor, rules.protected_seconds,
                       rules.most_preemptions, rules.prediction_error, rules.share_exponent,
-                      growth.after_seconds, growth.least_gain, growth.most_doublings,
-                      growth.restart.least_payback, growth.restart.assumed_start_seconds});
+                      scale_up.after_seconds, scale_up.least_gain, scale_up.most_doublings,
+                      scale_up.restart.least_payback, scale_up.restart.assumed_start_seconds});
 }
 
 SchedulerRules RulesFromJson(const Json& json) {
@@ -28,11 +28,11 @@ SchedulerRules RulesFromJson(const Json& json) {
   rules.most_preemptions = json.at(3);
   rules.prediction_error = json.at(4);
   rules.share_exponent = json.at(5);
-  rules.growth.after_seconds = json.at(6);
-  rules.growth.least_gain = json.at(7);
-  rules.growth.most_doublings = json.at(8);
-  rules.growth.restart.least_payback = json.at(9);
-  rules.growth.restart.assumed_start_seconds = json.at(10);
+  rules.scale_up.after_seconds = json.at(6);
+  rules.scale_up.least_gain = json.at(7);
+  rules.scale_up.most_doublings = json.at(8);
+  rules.scale_up.restart.least_payback = json.at(9);
+  rules.scale_up.restart.assumed_start_seconds = json.at(10);
   return rules;
 }
 
@@ -68,7 +68,8 @@ Json DecisionsToJson(const SchedulerDecisions& decisions) {
     preemptions.push_back({preemption.job_id, preemption.for_job, preemption.why});
   }
   for (const ResizeDecision& resize : decisions.resizes) {
-    resizes.push_back({resize.job_id, resize.for_job, PlaceOf(resize.way.plan), resize.way.why});
+    resizes.push_back(
+        {resize.job_id, resize.for_job, PlaceOf(resize.change.plan), resize.change.why});
   }
   for (const WaitDecision& wait : decisions.waits) {
     waits.push_back({wait.job_id, Name(wait.reason), wait.message, OrNull(wait.start_in_seconds)});
@@ -91,6 +92,11 @@ std::string FirstDifference(const Json& recorded, const Json& now) {
     }
   }
   return "";
+}
+
+/// planned_long, or why no plan is looked for now.
+Json PlanningOf(const QueuedJob& job) {
+  return job.given_up_reason != nullptr ? Json(*job.given_up_reason) : Json(job.planned_long);
 }
 
 /// As a planner reports one plan.
@@ -138,7 +144,7 @@ Json PassWriter::PlanOf(const Plan* plan, Json& added) {
 Json PassWriter::Queued(const QueuedJob& job, Json& added) {
   Json row = Json::array({job.id, SpecOf(job.id, *job.spec, added), PlanOf(job.last_plan, added),
                           job.out_of_memory, job.ran_out_of_memory, job.replanned,
-                          PlanOf(job.next_plan, added), job.planned_long,
+                          PlanOf(job.next_plan, added), PlanningOf(job),
                           job.infeasible_reason != nullptr ? Json(*job.infeasible_reason) : Json(),
                           job.queue, job.priority, job.submitted_at, job.steps_left,
                           job.step_seconds, job.preemptions, job.promised});
@@ -254,7 +260,11 @@ Status PassReplay::Run(std::string_view line) {
       job.ran_out_of_memory = row.at(4);
       job.replanned = row.at(5);
       WEFT_ASSIGN_OR_RETURN(job.next_plan, PlanAt(row.at(6)));
-      job.planned_long = row.at(7);
+      if (const Json& planning = row.at(7); planning.is_string()) {
+        job.given_up_reason = &reasons.emplace_back(planning.get<std::string>());
+      } else {
+        job.planned_long = planning;
+      }
       if (!row.at(8).is_null()) {
         job.infeasible_reason = &reasons.emplace_back(row.at(8).get<std::string>());
       }

@@ -10,7 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Jobs that start, wait, give way and shrink, and one whose plan is not known.
+/// Jobs that start, wait, give way and shrink, one whose plan is not known, and one whose plan was
+/// given up.
 struct Recorded : GpuSituation {
   Recorded() : GpuSituation(2) {
     QueueSpec queue;
@@ -25,6 +26,9 @@ struct Recorded : GpuSituation {
     Wait("limited", 9, 3000).queue = "team";
     Wait("again", 2, 30).last_plan = plans.emplace_back(std::make_unique<Plan>(GpuPlan(2))).get();
     Wait("unknown", 3, 10).size.reset();
+    QueuedJob& given_up = Wait("given up", 3, 10);
+    given_up.size.reset();
+    given_up.given_up_reason = &why;
     for (auto& spec : specs) {
       spec->name = "job";
       spec->data.train = {"text"};
@@ -42,6 +46,8 @@ struct Recorded : GpuSituation {
     const SchedulerDecisions decisions = Schedule(snapshot, Recording(plan, answers));
     return writer.Write(snapshot, answers, decisions);
   }
+
+  const std::string why = "it took too long";
 };
 
 TEST(DecisionRecord, APassDecidesTheSameAgain) {

@@ -12,6 +12,8 @@ namespace {
 
 /// Jobs that wait whose plan is asked for in one pass though it is not their turn.
 constexpr int kPlannedAhead = 64;
+/// The same for jobs that were submitted last: they do not wait for the plans of all before them.
+constexpr int kPlannedLast = 64;
 /// Plans for what is free that one pass asks for; after them those for the whole cluster do.
 constexpr int kPlansForFree = 16;
 /// Jobs that are looked at closely in one pass though others go first.
@@ -31,6 +33,11 @@ CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& ac
 int64_t RanksWithin(int64_t gpus, int64_t least) {
   const auto most = static_cast<uint64_t>(std::max<int64_t>(gpus, 1));
   return std::max(static_cast<int64_t>(std::bit_floor(most)), least);
+}
+
+/// Its plan for this cluster is still to be found.
+bool IsUnplanned(const QueuedJob& job) {
+  return job.last_plan == nullptr && job.next_plan == nullptr && !job.size;
 }
 
 bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {
@@ -79,7 +86,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
       active_.push_back(
           {&job, turn, seconds,
-           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.growth.restart)});
+           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.scale_up.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, next);
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
@@ -96,6 +103,12 @@ SchedulerDecisions SchedulingPass::Run() && {
   for (const QueuedJob& job : snapshot_.queue) {
     const bool cpus = job.spec->resources.device == "cpu";
     if (GoesFirst(job) && !cpus) promised_gpus_ += LeastGpus(job);
+  }
+  for (auto job = snapshot_.queue.rbegin();
+       job != snapshot_.queue.rend() && std::ssize(planned_last_) < kPlannedLast; ++job) {
+    if (IsUnplanned(*job) && job->infeasible_reason == nullptr && job->given_up_reason == nullptr) {
+      planned_last_.insert(&*job);
+    }
   }
   std::set<size_t> have_their_shares;  // queues
   while (const RankedJob* ranked = order.Next()) {
@@ -121,13 +134,21 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     Wait(ranked, Reason::kWaitingForWorkers, *job.infeasible_reason);
     return;
   }
+  if (job.given_up_reason != nullptr) {
+    Wait(ranked, Reason::kPlanning, *job.given_up_reason).for_planning = true;
+    return;
+  }
   const bool open =
       job.last_plan == nullptr && LeavesSizeOpen(job.spec->resources, ranked.turn.amount.gpus > 0);
   if (WaitsForLimit(ranked, open ? ComputeAmount{} : ranked.turn.amount)) return;
   const bool others_first = !held_back_by_.empty();
-  if (others_first && (held_by_planning_ || !ranked.known_size)) {
-    if (planned_ahead_ >= kPlannedAhead) return WaitBehind(ranked);
-  } else if (others_first) {
+  if (planned_ahead_ >= kPlannedAhead && !planned_last_.contains(&job)) {
+    if (others_first && (held_by_planning_ || !ranked.known_size)) return WaitBehind(ranked);
+    if (!others_first && IsUnplanned(job)) {
+      return AwaitPlan(ranked, UnavailableError("its plan is looked for after those of others"));
+    }
+  }
+  if (others_first && !held_by_planning_ && ranked.known_size) {
     // Most of a long queue ends here.
     ComputeAmount amount = ranked.turn.amount;
     if (const int64_t most = MostRanks(*job.spec, ranked.share);
@@ -156,15 +177,11 @@ void SchedulingPass::TakeTurn(const Candidate& candidate) {
   Result<Plan> chosen = Choose(candidate);
   const bool fits = chosen.ok() && free_.Fits(*chosen);
   const bool unknown = !chosen.ok() && HasNoAnswerYet(chosen.status());
-  if (held_by_planning_ || (unknown && !candidate.job.planned_long)) {
-    if (unknown) {
-      WaitForPlan(ranked, chosen.status());
-      if (held_back_by_.empty()) {
-        held_back_by_ = candidate.job.id;
-        held_by_planning_ = true;
-      }
+  const bool looked_for = unknown && !WasGivenUp(chosen.status());
+  if (held_by_planning_ || (looked_for && !candidate.job.planned_long)) {
+    if (looked_for) {
       ++planned_ahead_;
-      return;
+      return AwaitPlan(ranked, chosen.status());
     }
     if (fits) {
       ++planned_ahead_;
@@ -175,19 +192,14 @@ void SchedulingPass::TakeTurn(const Candidate& candidate) {
   }
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() && HasNoAnswerYet(wanted.status())) {
-    WaitForPlan(ranked, wanted.status());
-    if (!candidate.job.planned_long && held_back_by_.empty()) {
-      held_back_by_ = candidate.job.id;
-      held_by_planning_ = true;
-    }
     ++planned_ahead_;
-    return;
+    return AwaitPlan(ranked, wanted.status());
   }
   if (!wanted.ok()) return WaitInfeasible(candidate, wanted.status());
   if (unknown) {
     std::optional<Plan> placed = free_.Place(*wanted);
     if (placed && held_back_by_.empty()) return Start(ranked, *std::move(placed));
-    return WaitForPlan(ranked, chosen.status());
+    if (looked_for) return WaitForPlan(ranked, chosen.status());
   }
   if (held_by_planning_) return WaitBehind(ranked);
   AwaitRoom(candidate, *wanted);
@@ -413,7 +425,7 @@ void SchedulingPass::ShareAmong(JobOrder& order) {
                       ranks > 0 ? ranks : resources.max_ranks, &share});
   };
   order.ForEach([&](RankedJob& ranked) { add(*ranked.job->spec, ranked.turn, ranked.share); });
-  const double restart = 2 * snapshot_.rules.growth.restart.assumed_start_seconds;
+  const double restart = 2 * snapshot_.rules.scale_up.restart.assumed_start_seconds;
   for (RankedActive& active : active_) {
     if (active.seconds_left > restart) add(*active.job->job.spec, active.turn, active.share);
   }
@@ -429,7 +441,7 @@ int64_t SchedulingPass::MostRanks(const JobSpec& spec, const GpuShare& share) {
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
   const SchedulerRules& rules = snapshot_.rules;
   const double until = reservation_->seconds;
-  const double restart = 2 * rules.growth.restart.assumed_start_seconds;
+  const double restart = 2 * rules.scale_up.restart.assumed_start_seconds;
   if (!ranked.job->spec->scheduling.preemptible || until < rules.protected_seconds + restart) {
     return false;
   }
@@ -479,6 +491,7 @@ void SchedulingPass::WaitBehind(const RankedJob& ranked) {
   WaitDecision& wait = Wait(ranked, Reason::kWaitingForCapacity,
                             "waits behind job " + held_back_by_ + ", which goes first");
   wait.blocked_by = {held_back_by_};
+  wait.for_planning = held_by_planning_;
   if (ranked.known_size) {
     SetStart(wait, forecast_->Start(ranked.turn.amount, ranked.seconds));
   }
@@ -493,7 +506,16 @@ void SchedulingPass::SetStart(WaitDecision& wait, std::optional<double> seconds)
 }
 
 void SchedulingPass::WaitForPlan(const RankedJob& ranked, const Status& status) {
-  Wait(ranked, Reason::kPlanning, status.message());
+  WaitDecision& wait = Wait(ranked, Reason::kPlanning, status.message());
+  wait.for_planning = true;
+  wait.given_up = WasGivenUp(status);
+}
+
+void SchedulingPass::AwaitPlan(const RankedJob& ranked, const Status& status) {
+  WaitForPlan(ranked, status);
+  if (ranked.job->planned_long || WasGivenUp(status) || !held_back_by_.empty()) return;
+  held_back_by_ = ranked.job->id;
+  held_by_planning_ = true;
 }
 
 void SchedulingPass::WaitInfeasible(const Candidate& candidate, const Status& status) {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,8 @@ class SchedulingPass {
   void WaitBehind(const RankedJob& ranked);
   void SetStart(WaitDecision& wait, std::optional<double> seconds) const;
   void WaitForPlan(const RankedJob& ranked, const Status& status);
+  /// WaitForPlan, and holds back others while the plan is being looked for, unless that takes long.
+  void AwaitPlan(const RankedJob& ranked, const Status& status);
   void WaitInfeasible(const Candidate& candidate, const Status& status);
 
   // pass_displace.cc
@@ -105,6 +108,7 @@ class SchedulingPass {
   const PlanFunction& plan_;
   const ComputeAmount total_;
   const TurnRules turns_;
+  std::set<const QueuedJob*> planned_last_;  ///< Submitted last, and not planned yet.
   int64_t promised_gpus_ = 0;  ///< Least of jobs that go first and have not had their turn.
   QueueTree holding_;          ///< What jobs hold, with those that stop and what they go on with.
   QueueTree held_;             ///< Without them, with those that take their place.

@@ -13,7 +13,7 @@ namespace {
 constexpr int kShrinking = 16;
 /// Running jobs that one pass looks for a larger plan for.
 constexpr int kGrowing = 32;
-/// Jobs that wait of which a pass says what would start them.
+/// Waiting jobs for which a pass says what would start them.
 constexpr int kAdvised = 16;
 
 /// The ranks of `from` whose GPUs `to` does not have.
@@ -78,7 +78,7 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
 bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlook outlook) {
   const RankedJob& ranked = candidate.ranked;
   plans_.push_back(plan);
-  const double restart = snapshot_.rules.growth.restart.assumed_start_seconds;
+  const double restart = snapshot_.rules.scale_up.restart.assumed_start_seconds;
   const double seconds = SecondsBy(ranked, plan);
   outlook.pool.Take(plan);
   outlook.releases.Add(seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(),
@@ -109,7 +109,7 @@ bool SchedulingPass::TakeFromStopping(const Candidate& candidate, const Plan& wa
   if (!plan || !Promise(candidate, *plan, outlook_)) return false;
   WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
                             "starts when jobs that are stopping have saved");
-  SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
+  SetStart(wait, snapshot_.rules.scale_up.restart.assumed_start_seconds);
   return true;
 }
 
@@ -128,7 +128,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
       });
   struct Gives {
     const RankedActive* active;
-    std::optional<BetterWay> way;  ///< With fewer ranks; nullopt: all.
+    std::optional<PlanChange> change;  ///< With fewer ranks; nullopt: all.
   };
   std::vector<Gives> gives;
   CapacityPool pool = outlook_.pool;
@@ -140,23 +140,23 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
                      active->turn.queue == ranked.turn.queue &&
                      OnDevices(*job.plan) == OnDevices(wanted) &&
                      job.attempt_seconds >= rules.protected_seconds &&
-                     wait_seconds > RestartSeconds(job, rules.growth.restart);
+                     wait_seconds > RestartSeconds(job, rules.scale_up.restart);
     if (!may) continue;
-    std::optional<BetterWay> way;
+    std::optional<PlanChange> change;
     if (active->share.gpus > 0 && !active->share.beyond) {
       if (job.spec->resources.ranks > 0 || shrinking_ >= kShrinking ||
           std::ssize(job.plan->rank_workers) <= active->share.gpus) {
         continue;
       }
       ++shrinking_;
-      way = FindShrink(job, active->share.gpus, snapshot_.cluster, plan_);
-      if (!way) continue;
+      change = FindShrink(job, active->share.gpus, snapshot_.cluster, plan_);
+      if (!change) continue;
     } else if (ClaimOf(ranked.turn, wait_seconds, *active, held_, rules) != Claim::kShorter) {
       continue;
     }
     pool.Release(*job.plan);
-    if (way) pool.Take(way->plan);
-    gives.push_back({active, std::move(way)});
+    if (change) pool.Take(change->plan);
+    gives.push_back({active, std::move(change)});
     if (!Covers(pool.total(), AmountOf(wanted))) continue;
     plan = pool.Place(wanted);
     if (plan) break;
@@ -165,7 +165,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
   // None of them is spare. The last one is not: without it there was no place.
   for (size_t i = gives.size() - 1; i-- > 0;) {
     CapacityPool without = pool;
-    if (gives[i].way) without.Release(gives[i].way->plan);
+    if (gives[i].change) without.Release(gives[i].change->plan);
     without.Take(*gives[i].active->job->job.plan);
     std::optional<Plan> place = without.Place(wanted);
     if (!place) continue;
@@ -177,10 +177,10 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
   for (const Gives& give : gives) {
     const Plan& before = *give.active->job->job.plan;
     (void)outlook.releases.Remove({&before});
-    if (!give.way) continue;
-    const double left = give.active->seconds_left * give.way->plan.prediction.step_seconds /
+    if (!give.change) continue;
+    const double left = give.active->seconds_left * give.change->plan.prediction.step_seconds /
                         before.prediction.step_seconds;
-    plans_.push_back(give.way->plan);
+    plans_.push_back(give.change->plan);
     outlook.releases.Add(left, plans_.back(), give.active->job->id);
   }
   if (!Promise(candidate, *plan, std::move(outlook))) return false;
@@ -189,10 +189,10 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
     const ActiveJob& job = *give.active->job;
     ids.push_back(job.id);
     held_.Give(give.active->turn.queue, AmountOf(*job.job.plan));
-    if (give.way) {
-      held_.Take(give.active->turn.queue, AmountOf(give.way->plan));
-      give.way->why += ", for job " + candidate.job.id;
-      decisions_.resizes.push_back({job.id, *std::move(give.way), candidate.job.id});
+    if (give.change) {
+      held_.Take(give.active->turn.queue, AmountOf(give.change->plan));
+      give.change->why += ", for job " + candidate.job.id;
+      decisions_.resizes.push_back({job.id, *std::move(give.change), candidate.job.id});
     } else {
       decisions_.preemptions.push_back(
           {job.id, candidate.job.id,
@@ -206,7 +206,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
       Wait(ranked, Reason::kWaitingForCapacity,
            "starts when jobs have saved that hold more than their share: " + Names(ids));
   wait.blocked_by = std::move(ids);
-  SetStart(wait, rules.growth.restart.assumed_start_seconds);
+  SetStart(wait, rules.scale_up.restart.assumed_start_seconds);
   return true;
 }
 
@@ -238,7 +238,7 @@ bool SchedulingPass::TakeByPreempting(const Candidate& candidate, const Plan& wa
   WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
                             "starts when jobs have saved that give way to it: " + Names(ids));
   wait.blocked_by = std::move(ids);
-  SetStart(wait, snapshot_.rules.growth.restart.assumed_start_seconds);
+  SetStart(wait, snapshot_.rules.scale_up.restart.assumed_start_seconds);
   return true;
 }
 
@@ -272,9 +272,9 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
 }
 
 void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
-  const GrowthRules& rules = snapshot_.rules.growth;
+  const ScaleUpRules& rules = snapshot_.rules.scale_up;
   if (rules.after_seconds <= 0) return;
-  // Of which the least is left comes first: it gives back soonest what it takes.
+  // The one with the least left comes first: it gives back soonest what it takes.
   std::vector<const RankedActive*> shortest_first;
   for (const RankedActive& active : active_) shortest_first.push_back(&active);
   std::stable_sort(
@@ -291,7 +291,7 @@ void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
     const GpuShare& share = active->share;
     const bool devices = OnDevices(*job.plan);
     if ((devices ? left.gpus : left.cores) < 1) continue;
-    if (!active->job->may_stop || !MayGrow(job, rules)) continue;
+    if (!active->job->may_stop || !MayScaleUp(job, rules)) continue;
     JobSpec spec = *job.spec;
     if (devices && share.gpus > 0) {
       if (shares == 1 && share.beyond) continue;
@@ -324,15 +324,15 @@ void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
     }
     RunningJob growing = job;
     growing.spec = &spec;
-    std::optional<BetterWay> way = FindGrowth(growing, steady, room, rules, plan_);
+    std::optional<PlanChange> change = FindScaleUp(growing, steady, room, rules, plan_);
     // What a job with resources.ranks had before may be more than its queue may hold by now.
-    if (!way || holding.LimitedBy(queue, AmountOf(way->plan)) != nullptr) continue;
+    if (!change || holding.LimitedBy(queue, AmountOf(change->plan)) != nullptr) continue;
     Outlook outlook = outlook_;
     outlook.pool.Release(*job.plan);
-    outlook.pool.Take(way->plan);
+    outlook.pool.Take(change->plan);
     (void)outlook.releases.Remove({job.plan});
-    plans_.push_back(way->plan);
-    outlook.releases.Add(active->seconds_left * way->plan.prediction.step_seconds /
+    plans_.push_back(change->plan);
+    outlook.releases.Add(active->seconds_left * change->plan.prediction.step_seconds /
                              job.plan->prediction.step_seconds,
                          plans_.back(), active->job->id);
     if (!held_back_by_.empty()) {
@@ -343,16 +343,16 @@ void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
     }
     outlook_ = std::move(outlook);
     free_.Release(*job.plan);
-    free_.Take(way->plan);
+    free_.Take(change->plan);
     // Until it has stopped nobody else has what it gives up.
-    if (devices) free_.Take(GivenUp(*job.plan, way->plan));
+    if (devices) free_.Take(GivenUp(*job.plan, change->plan));
     part_.reset();
     holding_ = std::move(holding);
-    holding_.Take(queue, AmountOf(way->plan));
+    holding_.Take(queue, AmountOf(change->plan));
     held_.Give(queue, AmountOf(*job.plan));
-    held_.Take(queue, AmountOf(way->plan));
+    held_.Take(queue, AmountOf(change->plan));
     grown.insert(active->job->id);
-    decisions_.resizes.push_back({active->job->id, *std::move(way), ""});
+    decisions_.resizes.push_back({active->job->id, *std::move(change), ""});
   }
   std::erase_if(active_,
                 [&](const RankedActive& active) { return grown.contains(active.job->id); });

@@ -39,7 +39,7 @@ Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
   }
   // What follows saves time, and is worth it only where it does.
   if (job.priority < other.priority || active.preemptions >= rules.most_preemptions || !settled ||
-      wait_seconds <= RestartSeconds(active.job, rules.growth.restart)) {
+      wait_seconds <= RestartSeconds(active.job, rules.scale_up.restart)) {
     return Claim::kNone;
   }
   if (held.IsFairerWithout(job.queue, job.amount, other.queue, other.amount)) {

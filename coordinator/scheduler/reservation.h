@@ -14,7 +14,7 @@ namespace weft::coordinator {
 struct Reservation {
   double seconds = 0;  ///< From now.
   Plan plan;
-  CapacityPool left;                    ///< Free at that time beside the plan.
+  CapacityPool left;                    ///< Free at that time besides the plan.
   std::vector<std::string> blocked_by;  ///< Jobs that end before, the last ones; a few.
 };
 
@@ -28,7 +28,7 @@ class Releases {
   /// have.
   std::vector<const Plan*> Remove(const std::set<const Plan*>& plans);
 
-  /// Seconds until there is as much as `amount` beside what is free already, wherever that is;
+  /// Seconds until there is as much as `amount` besides what is free already, wherever that is;
   /// infinite: at no time that is known.
   double SecondsUntil(const ComputeAmount& amount, ComputeAmount free);
 

@@ -40,11 +40,11 @@ struct RunningJob {
   double median_step_seconds = 0;       ///< The same of single steps.
   std::optional<double> start_seconds;  ///< The longest from dispatch to the first step.
   bool saved = false;                   ///< It has a verified checkpoint.
-  bool went_back = false;               ///< It grew, and FindWayBack found it slower.
+  bool went_back = false;               ///< It grew, and FindScaleBack found it slower.
 };
 
 /// A better plan, and how much better in words: "2 to 4 ranks: 1.8 times as fast by the plan".
-struct BetterWay {
+struct PlanChange {
   Plan plan;
   std::string why;
 };

@@ -10,7 +10,7 @@
 #include "common/spec/queue_spec.h"
 #include "coordinator/scheduler/best_plan.h"
 #include "coordinator/scheduler/capacity.h"
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 #include "coordinator/scheduler/restart.h"
 #include "coordinator/store/records.h"
 
@@ -37,6 +37,8 @@ struct QueuedJob {
   bool planned_long = false;        ///< Others need not wait any more until its plan is known.
   const std::string* infeasible_reason = nullptr;  ///< Why no worker of the cluster can run it,
                                                    ///< where that is known; of jobs that never ran.
+  const std::string* given_up_reason = nullptr;    ///< Why no plan is looked for now, where the
+                                                   ///< last search took too long; likewise.
   std::string queue = kDefaultQueue;
   int64_t priority = 0;
   double submitted_at = 0;  ///< Seconds since 1970, as `now` of the snapshot.
@@ -59,18 +61,18 @@ struct ActiveJob {
   double unsaved_seconds = 0;  ///< Training since its newest verified checkpoint.
   int64_t preemptions = 0;
   bool may_stop = true;   ///< False: nobody may stop it now, since it starts or is being recorded.
-  bool stopping = false;  ///< It was asked to stop. What it holds, but for what `next_plan` needs,
+  bool stopping = false;  ///< It was asked to stop. What it holds, except what `next_plan` needs,
                           ///< is free soon.
   const Plan* next_plan = nullptr;  ///< By which a job that is stopping goes on; null: it waits.
 };
 
 /// When jobs give way to others; docs/decisions/0012 has the reasons.
 struct SchedulerRules {
-  /// A job goes before one of the same priority that came earlier by less than so many times the
+  /// A job goes before one of the same priority that came earlier by less than this many times the
   /// difference in the time that the whole cluster would take for what is left of them. 0: first
   /// come, first served.
   double age_factor = 1000;
-  /// A running job of the same priority gives way when so many times as much is left of it, in
+  /// A running job of the same priority gives way when this many times as much is left of it, in
   /// seconds times devices, as of the one that waits. 0: never.
   double preempt_factor = 1.25;
   /// An attempt runs at least so long before it gives way to a job of the same priority, and of a
@@ -83,8 +85,8 @@ struct SchedulerRules {
   double share_exponent = 5;
   /// Predicted times may be wrong by this part of them, for the earliest and latest start.
   double prediction_error = 0.2;
-  /// Of jobs that grow. growth.after_seconds 0: none does.
-  GrowthRules growth;
+  /// Of elastic jobs. scale_up.after_seconds 0: none does.
+  ScaleUpRules scale_up;
 };
 
 struct SchedulerSnapshot {
@@ -114,7 +116,7 @@ struct PreemptDecision {
 /// A running job saves a checkpoint, stops and goes on by another plan.
 struct ResizeDecision {
   std::string job_id;
-  BetterWay way;
+  PlanChange change;
   std::string for_job;  ///< Which starts on what this one gives up; empty: it grows.
 };
 
@@ -124,8 +126,10 @@ struct WaitDecision {
   Reason reason;
   std::string message;
   bool infeasible =
-      false;             ///< No worker of the cluster can run it, as long as that stays the same.
-  int64_t position = 0;  ///< Among the jobs that wait, from 1.
+      false;              ///< No worker of the cluster can run it, as long as that stays the same.
+  bool given_up = false;  ///< The search for its plan took too long, and comes again after a pause.
+  bool for_planning = false;  ///< Its plan is not known, or that of the job it waits behind.
+  int64_t position = 0;       ///< Among the jobs that wait, from 1.
   /// From now, by the predicted time of the jobs before it; nullopt: not known.
   std::optional<double> start_in_seconds = {};
   /// The same when predictions are wrong by rules.prediction_error.
@@ -145,15 +149,17 @@ struct SchedulerDecisions {
 };
 
 /// One pass over the jobs that wait and those that run; docs/scheduling.md says by which rules.
-/// Pure but for the calls of `plan`: one for each job that starts, and a few hundred, however many
+/// Pure except the calls of `plan`: one for each job that starts, and a few hundred, however many
 /// jobs wait.
 ///
 /// Each job starts with all its ranks or not at all. Jobs have their turn by quota, priority, fair
 /// share and the work that is left of them. The first one that must wait has a reservation: those
-/// after it start only where they do not delay it. A job whose plan is not known yet holds back
-/// those after it for a while, in which the next ones are planned, too; once it is `planned_long`
-/// it also takes the plan for the whole cluster, where that is known and has room. A job that no
-/// worker could run holds nobody back.
+/// after it start only where they do not delay it. A job whose plan is being looked for holds back
+/// those after it until it is `planned_long`; then it also takes the plan for the whole cluster,
+/// where that is known and has room. All that wait `for_planning` use up the same while, so that
+/// behind any number of such jobs others start soon. Meanwhile the next jobs are planned, too, and
+/// those submitted last. A job that no worker could run, or whose plan was given up, holds nobody
+/// back.
 ///
 /// A job that ran before keeps its mesh, micro-batch and threads when they fit somewhere, so that
 /// its numbers stay bitwise the same; else it is planned anew for the workers that are there. One

@@ -53,7 +53,7 @@ struct Situation {
     if (free_cores > 0) snapshot.free[id] = {free_cores, 1000};
     return *this;
   }
-  /// The worker added last gets GPUs of 100 bytes, of which those in `working` are free.
+  /// The worker added last gets GPUs of 100 bytes; those in `working` are free.
   Situation& Gpus(int count, const std::set<int64_t>& working) {
     WorkerProfile& worker = snapshot.cluster.workers.back();
     worker.device = "cuda";
@@ -357,7 +357,8 @@ TEST(Scheduler, NeverGivesMoreThanIsFree) {
   }
 }
 
-/// As SimplePlan, but it has no answer yet for jobs of so many ranks, on the cores that are given.
+/// As SimplePlan, but it has no answer yet for jobs of this many ranks, on the cores that are
+/// given.
 PlanFunction Unknown(int64_t ranks, int64_t cores) {
   return [=](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
     int64_t offered = 0;
@@ -391,6 +392,85 @@ TEST(Scheduler, AJobThatIsPlannedLongTakesThePlanForTheWholeCluster) {
   EXPECT_TRUE(Schedule(s.snapshot, Unknown(2, 4)).starts.empty());
   s.snapshot.queue[0].planned_long = true;
   EXPECT_EQ(Schedule(s.snapshot, Unknown(2, 4)).starts.size(), 1u);
+}
+
+TEST(Scheduler, AJobWhosePlanWasGivenUpHoldsBackNobodyAndIsNotPlannedUntilItsPauseIsOver) {
+  Situation s;
+  s.Worker("a", 4, 4).Job("slow", 2, 1).Job("small", 1, 1);
+  int asked = 0;
+  const PlanFunction plan = [&](const JobSpec& spec,
+                                const ClusterProfile& cluster) -> Result<PlanReport> {
+    if (spec.resources.ranks != 2) return SimplePlan(spec, cluster);
+    ++asked;
+    return AbortedError("it took too long");
+  };
+  const SchedulerDecisions first = Schedule(s.snapshot, plan);
+  ASSERT_EQ(first.starts.size(), 1u);
+  EXPECT_EQ(first.starts[0].job_id, "small");
+  ASSERT_EQ(first.waits.size(), 1u);
+  EXPECT_EQ(first.waits[0].reason, Reason::kPlanning);
+  EXPECT_TRUE(first.waits[0].given_up);
+  EXPECT_GT(asked, 0);
+  asked = 0;
+  s.snapshot.queue[0].given_up_reason = &first.waits[0].message;
+  const SchedulerDecisions again = Schedule(s.snapshot, plan);
+  EXPECT_EQ(again.starts.size(), 1u);
+  ASSERT_EQ(again.waits.size(), 1u);
+  EXPECT_EQ(again.waits[0].reason, Reason::kPlanning);
+  EXPECT_EQ(again.waits[0].message, "it took too long");
+  EXPECT_FALSE(again.waits[0].given_up) << "the pause does not begin anew";
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(Scheduler, AJobWhosePlanForWhatIsFreeWasGivenUpTakesThatForTheWholeCluster) {
+  const PlanFunction plan = [](const JobSpec& spec,
+                               const ClusterProfile& cluster) -> Result<PlanReport> {
+    if (cluster.workers[0].cores != 8) return AbortedError("it took too long");
+    return SimplePlan(spec, cluster);
+  };
+  Situation s;
+  s.Worker("a", 8, 4).Job("slow", 2, 1);
+  EXPECT_EQ(Schedule(s.snapshot, plan).starts.size(), 1u);
+  // Without room for it, it is the first to get some.
+  Situation full;
+  full.Worker("a", 8, 1).Job("slow", 2, 1).Job("small", 1, 1);
+  const SchedulerDecisions held = Schedule(full.snapshot, plan);
+  EXPECT_TRUE(held.starts.empty());
+  ASSERT_EQ(held.waits.size(), 2u);
+  EXPECT_EQ(held.waits[0].reason, Reason::kWaitingForCapacity);
+  EXPECT_THAT(held.waits[1].message, HasSubstr("waits behind job slow"));
+}
+
+TEST(Scheduler, OfManyJobsThatAreHardToPlanTheFirstAndTheLastArePlannedAndAllShareAWhile) {
+  constexpr size_t kJobs = 300;
+  Situation s;
+  s.Worker("a", 4, 4);
+  for (size_t i = 0; i < kJobs; ++i) s.Job("slow" + std::to_string(i), 2, 1);
+  s.Job("small", 1, 1);
+  int asked = 0;
+  const PlanFunction plan = [&](const JobSpec& spec,
+                                const ClusterProfile& cluster) -> Result<PlanReport> {
+    ++asked;
+    if (spec.resources.ranks == 2) return UnavailableError("being looked for");
+    return SimplePlan(spec, cluster);
+  };
+  const SchedulerDecisions held = Schedule(s.snapshot, plan);
+  EXPECT_TRUE(held.starts.empty());
+  ASSERT_EQ(held.waits.size(), kJobs + 1);
+  for (const WaitDecision& wait : held.waits) EXPECT_TRUE(wait.for_planning) << wait.job_id;
+
+  for (QueuedJob& job : s.snapshot.queue) job.planned_long = true;
+  asked = 0;
+  const SchedulerDecisions passed = Schedule(s.snapshot, plan);
+  ASSERT_EQ(passed.starts.size(), 1u);
+  EXPECT_EQ(passed.starts[0].job_id, "small");
+  EXPECT_LT(asked, 400);
+  ASSERT_EQ(passed.waits.size(), kJobs);
+  for (const WaitDecision& wait : passed.waits) EXPECT_EQ(wait.reason, Reason::kPlanning);
+
+  // One that came later has a while of its own, though it is not planned yet.
+  s.snapshot.queue[kJobs / 2].planned_long = false;
+  EXPECT_TRUE(Schedule(s.snapshot, plan).starts.empty());
 }
 
 TEST(Scheduler, AJobThatIsKnownToFitNowhereIsNotPlannedAgain) {

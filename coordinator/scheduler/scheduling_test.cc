@@ -215,7 +215,7 @@ TEST(Scheduling, WhoHoldsMoreThanItsShareGivesTheRest) {
   ASSERT_EQ(decisions.resizes.size(), 1u);
   EXPECT_EQ(decisions.resizes[0].job_id, "runs");
   EXPECT_EQ(decisions.resizes[0].for_job, "new");
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 4);
   EXPECT_THAT(decisions.waits[0].message, HasSubstr("hold more than their share: runs"));
   s.snapshot.active[0].job.attempt_seconds = s.snapshot.rules.protected_seconds - 1;
   EXPECT_THAT(s.Decide().resizes, IsEmpty()) << "it has just started";
@@ -246,7 +246,7 @@ TEST(Scheduling, WhoRunsHasItsShareBeforeThoseForWhomNothingIsLeft) {
   EXPECT_THAT(Starts(decisions), IsEmpty());
   ASSERT_EQ(decisions.resizes.size(), 1u);
   EXPECT_EQ(decisions.resizes[0].job_id, "runs");
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 4);
 }
 
 TEST(Scheduling, AQuotaIsLentAndTakenBack) {
@@ -377,8 +377,8 @@ TEST(Scheduling, ALargeElasticJobMakesRoomForAnother) {
   EXPECT_THAT(Victims(decisions), IsEmpty());
   ASSERT_EQ(decisions.resizes.size(), 1u);
   EXPECT_EQ(decisions.resizes[0].for_job, "fixed");
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
-  EXPECT_EQ(decisions.resizes[0].way.why,
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 4);
+  EXPECT_EQ(decisions.resizes[0].change.why,
             "8 to 4 ranks: 0.5 times as fast by the plan, for job fixed");
   s.specs[0]->resources.min_ranks = 5;
   EXPECT_THAT(s.Decide().resizes, IsEmpty()) << "it may not have fewer than five";
@@ -394,12 +394,13 @@ TEST(Scheduling, AJobGrowsOnWhatNobodyElseCanUse) {
   SchedulerDecisions decisions = s.Decide();
   ASSERT_EQ(decisions.resizes.size(), 1u);
   EXPECT_EQ(decisions.resizes[0].for_job, "");
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 16);
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 16);
   s.snapshot.new_workers = {"m1"};
   decisions = s.Decide();
   ASSERT_EQ(decisions.resizes.size(), 1u);
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 8) << "the new machine has to stay first";
-  s.snapshot.rules.growth.after_seconds = 0;
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 8)
+      << "the new machine has to stay first";
+  s.snapshot.rules.scale_up.after_seconds = 0;
   EXPECT_THAT(s.Decide().resizes, IsEmpty());
 }
 
@@ -414,9 +415,9 @@ TEST(Scheduling, GrowthKeepsTheLimitOfItsQueue) {
   }
   SchedulerDecisions decisions = s.Decide();
   ASSERT_EQ(decisions.resizes.size(), 1u) << "what the first takes is not there for the second";
-  EXPECT_EQ(AmountOf(decisions.resizes[0].way.plan).gpus, 4);
+  EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).gpus, 4);
   // While it stops, what it goes on with is taken.
-  const Plan grown = decisions.resizes[0].way.plan;
+  const Plan grown = decisions.resizes[0].change.plan;
   ActiveJob& stops = s.snapshot.active[decisions.resizes[0].job_id == "one" ? 0 : 1];
   stops.stopping = true;
   stops.next_plan = &grown;

@@ -102,9 +102,9 @@ const Plan* AfterFailedTrial(const JobSpec& spec, const AttemptRecord& failed,
   return never_measured && fastest != nullptr ? &fastest->plan : nullptr;
 }
 
-std::optional<BetterWay> FindTrial(const RunningJob& job, const std::vector<TriedPlan>& tried,
-                                   const ClusterProfile& cluster, const FreeMap& free,
-                                   const RestartRules& rules, const PlanFunction& plan) {
+std::optional<PlanChange> FindTrial(const RunningJob& job, const std::vector<TriedPlan>& tried,
+                                    const ClusterProfile& cluster, const FreeMap& free,
+                                    const RestartRules& rules, const PlanFunction& plan) {
   const int64_t wanted = job.spec->resources.try_plans;
   if (wanted <= 1 || job.median_step_seconds <= 0 || job.step_seconds <= 0) return std::nullopt;
   std::vector<TriedPlan> all = tried;
@@ -117,7 +117,7 @@ std::optional<BetterWay> FindTrial(const RunningJob& job, const std::vector<Trie
     if (next.ok()) {
       std::string why = "plan " + std::to_string(all.size() + 1) + " of " + std::to_string(wanted) +
                         " to try: " + Words(*next);
-      return BetterWay{*std::move(next), std::move(why)};
+      return PlanChange{*std::move(next), std::move(why)};
     }
   }
   const TriedPlan& fastest = *FastestOf(all);
@@ -127,8 +127,8 @@ std::optional<BetterWay> FindTrial(const RunningJob& job, const std::vector<Trie
   }
   char factor[32];
   std::snprintf(factor, sizeof(factor), "%.2f", gain);
-  return BetterWay{fastest.plan,
-                   Words(fastest.plan) + ": " + factor + " times as fast by what was measured"};
+  return PlanChange{fastest.plan,
+                    Words(fastest.plan) + ": " + factor + " times as fast by what was measured"};
 }
 
 }  // namespace weft::coordinator

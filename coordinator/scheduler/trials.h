@@ -35,9 +35,9 @@ const Plan* AfterFailedTrial(const JobSpec& spec, const AttemptRecord& failed,
 /// While fewer have been tried that is the planner's next one that has room in `free`, what no
 /// other job holds or waits for; then the fastest one measured, when the rest of the job pays for
 /// the restart. Not before the present plan was measured, and nothing new once all that is left
-/// takes less than ten restarts. Pure but for `plan`.
-std::optional<BetterWay> FindTrial(const RunningJob& job, const std::vector<TriedPlan>& tried,
-                                   const ClusterProfile& cluster, const FreeMap& free,
-                                   const RestartRules& rules, const PlanFunction& plan);
+/// takes less than ten restarts. Pure except `plan`.
+std::optional<PlanChange> FindTrial(const RunningJob& job, const std::vector<TriedPlan>& tried,
+                                    const ClusterProfile& cluster, const FreeMap& free,
+                                    const RestartRules& rules, const PlanFunction& plan);
 
 }  // namespace weft::coordinator

@@ -39,7 +39,7 @@ struct Situation {
   Situation(const Situation&) = delete;
   Situation& operator=(const Situation&) = delete;
 
-  std::optional<BetterWay> Find() {
+  std::optional<PlanChange> Find() {
     job.spec = &spec;
     job.plan = &present;
     return FindTrial(job, tried, cluster, free, RestartRules(),
@@ -55,7 +55,7 @@ struct Situation {
 
 TEST(Trials, TheNextPlanOfThePlannerThatDidNotRunYetIsTried) {
   Situation s;
-  std::optional<BetterWay> next = s.Find();
+  std::optional<PlanChange> next = s.Find();
   ASSERT_TRUE(next);
   EXPECT_EQ(next->why, "plan 2 of 3 to try: 4 ranks x 1 thread, micro-batch 2");
   s.tried = {{s.present, 1}};
@@ -69,7 +69,7 @@ TEST(Trials, TheFastestMeasuredGoesOn) {
   Situation s;
   s.tried = {{s.plans[0], 0.8}, {s.plans[1], 1.2}};
   s.present = s.plans[2];
-  const std::optional<BetterWay> back = s.Find();
+  const std::optional<PlanChange> back = s.Find();
   ASSERT_TRUE(back);
   EXPECT_EQ(back->why,
             "4 ranks x 1 thread, micro-batch 1: 1.25 times as fast by what was measured");
@@ -134,7 +134,7 @@ TEST(Trials, NotWhenWhatIsLeftTakesLessThanTenRestarts) {
 TEST(Trials, OnlyWhatHasRoom) {
   Situation s;
   s.free["a"].cores = 3;  // others have the fourth
-  const std::optional<BetterWay> next = s.Find();
+  const std::optional<PlanChange> next = s.Find();
   ASSERT_TRUE(next);
   EXPECT_TRUE(SameWay(next->plan, s.plans[2]));
 }

@@ -39,17 +39,17 @@ class Workload {
   Workload(uint64_t seed, Kind kind) : random_(seed), kind_(kind), situation_(1 + Draw(3)) {
     gpus_ = AmountOf(situation_.snapshot.cluster).gpus;
     SchedulerRules& rules = situation_.snapshot.rules;
-    rules.growth.after_seconds = 0;
+    rules.scale_up.after_seconds = 0;
     rules.age_factor = static_cast<double>(Draw(40));
     rules.preempt_factor = Draw(2) == 0 ? 0 : 1.5;
     rules.protected_seconds = static_cast<double>(1 + Draw(60));
-    rules.growth.restart.assumed_start_seconds = 1;
+    rules.scale_up.restart.assumed_start_seconds = 1;
     if (HasQueues()) {
       const int64_t half = gpus_ / 2;
       situation_.snapshot.queues = {Queue("a", half), Queue("b", gpus_ - half), Queue("c", 0)};
       situation_.snapshot.queues[2].limit_gpus = gpus_ - 1;
     }
-    if (kind == Kind::kOpenSizes) rules.growth.after_seconds = static_cast<double>(1 + Draw(60));
+    if (kind == Kind::kOpenSizes) rules.scale_up.after_seconds = static_cast<double>(1 + Draw(60));
     const int jobs = 4 + Draw(10);
     for (int i = 0; i < jobs; ++i) {
       WorkloadJob& job = jobs_.emplace_back();
@@ -178,7 +178,7 @@ class Workload {
       WorkloadJob& job = Find(resize.job_id);
       job.running = false;
       job.resized = true;
-      job.next = resize.way.plan;
+      job.next = resize.change.plan;
       if (!resize.for_job.empty()) Find(resize.for_job).promised = true;
     }
     for (const StartDecision& start : decisions.starts) {
@@ -243,7 +243,7 @@ class Workload {
     if (!HasQueues()) return;
     std::map<std::string, int64_t> grown;
     for (const ResizeDecision& resize : decisions.resizes) {
-      grown[resize.job_id] = AmountOf(resize.way.plan).gpus;
+      grown[resize.job_id] = AmountOf(resize.change.plan).gpus;
     }
     int64_t held = 0;
     for (const ActiveJob& job : snapshot.active) {

@@ -22,7 +22,7 @@
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/recovery/ledger.h"
 #include "coordinator/recovery/straggler.h"
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 #include "coordinator/scheduler/restart.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
@@ -52,6 +52,14 @@ struct Infeasible {
   std::string why;
 };
 
+/// Why no plan is looked for for a job until then, as long as the cluster is the one of that
+/// number.
+struct PlanningPause {
+  int64_t cluster = 0;
+  std::string why;
+  std::chrono::nanoseconds until{0};
+};
+
 /// A job that has not ended, or one being changed.
 struct LiveJob {
   JobCase current;
@@ -71,13 +79,15 @@ struct LiveJob {
   StepTimer steps;                      ///< Of the newest attempt.
   std::optional<double> start_seconds;  ///< The longest from dispatch to training.
   HeapOptional<Plan> next_plan;         ///< For which it was stopped.
-  HeapOptional<BeforeGrowth> before;    ///< How it ran before it last grew.
+  HeapOptional<BeforeScaleUp> before;   ///< How it ran before it last grew.
   bool went_back = false;               ///< A growth made it slower.
   bool deleted = false;                 ///< Not stored any more.
   std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
   /// What was planned last to see whether it should go on by another plan, and for what.
   HeapOptional<Planned> planned;
-  std::optional<std::chrono::nanoseconds> planning_since;  ///< While its plan is being looked for.
+  /// While its plan is being looked for, or that of the job it waits behind.
+  std::optional<std::chrono::nanoseconds> planning_since;
+  std::optional<PlanningPause> planning_pause;
   std::optional<Infeasible> infeasible;
   /// What it is expected to take, by the cluster of that number.
   std::optional<std::pair<int64_t, JobSize>> size;
@@ -93,7 +103,7 @@ struct LiveJob {
     if (current.job.spec.phases.empty()) return;
     own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
   }
-  LedgerBook book;                             ///< Of the attempts that have ended.
+  LedgerAccount book;                          ///< Of the attempts that have ended.
   Ledger counted;                              ///< What of its time the metrics have.
   StragglerWatch straggler;                    ///< Of the newest attempt.
   std::chrono::nanoseconds straggler_from{0};  ///< Not looked for before.

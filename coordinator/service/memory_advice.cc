@@ -17,7 +17,7 @@ int64_t Blocks(const Plan& plan, std::string_view policy) {
   return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);
 }
 
-/// Blocks that are recomputed, or of which attention is.
+/// Blocks that are recomputed, or whose attention is.
 int64_t Recomputed(const Plan& plan) {
   return Blocks(plan, "recompute") + Blocks(plan, "attention");
 }

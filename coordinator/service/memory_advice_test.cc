@@ -69,7 +69,7 @@ TEST(MemoryAdvice, SaysWhatTheDeviceOffersAndWhichSingleChangesWouldFit) {
             HasSubstr("one change to that plan would do: "),
             HasSubstr(" of 12 blocks recomputed ("), HasSubstr("micro-batch 32 x 2 ("),
             HasSubstr("2 ranks, micro-batch 32 (")));
-  // The job's own wishes stand against what the next attempt could take.
+  // The job's own wishes rule out what the next attempt could take.
   EXPECT_THAT(text, HasSubstr(": no plan fits"));
   EXPECT_THAT(text, Not(HasSubstr("train.precision: bf16 ")));
 

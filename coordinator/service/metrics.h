@@ -17,7 +17,7 @@
 
 namespace weft::coordinator {
 
-/// What the coordinator counts and measures; the table stands in docs/metrics.md. Thread-safe.
+/// What the coordinator counts and measures; the table is in docs/metrics.md. Thread-safe.
 class Metrics {
  public:
   Metrics();
@@ -72,7 +72,7 @@ class Metrics {
   /// 0: it is none any more.
   void SetSuspicion(const std::string& worker, double suspicion);
   void SetQuarantined(const std::string& worker, bool quarantined);
-  /// A rank of the job on that worker is so many times as slow as its like; 0: no more.
+  /// A rank of the job on that worker is this many times as slow as its like; 0: no more.
   void SetStraggler(const std::string& run, const std::string& worker, double ratio);
   void StoreCommitted(double seconds, int64_t changes);
   void StoreFailed() { store_errors_.Increment(); }

@@ -58,9 +58,11 @@ Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& c
   KnownCluster known = IdOf(cluster);
   Key key{known.id, JobKeyOf(spec)};
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    Entry& entry = *found->second;
     entries_.splice(entries_.begin(), entries_, found->second);
-    found->second->pass = pass_;
-    return found->second->report;
+    entry.pass = pass_;
+    if (entry.ticket != nullptr && owner.empty()) asked_.push_back(entry.ticket);
+    return entry.report;
   }
   const auto overrun = overruns_.find(key.shape);
   if (overrun != overruns_.end() && clock_.Monotonic() < overrun->second.not_before) {
@@ -74,6 +76,7 @@ Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& c
     GiveUp(entries_.begin());
     return status;
   }
+  if (owner.empty()) asked_.push_back(entries_.front().ticket);
   const Status status = entries_.front().report.status();
   // What is still looked for is not forgotten.
   for (auto last = entries_.end(); entries_.size() > kMostEntries && last != entries_.begin();) {
@@ -162,8 +165,16 @@ void PlanMemory::Take(const Key& key, int64_t number, bool overran, Result<PlanR
   changed_(owner);
 }
 
+void PlanMemory::BeginPass() {
+  ++pass_;
+  asked_.clear();
+}
+
 void PlanMemory::EndPass() {
   GiveUpIf([&](const Entry& entry) { return entry.owner.empty() && entry.pass != pass_; });
+  // Jobs whose turn has come nearer do not bury those submitted last.
+  pool_.MoveToEnd(asked_);
+  asked_.clear();
 }
 
 void PlanMemory::Forget(const std::string& owner) {
@@ -192,7 +203,7 @@ Status PlanMemory::TookTooLong() const {
                 "a pause; hint: leave fewer choices open (resources.recompute, resources.ranks, "
                 "resources.micro_batch)",
                 std::chrono::duration<double>(rules_.budget).count());
-  return UnavailableError(text);
+  return AbortedError(text);
 }
 
 }  // namespace weft::coordinator

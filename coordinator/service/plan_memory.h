@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/spec/cluster_spec.h"
@@ -24,7 +25,8 @@ struct PlanningRules {
   std::chrono::nanoseconds budget = std::chrono::seconds(8);
   /// For one that a user asked for.
   std::chrono::nanoseconds call_budget = std::chrono::seconds(60);
-  /// A job whose plan is under way for longer holds back no others.
+  /// Jobs hold back others for this long while their plans are under way; all that wait meanwhile
+  /// use up the same time.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
   /// Until a plan that was given up is looked for again; each time twice as long, up to the
   /// longest.
@@ -47,15 +49,15 @@ class PlanMemory {
   PlanMemory(const Clock& clock, PlanningPool& pool, StoppablePlanFunction plan,
              PlanningRules rules, Post post, PostAfter post_after, Changed changed);
 
-  /// The answer, or kUnavailable, which says why there is none yet: it is being looked for, now at
-  /// the latest, or that took too long and is to be tried again later. `owner`: a job that runs;
-  /// empty: the queue.
+  /// The answer, or why there is none yet: kUnavailable, it is being looked for, now at the latest;
+  /// kAborted, that took too long and is tried again after a pause. Of what is asked for in a pass,
+  /// the first and the last are looked for first. `owner`: a job that runs; empty: the queue.
   Result<PlanReport> Find(const JobSpec& spec, const ClusterProfile& cluster,
                           const std::string& owner);
 
   /// A pass over the queue begins; EndPass gives up all that is looked for for the queue and was
   /// not asked for since.
-  void BeginPass() { ++pass_; }
+  void BeginPass();
   void EndPass();
   /// Gives up what is looked for for that job.
   void Forget(const std::string& owner);
@@ -105,6 +107,7 @@ class PlanMemory {
   const PostAfter post_after_;
   const Changed changed_;
   int64_t pass_ = 0;
+  std::vector<std::shared_ptr<PlanTicket>> asked_;  ///< For the queue in this pass, in its order.
   int64_t last_cluster_ = 0;
   int64_t last_number_ = 0;
   std::list<KnownCluster> clusters_;  ///< Those asked for last first.

@@ -1,6 +1,7 @@
 #include "coordinator/service/planning_pool.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weft::coordinator {
@@ -26,6 +27,14 @@ std::shared_ptr<PlanTicket> PlanningPool::Add(std::chrono::nanoseconds budget, W
   return ticket;
 }
 
+void PlanningPool::MoveToEnd(const std::vector<std::shared_ptr<PlanTicket>>& tickets) {
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<PlanTicket>& ticket : tickets) {
+    const auto found = std::find(waiting_.begin(), waiting_.end(), ticket);
+    if (found != waiting_.end()) std::rotate(found, std::next(found), waiting_.end());
+  }
+}
+
 void PlanningPool::Cancel(const std::shared_ptr<PlanTicket>& ticket) {
   ticket->source_.request_stop();
   {
@@ -37,13 +46,13 @@ void PlanningPool::Cancel(const std::shared_ptr<PlanTicket>& ticket) {
   std::exchange(ticket->work_, nullptr)(*ticket);
 }
 
-void PlanningPool::Serve(bool oldest_first) {
+void PlanningPool::Serve(bool from_head) {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    const std::shared_ptr<PlanTicket> ticket = oldest_first ? waiting_.front() : waiting_.back();
-    if (oldest_first) {
+    const std::shared_ptr<PlanTicket> ticket = from_head ? waiting_.front() : waiting_.back();
+    if (from_head) {
       waiting_.pop_front();
     } else {
       waiting_.pop_back();

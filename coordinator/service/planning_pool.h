@@ -37,9 +37,9 @@ class PlanTicket {
 };
 
 /// A bounded number of threads that plan, so that the event loop and the threads of calls never do.
-/// Work has a budget of time, and ends early when whoever asked for it is gone. Of its threads the
-/// first takes what has waited longest and the others what came last: a flood of slow work delays
-/// what came before it, and after it, by one piece of work at most.
+/// Work has a budget of time, and ends early when whoever asked for it is gone. Work that waits is
+/// in a line. The first thread takes the head of it and the others its end: a flood of slow work
+/// delays what is before it, and after it, by one piece of work at most.
 class PlanningPool {
  public:
   /// Called exactly once, with a stop already requested where it was cancelled before its turn.
@@ -56,6 +56,9 @@ class PlanningPool {
   /// waits already, or the pool was stopped.
   std::shared_ptr<PlanTicket> Add(std::chrono::nanoseconds budget, Work work);
 
+  /// What of the work waits still for its turn goes to the end of the line, in this order.
+  void MoveToEnd(const std::vector<std::shared_ptr<PlanTicket>>& tickets);
+
   /// Asks the work to stop. What waits still for its turn has it at once, on this thread.
   void Cancel(const std::shared_ptr<PlanTicket>& ticket);
 
@@ -66,13 +69,13 @@ class PlanningPool {
   void Wake() { watch_.Wake(); }
 
  private:
-  void Serve(bool oldest_first);
+  void Serve(bool from_head);
 
   EventLoop watch_;  ///< Of budgets.
   const size_t most_waiting_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<PlanTicket>> waiting_;  ///< Oldest first.
+  std::deque<std::shared_ptr<PlanTicket>> waiting_;  ///< The line, its head first.
   std::vector<std::shared_ptr<PlanTicket>> running_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

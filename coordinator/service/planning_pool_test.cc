@@ -126,6 +126,33 @@ TEST(PlanningPoolTest, AFloodOfSlowWorkDelaysOthersByOnePieceOfIt) {
   }
 }
 
+TEST(PlanningPoolTest, WhatIsMovedToTheEndOfTheLineIsTheLastOfItsHeadAndTheFirstOfItsEnd) {
+  Endless first, second;
+  std::mutex mutex;
+  std::vector<char> order;
+  std::promise<void> all;
+  PlanningPool pool(Clock::System(), 2);
+  pool.Add(seconds(100), first.Work());
+  pool.Add(seconds(100), second.Work());
+  first.began.get_future().wait();
+  second.began.get_future().wait();
+  std::vector<std::shared_ptr<PlanTicket>> tickets;
+  for (const char name : {'a', 'b', 'c', 'd'}) {
+    tickets.push_back(pool.Add(seconds(100), [&, name](const PlanTicket&) {
+      const std::lock_guard lock(mutex);
+      order.push_back(name);
+      if (order.size() == 4) all.set_value();
+    }));
+  }
+  pool.MoveToEnd({tickets[1], tickets[0]});
+  first.enough = true;  // of one of the threads, which has the rest for itself
+  all.get_future().wait();
+  const std::lock_guard lock(mutex);
+  const std::vector<char> from_head = {'c', 'd', 'b', 'a'};
+  const std::vector<char> from_end(from_head.rbegin(), from_head.rend());
+  EXPECT_TRUE(order == from_head || order == from_end) << std::string(order.begin(), order.end());
+}
+
 TEST(PlanningPoolTest, StopEndsWhatRunsAndWaits) {
   Endless first, second;
   PlanningPool pool(Clock::System(), 2);

@@ -1,6 +1,7 @@
 #include "coordinator/service/run_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "common/spec/phases.h"
 
@@ -53,6 +54,13 @@ Result<std::string> ForeignContent(Env& env, const std::string& run_dir) {
     if (!IsCheckpoint(name) && IsFolder(env, path)) return path;
   }
   return std::string();
+}
+
+bool IsInRunFolder(const std::string& path, const std::string& run_dir) {
+  const std::filesystem::path folder = std::filesystem::path(run_dir).lexically_normal();
+  const std::filesystem::path relative =
+      std::filesystem::path(path).lexically_normal().lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "." && *relative.begin() != "..";
 }
 
 Status DeleteRunFolder(Env& env, const std::string& run_root, const std::string& run_dir) {

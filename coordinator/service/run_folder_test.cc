@@ -54,6 +54,21 @@ TEST_F(RunFolder, ExportsAndCheckpointsSetAsideAreNot) {
   EXPECT_EQ(Foreign(), (run_ / "model.safetensors").string());
 }
 
+TEST_F(RunFolder, WhatIsInOneFollowsFromTheTextOfThePath) {
+  const std::string run = "/runs/job-abcde";
+  for (const char* path :
+       {"/runs/job-abcde/checkpoints/step-00000010", "/runs/job-abcde/phase-1/search/checkpoints/s",
+        "/runs//job-abcde/./checkpoints", "/runs/job-abcde/a/../b"}) {
+    EXPECT_TRUE(IsInRunFolder(path, run)) << path;
+  }
+  for (const char* path : {"", "/", "/etc/passwd", "/runs", "/runs/job-abcde", "/runs/job-abcde/",
+                           "/runs/job-abcde/..", "/runs/job-abcde/../job-other/checkpoints/step-1",
+                           "/runs/job-abcdef/checkpoints", "runs/job-abcde/checkpoints",
+                           "job-abcde/checkpoints", "../job-abcde/checkpoints"}) {
+    EXPECT_FALSE(IsInRunFolder(path, run)) << path;
+  }
+}
+
 TEST_F(RunFolder, OnlyFoldersOfTheRunRootAreDeleted) {
   for (const std::string& path :
        {root_.string(), (root_ / "..").string(), (run_ / "epochs").string(), std::string("/"),

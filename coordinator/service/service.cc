@@ -196,7 +196,7 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
   }
-  live->book = LedgerBook(live->current.job.submitted_at);
+  live->book = LedgerAccount(live->current.job.submitted_at);
   for (const AttemptRecord& attempt : attempts) {
     if (attempt.ended_at) live->book.Close(attempt);
   }
@@ -404,6 +404,7 @@ void Service::BeginPhase(LiveJob& live) {
   live.went_back = false;
   live.planned.reset();
   live.infeasible.reset();
+  live.planning_pause.reset();
 }
 
 void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_queue) {

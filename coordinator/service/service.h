@@ -24,7 +24,7 @@
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/recovery/straggler.h"
 #include "coordinator/recovery/suspicion.h"
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
 #include "coordinator/service/decision_log.h"
@@ -48,8 +48,8 @@ namespace weft::coordinator {
 /// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
 /// says was committed before any answer. Public functions are thread-safe unless said
 /// otherwise; callbacks run on the loop, on the store's writer thread or on a thread that plans,
-/// and must not block. Plans are found on threads of their own (planning_pool.h), of which nothing
-/// else waits.
+/// and must not block. Plans are found on threads of their own (planning_pool.h); nothing else
+/// waits for these.
 class Service {
  public:
   Service(Store& store, const Clock& clock, StoppablePlanFunction plan, Metrics& metrics,
@@ -155,7 +155,8 @@ class Service {
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               PlacementReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
-  /// `resume_step`: where the attempt started from, which retention keeps.
+  /// Of ranks of the newest attempt, in the run folder; others do not count. `resume_step`: where
+  /// the attempt started from, which retention keeps.
   void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
                         std::optional<int64_t> resume_step);
   /// Answer to a WorkerLink::Profile.
@@ -278,6 +279,8 @@ class Service {
   void CountWorker(Session& session);
   /// It is counted no more.
   void UncountWorker(Session& session);
+  /// Makes a failure of a report that the whole job is done before its last step is known to be.
+  void DoubtEnd(const std::string& job_id, PlacementReport& report);
   bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
   std::vector<std::string> JobsOn(const std::string& worker_id) const;
   void SetPlaced(const AttemptRecord& attempt);
@@ -310,7 +313,7 @@ class Service {
   void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
 
   // service_queues.cc.
-  /// kInvalid unless jobs may stand in that queue.
+  /// kInvalid unless jobs may be in that queue.
   Status CheckQueue(const std::string& name);
   /// On the loop; also counts them in the metrics.
   std::vector<QueueUse> CountQueues();
@@ -455,10 +458,10 @@ class Service {
   void LookAtPlans();
   /// `plan`: by which it runs, or is about to.
   RunningJob AsRunning(const LiveJob& live, const Plan& plan) const;
-  std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
-                                     const RunningJob& job);
+  std::optional<PlanChange> NextTrial(const std::string& job_id, LiveJob& live,
+                                      const RunningJob& job);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
-  void Replan(const std::string& job_id, const BetterWay& better,
+  void Replan(const std::string& job_id, const PlanChange& better,
               std::function<void(LiveJob&)> then);
   /// Known(job_id), and the last answer as long as its machines stay: of many jobs that run each
   /// has other ones to grow on.

@@ -64,7 +64,7 @@ TEST_F(ServiceHealthTest, AMachineThatJoinsIsCheckedBeforeItGetsRanks) {
   EXPECT_FALSE(a->Saw("start", milliseconds(20)));
   Answer(a, 1);
   EXPECT_TRUE(a->Saw("start " + id + " 1"));
-  service_->Report(a, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", ""});
+  FinishAttempt(a, id);
   ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   const std::string next = Submit(1)->view.job.id;
   EXPECT_TRUE(a->Saw("start " + next + " 1")) << "once is enough";

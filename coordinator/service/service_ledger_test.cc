@@ -44,8 +44,7 @@ TEST_F(ServiceLedgerTest, SumsToTheWallTimeThroughAFailureAndARestart) {
   Report(a, id, 1, PlacementEvent::kTraining);
   ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
   Steps(a, id, 1, 0, 10);
-  CheckpointRecord saved{id, 6, 1, "/c", 1, true, 0};
-  service_->ReportCheckpoint(a, saved, std::nullopt);
+  SaveAt(a, id, 1, 6);
   Steps(a, id, 1, 10, 2);
   Ledger ledger = service_->Get(id)->ledger;
   EXPECT_NEAR(ledger.starting_seconds, 3, 1.01);
@@ -64,7 +63,7 @@ TEST_F(ServiceLedgerTest, SumsToTheWallTimeThroughAFailureAndARestart) {
   ledger = service_->Get(id)->ledger;
   EXPECT_NEAR(ledger.rework_seconds, 6, 1.01) << "steps 7 to 12, made again";
   EXPECT_NEAR(ledger.Total(), 4 + 3 + 12 + 5 + 2 + 10, 1e-6);
-  Report(a, id, 2, PlacementEvent::kFinished);
+  FinishAttempt(a, id, 2);
   ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   const JobView view = *service_->Get(id);
   EXPECT_NEAR(view.ledger.Total(), *view.job.ended_at - view.job.submitted_at, 1e-6);
@@ -80,7 +79,7 @@ TEST_F(ServiceLedgerTest, CountsTheTimeOfAllJobsOnce) {
   Report(a, first, 1, PlacementEvent::kTraining);
   ASSERT_EQ(AwaitState(first, JobState::kRunning), JobState::kRunning);
   Steps(a, first, 1, 0, 30);
-  Report(a, first, 1, PlacementEvent::kFinished);
+  FinishAttempt(a, first);
   ASSERT_EQ(AwaitState(first, JobState::kSucceeded), JobState::kSucceeded);
   ASSERT_TRUE(a->Saw("ack " + first));
   EXPECT_NEAR(Counted("queued"), 20, 1e-6);
@@ -98,7 +97,7 @@ TEST_F(ServiceLedgerTest, KnowsThatAnAttemptGoesOnFromASnapshot) {
   Steps(a, id, 1, 0, 10);
   Report(a, id, 1, PlacementEvent::kFailed, Reason::kDeviceFailed);
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
-  service_->ReportCheckpoint(a, {id, 10, 2, "/c", 1, true, 0}, std::nullopt);
+  SaveAt(a, id, 2, 10);
   Report(a, id, 2, PlacementEvent::kTraining);
   ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
   Steps(a, id, 2, 10, 5);

@@ -151,10 +151,7 @@ TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks)
   EXPECT_TRUE(two->Saw("start " + id));
   auto three = Join("w3", "m3");
   EXPECT_FALSE(three->Saw("measure", kMoment)) << "the others have ranks";
-  for (const auto& [worker, link] : {std::pair("w1", one), std::pair("w2", two)}) {
-    PlacementReport report{worker, 1, PlacementEvent::kFinished, Reason::kNone, "", ""};
-    service_->Report(link, id, report);
-  }
+  for (const auto& link : {one, two}) FinishAttempt(link, id);
   EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   EXPECT_TRUE(one->Saw("measure 2")) << "between the newcomer and the first of the others";
 }

@@ -10,7 +10,7 @@
 #include "coordinator/recovery/retry_delay.h"
 #include "coordinator/recovery/straggler.h"
 #include "coordinator/recovery/suspicion.h"
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/retention.h"
@@ -36,10 +36,10 @@ struct ServiceOptions {
   std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
-  GrowthRules growth;
+  ScaleUpRules scale_up;
   RetryRules retry;
   HangRules hang;
-  SchedulerRules scheduler;      ///< Its rules of growth are those above.
+  SchedulerRules scheduler;      ///< Its rules of scaling up are those above.
   std::string decisions_folder;  ///< As in DecisionLog, as the next one.
   int64_t decisions_bytes = 0;
   QueuesSpec queues;  ///< Valid by ValidateQueues.

@@ -77,12 +77,15 @@ TEST_F(ServicePhasesTest, EachPhaseIsPlannedAndStartedAsTheOneBeforeEnds) {
   ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
   EXPECT_EQ(service_->Get(id)->job.progress.steps_total, 35);
   Report(a, id, 1, PlacementEvent::kTraining);
+  SaveAt(a, id, 1, 10);
   Report(a, id, 1, PlacementEvent::kFinished);
   ASSERT_TRUE(a->Saw("start " + id + " 2 to step 30"));
   Report(a, id, 2, PlacementEvent::kTraining);
   EXPECT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+  SaveAt(a, id, 2, 30);
   Report(a, id, 2, PlacementEvent::kFinished);
   ASSERT_TRUE(a->Saw("start " + id + " 3 to step 35"));
+  SaveAt(a, id, 3, 35);
   Report(a, id, 3, PlacementEvent::kFinished);
   EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   EXPECT_EQ(service_->Get(id)->attempts.size(), 3u);
@@ -91,10 +94,25 @@ TEST_F(ServicePhasesTest, EachPhaseIsPlannedAndStartedAsTheOneBeforeEnds) {
               ElementsAre(std::pair(layers, 10), std::pair(layers / 2, 20), std::pair(layers, 5)));
 }
 
+TEST_F(ServicePhasesTest, APhaseIsNotCompleteBeforeItsLastStepIsReported) {
+  auto a = Attach("a");
+  const std::string id = SubmitPhases();
+  ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
+  SaveAt(a, id, 1, 10);
+  Report(a, id, 1, PlacementEvent::kFinished);
+  ASSERT_TRUE(a->Saw("start " + id + " 2 to step 30"));
+  SaveAt(a, id, 2, 29);
+  Report(a, id, 2, PlacementEvent::kFinished);
+  ASSERT_TRUE(a->Saw("start " + id + " 3 to step 30"));
+  EXPECT_THAT(service_->Get(id)->attempts[1].message,
+              ::testing::HasSubstr("step 29 of 30 was the last one reported"));
+}
+
 TEST_F(ServicePhasesTest, APhaseThatFailsIsTriedAgainByItsPlan) {
   auto a = Attach("a");
   const std::string id = SubmitPhases();
   ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
+  SaveAt(a, id, 1, 10);
   Report(a, id, 1, PlacementEvent::kFinished);
   ASSERT_TRUE(a->Saw("start " + id + " 2 to step 30"));
   Report(a, id, 2, PlacementEvent::kFailed, Reason::kRankDied);
@@ -107,6 +125,7 @@ TEST_F(ServicePhasesTest, ACoordinatorThatWasKilledGoesOnInThePhase) {
   ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
   // No worker that could run the next phase is there when the first one ends.
   service_->Heartbeat(a, 1, {{id, 1, {}}}, true);
+  SaveAt(a, id, 1, 10);
   Report(a, id, 1, PlacementEvent::kFinished);
   ASSERT_EQ(AwaitState(id, JobState::kQueued), JobState::kQueued);
   StartService();
@@ -116,6 +135,7 @@ TEST_F(ServicePhasesTest, ACoordinatorThatWasKilledGoesOnInThePhase) {
   ASSERT_TRUE(PassUntil(a, "start " + id + " 2 to step 30"));
   StartService();
   a = Attach("a", 0, {{id, 2, {}}});
+  SaveAt(a, id, 2, 30);
   Report(a, id, 2, PlacementEvent::kFinished);
   ASSERT_TRUE(PassUntil(a, "start " + id + " 3 to step 35"));
 }
@@ -123,8 +143,10 @@ TEST_F(ServicePhasesTest, ACoordinatorThatWasKilledGoesOnInThePhase) {
 TEST_F(ServicePhasesTest, RunsTeachOfThePhaseThatTheyWereOf) {
   auto a = Attach("a");
   const std::string id = SubmitPhases();
+  const std::vector<int64_t> ends = {10, 30, 35};
   for (int64_t epoch = 1; epoch <= 3; ++epoch) {
     ASSERT_TRUE(a->Saw("start " + id + " " + std::to_string(epoch)));
+    SaveAt(a, id, epoch, ends[static_cast<size_t>(epoch - 1)]);
     const std::string summary = "{\"epoch\": " + std::to_string(epoch) +
                                 ", \"median_step_seconds\": 1, \"timed_steps\": 9}";
     service_->Report(a, id, {"", epoch, PlacementEvent::kFinished, Reason::kNone, "", summary});
@@ -140,9 +162,7 @@ TEST_F(ServicePhasesTest, RunsTeachOfThePhaseThatTheyWereOf) {
 TEST_F(ServicePhasesTest, CheckpointsOfPhasesThatAreCompleteStay) {
   auto a = Attach("a");
   const std::string id = SubmitPhases();  // keeps one
-  const auto save = [&](int64_t epoch, int64_t step) {
-    service_->ReportCheckpoint(a, {id, step, epoch, "/step", 1, true, 0}, std::nullopt);
-  };
+  const auto save = [&](int64_t epoch, int64_t step) { SaveAt(a, id, epoch, step); };
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
   save(1, 5);
   save(1, 10);

@@ -23,13 +23,14 @@ class ServicePlansTest : public ServiceTest {
       --endless_;
       return AbortedError("stopped");
     };
-    options_.growth.after_seconds = 0;
+    options_.scale_up.after_seconds = 0;
   }
   static JobSpec Job(int64_t ranks, bool endless = false) {
     JobSpec spec;
     spec.name = "job";
     spec.data.train = {"/data/a"};
     spec.resources.ranks = ranks;
+    spec.train.global_batch = 2 * ranks;
     if (endless) spec.resources.recompute = "optimal";
     return spec;
   }
@@ -137,6 +138,38 @@ TEST_F(ServicePlansTest, BehindAnyNumberOfJobsThatFitNowhereOthersRun) {
   }
   // The infeasible ones on what is free with and without the small one, and the small one.
   EXPECT_LE(plans_, 4);
+}
+
+TEST_F(ServicePlansTest, BehindManyDifferentJobsThatFitNowhereOthersRunSoon) {
+  // Each is planned by itself, and every other one without an end.
+  for (int i = 0; i < 300; ++i) SubmitJob(Job(16 + i, i % 2 == 0));
+  const std::string small = SubmitJob(Job(1));
+  auto a = Attach("a");
+  ASSERT_TRUE(AwaitEndless(2)) << "on both threads";
+  int passed = 0;
+  for (; passed < 60 && !a->Saw("start " + small + " 1", milliseconds(100)); ++passed) {
+    Pass(1, {a});
+  }
+  EXPECT_GE(passed, 2) << "those before it are waited for";
+  // They use up one while together, and then a thread one budget. One after the other they would
+  // hold it back for minutes.
+  EXPECT_LT(passed, 60);
+}
+
+TEST_F(ServicePlansTest, AJobWhosePlanWasGivenUpHoldsBackNobodyWhenItIsPlannedAgain) {
+  auto a = Attach("a");
+  const std::string slow = SubmitJob(Job(1, true));
+  ASSERT_TRUE(AwaitEndless(1));
+  Pass(9, {a});
+  AwaitMessage(slow, "longer than the 8 s");
+  // One that is alike has no plan that is looked for, and so nobody waits for it.
+  const std::string alike = SubmitJob(Job(1, true));
+  AwaitMessage(alike, "longer than the 8 s");
+  EXPECT_EQ(service_->Get(alike)->job.reason, Reason::kPlanning);
+  Pass(61, {a});
+  ASSERT_TRUE(AwaitEndless(1)) << "after a pause";
+  const std::string quick = SubmitJob(Job(1));
+  EXPECT_TRUE(a->Saw("start " + quick + " 1"));
 }
 
 }  // namespace

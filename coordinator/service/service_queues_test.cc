@@ -49,7 +49,8 @@ class ServiceQueuesTest : public ServiceTest {
     Say(link, id, epoch, PlacementEvent::kStopped);
   }
   void Finish(const Link& link, const std::string& id, int64_t epoch = 1) {
-    Say(link, id, epoch, PlacementEvent::kFinished);
+    FinishAttempt(link, id, epoch);
+    ASSERT_TRUE(link->Saw("ack " + id + " " + std::to_string(epoch)));
     ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
   }
   bool Started(const Link& link, const std::string& id, int64_t epoch = 1) {

@@ -12,7 +12,7 @@ constexpr std::chrono::nanoseconds kLongestPause = std::chrono::seconds(10);
 }  // namespace
 
 void Service::LookAtPlansLater() {
-  const double after = options_.growth.after_seconds;
+  const double after = options_.scale_up.after_seconds;
   const auto quarter =
       after > 0 ? std::chrono::duration_cast<Duration>(std::chrono::duration<double>(after / 4))
                 : kLongestPause;
@@ -40,7 +40,7 @@ void Service::LookAtPlans() {
     if (live.busy || IsRecorded(id) || !HasAllWorkers(plan)) continue;
     const RunningJob job = AsRunning(live, plan);
     if (live.before) {
-      if (auto back = FindWayBack(job, *live.before, options_.growth)) {
+      if (auto back = FindScaleBack(job, *live.before, options_.scale_up)) {
         return Replan(id, *back, [](LiveJob& stopping) {
           stopping.before.reset();
           stopping.went_back = true;
@@ -80,12 +80,12 @@ RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   return job;
 }
 
-std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
-                                            const RunningJob& job) {
+std::optional<PlanChange> Service::NextTrial(const std::string& job_id, LiveJob& live,
+                                             const RunningJob& job) {
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
   SchedulerSnapshot snapshot = TakeSnapshot(job_id);
   LeaveSpares(snapshot);
-  return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
+  return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.scale_up.restart,
                    PlannedBefore(job_id, live));
 }
 
@@ -104,7 +104,7 @@ PlanFunction Service::PlannedBefore(const std::string& job_id, LiveJob& live) {
   };
 }
 
-void Service::Replan(const std::string& job_id, const BetterWay& better,
+void Service::Replan(const std::string& job_id, const PlanChange& better,
                      std::function<void(LiveJob&)> then) {
   WEFT_LOG_INFO << "job " << job_id << " is stopped to go on by another plan: " << better.why;
   Change(

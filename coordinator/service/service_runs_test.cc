@@ -86,8 +86,7 @@ class RunsTest : public ServiceTest {
                           {"timed_steps", 30},
                           {"memory_peak", ToJson(peak)}};
     service_->Report(link, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
-    service_->Report(link, id,
-                     {"", 1, PlacementEvent::kFinished, Reason::kNone, "", summary.dump()});
+    FinishAttempt(link, id, 1, summary.dump());
     EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
     return id;
   }
@@ -140,7 +139,7 @@ TEST_F(RunsTest, AnAttemptWithoutMeasuredStepsLeavesNone) {
                                     R"({"epoch":1,"median_step_seconds":"x"})"}) {
     const std::string id = SubmitJob(Job(2, 64));
     ASSERT_TRUE(link->Saw("start " + id + " 1"));
-    service_->Report(link, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", summary});
+    FinishAttempt(link, id, 1, summary);
     ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded) << summary;
   }
   EXPECT_EQ(store_->ListRuns(10)->size(), 0U);

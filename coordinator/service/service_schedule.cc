@@ -104,13 +104,13 @@ void Service::Preempt(const PreemptDecision& preemption) {
 
 void Service::Resize(const ResizeDecision& resize) {
   const LiveJob& live = *live_.at(resize.job_id);
-  HeapOptional<BeforeGrowth> before;
+  HeapOptional<BeforeScaleUp> before;
   if (resize.for_job.empty()) {
-    before = BeforeGrowth{live.current.attempt->plan, live.steps.MedianSeconds()};
+    before = BeforeScaleUp{live.current.attempt->plan, live.steps.MedianSeconds()};
   } else {
     live_.at(resize.for_job)->promised = true;
   }
-  Replan(resize.job_id, resize.way, [before](LiveJob& stopping) {
+  Replan(resize.job_id, resize.change, [before](LiveJob& stopping) {
     stopping.before = before;
     stopping.went_back = false;
   });
@@ -120,18 +120,25 @@ void Service::ShowWaits(std::vector<WaitDecision>& waits) {
   std::map<std::pair<std::string, Reason>, int64_t> pending;
   bool may_start_soon = false;
   bool wants_capacity = false;
+  bool while_begins = false;
+  bool pause_begins = false;
   const std::string unused = WhyNoWorker();
   for (WaitDecision& wait : waits) {
     LiveJob& live = *live_.at(wait.job_id);
     if (wait.infeasible) live.infeasible = Infeasible{cluster_number_, wait.message};
-    if (wait.reason != Reason::kPlanning) {
+    if (wait.given_up) {
+      live.planning_pause = PlanningPause{cluster_number_, wait.message,
+                                          clock_.Monotonic() + options_.planning.first_pause};
+      pause_begins = true;
+    }
+    if (!wait.for_planning) {
       live.planning_since.reset();
     } else if (!live.planning_since) {
       live.planning_since = clock_.Monotonic();
-      loop_.PostAfter(options_.planning.patience, [this] { ScheduleSoon(); });
+      while_begins = true;
     }
-    may_start_soon |= wait.reason == Reason::kPlanning &&
-                      clock_.Monotonic() - *live.planning_since < options_.planning.patience;
+    may_start_soon |=
+        wait.for_planning && clock_.Monotonic() - *live.planning_since < options_.planning.patience;
     wants_capacity |= wait.reason == Reason::kWaitingForCapacity;
     if (wait.reason == Reason::kWaitingForWorkers && !unused.empty()) wait.message = unused;
     ++pending[{live.current.job.queue, wait.reason}];
@@ -151,6 +158,8 @@ void Service::ShowWaits(std::vector<WaitDecision>& waits) {
     });
     if (changed) job_changes_.Notify(id);
   }
+  if (while_begins) loop_.PostAfter(options_.planning.patience, [this] { ScheduleSoon(); });
+  if (pause_begins) loop_.PostAfter(options_.planning.first_pause, [this] { ScheduleSoon(); });
   metrics_.SetPending(pending);
   queue_waits_ = wants_capacity || may_start_soon;
 }

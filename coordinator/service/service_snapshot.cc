@@ -36,7 +36,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot;
   snapshot.now = clock_.UnixSeconds();
   snapshot.rules = options_.scheduler;
-  snapshot.rules.growth = options_.growth;
+  snapshot.rules.scale_up = options_.scale_up;
   snapshot.rules.prediction_error = prediction_error_;
   {
     std::lock_guard lock(view_mutex_);
@@ -86,7 +86,7 @@ void Service::AddMachines(SchedulerSnapshot& snapshot) const {
     if (profile.memory_limit_bytes <= 0) {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
     }
-    if (Seconds(now - session.steady_from) < options_.growth.after_seconds) {
+    if (Seconds(now - session.steady_from) < options_.scale_up.after_seconds) {
       snapshot.new_workers.insert(id);
     }
     // A measurement of its network takes seconds, and ranks would spoil it.
@@ -112,8 +112,14 @@ QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) cons
   queued.next_plan = live.next_plan ? &*live.next_plan : nullptr;
   queued.planned_long = live.planning_since &&
                         clock_.Monotonic() - *live.planning_since >= options_.planning.patience;
-  const bool known = live.infeasible && live.infeasible->cluster == cluster_number_;
-  if (known && !last && !live.next_plan) queued.infeasible_reason = &live.infeasible->why;
+  const bool ever_planned = last || live.next_plan;
+  if (!ever_planned && live.infeasible && live.infeasible->cluster == cluster_number_) {
+    queued.infeasible_reason = &live.infeasible->why;
+  }
+  if (!ever_planned && live.planning_pause && live.planning_pause->cluster == cluster_number_ &&
+      clock_.Monotonic() < live.planning_pause->until) {
+    queued.given_up_reason = &live.planning_pause->why;
+  }
   queued.queue = job.queue;
   queued.priority = job.priority;
   queued.submitted_at = job.submitted_at;

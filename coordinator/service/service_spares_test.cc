@@ -46,8 +46,8 @@ TEST_F(ServiceSparesTest, AJobThatLostItsMachineGoesOnOnOneBeforeThoseThatWait) 
 }
 
 TEST_F(ServiceSparesTest, ARunningJobDoesNotGrowOnASpare) {
-  options_.growth.after_seconds = 1;
-  options_.growth.restart.assumed_start_seconds = 0.001;
+  options_.scale_up.after_seconds = 1;
+  options_.scale_up.restart.assumed_start_seconds = 0.001;
   StartService();
   auto a = Attach("a");
   auto b = Attach("b");

@@ -163,7 +163,7 @@ TEST_F(ServiceStopsTest, AFailedJobWaitsEachTimeLongerAndHoldsBackNobody) {
   EXPECT_FALSE(a->Saw("start " + id + " 2", milliseconds(20)));
   const std::string other = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + other + " 1"));
-  service_->Report(a, other, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
+  FinishAttempt(a, other);
   ASSERT_EQ(AwaitState(other, JobState::kSucceeded), JobState::kSucceeded);
   // A restarted coordinator remembers.
   StartService();

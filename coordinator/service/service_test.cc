@@ -160,7 +160,7 @@ TEST_F(ServiceTest, AFullDiskRefusesSubmissionsAndDelaysReportsWithoutLosingThem
   auto refused = Submit(1);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kExhausted);
-  service_->Report(a, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
+  FinishAttempt(a, id);
   EXPECT_FALSE(a->Saw("ack " + id, milliseconds(50)));
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kStarting);
   ASSERT_TRUE(SetFailpoints("").ok());
@@ -268,13 +268,99 @@ TEST(ResolveImport, TakesTheSizesOfTheNetworkWhoseLogitsAreAddedFromItsFolder) {
   }
 }
 
+TEST_F(ServiceTest, SuccessBeforeTheLastStepIsReportedIsAFailedAttempt) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  const int64_t last = service_->Get(id)->job.spec.train.steps;
+  service_->Report(a, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
+  RunningAttempt running{id, 1, {}};
+  running.progress.step = last - 1;
+  Pass(1, {a}, {running});
+  service_->Report(a, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  ASSERT_TRUE(a->Saw("ack " + id + " 1"));
+  const JobView view = *service_->Get(id);
+  ASSERT_EQ(view.attempts.size(), 2u);
+  EXPECT_EQ(view.attempts[0].reason, Reason::kRankDied);
+  EXPECT_THAT(view.attempts[0].message,
+              HasSubstr("step " + std::to_string(last - 1) + " of " + std::to_string(last) +
+                        " was the last one reported"));
+  EXPECT_EQ(view.job.summary_json, "");
+  // What a worker tells before it reports the end is enough.
+  running.epoch = 2;
+  running.progress.step = last;
+  Pass(1, {a}, {running});
+  service_->Report(a, id, {"", 2, PlacementEvent::kFinished, Reason::kNone, "", "{}"});
+  EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+  EXPECT_EQ(service_->Get(id)->job.summary_json, "{}");
+}
+
+TEST_F(ServiceTest, OfTwoWorkersTheOneOfRankZeroKnowsWhetherAllIsDone) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  ASSERT_TRUE(b->Saw("start " + id + " 1"));
+  service_->Report(b, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", ""});
+  ASSERT_TRUE(b->Saw("ack " + id + " 1"));
+  FinishAttempt(a, id);
+  EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+  EXPECT_EQ(service_->Get(id)->attempts.size(), 1u);
+}
+
+TEST_F(ServiceTest, ASearchForASmallerNetworkMayEndBeforeItsLastStep) {
+  auto a = Attach("a");
+  JobSpec spec;
+  spec.name = "search";
+  spec.data.train = {"/data/a"};
+  spec.resources.ranks = 1;
+  spec.model.structured_pruning.method = "early_bird";
+  std::promise<Result<SubmitResult>> submitted;
+  service_->Submit(spec, "search",
+                   [&](Result<SubmitResult> result) { submitted.set_value(std::move(result)); });
+  const Result<SubmitResult> result = submitted.get_future().get();
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const std::string id = result->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id, {"", 1, PlacementEvent::kFinished, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2")) << "not without a step";
+  SaveAt(a, id, 2, 3);
+  service_->Report(a, id, {"", 2, PlacementEvent::kFinished, Reason::kNone, "", ""});
+  EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+}
+
+TEST_F(ServiceTest, CheckpointsOutsideTheRunFolderOrOfOtherWorkersDoNotCount) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  auto b = Attach("b");
+  const std::string run_dir = service_->Get(id)->job.run_dir;
+  const std::string path = JoinPath(run_dir, "checkpoints/step-9");
+  for (const std::string& outside :
+       {std::string("/etc/passwd"), run_dir, path + "/../../../another/checkpoints/step-9"}) {
+    service_->ReportCheckpoint(a, {id, 9, 1, outside, 1, true, 0}, std::nullopt);
+  }
+  service_->ReportCheckpoint(b, {id, 9, 1, path, 1, true, 0}, std::nullopt);
+  SaveAt(a, id, 1, 4);
+  std::vector<CheckpointRecord> listed;
+  for (int i = 0; i < 1000 && listed.empty(); ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+    listed = *service_->Checkpoints(id);
+  }
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0].step, 4);
+  EXPECT_EQ(service_->Get(id)->job.progress.checkpoint_step, 4);
+}
+
 TEST_F(ServiceTest, CheckpointsThatTheJobDoesNotKeepAreNotListedAnyMore) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;  // keeps three
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  const std::string path = JoinPath(service_->Get(id)->job.run_dir, "checkpoints/c");
   for (int64_t step = 1; step <= 6; ++step) {
     for (bool verified : {false, true}) {
-      service_->ReportCheckpoint(a, {id, step, 1, "/c", 1, verified, 1}, 2);
+      service_->ReportCheckpoint(a, {id, step, 1, path, 1, verified, 1}, 2);
     }
   }
   int64_t keep = service_->Get(id)->job.spec.checkpoint.keep_last;

@@ -36,7 +36,7 @@ class TrialsTest : public ServiceTest {
   void Report(int64_t epoch, PlacementEvent event, Reason reason = Reason::kNone) {
     service_->Report(worker_, id_, {"", epoch, event, reason, "", ""});
   }
-  /// So many steps of so many seconds each.
+  /// This many steps of this many seconds each.
   void Train(int64_t epoch, int steps, double step_seconds) {
     for (int i = 0; i < steps; ++i) {
       RunningAttempt running{id_, epoch, {}};

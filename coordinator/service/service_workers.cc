@@ -3,10 +3,13 @@
 #include <utility>
 
 #include "common/failpoint.h"
+#include "common/json.h"
 #include "common/log.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/check_profile.h"
 #include "common/spec/phases.h"
 #include "common/version.h"
+#include "coordinator/service/run_folder.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -27,6 +30,20 @@ const PlacementRecord* FindPlacement(const JobCase& current, int64_t epoch,
     if (placement.worker_id == worker_id && !IsGone(placement.state)) return &placement;
   }
   return nullptr;
+}
+
+/// Whether ranks of that attempt, the newest one, are or were on the worker.
+bool HadRanks(const JobCase& current, int64_t epoch, const std::string& worker_id) {
+  if (!current.attempt || current.attempt->epoch != epoch) return false;
+  const std::vector<PlacementRecord>& placements = current.attempt->placements;
+  return std::any_of(placements.begin(), placements.end(), [&](const PlacementRecord& placement) {
+    return placement.worker_id == worker_id;
+  });
+}
+
+/// A text of a worker in quotes, for the log: it begins no line, and commands no terminal.
+std::string Quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -178,7 +195,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     if (placement == nullptr) {
       metrics_.Fenced(adopted != nullptr ? "attach" : "heartbeat");
       WEFT_LOG_WARNING << "worker " << worker_id << " runs attempt " << item.epoch << " of job "
-                       << item.job_id << ", which is over; told to stop it";
+                       << item.job_id << ", which is over; stopping it";
       session.link->Stop(item.job_id, item.epoch, false);
       stale = true;
       continue;
@@ -311,6 +328,8 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
     Session* session = SessionOf(link, "report", &report.worker_id);
     if (session == nullptr) return;
     if (Status fail = Failpoint("coordinator.attempt.report.before_commit"); !fail.ok()) return;
+    const PlacementEvent said = report.event;
+    DoubtEnd(job_id, report);
     if (auto it = live_.find(job_id); it != live_.end() && it->second->dispatched_at) {
       metrics_.Dispatched(
           std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
@@ -333,7 +352,7 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
                            : report.reason != Reason::kRankDied || report.signal != 0;
       if (own) Blame(report.worker_id, job_id, report.reason);
     }
-    const auto commit = [this, job_id, link](const PlacementReport& told) {
+    const auto commit = [this, job_id, link, said](const PlacementReport& told) {
       auto decide = [this, job_id, report = told, link](const JobCase& current) {
         bool mine = current.attempt && current.attempt->epoch == report.epoch;
         if (!mine || current.attempt->ended_at) {
@@ -344,10 +363,10 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
         }
         return ApplyReport(current, report, clock_.UnixSeconds());
       };
-      auto done = [link, job_id, report = told](const Status& status) {
+      auto done = [link, job_id, epoch = told.epoch, said](const Status& status) {
         if (!status.ok() && status.code() != StatusCode::kNotFound) return;
         if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
-        link->AckReport(job_id, report.epoch, report.event);
+        link->AckReport(job_id, epoch, said);
       };
       Change(job_id, decide, done, true);
     };
@@ -357,6 +376,31 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
       commit(report);
     }
   });
+}
+
+void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
+  const auto it = live_.find(job_id);
+  if (report.event != PlacementEvent::kFinished || it == live_.end()) return;
+  const LiveJob& live = *it->second;
+  const PlacementRecord* placement = FindPlacement(live.current, report.epoch, report.worker_id);
+  // Only the worker of rank 0 has the numbers of the whole job. It tells them, and of the
+  // checkpoint with which every training ends, before it reports the end.
+  if (placement == nullptr || placement->ranks.empty() || placement->ranks.front() != 0) return;
+  const JobSpec& job = live.current.job.spec;
+  const int64_t last = StepsBefore(job, live.current.phase + 1);
+  // A search for a smaller network ends when it has found one.
+  const bool may_end_early = TicketOf(live.Phase().model).has_value();
+  const int64_t least = may_end_early ? StepsBefore(job, live.current.phase) + 1 : last;
+  const int64_t known = std::max(live.progress.step, live.progress.checkpoint_step.value_or(0));
+  if (known >= least) return;
+  report.event = PlacementEvent::kFailed;
+  report.reason = Reason::kRankDied;
+  report.message = "its ranks ended as if all was done, but step " + std::to_string(known) +
+                   " of " + std::to_string(last) + " was the last one reported";
+  report.summary_json.clear();
+  WEFT_LOG_WARNING << "job " << job_id << ", attempt " << report.epoch << ", worker "
+                   << report.worker_id << ": " << report.message;
+  Blame(report.worker_id, job_id, report.reason);
 }
 
 void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs) {
@@ -395,8 +439,16 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
     std::string worker_id;
     if (SessionOf(link, "checkpoint", &worker_id) == nullptr) return;
     auto it = live_.find(checkpoint.job_id);
-    if (it == live_.end() || it->second->current.job.last_epoch != checkpoint.epoch) {
+    if (it == live_.end() || it->second->current.job.last_epoch != checkpoint.epoch ||
+        !HadRanks(it->second->current, checkpoint.epoch, worker_id)) {
       metrics_.Fenced("checkpoint");
+      return;
+    }
+    const std::string& run_dir = it->second->current.job.run_dir;
+    if (!IsInRunFolder(checkpoint.path, run_dir)) {
+      WEFT_LOG_WARNING << "job " << checkpoint.job_id << ": worker " << worker_id
+                       << " reports a checkpoint in " << Quoted(checkpoint.path)
+                       << ", which is not in the run folder " << run_dir << "; it does not count";
       return;
     }
     metrics_.CheckpointReported(checkpoint.verified);

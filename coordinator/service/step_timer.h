@@ -8,7 +8,7 @@
 
 namespace weft::coordinator {
 
-/// The time of the steps of one attempt as its worker reports them: the mean with what stands
+/// The time of the steps of one attempt as its worker reports them: the mean with what is
 /// between them (evaluation, checkpoints), and the median of single ones without.
 class StepTimer {
  public:
@@ -40,7 +40,7 @@ class StepTimer {
     return *middle;
   }
 
-  /// Of which that is the median.
+  /// The number of reports that this is the median of.
   int64_t reports() const { return static_cast<int64_t>(single_.size()); }
 
   static constexpr int64_t kLeast = 3;

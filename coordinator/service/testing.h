@@ -1,5 +1,5 @@
 // For tests of the service without its transport: workers that record orders as words, a planner
-// whose answers are plain, and a clock that stands still.
+// whose answers are plain, and a clock that does not advance.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/env.h"
 #include "common/failpoint.h"
 #include "common/version.h"
 #include "coordinator/service/service.h"
@@ -137,7 +138,7 @@ class ServiceTest : public testing::Test {
     ASSERT_TRUE(SetFailpoints("").ok());
     service_.reset();
   }
-  /// With so many GPUs; says that it has the ranks of `running`.
+  /// With this many GPUs; says that it has the ranks of `running`.
   std::shared_ptr<FakeLink> Attach(const std::string& id, int gpus = 0,
                                    const std::vector<RunningAttempt>& running = {},
                                    const std::string& incarnation = "i") {
@@ -185,6 +186,20 @@ class ServiceTest : public testing::Test {
       service_->Wake();
     }
   }
+  /// The worker says that the checkpoint of that step is verified.
+  void SaveAt(const std::shared_ptr<FakeLink>& link, const std::string& id, int64_t epoch,
+              int64_t step) {
+    const std::string path =
+        JoinPath(service_->Get(id)->job.run_dir, "checkpoints/step-" + std::to_string(step));
+    service_->ReportCheckpoint(link, {id, step, epoch, path, 1, true, 0}, std::nullopt);
+  }
+  /// All steps of the job are done, and saved: the ranks of the worker have ended.
+  void FinishAttempt(const std::shared_ptr<FakeLink>& link, const std::string& id,
+                     int64_t epoch = 1, const std::string& summary_json = "") {
+    SaveAt(link, id, epoch, service_->Get(id)->job.spec.train.steps);
+    service_->Report(link, id,
+                     {"", epoch, PlacementEvent::kFinished, Reason::kNone, "", summary_json});
+  }
   JobState AwaitState(const std::string& id, JobState state) {
     JobState now = service_->Get(id)->job.state;
     for (int i = 0; i < 1000 && now != state; ++i) {
@@ -209,7 +224,7 @@ class ServiceTest : public testing::Test {
   }
 
   StoppablePlanFunction planner_ = AtOnce(OneRankEach);
-  /// Failed jobs are tried again at once, as this clock stands still; machines are not checked.
+  /// Failed jobs are tried again at once, as this clock does not advance; machines are not checked.
   ServiceOptions options_ = RetriesAtOnce();
   ManualClock clock_;
   Metrics metrics_;

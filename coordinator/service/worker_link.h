@@ -26,7 +26,7 @@ struct RunningAttempt {
   int64_t epoch = 0;
   Progress progress;
   PlacementActivity activity = {};  ///< Without worker_id.
-  double checkpoint_seconds = 0;    ///< Training stood still for checkpoints.
+  double checkpoint_seconds = 0;    ///< Training waited for checkpoints.
   double evaluation_seconds = 0;
   std::vector<RankPace> paces = {};  ///< Without worker_id.
 };

@@ -60,7 +60,7 @@ enum class Reason {
 };
 inline constexpr int kReasons = 25;
 
-/// Where the ranks of one attempt on one worker stand.
+/// The state of the ranks of one attempt on one worker.
 enum class PlacementState {
   kDispatched,  ///< The start intent is stored; the worker has not answered yet.
   kStarted,     ///< Rank processes run.
@@ -163,9 +163,9 @@ struct JobRecord {
   std::string summary_json;
   Progress progress;              ///< As known at the last change of the record.
   int64_t last_epoch = 0;         ///< Epoch of the newest attempt; 0 before the first.
-  int64_t budget_from = 0;        ///< So many of them do not count against max_attempts.
+  int64_t budget_from = 0;        ///< This many of them do not count against max_attempts.
   int64_t retried_from = 0;       ///< Newest epoch when a user last asked for a retry; 0: never.
-  std::string queue = "default";  ///< Where it stands now; spec.scheduling is where it was put.
+  std::string queue = "default";  ///< Where it is now; spec.scheduling is where it was put.
   int64_t priority = 0;           ///< The same.
   std::string owner;              ///< Who submitted it; empty where people have no names.
   int64_t version = 0;            ///< Grows by one with every write; 0: not stored yet.
@@ -283,14 +283,14 @@ struct ReliabilityRecord {
   bool operator==(const ReliabilityRecord&) const = default;
 };
 
-/// What came out of an attempt beside what its plan said.
+/// What came out of an attempt, and what its plan said.
 struct RunRecord {
   std::string job_id;
   int64_t epoch = 0;
   double ended_at = 0;
   std::vector<WorkerProfile> machines;  ///< That it ran on, as they were measured.
   double step_seconds = 0;              ///< Median of its steps.
-  int64_t timed_steps = 0;              ///< Of which that is the median.
+  int64_t timed_steps = 0;              ///< That is their median.
   int64_t memory_bytes = 0;  ///< Peak of rank 0 without the process itself; 0: not reported.
   JobSpec spec;              ///< Of the phase (JobOfPhase), as it is read; not written.
   Plan plan;                 ///< Of the attempt, as it is read; not written.

@@ -148,7 +148,7 @@ CREATE TABLE links (
   PRIMARY KEY (machine_a, machine_b)
 ) WITHOUT ROWID;
 )sql",
-    // Where jobs stand in the queues, also in the index that lists read; what is said of workers.
+    // Where jobs are in the queues, also in the index that lists read; what is said of workers.
     R"sql(
 ALTER TABLE jobs ADD COLUMN retried_from INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';

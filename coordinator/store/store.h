@@ -60,7 +60,7 @@ struct Transaction {
   /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
   /// kConflict when it is of another version. Events of this transaction are stored after that.
   std::optional<JobDeletion> delete_job;
-  /// Of the events of each job only so many, the newest, are kept.
+  /// Of the events of each job only this many, the newest, are kept.
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
@@ -90,7 +90,7 @@ struct JobQuery {
   std::vector<JobState> states = {};  ///< Empty: all.
   int64_t before_ordinal = 0;         ///< Only older ones; 0: from the newest.
   int64_t limit = 100;
-  std::string queue = {};  ///< Only jobs that stand there; empty: all.
+  std::string queue = {};  ///< Only jobs that are there; empty: all.
   std::string group = {};  ///< Only jobs of that group; empty: all.
   std::string owner = {};  ///< Only jobs of that person; empty: all.
 };

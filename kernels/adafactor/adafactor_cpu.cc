@@ -14,7 +14,7 @@
 namespace weft::kernels::cpu {
 namespace {
 
-// Rows are treated in so many groups at most, whatever the number of threads, so that sums are
+// Rows are treated in this many groups at most, whatever the number of threads, so that sums are
 // always added in the same order.
 constexpr int64_t kGroups = 64;
 

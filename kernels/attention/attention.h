@@ -8,10 +8,10 @@
 namespace weft::kernels {
 
 /// Multi-head attention over packed sequences, without ever storing the T x T matrix
-/// (FlashAttention: Dao et al. 2022, arXiv 2205.14135). Tokens of all sequences stand one after
+/// (FlashAttention: Dao et al. 2022, arXiv 2205.14135). Tokens of all sequences follow one
 /// another; `sequence_starts` gives where each begins and, last, where the last ends (the usual
 /// cu_seqlens). A query sees keys of its own sequence only and, when causal, none after itself.
-/// Head h of token t stands at row t, columns h*head_dim .. of each view, so q, k and v may be
+/// Head h of token t is at row t, columns h*head_dim .. of each view, so q, k and v may be
 /// slices of one [tokens, 3*width] matrix. Fewer key heads than query heads: grouped queries.
 struct AttentionForwardArgs {
   TensorView q;                ///< [tokens, heads * head_dim] f32, bf16 or f16, rows may be strided

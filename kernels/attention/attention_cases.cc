@@ -69,7 +69,7 @@ int64_t Terms(const Geometry& g) {
   return 3 * g.head_dim + longest;
 }
 
-// The inputs of a forward pass, q, k and v standing in one packed matrix, and their reference.
+// The inputs of a forward pass, q, k and v in one packed matrix, and their reference.
 struct Inputs {
   TestTensor& qkv;
   TestTensor& sequence_starts;

@@ -4,7 +4,7 @@
 
 namespace weft::kernels {
 
-/// What all back ends demand of the arguments, but for the values of sequence_starts.
+/// What all back ends demand of the arguments, except the values of sequence_starts.
 Status CheckAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
 Status CheckAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
 /// What they all draw.

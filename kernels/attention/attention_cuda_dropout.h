@@ -1,8 +1,8 @@
 #pragma once
 
 // Dropout of attention's weights on CUDA devices, as attention_dropout.h says: a Philox block
-// decides over 8 keys of a query. On the tensor cores these are elements of several lanes, of which
-// each makes one block in 8 elements and trades its words for those of its own elements.
+// decides over 8 keys of a query. On the tensor cores these are elements of several lanes. Each
+// lane makes one block in 8 elements and trades its words for those of its own elements.
 
 #include "kernels/attention/attention_cuda_work.h"
 #include "kernels/cuda/swizzled_tile.h"

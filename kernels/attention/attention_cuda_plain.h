@@ -16,7 +16,7 @@ namespace weft::kernels::cuda {
 inline constexpr int kPlainSide = 16;
 inline constexpr int kPlainThreads = kPlainSide * kPlainSide;
 
-/// Widest head for so many rows a thread, and what a thread has of a row of it.
+/// Widest head for this many rows a thread, and what a thread has of a row of it.
 template <int kPer>
 inline constexpr int kPlainDim = 256 / kPer;
 template <int kPer>
@@ -133,7 +133,7 @@ struct PlainSums {
   }
 };
 
-/// Shared memory of a block: so many tiles of rows of a head, then one of weights.
+/// Shared memory of a block: this many tiles of rows of a head, then one of weights.
 template <int kPer>
 struct PlainShared {
   static constexpr int kTile = kPlainSide * kPer;

@@ -23,7 +23,7 @@ struct TokenRows {
   }
 };
 
-/// What the backward pass needs of a query and head beside its rows.
+/// What the backward pass needs of a query and head besides its rows.
 struct alignas(8) QueryStats {
   float log2_sum;  ///< log_sum_exp in base 2
   float mean;      ///< of the gradients of its probabilities, sum(out * dout), times the share of
@@ -53,7 +53,7 @@ struct AttentionTensors {
   bool causal;
   int window;  ///< Causal only: 1 to tokens.
   AttentionDraw dropout;
-  StepValue<uint32_t> step;  ///< Stands for that in dropout.key.
+  StepValue<uint32_t> step;  ///< In place of that in dropout.key.
 
   bool Drops() const { return dropout.threshold > 0; }
   __device__ __forceinline__ bool Sees(int query, int key) const {
@@ -97,7 +97,7 @@ struct SequencePart {
   int count;
 };
 
-/// Parts of at most `rows` tokens in sequences of `tokens` tokens together: at most so many.
+/// Parts of at most `rows` tokens in sequences of `tokens` tokens together: at most this many.
 inline int64_t MostParts(int64_t tokens, int64_t sequences, int64_t rows) {
   return tokens / rows + std::min(sequences, tokens);
 }

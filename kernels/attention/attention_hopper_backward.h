@@ -92,8 +92,8 @@ struct HopperBackward {
     ptx::Arrive(full);
   }
 
-  /// Zeros behind a sequence of which `rows` rows of the small tiles are left: what weight 0 would
-  /// not hide if it is no number.
+  /// Zeroes what follows a sequence that fills `rows` rows of the small tiles: weight 0 would not
+  /// hide a value that is no number.
   __device__ __forceinline__ void ClearBehind(int stage, int rows) const {
     if (rows >= kColumns) return;
     const int thread = static_cast<int>(threadIdx.x);

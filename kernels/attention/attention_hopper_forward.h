@@ -3,7 +3,7 @@
 // The forward pass for Hopper (FlashAttention-3: Shah et al. 2024, arXiv 2407.08608): a warp copies
 // tiles of keys and values ahead; warpgroups of 64 queries each start the scores of the next keys
 // before they sum the values of the last, and take turns with the tensor cores, so that the softmax
-// of one runs beside the products of another.
+// of one overlaps with the products of another.
 
 #include "kernels/attention/attention_cuda_forward.h"
 #include "kernels/attention/attention_hopper_work.h"
@@ -155,7 +155,7 @@ struct HopperForward {
     RoundToLeft<T>(weights, scores);
 
     for (key += kKeys; key < item.end; key += kKeys) {
-      // Values of the keys before are summed beside the scores of these.
+      // Values of the keys before are summed while the scores of these are computed.
       const Turn<kStages> values = turn;
       turn.Next();
       barriers.v.WaitTillFull(values);
@@ -186,7 +186,7 @@ struct HopperForward {
     barriers.v.WaitTillFull(turn);
     const int rows = item.part.length - (key - kKeys);
     if (rows < kKeys) {
-      // What stands behind the sequence has weight 0, which does not make it 0 if it is no number.
+      // What follows the sequence has weight 0, which does not make it 0 if it is no number.
       V(turn.stage()).ClearRows(rows, static_cast<int>(threadIdx.x), kGroups * kWarpgroup);
       ptx::SyncNamed(kAllGroups, kGroups * kWarpgroup);
     }

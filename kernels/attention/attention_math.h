@@ -4,7 +4,7 @@
 
 /// How the attention kernels multiply. A Math has
 ///   Element       type of the operands; products are summed in f32
-///   kPair         shared-dimension neighbours that stand together in a right-hand panel
+///   kPair         shared-dimension neighbours that are adjacent in a right-hand panel
 ///   kMultiple     all sizes are multiples of this
 ///   kExpDegree    Exp2 precision that suits Element
 ///   Begin, End    around a sequence of products on one thread

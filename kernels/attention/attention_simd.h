@@ -45,7 +45,7 @@ struct AttentionItem {
 inline constexpr int64_t kAttentionSpan = 256;
 
 /// Kernels for one element type. `scratch` is 64-byte aligned memory of at least the size that the
-/// function beside tells, of arbitrary content.
+/// function next to each returns, of arbitrary content.
 struct AttentionTable {
   int64_t (*forward_scratch)(int64_t head_dim);
   void (*forward)(const AttentionWork& work, const AttentionItem& item, unsigned char* scratch);

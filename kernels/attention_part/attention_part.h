@@ -6,8 +6,8 @@
 
 namespace weft::kernels {
 
-/// Attention over keys of which each call has a part, where sequences are shared by several owners
-/// (Liu et al. 2023, "Ring Attention", arXiv 2310.01889). Tokens of all sequences stand one after
+/// Attention over a part of the keys a call, where sequences are partitioned over several owners
+/// (Liu et al. 2023, "Ring Attention", arXiv 2310.01889). Tokens of all sequences follow one
 /// another, `length` of each, in q as in k and v, whose tokens are others. Of each sequence the
 /// queries [query_begin, query_end) see all of the keys [key_begin, key_end), and no others.
 struct AttendPartArgs {

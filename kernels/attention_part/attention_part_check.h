@@ -13,7 +13,7 @@ inline bool SeesNothing(const AttendPartArgs& args) {
   return args.query_begin == args.query_end || args.key_begin == args.key_end;
 }
 
-/// On a CUDA device queries and keys are cut into blocks of as many tokens each, of which one of
+/// On a CUDA device queries and keys are cut into blocks of as many tokens each. One block of
 /// queries sees one of keys at a time. Where the memory for that lies in the workspace, in bytes.
 struct AttendPartBlocks {
   int64_t tokens = 0;  ///< Of a block.

@@ -125,7 +125,7 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Merges the result of `item` for its queries, whose rows stand one behind the other.
+// Merges the result of `item` for its queries, whose rows follow one another.
 template <class T>
 void Merge(const AttendPartArgs& args, const PartItem& item, const T* part, const float* part_log) {
   const int64_t head_dim = HeadDim(args);

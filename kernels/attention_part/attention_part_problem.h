@@ -98,7 +98,7 @@ inline AttendPartArgs PartOf(const Problem& p, const Owner& here, const Owner& t
   return part;
 }
 
-/// What a device wants beside the tensors.
+/// What a device wants besides the tensors.
 struct Workspace {
   TestTensor memory;
 

@@ -15,7 +15,7 @@ inline int64_t NumbersAboveDiagonal(int64_t size) {
 /// matrices Q, as the five terms of its Neumann series that Hugging Face's peft library takes,
 ///   R = I + 2 Q + 2 Q² + 2 Q³ + Q⁴
 /// (Qiu et al. 2025, arXiv 2506.19847). A row of q has the numbers above the diagonal of one Q, row
-/// after row. What is made is R - I, which is small beside I, and 0 where Q is.
+/// after row. What is made is R - I, which is small compared with I, and 0 where Q is.
 struct CayleyForwardArgs {
   TensorView q;  ///< [blocks, size (size - 1) / 2] f32 or bf16
   TensorView r;  ///< [blocks * size, size] f32: R - I of the blocks, one under the other

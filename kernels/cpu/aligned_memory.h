@@ -13,7 +13,7 @@ struct FreeMemory {
 };
 using AlignedMemory = std::unique_ptr<void, FreeMemory>;
 
-/// From this size on blocks stand on huge pages, which spares the TLB in kernels that stream.
+/// From this size on blocks are on huge pages, which spares the TLB in kernels that stream.
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 /// Uninitialized memory on cache lines of its own; null when there is none.

@@ -27,7 +27,7 @@ struct CrossEntropyArgs {
   TensorView gradient_weights = {};
 };
 
-/// Columns of logits that stand on one of several ranks, which have the others.
+/// Columns of logits that are on one of several ranks, which have the others.
 struct LogitsPart {
   int64_t first = 0;       ///< Token of column 0.
   int64_t columns = 0;     ///< Real ones; those after them are padding.

@@ -49,7 +49,7 @@ OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType
           }};
 }
 
-// Logits of `ranks` ranks with `columns` each, of which the last rank does not use all.
+// Logits of `ranks` ranks with `columns` each; the last rank does not use all of its columns.
 struct Parts {
   int64_t rows;
   int64_t columns;

@@ -4,7 +4,7 @@
 
 namespace weft::kernels {
 
-/// What all back ends demand of the arguments, but for the values of targets.
+/// What all back ends demand of the arguments, except the values of targets.
 Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args);
 Status CheckMeasureLogitsPart(const Stream& stream, const MeasureLogitsPartArgs& args);
 Status CheckCrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& args);

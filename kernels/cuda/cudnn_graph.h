@@ -34,7 +34,7 @@ class CudnnDescriptors {
 /// kUnavailable with the library's reason when `status` is an error: it does not serve this.
 Status CudnnStatus(const CudnnLibrary& library, std::string_view call, int status);
 
-/// How to compute a graph on one kind of device, with the memory that its kernels need beside the
+/// How to compute a graph on one kind of device, with the memory that its kernels need besides the
 /// tensors.
 class CudnnPlan {
  public:

@@ -13,7 +13,7 @@ class FreePieces {
  public:
   /// A new chunk, all of it free. No piece reaches over its ends.
   void AddChunk(char* at, size_t bytes);
-  /// Forgets a chunk, all of which is free.
+  /// Forgets a chunk that is wholly free.
   void RemoveChunk(char* at, size_t bytes);
 
   /// The beginning of the smallest piece that is large enough; null where there is none.

@@ -141,8 +141,8 @@ class GemmPlans {
 
   cublasLtHandle_t handle() const { return handle_; }
 
-  // The plan for `args`; `vector` is what the epilogue reads or writes, of which only the alignment
-  // counts, as that of `before` does.
+  // The plan for `args`; `vector` is what the epilogue reads or writes. Only its alignment counts,
+  // as that of `before` does.
   Result<Plan*> Get(const Stream& stream, std::string_view op, const GemmArgs& args,
                     cublasLtEpilogue_t epilogue, const void* vector) {
     const PlanKey key = {
@@ -277,7 +277,7 @@ Status Multiply(const Stream& stream, std::string_view op, const GemmArgs& args,
 
 constexpr size_t kScratchAlignment = 256;
 
-// Stands for a vector in scratch memory where only its alignment counts.
+// A placeholder for a vector in scratch memory where only its alignment counts.
 const void* InScratch() {
   return reinterpret_cast<const void*>(uintptr_t{kScratchAlignment});
 }

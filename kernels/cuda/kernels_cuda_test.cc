@@ -52,7 +52,7 @@ constexpr bool kHostExecution = true;
 constexpr bool kHostExecution = false;
 #endif
 
-// Kernels for f16 are those for bf16 but for conversions: accesses and barriers, which are all that
+// Kernels for f16 are those for bf16 except conversions: accesses and barriers, which are all that
 // a sanitizer tells more of, are the same. So is what the conversions do not touch, and where the
 // host executes all threads f16 has a case for each width of heads alone, with and without dropout.
 std::vector<testing::OpCase> AttentionCases() {

@@ -13,8 +13,8 @@ inline constexpr int kSumColumns = 32;
 inline constexpr int kSumRows = 8;
 
 /// Sums over rows are made in two stages, which gives the same bits each time: blocks write partial
-/// sums [parts, 2, width], then this adds them up, in a fixed order, into two vectors of `width`,
-/// each of which may be nullptr.
+/// sums [parts, 2, width], then this adds them up, in a fixed order, into two vectors of `width`;
+/// each may be nullptr.
 template <class Float>
 __global__ void __launch_bounds__(kSumColumns* kSumRows)
     AddPartialSumsKernel(const Float* partial, int parts, int64_t width, Float* first,

@@ -9,10 +9,10 @@
 
 namespace weft::kernels::cuda {
 
-/// Pinned host memory (PinnedMemory, kernels/cuda/transfer.h) in few chunks, of which it hands out
-/// pieces. To lock memory takes milliseconds; who asks for the same pieces again gets them without.
-/// To unlock it waits for all that devices do, be it for a message whose sender waits for this very
-/// process, so that is left until nothing is used. Thread-safe.
+/// Pinned host memory (PinnedMemory, kernels/cuda/transfer.h) in few chunks, and hands out pieces
+/// of them. Locking memory takes milliseconds; a piece that is asked for again is locked already.
+/// Unlocking waits for all that devices do, be it for a message whose sender waits for this very
+/// process, so it is left until nothing is used. Thread-safe.
 class PinnedArena {
  public:
   static constexpr size_t kAlignment = 256;

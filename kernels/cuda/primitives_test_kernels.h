@@ -5,7 +5,7 @@
 #include "common/rng.h"
 #include "kernels/stream.h"
 
-// Kernels of the tests, each of which uses some of ptx.h on a known problem.
+// Kernels of the tests: each uses some of ptx.h on a known problem.
 namespace weft::kernels::cuda {
 
 /// c [16, 8] f32 = a [16, 16] times b, in bf16 or f16 on the tensor cores, where b is [16, 8], or
@@ -13,7 +13,7 @@ namespace weft::kernels::cuda {
 Status RunTensorCores(const Stream& stream, DType dtype, const void* a, const void* b,
                       bool transposed, int rows, float* c);
 
-/// With A [64, columns] and B [32, columns] in bf16 or f16, of which rows of A from `rows` on and
+/// With A [64, columns] and B [32, columns] in bf16 or f16, where rows of A from `rows` on and
 /// columns from `used` on, a multiple of 8, count as zeros: scores [64, 32] f32 = A B^T, and of its
 /// rows before `rows` and columns before `used`, out [64, columns] = scores B, by SwizzledTiles of
 /// 32, 64, 96, 128 or 256 columns.

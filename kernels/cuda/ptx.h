@@ -1,7 +1,7 @@
 #pragma once
 
 // Accesses and instructions that CUDA C++ has no words for, or that tests watch: the only place
-// with PTX. tests/gpu/host/include/kernels/cuda/ptx.h stands in for it where kernels run on the
+// with PTX. tests/gpu/host/include/kernels/cuda/ptx.h replaces it where kernels run on the
 // host, and declares the same functions.
 
 #include <cstdint>
@@ -71,7 +71,7 @@ __device__ __forceinline__ float Exp2(float x) {
   return value;
 }
 
-/// The same number, of which the compiler does not know that: what follows from it is computed anew
+/// The same number, which the compiler does not know: what follows from it is computed anew
 /// instead of being kept in registers from an earlier use or from before a loop.
 __device__ __forceinline__ int Anew(int value) {
   asm volatile("" : "+r"(value));

@@ -2,7 +2,7 @@
 
 // What sm_90a adds: products of warpgroups (wgmma), copies of tiles by the tensor memory
 // accelerator, barriers in shared memory that count arrivals and bytes, and registers that warps
-// hand to each other. Beside ptx.h the only place with PTX, and like it stood in for on the host by
+// hand to each other. Besides ptx.h the only place with PTX, and like it replaced on the host by
 // tests/gpu/host/include/kernels/cuda/ptx_hopper.h.
 
 #include <cstdint>
@@ -35,7 +35,7 @@ constexpr bool BuiltForHopper() {
 }
 
 /// A barrier in shared memory that goes from phase to phase, the first having parity 0: a phase
-/// ends when so many arrivals as it was made for and all bytes that were expected have come.
+/// ends when as many arrivals as it was made for and all bytes that were expected have come.
 struct alignas(8) PhaseBarrier {
   uint64_t word;
 };

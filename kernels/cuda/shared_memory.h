@@ -1,7 +1,7 @@
 #pragma once
 
 // Shared memory of a block, declared in this one way so that tests can give each variable bounds,
-// poison it and watch it (tests/gpu/host/include/kernels/cuda/shared_memory.h stands in there).
+// poison it and watch it (tests/gpu/host/include/kernels/cuda/shared_memory.h replaces it there).
 
 #include <cuda_runtime.h>
 

@@ -78,8 +78,8 @@ struct SwizzledTile {
     }
   }
 
-  /// `a` of ptx::MultiplyAdd: rows [row, row + 16) of columns [column, column + 16), of which both
-  /// are multiples of 16, as in the next two.
+  /// `a` of ptx::MultiplyAdd: rows [row, row + 16) of columns [column, column + 16). Both are
+  /// multiples of 16, as in the next two.
   __device__ __forceinline__ void LoadLeft(uint32_t (&a)[4], int row, int column) const {
     static_assert(WithoutBankConflicts());
     const int lane = static_cast<int>(threadIdx.x) % kWarp;

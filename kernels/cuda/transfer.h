@@ -75,7 +75,8 @@ class Event {
 Status CopyToDevice(const Stream& stream, void* to, const void* host, size_t bytes);
 Status CopyToHost(const Stream& stream, void* host, const void* from, size_t bytes);
 
-/// `rows` rows of `width` bytes, which begin every so many bytes, within the device.
+/// Copies `rows` rows of `width` bytes, one every `to_pitch` and `from_pitch` bytes, within the
+/// device.
 Status CopyRowsOnDevice(const Stream& stream, void* to, size_t to_pitch, const void* from,
                         size_t from_pitch, size_t width, size_t rows);
 

@@ -4,7 +4,7 @@
 namespace weft::kernels::testing {
 namespace {
 
-// The operations are one line of arithmetic each, so the references stand here.
+// The operations are one line of arithmetic each, so the references are here.
 
 OpCase CastCase(DType from, DType to, int64_t count, CaseUse use) {
   std::string name = "cast/" + std::to_string(count) + "/" + std::string(DTypeName(from)) + "-" +

@@ -13,7 +13,7 @@ struct Geometry {
   int64_t context;  ///< 0: no positions.
   int64_t width;
   int64_t first_row = 0;  ///< Of the token table, when it is a part ...
-  int64_t part_rows = 0;  ///< ... of so many rows; 0: it is the whole.
+  int64_t part_rows = 0;  ///< ... of this many rows; 0: it is the whole.
 
   bool partial() const { return part_rows > 0; }
   int64_t TokenRows() const { return partial() ? part_rows : vocabulary; }

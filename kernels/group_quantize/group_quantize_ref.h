@@ -9,8 +9,8 @@
 
 namespace weft::kernels::ref {
 
-/// Quantised values of one group of finite numbers, element 0 of which has random number `first`,
-/// and what they stand for: the truth in double, and in float the roundings of the contract.
+/// Quantised values of one group of finite numbers, whose element 0 has random number `first`, and
+/// what they stand for: the truth in double, and in float the roundings of the contract.
 template <class Real>
 struct GroupCodes {
   Real least = 0;

@@ -103,7 +103,7 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool with_residual
               for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
               return sum;
             };
-            // With a gradient beside it, in place on it.
+            // With the residual's gradient, in place on it.
             if (with_residual) run.Check("dresidual", dresidual, width, dx_reference);
             TestTensor& dx = with_residual
                                  ? dresidual

@@ -21,7 +21,7 @@ using avx512_bf16::ProductGelu;
 // Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
 
-// Up to so many rows of a weight are packed at once for the gradient of its input.
+// Up to this many rows of a weight are packed at once for the gradient of its input.
 constexpr int64_t kPackedRows = 4096;
 
 // Uses of scratch memory.

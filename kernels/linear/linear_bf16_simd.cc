@@ -13,9 +13,9 @@ constexpr int64_t kWholeDepth = 768;
 constexpr int64_t kCutDepth = 512;
 constexpr int64_t kNearDepth = 576;
 
-// What of a stays in the second-level cache while panels of b pass by: so many rows of it over so
+// What of a stays in the second-level cache while panels of b pass by: this many rows of it over so
 // much of k. Longer sums are cut: b then passes by more rows at a time, hence fewer times, but sums
-// wait, for so many panels. Where there are more panels than that a would be put into tiles again
+// wait, for this many panels. Where there are more panels than that a would be put into tiles again
 // for each group of them, and only sums that are longer still are cut.
 constexpr int64_t kResidentBytes = 768 << 10;
 constexpr int64_t kResidentDepth = 1536;
@@ -60,8 +60,8 @@ WEFT_INLINE void LoadPairs(const T* from, int64_t stride, int64_t row, int64_t r
 }
 
 // What is fetched while a block is multiplied: into the second-level cache rows of the next panel
-// of b, so many a step, and what the result will be added to or is the gradient's way on from; into
-// the first the next block's sums.
+// of b, this many a step, and what the result will be added to or is the gradient's way on from;
+// into the first the next block's sums.
 template <class T>
 struct Ahead {
   const BFloat16* b = nullptr;
@@ -148,7 +148,7 @@ WEFT_INLINE void TileRows(const BFloat16* from, int64_t stride, int64_t rows, in
   }
 }
 
-// Turns `blocks` times 32 columns of 32 rows, of which `valid` are there, into tiles of their
+// Turns `blocks` times 32 columns of 32 rows (`valid` rows are there) into tiles of their
 // transpose, each block's `step` elements behind the last. Adds the sums of the columns to `sums`,
 // unless it is null.
 WEFT_INLINE void TileColumns(const BFloat16* from, int64_t stride, int64_t valid, int64_t blocks,
@@ -192,7 +192,7 @@ WEFT_INLINE void TileLeft(const Product& p, int64_t begin, int64_t end, int64_t 
   }
 }
 
-// How a product is cut. `rows` of a over `depth` of k stand in the second-level cache while
+// How a product is cut. `rows` of a over `depth` of k stay in the second-level cache while
 // `panels` of b pass by; sums over `near` of k at a time run in the tiles, so that this much of a
 // panel stays in the first-level cache while blocks of rows pass by it.
 struct Cut {

@@ -48,7 +48,7 @@ enum class ProductGelu : uint8_t {
 struct Product {
   const BFloat16* a;  ///< [m, k] row-major
   int64_t a_stride;
-  bool a_columns;  ///< a is stored as [k, m], of which only k_valid rows are there: the others zero
+  bool a_columns;   ///< a is stored as [k, m]; only k_valid rows are there, the others are zero
   int64_t k_valid;  ///< with a_columns
   float* a_sums;    ///< with a_columns: null, or [m], to which sums over k are added
   int64_t k;
@@ -69,7 +69,7 @@ struct Scratch {
   float* sums;
 };
 
-/// Elements of it that a range of so many rows and panels needs.
+/// Elements of it that a range of this many rows and panels needs.
 struct ScratchSize {
   int64_t a;
   int64_t sums;

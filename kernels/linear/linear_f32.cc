@@ -29,8 +29,8 @@ constexpr int64_t EvenPart(int64_t count, int64_t most, int64_t unit) {
   return Parts(Parts(count, parts), unit) * unit;
 }
 
-// A part of an operand: so many lines, rows of a left one and columns of a right one, over so much
-// of the sum.
+// A part of an operand: this many lines, rows of a left one and columns of a right one, over so
+// much of the sum.
 struct Piece {
   int64_t line, lines, k, depth;
 };

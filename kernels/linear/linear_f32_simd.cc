@@ -5,11 +5,11 @@
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
 
-// A block of c that is summed in registers, of which there are 16.
+// A block of c that is summed in registers; there are 16.
 constexpr int kRows = 6;
 constexpr int kColumns = 2 * kLanes;
 
-// Lines of an operand packed at a time where they stand side by side: whole cache lines of each.
+// Lines of an operand packed at a time where they are side by side: whole cache lines of each.
 constexpr int64_t kSlivers = 8;
 
 // How many lines ahead of their packing they are fetched.
@@ -25,7 +25,7 @@ WEFT_INLINE const float* AsF32(const T* from, int64_t count, float* to) {
   return to;
 }
 
-// So many lines of a sliver.
+// This many lines of a sliver.
 template <int kWidth, class T>
 WEFT_INLINE void PackLines(const T* from, int64_t stride, int64_t lines, int64_t depth, float* to) {
   float room[kWidth][kMostF32Depth];
@@ -141,7 +141,7 @@ WEFT_INLINE void MultiplyBlock(const float* a, const float* b, int64_t depth, co
   }
 }
 
-// A block of which not all rows and columns are there.
+// A block with missing rows or columns.
 void MultiplyEdge(const float* a, const float* b, int64_t depth, const float* bias, float* c,
                   int64_t c_stride, bool accumulate, int64_t rows, int64_t columns) {
   float block[kRows * kColumns];

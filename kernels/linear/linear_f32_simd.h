@@ -25,7 +25,7 @@ struct PackLoops {
   void (*along)(const T* from, int64_t stride, int64_t lines, int64_t depth, float* to);
 };
 
-/// Memory that is needed soon: so many lines of so many bytes.
+/// Memory that is needed soon: this many lines of this many bytes.
 struct Upcoming {
   const char* at = nullptr;
   int64_t stride = 0;  ///< bytes between lines

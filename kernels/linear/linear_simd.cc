@@ -30,8 +30,8 @@ void ColumnSums(const T* x, int64_t rows, int64_t stride, int64_t columns, bool 
   }
 }
 
-// Rows of a weight that a pass over x multiplies, each in so many partial sums: enough loads under
-// way for the memory's rate.
+// Rows of a weight that a pass over x multiplies, each in this many partial sums: enough loads
+// under way for the memory's rate.
 constexpr int kRows = 4;
 constexpr int kPartials = 2;
 

@@ -34,7 +34,7 @@ struct LeftFirst;
 struct Right;
 struct RightFirst;
 
-// A part of a product: so many columns over so much of k, with b split.
+// A part of a product: this many columns over so much of k, with b split.
 struct Part {
   const StoredProduct& product;
   SplitOperand b;

@@ -13,7 +13,7 @@ constexpr int64_t kNearDepth = 192;
 
 struct Parts {
   VecU part[kParts];
-  VecU first;  // NaN and infinity stand here alone
+  VecU first;  // NaN and infinity are here alone
 };
 
 // Splits numbers; kAny: those without a finite first part, too.
@@ -47,8 +47,8 @@ WEFT_INLINE void StorePairs(BFloat16* to, VecU low, VecU high) {
 
 // Splits 16 x 32 numbers into a tile of each part: word w of row r holds those of k and k + 16,
 // where `kTranspose` with k = r, and else with k = w. They are the vectors at[r * stride], and
-// those `high` elements behind them for k + 16; so many of each are there. `check` becomes NaN when
-// a first part may not be finite.
+// those `high` elements behind them for k + 16; this many of each are there. `check` becomes NaN
+// when a first part may not be finite.
 template <bool kTranspose, bool kAny, class T>
 WEFT_INLINE void SplitTile(const T* at, int64_t stride, int64_t high, int64_t low_rows,
                            int64_t high_rows, BFloat16* parts, BFloat16* first, VecF* check) {
@@ -166,7 +166,7 @@ WEFT_INLINE void MultiplyStep(const BFloat16* a, const BFloat16* b, const BFloat
 }
 
 // What is fetched into the second-level cache while a block is multiplied: lines of the next panel
-// of b, so many a step, and what the result will be added to.
+// of b, this many a step, and what the result will be added to.
 template <class T>
 struct Ahead {
   const BFloat16* b = nullptr;

@@ -20,7 +20,7 @@ inline constexpr int64_t kParts = 3;
 /// [k_begin, k_begin + depth) into `parts`: for each 32 of them, for each 32 of k, the three parts,
 /// each as two tiles. k_begin and depth are multiples of 32. With `first` null, returns whether
 /// there may be numbers whose first part is not finite: then it has to run again with `first`,
-/// which gets first parts alone. There NaN and infinity stand, which have no other part, and are
+/// which gets first parts alone. These have NaN and infinity, which have no other part, and are
 /// zero in `parts`; so infinity times a number is infinity, though that number has parts of zero.
 bool Split(const StoredOperand& source, bool left, int64_t begin, int64_t end, int64_t k_begin,
            int64_t depth, BFloat16* parts, BFloat16* first);

@@ -44,7 +44,7 @@ class PackedMatrix {
   /// kExhausted when there is none.
   Status Reset(int64_t k, int64_t n, DType dtype);
 
-  /// Fills it from elements of type `dtype` (f32, or bf16 where MatmulHasBf16()): b[i, j] stands at
+  /// Fills it from elements of type `dtype` (f32, or bf16 where MatmulHasBf16()): b[i, j] is at
   /// i * row_stride + j * column_stride. One of the strides is 1.
   Status Pack(const void* from, DType dtype, int64_t row_stride, int64_t column_stride);
 
@@ -60,7 +60,7 @@ class PackedMatrix {
   DType dtype_ = DType::kF32;
   AlignedMemory memory_;
   int64_t bytes_ = 0;        // of memory_
-  int64_t whole_bytes_ = 0;  // of the part that is packed; behind it stands the rest of the sum
+  int64_t whole_bytes_ = 0;  // of the part that is packed; behind it is the rest of the sum
 };
 
 /// Runs one product; `bias` is null unless shape.bias. Whatever the sizes, oneDNN only gets sums of

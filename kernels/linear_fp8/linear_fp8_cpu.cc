@@ -13,7 +13,7 @@
 namespace weft::kernels::cpu {
 namespace {
 
-// Sums of so many bytes at a time are kept in f32 beside the result.
+// Sums of this many bytes at a time are kept in f32, apart from the result.
 constexpr int64_t kSumBytes = int64_t{16} << 20;
 
 // Memory of the calling thread for operands and sums.

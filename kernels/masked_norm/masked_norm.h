@@ -24,7 +24,7 @@ struct MaskedNormForwardArgs {
   TensorView scale;  ///< [rows] f32, 1 / sqrt(variance + epsilon)
 };
 
-/// dx = gradient through the norm + dresidual (the gradient that arrives beside it, if given).
+/// dx = gradient through the norm + dresidual (the gradient of the residual, if given).
 struct MaskedNormBackwardArgs {
   TensorView dy;         ///< [rows, width]
   TensorView x;          ///< [rows, width] residual_out of the forward pass

@@ -111,7 +111,7 @@ OpCase BackwardCase(bool layer, int64_t rows, int64_t width, DType dtype, bool a
         const auto dx_reference = [=, &dresidual] {
           return adds ? Sum(gradient().dx, dresidual.InitialValues()) : gradient().dx;
         };
-        // With a gradient beside it, in place on it.
+        // With the residual's gradient, in place on it.
         if (adds) run.Check("dresidual", dresidual, width, dx_reference);
         TestTensor& dx =
             adds ? dresidual : run.Output("dx", dtype, {rows, width}, 0, width, dx_reference);

@@ -16,7 +16,7 @@ struct MoeRouteArgs {
   TensorView probabilities;  ///< [tokens, experts] f32
   TensorView chosen;         ///< [tokens, k] i32, the most probable first; k up to experts
   TensorView weights;        ///< [tokens, k] f32
-  /// [sequences] i32: tokens that are not padding, at the begin of each of so many equal parts of
+  /// [sequences] i32: tokens that are not padding, at the begin of each of this many equal parts of
   /// the tokens. None: there is no padding.
   TensorView lengths = {};
   bool normalize = true;  ///< Whether the weights of a token add up to 1.
@@ -36,7 +36,8 @@ struct MoeRouteBackwardArgs {
 };
 
 /// Gives each choice of an expert a place in the order by expert and, of the same expert, by token.
-/// With a capacity, or one of its own, an expert takes its first so many and drops the others.
+/// With a capacity, or one of its own, an expert takes as many of its first ones and drops the
+/// others.
 struct MoeDispatchArgs {
   /// [tokens, k] i32, each in [0, experts), those of a token distinct; or -1: none, which takes no
   /// place and is not counted.

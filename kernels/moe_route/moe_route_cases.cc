@@ -18,7 +18,7 @@ std::string NameOf(const char* op, const Sizes& sizes, DType dtype) {
          std::string(DTypeName(dtype));
 }
 
-/// How tokens are routed beside their sizes.
+/// How tokens are routed, without their sizes.
 struct Ways {
   bool normalize = true;
   /// [sequences]: how many tokens of each are not padding; none: all.
@@ -118,7 +118,7 @@ OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& wa
 }
 
 // Uneven: every seventh token has no choice, and of the first choices of tokens half want expert 0.
-// `each`: expert e takes so many as its capacity, less e.
+// `each`: expert e takes as many as its capacity, less e.
 OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use, bool each = false) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   const std::string name = NameOf("moe_dispatch", sizes, DType::kI32);

@@ -10,7 +10,7 @@ Status CheckMoeRoute(const Stream& stream, const MoeRouteArgs& args) {
       .That(args.logits.shape.rank == 2 && args.chosen.shape.rank == 2,
             "logits and chosen must be matrices")
       .That(args.chosen.shape[1] >= 1 && args.chosen.shape[1] <= args.logits.shape[1],
-            "so many experts cannot be chosen");
+            "this many experts cannot be chosen");
   WEFT_RETURN_IF_ERROR(check.status());
   const Shape all = args.logits.shape, some = {all[0], args.chosen.shape[1]};
   check.Tensor("logits", args.logits, all, kFloatTypes)

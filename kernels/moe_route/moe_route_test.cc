@@ -115,7 +115,7 @@ TEST(MoeRoute, RefusesArgumentsThatDoNotFit) {
   const TensorView logits(memory.data(), DType::kF32, {2, 2});
   const TensorView three(memory.data(), DType::kI32, {2, 3});
   EXPECT_EQ(MoeRoute({}, {logits, logits, three, logits}).ToString(),
-            "INVALID: MoeRoute: so many experts cannot be chosen");
+            "INVALID: MoeRoute: this many experts cannot be chosen");
   const TensorView two(memory.data(), DType::kI32, {2, 2});
   EXPECT_EQ(MoeRoute({}, {.logits = logits,
                           .probabilities = logits,

@@ -4,9 +4,9 @@
 
 namespace weft::kernels {
 
-/// Layer norms (kernels/layer_norm) and RMS norms (kernels/rms_norm) of rows of which several ranks
-/// have as many columns each. A rank measures its columns, learns what the others have found, and
-/// does the rest alone. f32 numbers that it finds of each row, in planes [numbers, rows]:
+/// Layer norms (kernels/layer_norm) and RMS norms (kernels/rms_norm) of rows whose columns are
+/// partitioned evenly over several ranks. A rank measures its columns, learns what the others have
+/// found, and does the rest alone. It finds f32 numbers of each row, in planes [numbers, rows]:
 /// - forward, layer: the mean, and the sum of squared distances from it; RMS: the sum of squares;
 /// - backward, layer: with g = dy * weight, the sum of g, and that of g times the normed column;
 ///   RMS: the latter alone.
@@ -47,7 +47,7 @@ struct MeasureNormGradientPartArgs {
   TensorView found;    ///< [numbers, rows] f32
 };
 
-/// dx = gradient through the norm + dresidual (the gradient that arrives beside it, if given).
+/// dx = gradient through the norm + dresidual (the gradient of the residual, if given).
 struct NormGradientOfPartsArgs {
   TensorView dy;         ///< [rows, columns] f32, bf16 or f16
   TensorView x;          ///< [rows, columns] same type

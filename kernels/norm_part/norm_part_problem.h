@@ -158,7 +158,7 @@ inline void CheckParts(const Problem& p, const Stream& stream = {}) {
     return a;
   };
   for (auto& owner : owners) {
-    // In place on the gradient beside it.
+    // In place on the gradient of the residual.
     const Status status =
         NormGradientOfParts(stream, {.dy = owner->dy.view(),
                                      .x = owner->sum.view(),

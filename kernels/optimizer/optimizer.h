@@ -28,7 +28,7 @@ struct UpdateState {
   DType dtype = DType::kF32;
 };
 
-/// One parameter tensor of a multi-tensor update: `count` elements, f32 but for the parameter,
+/// One parameter tensor of a multi-tensor update: `count` elements, f32 except the parameter,
 /// which may be bf16. It is then updated in f32 and rounded stochastically
 /// (kernels/stochastic_round) with the stream of UpdateInputs::seed and step and the tensor's
 /// `rounding_site`.

@@ -25,7 +25,7 @@ struct TensorEntry {
   float* parameter;
   BFloat16* bf16_parameter;
   const float* gradient;
-  float* state[3];
+  UpdateState state[3];
   int64_t count;
   int64_t first_element;
   int first_chunk;
@@ -49,7 +49,12 @@ struct UpdateTable : TensorTable<TensorEntry> {
   }
 };
 
-// What a rule sees of an element, and may change but for the gradient.
+// All rules keep f32 numbers.
+__device__ __forceinline__ float* Numbers(const UpdateState& state) {
+  return static_cast<float*>(state.data);
+}
+
+// What a rule sees of an element, and may change except the gradient.
 struct Element {
   float gradient;
   float parameter;
@@ -62,7 +67,7 @@ struct Access {
   bool gradient = true;
   bool changes_states = true;
   bool changes_parameter = true;
-  bool measures = false;  ///< Returns the direction whose norm is wanted, beside the parameter's.
+  bool measures = false;  ///< Returns the direction whose norm is wanted, besides the parameter's.
 };
 
 // One pass over all tensors of the table: a rule has
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
     if constexpr (kAccess.gradient) LoadFour(t.gradient + i, count, wide, g);
 #pragma unroll
-    for (int k = 0; k < kAccess.states; ++k) LoadFour(t.state[k] + i, count, wide, s[k]);
+    for (int k = 0; k < kAccess.states; ++k) LoadFour(Numbers(t.state[k]) + i, count, wide, s[k]);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       Element e;
@@ -125,7 +130,9 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
     if constexpr (kAccess.changes_states) {
 #pragma unroll
-      for (int k = 0; k < kAccess.states; ++k) StoreFour(t.state[k] + i, count, wide, s[k]);
+      for (int k = 0; k < kAccess.states; ++k) {
+        StoreFour(Numbers(t.state[k]) + i, count, wide, s[k]);
+      }
     }
     if constexpr (kAccess.changes_parameter) {
       if (t.bf16_parameter != nullptr) {
@@ -166,7 +173,7 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
         .parameter = tensor.parameter,
         .bf16_parameter = tensor.bf16_parameter,
         .gradient = tensor.gradient,
-        .state = {tensor.state[0].f32(), tensor.state[1].f32(), tensor.state[2].f32()},
+        .state = {tensor.state[0], tensor.state[1], tensor.state[2]},
         .count = tensor.count,
         .first_element = tensor.first_element,
         .first_chunk = chunks,

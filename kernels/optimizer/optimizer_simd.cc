@@ -5,7 +5,7 @@
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
 
-// What a rule sees of some neighbouring elements, and may change but for the gradient.
+// What a rule sees of some neighbouring elements, and may change except the gradient.
 struct Elements {
   VecF gradient;
   VecF parameter;
@@ -14,6 +14,10 @@ struct Elements {
 
 // How many elements ahead are fetched: half a page, past whose end the processor fetches nothing.
 constexpr int64_t kAhead = 512;
+
+WEFT_INLINE float* Numbers(const UpdateState& state) {
+  return static_cast<float*>(state.data);
+}
 
 // One vector of a span, or its last `count` elements. The only place that reads and writes
 // parameters.
@@ -24,9 +28,9 @@ WEFT_INLINE void UpdateVector(const GradientFactors& f, const UpdateSpan& s, int
   // In this order a NaN stays one.
   e.gradient = Min(Set(f.limit), Max(Set(-f.limit), LoadUpTo(s.gradient + i, count) * f.scale));
   e.parameter = LoadUpTo(s.parameter + i, count);
-  for (int k = 0; k < kStates; ++k) e.state[k] = LoadUpTo(s.state[k] + i, count);
+  for (int k = 0; k < kStates; ++k) e.state[k] = LoadUpTo(Numbers(s.state[k]) + i, count);
   rule(e, i, count);
-  for (int k = 0; k < kStates; ++k) StoreUpTo(s.state[k] + i, e.state[k], count);
+  for (int k = 0; k < kStates; ++k) StoreUpTo(Numbers(s.state[k]) + i, e.state[k], count);
   StoreUpTo(s.parameter + i, e.parameter, count);
 }
 
@@ -37,7 +41,7 @@ WEFT_INLINE void UpdateWith(const GradientFactors& f, const UpdateSpan& s, const
   for (; i + kLanes <= s.count; i += kLanes) {
     __builtin_prefetch(s.gradient + i + kAhead);
     __builtin_prefetch(s.parameter + i + kAhead);
-    for (int k = 0; k < kStates; ++k) __builtin_prefetch(s.state[k] + i + kAhead);
+    for (int k = 0; k < kStates; ++k) __builtin_prefetch(Numbers(s.state[k]) + i + kAhead);
     UpdateVector<kStates>(f, s, i, kLanes, rule);
   }
   if (i < s.count) UpdateVector<kStates>(f, s, i, s.count - i, rule);

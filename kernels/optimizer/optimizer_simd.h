@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/isa.h"
+#include "kernels/optimizer/optimizer.h"
 
 namespace weft::kernels::cpu {
 
@@ -10,7 +11,7 @@ namespace weft::kernels::cpu {
 struct UpdateSpan {
   float* parameter;
   const float* gradient;
-  float* state[3];
+  UpdateState state[3];  ///< Of f32 numbers.
   int64_t count;
 };
 

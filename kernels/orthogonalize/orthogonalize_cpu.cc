@@ -91,7 +91,7 @@ class Iteration {
     operand_ = layout.compute == DType::kF32 ? gram_ : Take(memory, layout.operand_bytes());
   }
 
-  /// Where the matrix stands before Run and after it, f32 [length, width].
+  /// Where the matrix is before Run and after it, f32 [length, width].
   float* start() const { return start_; }
 
   Status Run(int64_t iterations) {

@@ -70,12 +70,12 @@ void Put(float value, uint8_t* bytes, int64_t offset) {
 class Scales {
  public:
   Scales(const FourBitFormat& format, const FourBitLayout& layout, const uint8_t* bytes)
-      : layout_(layout), bytes_(bytes), coded_(format.double_quantization) {
-    if (coded_) mean_ = At(bytes, layout.mean);
+      : layout_(layout), bytes_(bytes), compressed_(format.double_quantization) {
+    if (compressed_) mean_ = At(bytes, layout.mean);
   }
 
   float Of(int64_t block) const {
-    if (!coded_) return At(bytes_, layout_.scales + 4 * block);
+    if (!compressed_) return At(bytes_, layout_.scales + 4 * block);
     const float value = FourBitScales()[bytes_[layout_.scales + block]];
     return value * At(bytes_, layout_.scales_of_scales + 4 * (block / kScales)) + mean_;
   }
@@ -83,7 +83,7 @@ class Scales {
  private:
   const FourBitLayout& layout_;
   const uint8_t* bytes_;
-  bool coded_;
+  bool compressed_;
   float mean_ = 0;
 };
 

@@ -31,8 +31,8 @@ struct Problem {
 };
 
 template <class T>
-__device__ float ScaleOf(const Problem<T>& p, const float* scales, int64_t block, bool coded) {
-  if (!coded) return reinterpret_cast<const float*>(p.bytes + p.scales)[block];
+__device__ float ScaleOf(const Problem<T>& p, const float* scales, int64_t block, bool compressed) {
+  if (!compressed) return reinterpret_cast<const float*>(p.bytes + p.scales)[block];
   const float* of_scales = reinterpret_cast<const float*>(p.bytes + p.scales_of_scales);
   const float mean = *reinterpret_cast<const float*>(p.bytes + p.mean);
   // Two roundings, as on CPUs.

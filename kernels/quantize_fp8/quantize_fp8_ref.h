@@ -9,7 +9,7 @@
 
 namespace weft::kernels::ref {
 
-/// The number nearest to `value` of those with so many bits of fraction and exponent, the largest
+/// The number nearest to `value` of those with this many bits of fraction and exponent, the largest
 /// for larger ones. Of two that are as near, the one whose fraction is even.
 inline double NearestFloat8(double value, DType type) {
   const bool e4m3 = type == DType::kF8E4M3;

@@ -76,12 +76,13 @@ __global__ void __launch_bounds__(kBlockThreads) QuantizeKernel(Problem<const T>
     largest_bits = other > largest_bits ? other : largest_bits;
   }
   const float largest = __uint_as_float(largest_bits);
-  const bool finite = largest_bits < 0x7f800000u, coded = finite && largest >= kSmallestInt8Group;
-  const float factor = coded ? kLargestInt8 / largest : 0.0f;
+  const bool finite = largest_bits < 0x7f800000u,
+             compressed = finite && largest >= kSmallestInt8Group;
+  const float factor = compressed ? kLargestInt8 / largest : 0.0f;
   if (part.width > 0 && part.lane == 0) {
-    p.scale[part.number] = coded    ? largest / kLargestInt8
-                           : finite ? 0.0f
-                                    : __uint_as_float(0x7fc00000u);
+    p.scale[part.number] = compressed ? largest / kLargestInt8
+                           : finite   ? 0.0f
+                                      : __uint_as_float(0x7fc00000u);
   }
   for (int64_t c = first; c < part.width; c += step) {
     // The run of a group that is no longer than one is still there.
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kBlockThreads) QuantizeKernel(Problem<const T>
     uint32_t words[kRun / 4] = {};
 #pragma unroll
     for (int k = 0; k < kRun; ++k) {
-      const int code = coded ? __float2int_rn(run[k] * factor) : 0;
+      const int code = compressed ? __float2int_rn(run[k] * factor) : 0;
       words[k / 4] |= (static_cast<uint32_t>(code) & 0xffu) << 8 * (k % 4);
     }
     if constexpr (kWideRows) {

@@ -16,7 +16,7 @@ struct RmsNormForwardArgs {
   TensorView rrms;  ///< [rows] f32, 1 / RMS
 };
 
-/// dx = gradient through the norm + dresidual (the gradient that arrives beside it, if given).
+/// dx = gradient through the norm + dresidual (the gradient of the residual, if given).
 struct RmsNormBackwardArgs {
   TensorView dy;         ///< [rows, width]
   TensorView x;          ///< [rows, width] residual_out of the forward pass

@@ -86,7 +86,7 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool with_residual
               for (size_t i = 0; with_residual && i < dx.size(); ++i) dx[i] += beside[i];
               return dx;
             };
-            // With a gradient beside it, in place on it.
+            // With the residual's gradient, in place on it.
             if (with_residual) run.Check("dresidual", dresidual, width, dx_reference);
             TestTensor& dx = with_residual
                                  ? dresidual

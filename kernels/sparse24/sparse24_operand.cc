@@ -222,7 +222,7 @@ Status SparseOperand::ListTransposed(const TensorView& transpose) {
   const int64_t items = blocks() * groups();
   WEFT_RETURN_IF_ERROR(ReserveLists());
   // At most two entries and four values a column, and a pair that list_columns may write behind
-  // them. What a thread lists stands together: the product reads it in this order.
+  // them. What a thread lists is contiguous: the product reads it in this order.
   const int64_t most_entries = 2 * kernels_->depth + 1, most_values = 2 * most_entries;
   WEFT_RETURN_IF_ERROR(Reserve(items * most_entries, items * most_values));
   auto* entries = static_cast<uint16_t*>(entries_.get());

@@ -14,7 +14,7 @@
 namespace weft::kernels::cuda {
 
 /// A block computes kRows rows of A times kLines columns of the dense matrix, in steps of kDepth
-/// columns of A, of which kStages - 1 are on their way. Eight warps share it, two by four.
+/// columns of A; kStages - 1 steps are in flight. Eight warps share it, two by four.
 struct SparseBlock {
   static constexpr int kRows = 128, kLines = 128, kDepth = 64, kStages = 3, kThreads = 256;
   static constexpr int kWarpsAcross = 4;

@@ -5,7 +5,7 @@
 namespace weft::kernels::cuda {
 namespace {
 
-/// The bits of a mask, and where elements stand in it.
+/// The bits of a mask, and where elements are in it.
 struct MaskBits {
   const uint16_t* bits;
   int64_t blocks;  ///< In a row of the mask.

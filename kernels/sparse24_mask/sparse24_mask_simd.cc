@@ -29,7 +29,7 @@ WEFT_INLINE VecF UnpackHigh(VecF a, VecF b) {
 #endif
 }
 
-// Magnitudes of kLanes blocks: row r, column c of each, one a lane. Blocks stand in the lanes in
+// Magnitudes of kLanes blocks: row r, column c of each, one a lane. Blocks are in the lanes in
 // the order of BlockOf.
 struct Magnitudes {
   VecF of[4][4];

@@ -7,7 +7,7 @@
 
 namespace weft::kernels::cpu {
 
-/// The masks of `blocks` neighbouring blocks, the first of which begins at `weight`.
+/// The masks of `blocks` neighbouring blocks; the first begins at `weight`.
 template <class T>
 using MaskLoop = void (*)(const T* weight, int64_t stride, int64_t blocks, uint16_t* mask);
 

@@ -50,7 +50,7 @@ struct MvueWords {
   }
 };
 
-/// For an x of so many columns.
+/// For an x of this many columns.
 inline MvueNumbers MvueNumbersOf(const MvueArgs& args, int64_t columns) {
   const int64_t all = args.all_columns > 0 ? args.all_columns : columns;
   return {args.draw,          args.key,          {args.key.step, args.step},

@@ -31,7 +31,7 @@ struct MvueArgs {
   const uint32_t* step = nullptr;  ///< Where key.step lies (kernels/step_value.h), or none.
   int64_t first_row = 0;           ///< Number of row 0 among all rows; a multiple of 4.
   int64_t first_column = 0;        ///< Number of column 0 among all columns ...
-  int64_t all_columns = 0;         ///< ... of which there are so many; 0: those of x.
+  int64_t all_columns = 0;         ///< ... of this many in all; 0: those of x.
 };
 
 /// kInvalid when arguments do not fit. A group with an infinity or a NaN becomes NaN. The same

@@ -9,7 +9,7 @@
 namespace weft::kernels::cuda {
 namespace {
 
-// One block: the rows are few beside the elements of one of their logits.
+// One block: the rows are few compared with the elements of one of their logits.
 __global__ void __launch_bounds__(kBlockThreads)
     LossesKernel(const float* losses, const int32_t* predictions, const int32_t* targets,
                  int64_t rows, double* sum, int64_t* right) {

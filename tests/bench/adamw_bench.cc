@@ -1,4 +1,4 @@
-// Times AdamW on the parameters of a GPT-2 of 124 million numbers beside what memory gives, in
+// Times AdamW on the parameters of a GPT-2 of 124 million numbers against what memory gives, in
 // turns with other programs: prints "ready", then for each line on its standard input makes one
 // round and prints a line of JSON with its seconds, until the input ends.
 //

@@ -1,18 +1,18 @@
-// What fits a device of limited memory, by what stands outside it, and how fast it trains there.
+// What fits a device of limited memory, by what is offloaded, and how fast it trains there.
 //
 //   offload_bench --device-bytes 67108864 --link 400000000 --directory /var/tmp
 //
-// First, for each policy, the largest GPT-2 (width in steps of 32, a layer for every 16 of it) of
-// which the planner's memory model says that it fits the device; that it does is shown by training
+// First, for each policy, the largest GPT-2 (width in steps of 32, a layer for every 16 of it) that
+// fits the device by the planner's memory model; that it does is shown by training
 // it under the limit. Then the speed of one model, with several numbers of sequences a step:
-// seconds of a step, of what it stood still for the link, and two bounds. The first is the longest
+// seconds of a step, of what it waited for the link, and two bounds. The first is the longest
 // of computing (a step with all on the device), of what the link carries in its busier direction at
 // its rate, and of what files read and write at theirs, which is measured first. The second knows
 // that a step's update comes after its last gradient: it takes that of the forward pass and of the
-// backward pass for themselves, each with what must travel in it.
-// With --kept instead, in turns, the speed of that model where the optimizer is on the host but for
+// backward pass for themselves, each with what must be copied in it.
+// With --kept instead, in turns, the speed of that model where the optimizer is on the host except
 // that of some units (plan.device_updated_units): of none, of the first half, of the last half;
-// and, with a sequence a pass, where weights come block by block but for those of some units, which
+// and, with a sequence a pass, where weights come block by block except those of some units, which
 // stay until the update (plan.resident_units): of none, of the first half, of every other block.
 // Prints JSON.
 
@@ -180,8 +180,8 @@ Result<double> FileRate(const std::string& directory, int64_t bytes) {
   return best;
 }
 
-/// The least that a pass can take which computes for so long while so many bytes travel, and for so
-/// long files are read and written.
+/// The least that a pass can take which computes `computing` seconds while this many bytes are
+/// copied, and files are read and written for `files` seconds.
 double PassBound(double computing, double up, double down, int64_t link, double files) {
   const auto rate = static_cast<double>(link);
   return std::max({computing, up / rate, down / rate, files});
@@ -194,7 +194,7 @@ Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) 
   WEFT_ASSIGN_OR_RETURN(const Trained plain,
                         Train(job, PlanOf(sized, kOnDevice, job), options.steps));
   const double forward = plain.forward_seconds, backward = plain.step_seconds - forward;
-  double gradients = 0, weights = 0;  // What the optimizer alone has travel.
+  double gradients = 0, weights = 0;  // What the optimizer alone has copied.
   Json rows = Json::array();
   for (const Policy& policy : kTimed) {
     Plan plan = PlanOf(sized, policy, job);
@@ -244,7 +244,7 @@ Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) 
               {"policies", rows}};
 }
 
-/// What stays on the device beside what is on the host.
+/// What stays on the device, with the rest on the host.
 struct Keeping {
   std::string name;
   Plan plan;
@@ -352,7 +352,7 @@ Result<Json> Report(const Options& options) {
 
 int main(int argc, char** argv) {
   weft::engine::Options options;
-  CLI::App app("What fits a device, and how fast it trains, by what stands outside it.");
+  CLI::App app("What fits a device, and how fast it trains, by what is offloaded.");
   app.add_option("--device-bytes", options.device_bytes)->capture_default_str();
   app.add_option("--link", options.link, "Bytes a second each way.")->capture_default_str();
   app.add_option("--threads", options.threads)->capture_default_str();

@@ -82,6 +82,20 @@ JobSpec OpenJob() {
   return job;
 }
 
+/// Of very many blocks, for one rank on a processor.
+JobSpec DeepJob(const std::string& recompute) {
+  JobSpec job;
+  job.name = "speed";
+  job.data.train = {"tokens.bin"};
+  job.model.layers = 1024;
+  job.model.width = 64;
+  job.model.heads = 2;
+  job.train.global_batch = 24;
+  job.resources.ranks = 1;
+  job.resources.recompute = recompute;
+  return job;
+}
+
 JobSpec JobOf(const Case& wanted) {
   JobSpec job;
   job.name = "speed";
@@ -208,6 +222,29 @@ std::string RowOfOpen(int threads) {
              LookedAt(found), alone, together);
 }
 
+/// The row of the model of very many blocks. Memory is between that of keeping all and of computing
+/// each block again, so the schedule of recomputation is looked for.
+std::string RowOfDeep(int threads) {
+  ClusterProfile cluster;
+  cluster.workers.push_back(Machine(0, false));
+  cluster.workers.back().cores = 2;
+  const Result<PlanReport> all = PlanJob(DeepJob("none"), cluster);
+  if (Report(all.status()) != 0) return "";
+  const Result<PlanReport> blocks = PlanJob(DeepJob("block"), cluster);
+  if (Report(blocks.status()) != 0) return "";
+  const auto bytes_of = [](const PlanReport& report) {
+    return TotalBytes(report.candidates.front().plan.prediction.memory_per_rank);
+  };
+  JobSpec job = DeepJob("optimal");
+  job.resources.micro_batch = blocks->candidates.front().plan.micro_batch;
+  job.resources.memory_per_rank_bytes = (bytes_of(*all) + bytes_of(*blocks)) / 2;
+  const auto plan = [&] { return PlanJob(job, cluster); };
+  if (Report(plan().status()) != 0) return "";
+  const SearchResults found = Search(JobsOf(job, cluster, false), cluster, threads);
+  return Row("GPT-2 of 1024 layers on two cores, recompute optimal", found.considered,
+             LookedAt(found), SecondsOf(plan), 0);
+}
+
 /// The row of the mixture of experts on GPUs, by the closed form of the cluster model.
 std::string RowOfRuns(const Case& wanted, int64_t devices, int threads) {
   const DecoderShape model{.layers = wanted.layers,
@@ -263,6 +300,9 @@ int Run(int argc, char** argv) {
   const std::string open = RowOfOpen(threads);
   if (open.empty()) return 1;
   table += open;
+  const std::string deep = RowOfDeep(threads);
+  if (deep.empty()) return 1;
+  table += deep;
   for (const int64_t devices : {1024, 4096}) {
     const std::string row = RowOfRuns(Cases().back(), devices, threads);
     if (row.empty()) return 1;

@@ -28,7 +28,7 @@ Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve
   ProductionOptions options;
   options.rules = rules;
   options.elastic = elastic;
-  if (!elastic) options.rules.growth.after_seconds = 0;
+  if (!elastic) options.rules.scale_up.after_seconds = 0;
   return SimulateProduction(trace, gpus, curve, options);
 }
 

@@ -2,7 +2,7 @@
 // object from standard input and writes one.
 //   in   {"groups": [{"stack": NAME, "from_defaults": BOOL, "runs": [RUN...], "train":
 //   [INDEX...]}], "memory": [RUN...]}; a group may have "measure": COUNT in place of "train", to be
-//   fitted to so many runs that RunsToMeasure chooses
+//   fitted to COUNT runs that RunsToMeasure chooses
 //        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", "machine": what
 //        of the accelerator's usual machine is otherwise, and maybe "stack": how its program works,
 //        where that is not as the group's (under "memory", always). From defaults: the eight

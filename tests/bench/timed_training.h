@@ -20,7 +20,7 @@ struct Trained {
   int64_t parameters = 0;
   double step_seconds = 0;     ///< Median.
   double forward_seconds = 0;  ///< Of it, on average.
-  double stalled_seconds = 0;  ///< Of it: the rank stood still.
+  double stalled_seconds = 0;  ///< Of it: the rank waited.
   double bytes_down = 0;
   double bytes_up = 0;
   int64_t device_bytes = 0;  ///< Peaks of all components together.

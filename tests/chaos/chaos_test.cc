@@ -130,7 +130,7 @@ TEST_F(ChaosOfWorkers, AWorkerSleepsPastItsLease) {
   cluster.AwaitStep(id, 8);
   int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
   std::vector<pid_t> ranks = cluster.RankPids(id);
-  // The whole machine stands still: the daemon and its ranks.
+  // The whole machine is stopped: the daemon and its ranks.
   cluster.worker(busy).Signal(SIGSTOP);
   for (pid_t pid : ranks) kill(pid, SIGSTOP);
   ReportRecovery(cluster, id, 1, "SIGSTOP of a worker past its lease");
@@ -277,7 +277,7 @@ TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("flipped", kSteps));
   cluster.AwaitStep(id, 18);
-  // Both ranks stand still, then die, with a damaged checkpoint behind them.
+  // Both ranks are stopped, then die, with a damaged checkpoint behind them.
   std::vector<pid_t> ranks = cluster.RankPids(id);
   for (pid_t pid : ranks) kill(pid, SIGSTOP);
   std::string folder = cluster.RunDir(id) + "/checkpoints";

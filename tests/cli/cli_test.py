@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import termios
+import time
 import unittest
 
 from weft_cluster import BIN, Cluster
@@ -218,6 +219,47 @@ class WithoutCluster(unittest.TestCase):
             self.assertEqual(bad.code, 2, bad.err)
             self.assertIn(words, bad.err)
             self.assertEqual(len(bad.out.splitlines()), 1)
+
+    def test_special_tokens_are_added_around_a_text_only_when_asked_for(self):
+        cluster = self.cluster
+        trained = cluster.weft("tokenizer", "train", "text.txt", "--vocab-size", "280",
+                               "--output", "tok")
+        self.assertEqual(trained.code, 0, trained.err)
+        tokenizer = json.loads((cluster.folder / "tok/tokenizer.json").read_text())
+        end = tokenizer["added_tokens"][0]
+        start = {**end, "id": end["id"] + 1, "content": "<start>"}
+        tokenizer["added_tokens"].append(start)
+
+        def token(which):
+            return {"SpecialToken": {"id": which["content"], "type_id": 0}}
+
+        def text(name):
+            return {"Sequence": {"id": name, "type_id": 0}}
+
+        tokenizer["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [token(start), text("A"), token(end)],
+            "pair": [token(start), text("A"), token(end), text("B"), token(end)],
+            "special_tokens": {each["content"]: {"id": each["content"], "ids": [each["id"]],
+                                                 "tokens": [each["content"]]}
+                               for each in (start, end)}}
+        (cluster.folder / "around").mkdir()
+        (cluster.folder / "around/tokenizer.json").write_text(json.dumps(tokenizer))
+
+        def encode(*arguments):
+            lines = "".join(json.dumps(each) + "\n" for each in ("~", "", "the king", "<start>"))
+            ids = cluster.weft("tokenizer", "encode", *arguments, "--jsonl", stdin=lines)
+            self.assertEqual(ids.code, 0, ids.err)
+            return [json.loads(line) for line in ids.out.splitlines()]
+
+        plain = encode("around")
+        self.assertEqual(plain[:2], [[tokenizer["model"]["vocab"]["~"]], []])
+        self.assertEqual(encode("around", "--add-special"),
+                         [[start["id"], *ids, end["id"]] for ids in plain])
+        parsed = encode("around", "--add-special", "--parse-special")
+        self.assertEqual(parsed[3], [start["id"], start["id"], end["id"]])
+        # This one puts nothing around a text.
+        self.assertEqual(encode("tok", "--add-special"), encode("tok"))
 
     def test_a_dead_start_says_why(self):
         cluster = self.cluster
@@ -469,8 +511,8 @@ class WithCluster(unittest.TestCase):
         self.assertIn("does not become RUNNING any more", late.err)
         self.assertEqual(cluster.weft("job", "wait", name, "--for", "SUCCEEDED").code, 0)
         self.assertEqual(cluster.weft("job", "wait", name, "--for", "WALKING").code, 2)
-        for command in (["job", "get"], ["job", "describe"], ["explain"], ["logs"], ["cancel"],
-                        ["ckpt", "list"], ["ckpt", "verify"]):
+        for command in (["job", "get"], ["job", "describe"], ["job", "events"], ["explain"], ["logs"],
+                        ["cancel"], ["ckpt", "list"], ["ckpt", "verify"]):
             self.assertEqual(cluster.weft(*command, name).code, 0, command)
         self.assertIn("only a RUNNING one", cluster.weft("profile", name).err)
         checkpoint = cluster.weft("ckpt", "list", name, "-o", "name").out.split()[-1]
@@ -479,6 +521,40 @@ class WithCluster(unittest.TestCase):
         # Completion knows it, too.
         listed = cluster.weft("__complete", "--", "job", "wait", name[4:8])
         self.assertIn(name[4:], listed.out.split())
+        self.assertEqual(cluster.weft("job", "delete", name, "-o", "name").out.strip(), name)
+
+
+class Down(unittest.TestCase):
+    def test_waits_for_ranks_that_take_long_to_save(self):
+        cluster = Cluster(workers=1)
+        self.addCleanup(cluster.close)
+        save_seconds = 4
+        cluster.environment["WEFT_FAILPOINTS"] = f"checkpoint.before_write=sleep:{save_seconds}000"
+        up = cluster.up()
+        self.assertEqual(up.code, 0, up.out + up.err)
+        path = cluster.job("slow", steps=1000000, eval_every_steps=0)
+        job = json.loads(path.read_text())
+        job["checkpoint"]["every_steps"] = 0  # the stop alone has it save
+        job["resources"] = {"ranks": 1}
+        path.write_text(json.dumps(job))
+        name = cluster.submit(path)
+
+        def trains():
+            now = cluster.weft("job", "get", name, "-o", "json").json()
+            return now if now.get("progress", {}).get("step", 0) > 3 else None
+
+        run = pathlib.Path(cluster.wait_for(trains)["run_dir"])
+        begin = time.monotonic()
+        down = cluster.weft("down")
+        self.assertGreater(time.monotonic() - begin, save_seconds)
+        self.assertEqual(down.code, 0, down.err)
+        self.assertEqual(cluster.processes(), [])
+        steps = [json.loads(line)["step"] for line in (run / "loss.jsonl").read_text().splitlines()]
+        self.assertEqual([path.name for path in (run / "checkpoints").glob("step-*")],
+                         [f"step-{steps[-1]:08}"])
+        verified = cluster.weft("ckpt", "verify", run, "-o", "json")
+        self.assertEqual(verified.code, 0, verified.err)
+        self.assertEqual(verified.json()["step"], steps[-1])
 
 
 if __name__ == "__main__":

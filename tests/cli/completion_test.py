@@ -23,7 +23,11 @@ ONE_ANSWER = [
 
 
 class Completion(unittest.TestCase):
+    SHELL = ""
+
     def setUp(self):
+        self.assertIsNotNone(shutil.which(self.SHELL),
+                             f"{self.SHELL} is not installed; hint: deploy/install.sh")
         self.cluster = Cluster()
         self.addCleanup(self.cluster.close)
         (self.cluster.folder / "only-file.yaml").write_text("")
@@ -40,6 +44,8 @@ class Completion(unittest.TestCase):
 
 
 class Bash(Completion):
+    SHELL = "bash"
+
     def complete(self, *words):
         """What is offered for the last of these words after `weft`."""
         script = self.cluster.weft("completion", "bash").out
@@ -61,8 +67,9 @@ class Bash(Completion):
             self.complete(*words)  # no answer, within the time
 
 
-@unittest.skipUnless(shutil.which("fish"), "fish is not installed")
 class Fish(Completion):
+    SHELL = "fish"
+
     def complete(self, line):
         return self.shell("fish", "--no-config", "-c",
                           'weft completion fish | source; complete -C $argv[1]', line)
@@ -78,8 +85,9 @@ class Fish(Completion):
         self.assertFalse((self.cluster.folder / "made").exists())
 
 
-@unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
 class Zsh(Completion):
+    SHELL = "zsh"
+
     def setUp(self):
         super().setUp()
         pid, self.terminal = pty.fork()

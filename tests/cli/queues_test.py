@@ -106,6 +106,30 @@ class Queues(unittest.TestCase):
         self.weft("job", "wait", job, "--for", "SUCCEEDED")
         self.weft("worker", "drain", "nobody", code=3)
 
+    def test_names_are_taken_wherever_workers_and_queues_are(self):
+        worker = self.weft("worker", "list", "-o", "name").out.strip()
+        self.assertEqual(worker, "worker/worker-0")
+        self.assertIn("worker:      worker-0\n", self.weft("worker", "describe", worker).out)
+        self.assertEqual(self.weft("worker", "describe", worker, "-o", "name").out.strip(), worker)
+        for verb, state in (("drain", "DRAINING"), ("quarantine", "QUARANTINED"), ("cordon", "CORDONED")):
+            self.assertRegex(self.weft("worker", verb, worker).out, f"^worker worker-0 .*{state}\n$")
+        attached = self.weft("worker", "forget", worker, code=5)
+        self.assertIn("worker 'worker-0' is attached", attached.err)
+        missing = self.weft("worker", "describe", "worker/nobody", code=3)
+        self.assertIn("there is no worker 'nobody'", missing.err)
+
+        queue = self.weft("queue", "list", "-o", "name").out.strip()
+        self.assertEqual(queue, "queue/default")
+        job = self.cluster.submit(self.cluster.job("named", steps=5))  # waits for the worker
+        for command in (["ls"], ["job", "list"]):
+            listed = self.weft(*command, "--queue", queue, "-o", "name").out
+            self.assertEqual(listed, f"job/{job}\n")
+        self.weft("job", "update", f"job/{job}", "--queue", queue, "--priority", 3)
+        self.assertEqual((self.job(job)["queue"], self.job(job)["priority"]), ("default", 3))
+        again = self.weft("worker", "uncordon", worker, "-o", "name").out.strip()
+        self.assertEqual(again, worker)
+        self.weft("job", "wait", f"job/{job}", "--for", "SUCCEEDED")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -169,12 +169,17 @@ class Security(unittest.TestCase):
         self.assertTrue(denied["message"].startswith("'viv' is viewer"), denied)
         self.assertEqual(s.weft("una", "job", "delete", job).returncode, OK)
         self.assertEqual(s.weft("una", "audit", "list").returncode, DENIED)
-        log = s.weft("ada", "audit", "list", "--object", job, "-o", "json")
+        log = s.weft("ada", "audit", "list", "--object", f"job/{job}", "-o", "json")
         self.assertEqual(log.returncode, OK, log.stderr)
         self.assertEqual([(r["who"], r["method"], r["result"]) for r in json.loads(log.stdout)["items"]],
                          [("una", "SubmitJob", "OK"), ("viv", "DeleteJob", "PERMISSION_DENIED"),
                           ("viv", "DeleteJob", "PERMISSION_DENIED"),
                           ("una", "DeleteJob", "OK")])
+        una = s.weft("una", "auth", "whoami", "-o", "name").stdout.strip()
+        self.assertEqual(una, "person/una")
+        log = s.weft("ada", "audit", "list", "--object", job, "--who", una, "-o", "json")
+        self.assertEqual([r["method"] for r in json.loads(log.stdout)["items"]],
+                         ["SubmitJob", "DeleteJob"])
 
     def test_people_are_known_by_token_or_certificate_and_others_are_not(self):
         s = self.secured
@@ -187,10 +192,12 @@ class Security(unittest.TestCase):
         wrong = s.weft("wrong", "job", "list")
         self.assertEqual(wrong.returncode, DENIED)
         self.assertNotIn("weft_guess", wrong.stderr)
-        s.must("certs", "issue", s.certs, "client", "viv")
+        s.must("certs", "issue", s.certs, "client", "person/viv")
         shown = s.run("--server", s.address, "--tls-ca", s.certs / "ca.pem", "--tls-cert",
                       s.certs / "client-viv.pem", "auth", "whoami")
         self.assertIn("viewer", shown.stdout, shown.stderr)
+        entry = s.must("auth", "token", "person/eve", "--file", s.token("eve")).stdout
+        self.assertIn("name: eve\n", entry)
 
     def test_tokens_are_not_sent_in_plain_text_nor_read_from_open_files(self):
         s = self.secured
@@ -268,7 +275,9 @@ class Security(unittest.TestCase):
         process = s.start("node-3", *arguments)
         listed = lambda: s.weft("viv", "worker", "describe", "node-3").stdout
         wait_for(lambda: "READY" in listed())
-        self.assertEqual(s.must("certs", "revoke", s.certs, "worker", "node-3").stdout.strip(),
+        named = s.weft("viv", "worker", "describe", "node-3", "-o", "name").stdout.strip()
+        self.assertEqual(named, "worker/node-3")
+        self.assertEqual(s.must("certs", "revoke", s.certs, "worker", named).stdout.strip(),
                          str(s.certs / "ca-crl.pem"))
         self.assertEqual(process.wait(60), 4)
         self.assertIn("the certificate of worker 'node-3' was revoked", s.log("node-3"))

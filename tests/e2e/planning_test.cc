@@ -21,7 +21,7 @@ double SecondsSince(steady_clock::time_point begin) {
   return duration<double>(steady_clock::now() - begin).count();
 }
 
-/// A thousand blocks, each of which may be recomputed or not.
+/// A thousand blocks; each may be recomputed or not.
 v1::JobSpec SlowToPlan(const Cluster& cluster) {
   v1::JobSpec spec = cluster.TinyJob("poison", 20, 0);
   spec.mutable_model()->set_layers(1024);

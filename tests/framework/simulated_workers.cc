@@ -174,7 +174,9 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
     profile.set_memory_bytes(kMemoryBytes);
     profile.set_memory_limit_bytes(kMemoryBytes);
     for (const auto& [key, attempt] : attempts_) {
-      if (!attempt.ended) AddRunning(key, *hello.add_running());
+      // Reports carry no progress: that of an attempt whose end may not be known goes before.
+      const bool reported = attempt.ended && attempt.reports.empty();
+      if (!reported) AddRunning(key, attempt, *hello.add_running());
     }
     stream_ = std::make_shared<Stream>(shared_, shared_from_this());
     stream_->Begin(*stub_, stream_, std::move(hello));
@@ -197,7 +199,7 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
         Answered(message.heartbeat_ack().sequence());
         break;
       case v1::CoordinatorMessage::kStart:
-        Start({message.start().job_id(), message.start().epoch()});
+        Start(message.start());
         break;
       case v1::CoordinatorMessage::kStop:
         End({message.stop().job_id(), message.stop().epoch()}, v1::ATTEMPT_STOPPED);
@@ -229,6 +231,8 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
   using Key = std::pair<std::string, int64_t>;  ///< Job and epoch.
   struct Attempt {
     bool ended = false;
+    int64_t steps = 0;                       ///< It is to make.
+    int64_t step = 0;                        ///< It has made, as it says.
     std::vector<v1::AttemptReport> reports;  ///< Not acknowledged yet, oldest first.
   };
 
@@ -253,16 +257,20 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
     Beat(generation_);
   }
 
-  void Beat(int64_t generation) {
-    if (!registered_ || generation != generation_) return;
+  void SendHeartbeat() {
     v1::WorkerMessage message;
     message.mutable_heartbeat()->set_sequence(++sequence_);
     for (const auto& [key, attempt] : attempts_) {
-      if (!attempt.ended) AddRunning(key, *message.mutable_heartbeat()->add_running());
+      if (!attempt.ended) AddRunning(key, attempt, *message.mutable_heartbeat()->add_running());
     }
     unanswered_.emplace_back(sequence_, Clock::now());
     if (unanswered_.size() > kMostUnanswered) unanswered_.pop_front();
     stream_->Send(std::move(message));
+  }
+
+  void Beat(int64_t generation) {
+    if (!registered_ || generation != generation_) return;
+    SendHeartbeat();
     shared_.timers.At(Clock::now() + period_, [self = shared_from_this(), generation] {
       const std::lock_guard lock(self->mutex_);
       self->Beat(generation);
@@ -288,8 +296,11 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
     stream_->Send(std::move(message));
   }
 
-  void Start(const Key& key) {
-    if (!attempts_.try_emplace(key).second) return;  // delivered twice
+  void Start(const v1::StartAttempt& start) {
+    const Key key{start.job_id(), start.epoch()};
+    const auto [attempt, added] = attempts_.try_emplace(key);
+    if (!added) return;  // delivered twice
+    attempt->second.steps = start.spec().train().steps();
     Report(key, v1::ATTEMPT_STARTED);
     Report(key, v1::ATTEMPT_TRAINING);
     const bool fails = random_.Uniform() < shared_.options.failure_share;
@@ -303,6 +314,10 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
   void End(const Key& key, v1::AttemptState state) {
     Attempt& attempt = attempts_[key];  // one that was never started is not started any more
     if (attempt.ended) return;
+    if (state == v1::ATTEMPT_FINISHED) {
+      attempt.step = attempt.steps;
+      if (registered_) SendHeartbeat();
+    }
     attempt.ended = true;
     ++shared_.ended;
     Report(key, state);
@@ -341,9 +356,10 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
     }
   }
 
-  static void AddRunning(const Key& key, v1::RunningAttempt& running) {
+  static void AddRunning(const Key& key, const Attempt& attempt, v1::RunningAttempt& running) {
     running.set_job_id(key.first);
     running.set_epoch(key.second);
+    if (attempt.step > 0) running.mutable_progress()->set_step(attempt.step);
   }
 
   Shared& shared_;

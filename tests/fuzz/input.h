@@ -14,7 +14,7 @@ inline std::string_view Text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Takes what stands before the first `end` off `text`, with the `end`; all of it without one.
+/// Takes what comes before the first `end` off `text`, with the `end`; all of it without one.
 inline std::string_view TakeUntil(std::string_view& text, char end) {
   const size_t at = text.find(end);
   const std::string_view part = text.substr(0, at);

@@ -156,6 +156,12 @@ std::vector<Way> Ways() {
       {.name = "ia3OfTensor", .tensor = 2, .family = "llama", .peft = "ia3"},
       {.name = "doraOfTensor", .tensor = 2, .peft = "dora"},
       {.name = "lohaOfTensor", .tensor = 2, .peft = "loha"},
+      {.name = "lokrOfTensor", .tensor = 2, .family = "llama", .peft = "lokr"},
+      {.name = "oftOfTensor", .tensor = 2, .peft = "oft"},
+      {.name = "veraOfTensor", .tensor = 2, .family = "llama", .peft = "vera"},
+      {.name = "adaloraOfTensor", .tensor = 2, .peft = "adalora"},
+      {.name = "twoAdaptersOfTensor", .tensor = 2, .peft = "adapters"},
+      {.name = "twoAdaptersAndZero3", .data = 2, .zero_stage = 3, .peft = "adapters"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
       {.name = "pfeifferOfTensor", .tensor = 2, .peft = "pfeiffer"},
       {.name = "parallelOfTensor", .tensor = 2, .family = "llama", .peft = "parallel"},
@@ -215,6 +221,7 @@ JobSpec JobOfWay(const Way& way) {
     if (targets) peft.target_modules = {"all-linear"};
     if (way.peft == "vera") peft.rank = 16;  // vectors of whole lines
     if (way.peft == "adalora") peft.adalora.init_r = 32;
+    if (way.peft == "oft") peft.oft_block_size = 16;  // of a rank's inputs
     peft.modules_to_save =
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
@@ -231,7 +238,7 @@ JobSpec JobOfWay(const Way& way) {
   }
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;
-    job.model.width = 64;  // vectors of which four ranks have whole lines
+    job.model.width = 64;  // four ranks have whole lines of vectors
   }
   job.train.steps = kSteps;
   return job;
@@ -374,7 +381,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       ExpectNear("the planner's", passes_ * static_cast<double>(row.summed), sums);
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
-      // And once a step the gradients of what all have, of which each has a term.
+      // And once a step the gradients of what all have; each has a term of them.
       const double partial_sums =
           4 *
           static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).partial_gradients);

@@ -19,7 +19,8 @@ TEST(MatrixAxes, EveryRegisteredTechniqueIsTrained) {
         trained.begin(), trained.end(),
         [&](const Combination& combination) { return technique->Asked(JobOf(combination)); }))
         << "no job of the matrix asks for " << technique->name()
-        << "; hint: add a choice that asks for it, and that a small job can have, to MakeAxes() of "
+        << "; hint: add a choice that asks for it, and that a small job can have, to "
+           "TechniqueAxes() of "
            "tests/matrix/techniques.cc";
   }
 }

@@ -1,5 +1,5 @@
 // Whole attempts of ranks that make local steps, as the planner plans them: what they exchange, and
-// beside state that is offloaded.
+// together with offloaded state.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -61,7 +61,7 @@ TEST_F(LocalStepsAttempt, ThoseThatStreamTheirParametersHaveTheSameBits) {
 }
 
 TEST_F(LocalStepsAttempt, WorkersWhoseDeviceCannotHoldTheModelTrainAllOfIt) {
-  // Each has the whole model, of which blocks pass through a device that is smaller than the
+  // Each has the whole model, whose blocks pass through a device that is smaller than the
   // parameters alone (ATOM, Wu et al. 2024, arXiv 2403.10504); a step needs no other worker.
   JobSpec job = LocalJob(2);
   job.model.layers = 16;
@@ -193,7 +193,7 @@ TEST_F(LocalStepsAttempt, RoundsByTimeGoWithTechniquesThatFollowTheStep) {
   check("lora", job);
 }
 
-/// Machines of so many cores each.
+/// Machines of this many cores each.
 ClusterProfile Machines(int64_t count, int64_t cores) {
   WorkerProfile worker;
   worker.isa = "avx2";

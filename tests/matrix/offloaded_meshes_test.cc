@@ -1,4 +1,4 @@
-// State outside the device on ranks that share matrices or blocks: bits, and memory of both tiers.
+// Offloaded state on tensor-parallel ranks and pipeline stages: bits, and memory of both tiers.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -351,7 +351,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
   for (size_t rank = 0; rank < plain->ranks.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     const trainer::ProgressMessage &other = plain->ranks[rank], &own = offloaded->ranks[rank];
-    // Ranks that share updates have other parts, whose norms add up in another order.
+    // Ranks that shard updates have other parts, whose norms add up in another order.
     const double most = GetParam().zero_stage > 0 ? 1e-9 : 0;
     EXPECT_NEAR(*own.gradient_norm, *other.gradient_norm, most);
     ASSERT_EQ(own.norms.size(), other.norms.size());

@@ -1,7 +1,12 @@
 #include "tests/matrix/techniques.h"
 
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "common/check.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
 
 namespace weft::testing {
@@ -9,7 +14,7 @@ namespace {
 
 void Nothing(JobSpec&) {}
 
-/// So many ranks times as many.
+/// This many ranks times as many.
 void AddRanks(ResourceSpec& resources, int64_t factor) {
   resources.ranks *= factor;
 }
@@ -28,7 +33,7 @@ Choice Tensor(int64_t ranks, bool sequence) {
           }};
 }
 
-/// A grid of so many rows.
+/// A grid of this many rows.
 Choice Grid(int64_t rows, int64_t columns) {
   return {"grid " + std::to_string(rows) + " x " + std::to_string(columns), Effect::kSameNumbers,
           [=](JobSpec& job) {
@@ -227,13 +232,10 @@ Choice LoraFromWeights(const std::string& init) {
           }};
 }
 
-/// LoRA, or DoRA, on weights in 4 bits.
-Choice Qlora(const std::string& type, bool dora) {
-  return {(dora ? "qdora " : "qlora ") + type, Effect::kOwnTraining, [=](JobSpec& job) {
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.use_dora = dora;
-            job.model.peft.target_modules = {"all-linear"};
+/// In 4 bits, with adapters: LoRA on all layers where the job has none. With DoRA it is QDoRA.
+Choice QuantizedWeights(const std::string& type) {
+  return {"weights in " + type, Effect::kOwnTraining, [=](JobSpec& job) {
+            if (job.model.peft.method == "none") Lora(true).apply(job);
             job.model.weight_quantization.type = type;
             job.model.weight_quantization.double_quantization = type == "nf4";
           }};
@@ -374,7 +376,8 @@ Choice NoiseScale() {
           [](JobSpec& job) { job.train.gradient_noise_scale = true; }};
 }
 
-std::vector<Axis> MakeAxes() {
+/// Networks, meshes, where state resides, and what is frozen.
+std::vector<Axis> AxesBeforeTechniques() {
   return {
       {{"gpt2", Effect::kOwnTraining, Nothing},
        {"llama", Effect::kOwnTraining,
@@ -421,7 +424,7 @@ std::vector<Axis> MakeAxes() {
       {{"offload_optimizer none", Effect::kSameBits, Nothing},
        OffloadOptimizer("host"),
        OffloadOptimizer("nvme", "/tmp"),
-       {"offload_optimizer host but for units 0 to 2", Effect::kSameBits,
+       {"offload_optimizer host except units 0 to 2", Effect::kSameBits,
         [](JobSpec& job) {
           job.resources.offload_optimizer = "host";
           job.resources.device_updated_units = {0, 1, 2};
@@ -443,64 +446,94 @@ std::vector<Axis> MakeAxes() {
           job.resources.offload_directory = "/tmp";
         }}},
       {{"frozen nothing", Effect::kOwnTraining, Nothing}, FreezeBelow(3), FreezeParts()},
-      {{"all branches", Effect::kOwnTraining, Nothing},
-       StochasticDepth("batch"),
-       StochasticDepth("sample"),
-       ProgressiveLayerDropping()},
-      {{"dense", Effect::kOwnTraining, Nothing},
-       Sparsity("masked_decay"),
-       Sparsity("sr_ste"),
-       Sparsity("step"),
-       Sparsity("slope"),
-       LazyAdapters(),
-       Sparsity("activations")},
-      {{"plain weights", Effect::kOwnTraining, Nothing},
-       OverParameterization("linear_expansion"),
-       OverParameterization("majority_kernels"),
-       OverParameterization("branches"),
-       LowRankCore()},
-      {{"whole matrices", Effect::kOwnTraining, Nothing},
-       Monarch(false),
-       Monarch(true),
-       Pixelfly()},
-      {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()},
-      {{"all of the network", Effect::kOwnTraining, Nothing}, StructuralGrowth()},
-      {{"one network", Effect::kOwnTraining, Nothing}, NestedModel()},
-      {{"all trained", Effect::kOwnTraining, Nothing},
-       Lora(false),
-       Lora(true),
-       Dora(),
-       LoraFromWeights("pissa"),
-       Qlora("nf4", false),
-       Qlora("nf4", true),
-       Qlora("fp4", false),
-       JointAdapters(),
-       OtherPeft("adalora"),
-       OtherPeft("loha"),
-       OtherPeft("lokr"),
-       OtherPeft("oft"),
-       OtherPeft("vera"),
-       OtherPeft("ia3"),
-       OtherPeft("miss"),
-       OtherPeft("houlsby"),
-       OtherPeft("pfeiffer"),
-       OtherPeft("parallel"),
-       VirtualTokens("prompt"),
-       VirtualTokens("p_tuning"),
-       VirtualTokens("prefix")},
-      {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")},
-      {{"dense", Effect::kOwnTraining, Nothing},
-       Pruning("rigl", "erk"),
-       Pruning("snip", "uniform"),
-       Pruning("synflow", "global"),
-       LotteryTicket()},
-      {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()},
-      {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()},
-      {{"own logits", Effect::kOwnTraining, Nothing}, ValueLearning()},
-      {{"whole sequences", Effect::kOwnTraining, Nothing}, SequenceWarmup()},
-      {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()},
-      {{"networks of all ranks", Effect::kOwnTraining, Nothing}, SubNetworks()},
-      {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
+  };
+}
+
+/// The ways to use a technique, by its name.
+const std::map<std::string_view, Axis>& TechniqueAxes() {
+  static const auto* const axes = new std::map<std::string_view, Axis>{
+      {"over_parameterization",
+       {{"plain weights", Effect::kOwnTraining, Nothing},
+        OverParameterization("linear_expansion"),
+        OverParameterization("majority_kernels"),
+        OverParameterization("branches")}},
+      {"fp8", {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()}},
+      {"stochastic_depth",
+       {{"all branches", Effect::kOwnTraining, Nothing},
+        StochasticDepth("batch"),
+        StochasticDepth("sample"),
+        ProgressiveLayerDropping()}},
+      {"sparse24",
+       {{"dense", Effect::kOwnTraining, Nothing},
+        Sparsity("masked_decay"),
+        Sparsity("sr_ste"),
+        Sparsity("step"),
+        Sparsity("slope"),
+        LazyAdapters(),
+        Sparsity("activations")}},
+      {"structured_matrices",
+       {{"whole matrices", Effect::kOwnTraining, Nothing},
+        Monarch(false),
+        Monarch(true),
+        Pixelfly()}},
+      {"structured_pruning",
+       {{"whole blocks", Effect::kOwnTraining, Nothing}, StructuredPruning()}},
+      {"gradient_noise_scale", {{"no noise scale", Effect::kSameNumbers, Nothing}, NoiseScale()}},
+      {"averaging",
+       {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")}},
+      {"pruning",
+       {{"dense", Effect::kOwnTraining, Nothing},
+        Pruning("rigl", "erk"),
+        Pruning("snip", "uniform"),
+        Pruning("synflow", "global"),
+        LotteryTicket()}},
+      {"peft",
+       {{"all trained", Effect::kOwnTraining, Nothing},
+        Lora(false),
+        Lora(true),
+        Dora(),
+        LoraFromWeights("pissa"),
+        JointAdapters(),
+        OtherPeft("adalora"),
+        OtherPeft("loha"),
+        OtherPeft("lokr"),
+        OtherPeft("oft"),
+        OtherPeft("vera"),
+        OtherPeft("ia3"),
+        OtherPeft("miss"),
+        OtherPeft("houlsby"),
+        OtherPeft("pfeiffer"),
+        OtherPeft("parallel"),
+        VirtualTokens("prompt"),
+        VirtualTokens("p_tuning"),
+        VirtualTokens("prefix")}},
+      {"weight_quantization",
+       {{"weights as they are", Effect::kOwnTraining, Nothing},
+        QuantizedWeights("nf4"),
+        QuantizedWeights("fp4")}},
+      {"low_rank_core", {{"no core", Effect::kOwnTraining, Nothing}, LowRankCore()}},
+      {"nested_model", {{"one network", Effect::kOwnTraining, Nothing}, NestedModel()}},
+      {"preference_optimization", {{"no preferences", Effect::kOwnTraining, Nothing}, Dpo()}},
+      {"structural_growth",
+       {{"all of the network", Effect::kOwnTraining, Nothing}, StructuralGrowth()}},
+      {"sequence_warmup", {{"whole sequences", Effect::kOwnTraining, Nothing}, SequenceWarmup()}},
+      {"layer_sampling", {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()}},
+      {"sub_networks", {{"networks of all ranks", Effect::kOwnTraining, Nothing}, SubNetworks()}},
+      {"value_learning", {{"own logits", Effect::kOwnTraining, Nothing}, ValueLearning()}},
+  };
+  return *axes;
+}
+
+const Axis& AxisOf(const TechniqueCost& technique) {
+  const auto axis = TechniqueAxes().find(technique.name());
+  WEFT_CHECK(axis != TechniqueAxes().end(), "TechniqueAxes() of tests/matrix/techniques.cc lacks " +
+                                                std::string(technique.name()));
+  return axis->second;
+}
+
+/// The others that are no technique. A deterministic mesh reads the micro-batch, set before it.
+std::vector<Axis> AxesBehindTechniques() {
+  return {
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,
@@ -514,6 +547,14 @@ std::vector<Axis> MakeAxes() {
       {{"no replay", Effect::kSameBits, Nothing},
        {"replay", Effect::kSameBits, [](JobSpec& job) { job.train.replay_every_steps = 2; }}},
   };
+}
+
+std::vector<Axis> MakeAxes() {
+  std::vector<Axis> axes = AxesBeforeTechniques();
+  WEFT_CHECK(TechniqueAxes().size() == TechniqueCosts().size(), "an axis of no technique");
+  for (const TechniqueCost* technique : TechniqueCosts()) axes.push_back(AxisOf(*technique));
+  for (Axis& axis : AxesBehindTechniques()) axes.push_back(std::move(axis));
+  return axes;
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ struct Choice {
 /// Choices that exclude each other; the first one is the plain way.
 using Axis = std::vector<Choice>;
 
-/// What jobs may ask for together; validation says what goes together. A new technique is a line
-/// here.
+/// What jobs may ask for together; validation says what goes together. Each technique of the
+/// registry has an axis: the process ends where one has none.
 const std::vector<Axis>& Axes();
 
 }  // namespace weft::testing

@@ -2,9 +2,9 @@
 """Uses exports as people use them, in transformers, and compares with the engine.
 
 exports_test leaves exports of each family with each kind of tokenizer, and what the engine makes of
-texts and pictures; and adapters of each method of peft with the networks that they are for. In each of the given Python environments this
+texts and images; and adapters of each method of peft with the networks that they are for. In each of the given Python environments this
   - loads them with AutoTokenizer and AutoModelFor...: no weight may be missing or left over,
-  - compares the logits of `model(**tokenizer(text))` (or a pair of texts, or a picture),
+  - compares the logits of `model(**tokenizer(text))` (or a pair of texts, or an image),
   - compares what `generate(**tokenizer(prompt))` continues a prompt with, and what
     `generate(**apply_chat_template(messages))` answers,
   - encodes the texts of common/formats/testdata/tokenizer_files.json, which must give their ids,
@@ -12,8 +12,13 @@ texts and pictures; and adapters of each method of peft with the networks that t
 
     tests/parity/check_exports.py build/release/bin/exports_test PYTHON...
 
-PYTHON: interpreters with torch, transformers, peft and pillow, one with 4.57 and one with the newest 5. By
+PYTHON: interpreters with torch, torchvision, transformers, peft and pillow, one with 4.57 and one with the newest 5. By
 hand, when what is exported changes: torch takes gigabytes, too much for the gate.
+
+Where all are equal in both versions it writes testdata/exports_checked.json, which belongs in the commit: for
+each model the versions, the SHA-256 of its files, the ids of the texts, some of the logits, and what it
+generates. exports_test, which the gate runs, fails when the engine gives other ones. Adapters are not in it:
+they are trained, so their bytes depend on the processor.
 """
 
 import json
@@ -26,6 +31,9 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "common/formats/testdata/tokenizer_files.json"
+GOLDEN_GPT2 = ROOT / "common/formats/testdata/tokenizer_golden.json"
+RECORD = ROOT / "tests/parity/testdata/exports_checked.json"
+VERSIONS = ("4.57", "5")
 # Rounding of float32 sums in another order.
 TOLERANCE = 2e-5
 
@@ -70,10 +78,18 @@ def check_adapter(folder, auto, facts):
     return wrong
 
 
+def golden_texts(name):
+    """Texts with the ids that the reference gives them with this file or folder of testdata."""
+    if name == "gpt2_part":
+        return json.loads(GOLDEN_GPT2.read_text())["encodings"]
+    return json.loads(GOLDEN.read_text()).get(name, [])
+
+
 def check(folder):
     """In an environment with transformers: what differs, as a list of sentences."""
     import numpy
     import torch
+    import transformers
     from PIL import Image
     from transformers import (AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageClassification,
                               AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer)
@@ -91,7 +107,9 @@ def check(folder):
     wrong = [f"{what} {info[what]}" for what in ("missing_keys", "unexpected_keys", "mismatched_keys")
              if info[what]]
     pictures = facts["texts"] == 0
-    use = (AutoImageProcessor if pictures else AutoTokenizer).from_pretrained(folder / "hf")
+    # The slow processor of 4.57 takes no images of one channel.
+    fast = {"use_fast": True} if pictures and transformers.__version__.startswith("4.") else {}
+    use = (AutoImageProcessor if pictures else AutoTokenizer).from_pretrained(folder / "hf", **fast)
     for row in facts["rows"]:
         if pictures:
             side = int(len(row["pixels"]) ** 0.5)
@@ -112,23 +130,23 @@ def check(folder):
         ids = out[0, inputs["input_ids"].shape[1]:].tolist()
         if ids != facts["generated"]:
             wrong.append(f"generates {ids}, the engine {facts['generated']}")
+        stops = model.generation_config.eos_token_id
+        if (stops if isinstance(stops, list) else [stops]) != facts["stops"]:
+            wrong.append(f"a text ends with {stops}, in the engine {facts['stops']}")
     if "chat" in facts:
         chat = facts["chat"]
         inputs = use.apply_chat_template(chat["messages"], add_generation_prompt=True, return_dict=True, return_tensors="pt")
         if inputs["input_ids"][0].tolist() != chat["ids"]:
             wrong.append(f"the chat is {inputs['input_ids'][0].tolist()}, in the engine {chat['ids']}")
-        if model.generation_config.eos_token_id != chat["stops"]:
-            wrong.append(f"a text ends with {model.generation_config.eos_token_id}, in the engine {chat['stops']}")
         out = model.generate(**inputs, max_new_tokens=12, do_sample=False)
         ids = out[0, inputs["input_ids"].shape[1]:].tolist()
         if ids != chat["generated"]:
             wrong.append(f"answers {ids}, the engine {chat['generated']}")
     if facts["tokenizer"] and "chat" not in facts:
         name = pathlib.Path(facts["tokenizer"]).name.replace(".vocab.txt", ".json")
-        golden = json.loads(GOLDEN.read_text()).get(name, [])
-        # These read special tokens in a text, which to the engine are plain text.
-        cases = [case for case in golden
-                 if not any(token in case["text"] for token in use.get_vocab() if token[0] in "<[" and len(token) > 2)]
+        # In these it reads special tokens, which to the engine are plain text.
+        special = [token.content for token in use.added_tokens_decoder.values() if token.special]
+        cases = [case for case in golden_texts(name) if not any(token in case["text"] for token in special)]
         other = [case["text"] for case in cases
                  if use(case["text"], add_special_tokens=False)["input_ids"] != case["ids"]]
         if other or not cases:
@@ -136,25 +154,55 @@ def check(folder):
     return wrong
 
 
+def check_all(exports, result):
+    """In an environment with transformers: says what differs, and writes its version, whether something
+    differs, and the names of what is equal."""
+    import transformers
+    transformers.logging.set_verbosity_error()
+    print(f"transformers {transformers.__version__}")
+    outcomes = {}
+    for folder in sorted(exports.iterdir()):
+        outcomes[folder.name] = wrong = check(folder)
+        said = "not checked: other names of modules" if wrong is None else "; ".join(wrong) or "equal"
+        print(f"{folder.name}: {said}", flush=True)
+    result.write_text(json.dumps({
+        "version": transformers.__version__, "failed": any(outcomes.values()),
+        "equal": [name for name, wrong in outcomes.items() if wrong == []]}))
+
+
+def write_record(exports, results):
+    """A field a line, so that a change is easy to see."""
+    cases = []
+    for folder in sorted(exports.iterdir()):
+        facts = json.loads((folder / "facts.json").read_text())
+        if "record" not in facts:
+            continue
+        record = {"transformers": [result["version"] for result in results if folder.name in result["equal"]],
+                  **facts["record"]}
+        record["logits"] = [round(logit, 6) for logit in record["logits"]]
+        fields = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
+        cases.append(f"{json.dumps(folder.name)}: {{\n{fields}\n}}")
+    RECORD.write_text("{\n" + ",\n".join(cases) + "\n}\n")
+    print(f"written: {RECORD.relative_to(ROOT)}")
+
+
 def main():
     if sys.argv[1] == "--check":
-        import transformers
-        transformers.logging.set_verbosity_error()
-        print(f"transformers {transformers.__version__}")
-        failed = False
-        for folder in sorted(pathlib.Path(sys.argv[2]).iterdir()):
-            wrong = check(folder)
-            failed |= bool(wrong)
-            said = "not checked: other names of modules" if wrong is None else "; ".join(wrong) or "equal"
-            print(f"{folder.name}: {said}", flush=True)
-        sys.exit(failed)
+        return check_all(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
     with tempfile.TemporaryDirectory(prefix="weft-exports-") as root:
-        subprocess.run([sys.argv[1], "--gtest_brief=1"], check=True, env=dict(os.environ, WEFT_EXPORTS=root))
-        failed = False
+        exports, result = pathlib.Path(root) / "exports", pathlib.Path(root) / "result.json"
+        subprocess.run([sys.argv[1], "--gtest_brief=1"], check=True, env=dict(os.environ, WEFT_EXPORTS=str(exports)))
+        results = []
         for python in sys.argv[2:]:
-            failed |= subprocess.run([python, __file__, "--check", root],
-                                     env=dict(os.environ, HF_HUB_OFFLINE="1")).returncode != 0
-    sys.exit(failed)
+            subprocess.run([python, __file__, "--check", exports, result], check=True,
+                           env=dict(os.environ, HF_HUB_OFFLINE="1"))
+            results.append(json.loads(result.read_text()))
+        if any(each["failed"] for each in results):
+            sys.exit(1)
+        if all(any(each["version"].startswith(version + ".") for each in results) for version in VERSIONS):
+            write_record(exports, results)
+        else:
+            print(f"no record: it takes transformers {' and '.join(VERSIONS)}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class RecordedDocuments : public BatchSource {
 struct Layout {
   std::string name;
   Batching batching = Batching::kPadFixed;
-  int64_t micro_batches = 1;  ///< Of a step on one of the ranks that see different documents.
+  int64_t micro_batches = 1;  ///< Of a step on one data-parallel rank.
   Mesh mesh = {};
   bool sequence_parallel = false;
   int64_t zero_stage = 0;

@@ -36,7 +36,7 @@ std::vector<T> ReadTensor(const std::string& family, const std::string& name) {
   return values;
 }
 
-// That of the folder. A shared block stands there once, as the model of one layer that it also is.
+// That of the folder. A shared block is there once, as the model of one layer that it also is.
 ModelSpec FileSpec(const std::string& family) {
   auto spec = ReadModelConfig(Env::Posix(), Folder(family) + "/start", ModelSpec());
   WEFT_CHECK(spec.ok(), spec.status().message());
@@ -145,7 +145,7 @@ double RelativeError(const TensorView& got, const TensorView& expected) {
 struct ParityTolerance {
   double logits = 0;
   double gradients = 0;
-  double zero = 0;  ///< Norm of a gradient that is zero but for roundings.
+  double zero = 0;  ///< Norm of a gradient that is zero except for roundings.
 };
 
 ParityTolerance ToleranceOf(const PrecisionRecipe& precision) {

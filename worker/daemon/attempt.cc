@@ -358,8 +358,7 @@ v1::AttemptReport Attempt::EndReport() const {
   if (failures_.empty()) return NewReport(v1::ATTEMPT_STOPPED);
   std::vector<RankFailure> failures;
   for (const Rank* rank : failures_) {
-    failures.push_back(
-        {rank->index, rank->failed, rank->wait_status, rank->numerics, rank->silent_corruption});
+    failures.push_back({rank->index, rank->failed, rank->wait_status});
   }
   Verdict verdict = JudgeFailures(failures, OomKills() > oom_kills_before_);
   v1::AttemptReport report = NewReport(v1::ATTEMPT_FAILED);

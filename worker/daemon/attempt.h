@@ -156,7 +156,7 @@ class Attempt {
   std::vector<std::string> spec_paths_;
   ProgressRecord progress_;
   double longest_step_seconds_ = 0;
-  double checkpoint_seconds_ = 0;  // what steps stood still for, by the first rank here
+  double checkpoint_seconds_ = 0;  // what steps waited for, by the first rank here
   double evaluation_seconds_ = 0;
   std::optional<std::chrono::nanoseconds> saving_since_;  // the first rank, with no step after it
   std::optional<int64_t> resume_step_;

@@ -174,8 +174,6 @@ void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
 
 void Attempt::On(Rank& rank, const trainer::FailedMessage& failed) {
   rank.failed = trainer::ToStatus(failed);
-  rank.numerics = failed.numerics;
-  rank.silent_corruption = failed.silent_corruption;
   OnFailure(rank);
 }
 

@@ -23,8 +23,6 @@ struct Attempt::Rank {
   bool finished = false;         // said that it trained to the end
   bool stopped = false;          // said that it stopped and saved
   std::optional<Status> failed;  // said why it failed
-  bool numerics = false;
-  bool silent_corruption = false;
   bool in_failures = false;
   double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
 };

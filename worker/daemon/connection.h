@@ -25,7 +25,7 @@ class Connection {
   };
 
   /// Starts to dial `address` ("host:port"), with the files of TLS as they are now, if there are
-  /// some. What is sent before the stream stands is kept.
+  /// some. What is sent before the stream is connected is kept.
   static Result<std::shared_ptr<Connection>> Dial(const std::string& address,
                                                   const tls::Files& files, Events events);
 

@@ -18,7 +18,7 @@ class LineSplitter {
 
   void Feed(std::string_view bytes);
 
-  /// The stream has ended: delivers what stands after the last line end.
+  /// The stream has ended: delivers what comes after the last line end.
   void Finish();
 
  private:

@@ -36,10 +36,10 @@ constexpr uint64_t kFirstRound = uint64_t{64} << 10;
 constexpr uint64_t kLargestRound = uint64_t{16} << 20;
 constexpr double kLongRound = 0.02;
 constexpr double kLongRoundTrips = 4;
-/// So many of them are made, unless they take too long.
+/// This many of them are made, unless they take too long.
 constexpr int kRounds = 5;
 /// A direction is measured until both kEnoughSeconds and kEnoughRoundTrips, in which TCP finds its
-/// pace, have passed, but for no more than kMostOfTime of what is left for both directions.
+/// pace, have passed, but at most for kMostOfTime of what is left for both directions.
 constexpr double kEnoughSeconds = 0.5;
 constexpr double kEnoughRoundTrips = 10;
 constexpr double kMostOfTime = 0.4;

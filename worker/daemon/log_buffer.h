@@ -11,7 +11,7 @@
 namespace weft::daemon {
 
 /// The log lines of one attempt on this worker that the coordinator has not acknowledged, numbered
-/// from 1 without gaps. The oldest stand in memory, ready to send; when the coordinator is away for
+/// from 1 without gaps. The oldest are in memory, ready to send; when the coordinator is away for
 /// long, newer ones go to files, so that none is lost and memory stays bounded. When the files are
 /// full too (or cannot be written), lines are dropped and one line says how many. Not thread-safe.
 class LogBuffer {

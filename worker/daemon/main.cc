@@ -69,7 +69,7 @@ Result<std::string> FindTrainer(const std::string& chosen) {
   path = std::filesystem::absolute(path, error);
   if (access(path.c_str(), X_OK) == 0) return path;
   return NotFoundError("no program at " + path +
-                       "; hint: install weft-trainer beside weft-worker, or give --trainer PATH");
+                       "; hint: install weft-trainer next to weft-worker, or give --trainer PATH");
 }
 
 Result<std::string> FindRunRoot(const std::string& chosen) {

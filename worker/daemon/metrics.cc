@@ -133,9 +133,9 @@ struct Metrics::Families {
       NewCounter("weft_train_communication_operations_total", "Operations of a rank with others.");
   Family<Counter>& communication =
       NewCounter("weft_train_communication_seconds_total",
-                 "Time of operations between ranks: waited for, or hidden beside computation.");
+                 "Time of operations between ranks: waited for, or overlapped with computation.");
   Family<Gauge>& tier = NewGauge("weft_train_memory_tier_bytes",
-                                 "Most that a rank held in its last step, by where it stands.");
+                                 "Most that a rank held in its last step, by where it resides.");
   Family<Counter>& offload_stall = NewCounter("weft_train_offload_stall_seconds_total",
                                               "Time that a rank waited for other tiers.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",

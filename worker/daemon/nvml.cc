@@ -176,6 +176,8 @@ std::string Nvml::Lost(int code) const {
 
 Result<std::unique_ptr<Nvml>> Nvml::Load(const std::string& library) {
   std::unique_ptr<Nvml> nvml(new Nvml);
+  // Not a SharedLibrary: that stays loaded, and this one is closed with the object, so that the
+  // next one loads what a new driver has installed.
   nvml->library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (nvml->library_ == nullptr) {
     const char* why = dlerror();

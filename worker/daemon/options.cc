@@ -68,7 +68,7 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "nowhere")
       ->capture_default_str();
   Add(app, "trainer", options.trainer,
-      "Program run for each rank; default: weft-trainer beside this program");
+      "Program run for each rank; default: weft-trainer next to this program");
   Add(app, "drain-seconds", options.drain_seconds,
       "Time ranks have to save and stop after SIGTERM before they are killed")
       ->check(CLI::Range(0.0, 86400.0))
@@ -81,7 +81,7 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
                  "Print the rates of a GPU, counted among those that CUDA sees, and exit")
       ->group("");
   app.add_option("--check-machine", options.check_machine,
-                 "Check this machine with so many cores and all GPUs that CUDA sees, and exit")
+                 "Check this machine with this many cores and all GPUs that CUDA sees, and exit")
       ->group("");
   app.add_flag("--reprobe", options.reprobe, "Measure this machine again");
   app.add_flag("--healthcheck", options.healthcheck,

@@ -38,7 +38,7 @@ struct Options {
   std::string devices = "all";
   std::string snapshot_dir = "/dev/shm";
   int measure_device = -1;    ///< Do that, and nothing else; negative: be a daemon.
-  int64_t check_machine = 0;  ///< The same with so many cores; 0: be a daemon.
+  int64_t check_machine = 0;  ///< The same with this many cores; 0: be a daemon.
   bool reprobe = false;
   bool healthcheck = false;
 };

@@ -31,7 +31,7 @@ namespace {
 using kernels::cpu::SetThreads;
 using Seconds = std::chrono::duration<double>;
 
-/// A measurement goes on until it has taken this long and has had so many runs, but not past the
+/// A measurement goes on until it has taken this long and has had this many runs, but not past the
 /// limit; its best run counts, so that other work on the machine hardly shows.
 constexpr Seconds kEnough{0.012};
 constexpr int kRuns = 5;

@@ -50,7 +50,7 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
   progress_.set_skipped_steps(message.skipped_steps);
   progress_.set_loss_spikes(message.loss_spikes);
   progress_.set_rollbacks(message.rollbacks);
-  // What is not finite is not told: the last finite value stands.
+  // What is not finite is not reported: the last finite value remains.
   if (message.gradient_norm) progress_.set_gradient_norm(*message.gradient_norm);
   if (!message.norms.empty()) progress_.clear_norms();
   for (const GroupNorm& norm : message.norms) {

@@ -15,7 +15,7 @@ std::string SnapshotFolder(const std::string& parent, const std::string& data_di
 /// Makes that folder, for this user alone. kInvalid with a hint when that is not possible.
 Status MakeSnapshotFolder(const std::string& folder);
 
-/// Deletes the snapshots of runs in `folder` that nothing was added to for `age`, but for those of
+/// Deletes the snapshots of runs in `folder` that nothing was added to for `age`, except those of
 /// the jobs `running` here: of a job that goes on elsewhere nobody else does.
 void ForgetOldSnapshots(const std::string& folder, const std::set<std::string>& running,
                         std::chrono::seconds age);

@@ -21,6 +21,8 @@ int Distance(const RankFailure& failure) {
 }
 
 v1::Reason ReasonOf(const Status& status) {
+  if (status.kind() == FailureKind::kDiverged) return v1::NUMERICS;
+  if (status.kind() == FailureKind::kSilentCorruption) return v1::SILENT_CORRUPTION;
   switch (status.code()) {
     case StatusCode::kInvalid:
     case StatusCode::kNotFound:
@@ -59,9 +61,7 @@ Verdict JudgeFailures(const std::vector<RankFailure>& failures, bool out_of_memo
   }
   verdict.exit_status = WEXITSTATUS(cause.wait_status);
   if (cause.reported) {
-    verdict.reason = cause.numerics            ? v1::NUMERICS
-                     : cause.silent_corruption ? v1::SILENT_CORRUPTION
-                                               : ReasonOf(*cause.reported);
+    verdict.reason = ReasonOf(*cause.reported);
     verdict.message = rank + ": " + cause.reported->ToString();
   } else {
     verdict.message = rank + " ended with exit status " + std::to_string(verdict.exit_status) +

@@ -14,8 +14,6 @@ struct RankFailure {
   int rank = 0;
   std::optional<Status> reported;  ///< What the rank said itself, if it could.
   int wait_status = 0;             ///< As of waitpid(2); 0 while it has not ended.
-  bool numerics = false;           ///< It reported numbers that are not finite for too long.
-  bool silent_corruption = false;  ///< It reported that it computed other bits than before.
 };
 
 /// What is reported of a failed attempt.

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <cerrno>
+
 namespace weft::daemon {
 namespace {
 
@@ -43,7 +45,8 @@ TEST(JudgeFailures, MapsErrorsToReasons) {
   for (const Case& c : {Case{InvalidError("x"), v1::USER_ERROR},
                         {NotFoundError("x"), v1::USER_ERROR},
                         {ExhaustedError("cannot allocate 5 GB"), v1::OUT_OF_MEMORY},
-                        {ExhaustedError("write a: No space left on device"), v1::RANK_DIED},
+                        {ErrnoError("write a", ENOSPC), v1::RANK_DIED},
+                        {Status(StatusCode::kInternal, "x", FailureKind::kDiverged), v1::NUMERICS},
                         {UnavailableError("x"), v1::RANK_DIED},
                         {CorruptError("x"), v1::RANK_DIED},
                         {InternalError("x"), v1::RANK_DIED}}) {
@@ -53,8 +56,8 @@ TEST(JudgeFailures, MapsErrorsToReasons) {
 }
 
 TEST(JudgeFailures, NamesTheRankThatComputedWrong) {
-  RankFailure wrong{2, InternalError("silent corruption: rank 2"), Exit(5)};
-  wrong.silent_corruption = true;
+  const RankFailure wrong{
+      2, Status(StatusCode::kInternal, "rank 2", FailureKind::kSilentCorruption), Exit(5)};
   const Verdict verdict =
       JudgeFailures({{1, AbortedError("rank 2 computed wrong"), Exit(5)}, wrong}, false);
   EXPECT_EQ(verdict.reason, v1::SILENT_CORRUPTION);

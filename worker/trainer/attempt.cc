@@ -10,6 +10,8 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/pipeline_shape.h"
+#include "common/model/sharded_parameters.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/planned_job.h"
 #include "kernels/cpu/parallel.h"
@@ -196,7 +198,7 @@ Status Attempt::Join() {
                                 !spec_.job.model.untied_classifier,
                                 FirstTrainedStage(spec_.job.model, spec_.plan.stage_blocks)}));
   }
-  books_ = CollectiveBooks(groups_.Accounts());
+  books_ = CollectiveAccounts(groups_.Accounts());
   if (tensor_) books_.Add(tensor_->Accounts());
   if (pipeline_ != nullptr) books_.Add(pipeline_->Accounts());
   return OkStatus();
@@ -207,7 +209,7 @@ int64_t Attempt::saving_rank() const {
   const int64_t shards = saving_replicas();
   const int64_t data = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
   const int64_t chunks = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext);
-  // Workers that make local steps save each, and of their ranks that share sequences the first.
+  // With local steps each worker saves, by the first of its context-parallel ranks.
   const int64_t shard = makes_local_steps()
                             ? chunks * shards + data
                             : data * layout.degree(engine::MeshAxis::kContext) + chunks;
@@ -262,9 +264,12 @@ Status Attempt::BuildModel() {
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
   engine::ParameterSet* const parameters = &model_->parameters();
+  const DType gathered =
+      GatheredMatrices(options.precision->products, IsMeshDeterministic(spec_.job.train),
+                       context_.stream.device.type == DeviceType::kCuda);
   WEFT_ASSIGN_OR_RETURN(
-      reducer_, engine::NewReducer(context_, spec_.plan, same_parameters, parameters,
-                                   options.precision->products, groups_.Along(axes.same_experts)));
+      reducer_, engine::NewReducer(context_, spec_.plan, same_parameters, parameters, gathered,
+                                   groups_.Along(axes.same_experts)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
   outer_ = engine::NewOuterReducer(context_, spec_.plan, groups_.Along(axes.outer), same_parameters,
                                    parameters);
@@ -300,7 +305,7 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     Event("info", "resumed from " + start.checkpoint_path);
   }
   if (!data_.tokenizer_path.empty()) {
-    // Beside the checkpoints, so that the run folder alone is enough to use the model.
+    // Next to the checkpoints, so that the run folder alone is enough to use the model.
     WEFT_ASSIGN_OR_RETURN(std::vector<TokenizerFile> files,
                           ReadTokenizerFiles(env_, data_.tokenizer_path));
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));

@@ -54,7 +54,7 @@ class Attempt {
   /// Whether what this rank saves can be written, see CheckRunFolder; OK where it saves nothing.
   Status CheckFolder();
 
-  /// Writes into the log, after memory ran out, what the plan expected beside what was held.
+  /// Writes into the log, after memory ran out, what the plan expected and what was held.
   void TellMemory();
 
  private:
@@ -74,14 +74,14 @@ class Attempt {
   engine::ReductionAxes reduction_axes() const {
     return engine::ReductionAxesOf(makes_local_steps());
   }
-  /// Ranks with the same experts that each save something: parts of the updates that they share, or
-  /// the state of local steps.
+  /// Ranks with the same experts that each save something: their shards of the updates, or the
+  /// state of local steps.
   int64_t saving_replicas() const {
     if (makes_local_steps()) return spec_.plan.mesh.data;
-    // Those that share experts share updates, too.
+    // Expert-parallel ranks shard updates, too.
     return std::max<int64_t>(ShardRanks(spec_.plan) / spec_.plan.mesh.expert, 1);
   }
-  /// So many ranks hold a part of the state each, which they save; the others hold the same parts
+  /// This many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.
   int64_t saving_ranks() const {
     return saving_replicas() * spec_.plan.mesh.tensor * spec_.plan.mesh.expert *
@@ -103,7 +103,7 @@ class Attempt {
   /// It is the same on all ranks, and that of the checkpoint to go on from.
   Status CheckAddedNetwork(const StartPoint& start);
   Status BuildModel();
-  /// Of the whole network, of which ranks with other stages or experts have parts.
+  /// Of the whole network; ranks with other stages or experts have parts of it.
   Status CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
@@ -166,7 +166,7 @@ class Attempt {
   std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
   std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
-  CollectiveBooks books_;                               ///< Of all groups of this rank.
+  CollectiveAccounts books_;                            ///< Of all groups of this rank.
   std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.

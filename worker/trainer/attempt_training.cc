@@ -171,7 +171,7 @@ Status Attempt::RollBack() {
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
-  trainer_->Restored(start.counters);
+  WEFT_RETURN_IF_ERROR(trainer_->Restored(start.counters));
   Tell("training");
   skipped_in_a_row_ = 0;
   reported_step_ = start.counters.step;

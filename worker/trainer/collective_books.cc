@@ -27,7 +27,7 @@ void AddTimes(CollectiveUse& use, const CollectiveUse& other, double factor) {
 
 }  // namespace
 
-std::vector<CollectiveUse> CollectiveBooks::Totals() const {
+std::vector<CollectiveUse> CollectiveAccounts::Totals() const {
   std::vector<CollectiveUse> uses;
   for (const engine::AxisAccount& entry : accounts_) {
     for (int number = 0; number < engine::kCollectiveKinds; ++number) {
@@ -53,7 +53,7 @@ std::vector<CollectiveUse> CollectiveBooks::Totals() const {
   return uses;
 }
 
-void CollectiveBooks::SetProfiler(engine::Profiler* profiler) const {
+void CollectiveAccounts::SetProfiler(engine::Profiler* profiler) const {
   for (const engine::AxisAccount& entry : accounts_) entry.account->SetProfiler(profiler);
 }
 

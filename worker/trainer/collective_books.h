@@ -9,11 +9,11 @@
 namespace weft::trainer {
 
 /// The account of all groups of one rank, summed up by axis of the mesh.
-class CollectiveBooks {
+class CollectiveAccounts {
  public:
-  CollectiveBooks() = default;
+  CollectiveAccounts() = default;
   /// The accounts outlive this.
-  explicit CollectiveBooks(std::vector<engine::AxisAccount> accounts)
+  explicit CollectiveAccounts(std::vector<engine::AxisAccount> accounts)
       : accounts_(std::move(accounts)) {}
   void Add(const std::vector<engine::AxisAccount>& accounts) {
     accounts_.insert(accounts_.end(), accounts.begin(), accounts.end());
@@ -33,7 +33,7 @@ class CollectiveBooks {
 std::vector<CollectiveUse> Difference(std::vector<CollectiveUse> after,
                                       const std::vector<CollectiveUse>& before);
 
-/// Means over so many steps.
+/// Means over this many steps.
 std::vector<CollectiveUse> PerStep(std::vector<CollectiveUse> uses, double steps);
 
 }  // namespace weft::trainer

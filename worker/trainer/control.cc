@@ -70,14 +70,22 @@ Result<DaemonMessage> ParseDaemonMessage(std::string_view line) {
 }
 
 Status ToStatus(const FailedMessage& message) {
+  const FailureKind kind = message.numerics            ? FailureKind::kDiverged
+                           : message.silent_corruption ? FailureKind::kSilentCorruption
+                           : message.disk_full         ? FailureKind::kDiskFull
+                                                       : FailureKind::kOther;
   for (StatusCode code : kStatusCodes) {
-    if (StatusCodeName(code) == message.code) return {code, message.message};
+    if (StatusCodeName(code) == message.code) return {code, message.message, kind};
   }
-  return InternalError(message.message);
+  return {StatusCode::kInternal, message.message, kind};
 }
 
 FailedMessage ToFailed(const Status& status) {
-  return {std::string(StatusCodeName(status.code())), status.message(), false};
+  return {.code = std::string(StatusCodeName(status.code())),
+          .message = status.message(),
+          .numerics = status.kind() == FailureKind::kDiverged,
+          .silent_corruption = status.kind() == FailureKind::kSilentCorruption,
+          .disk_full = status.kind() == FailureKind::kDiskFull};
 }
 
 std::string ToHex(std::string_view bytes) {

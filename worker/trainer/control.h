@@ -88,7 +88,7 @@ struct PhaseTimes {
     visit(Field("communication_exposed", "Waiting for collectives.").Unit("seconds"),
           self.communication_exposed);
     visit(Field("optimizer", "Norm, update, packing.").Unit("seconds"), self.optimizer);
-    visit(Field("checkpoint_stall", "Standing still for a checkpoint.").Unit("seconds"),
+    visit(Field("checkpoint_stall", "Waiting for a checkpoint.").Unit("seconds"),
           self.checkpoint_stall);
     visit(Field("evaluation", "Validation.").Unit("seconds"), self.evaluation);
   }
@@ -185,7 +185,7 @@ struct EvaluationMessage {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("step", "Steps done.").Unit("steps"), self.step);
     visit(Field("loss", "Validation loss.").Unit("nats per token"), self.loss);
-    visit(Field("accuracy", "Of the validation examples; absent but for classification."),
+    visit(Field("accuracy", "Of the validation examples; absent except for classification."),
           self.accuracy);
     visit(Field("technique_metrics", "What techniques measured, by name; absent without a value."),
           self.technique_metrics);
@@ -212,7 +212,7 @@ struct CheckpointMessage {
     visit(Field("bytes", "Size of its state files.").Unit("bytes"), self.bytes);
     visit(Field("snapshot_seconds", "Training stood still.").Unit("seconds"),
           self.snapshot_seconds);
-    visit(Field("write_seconds", "Writing and publishing, beside the training.").Unit("seconds"),
+    visit(Field("write_seconds", "Writing and publishing, during the training.").Unit("seconds"),
           self.write_seconds);
     visit(Field("verify_seconds", "Reading back.").Unit("seconds"), self.verify_seconds);
     visit(Field("error", "With failed: why."), self.error);
@@ -320,6 +320,7 @@ struct FailedMessage {
   std::string message;
   bool numerics = false;
   bool silent_corruption = false;
+  bool disk_full = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -334,6 +335,7 @@ struct FailedMessage {
           self.numerics);
     visit(Field("silent_corruption", "What this rank computed twice has other bits."),
           self.silent_corruption);
+    visit(Field("disk_full", "With EXHAUSTED: a disk, and not memory."), self.disk_full);
   }
 };
 

@@ -11,7 +11,7 @@
 namespace weft::trainer {
 namespace {
 
-/// Progress that the daemon does not take is dropped past so many lines: the next one says more.
+/// Progress that the daemon does not take is dropped past this many lines: the next one says more.
 constexpr size_t kMaxQueuedProgress = 1000;
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
 constexpr auto kDrainTimeout = std::chrono::seconds(10);

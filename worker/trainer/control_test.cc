@@ -80,7 +80,9 @@ TEST(Control, TextThatIsNotUtf8StillGoesThrough) {
 TEST(Control, AFailureKeepsItsStatus) {
   for (const Status& status :
        {InvalidError("a"), NotFoundError("b"), ConflictError("c"), UnavailableError("d"),
-        ExhaustedError("e"), AbortedError("f"), CorruptError("g"), InternalError("h")}) {
+        ExhaustedError("e"), AbortedError("f"), CorruptError("g"), InternalError("h"),
+        DiskFullError("i"), Status(StatusCode::kInternal, "j", FailureKind::kDiverged),
+        Status(StatusCode::kInternal, "k", FailureKind::kSilentCorruption)}) {
     EXPECT_EQ(ToStatus(ToFailed(status)), status);
   }
 }

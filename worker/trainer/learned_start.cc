@@ -63,7 +63,7 @@ Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
     WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
     engine::TrainCounters counters = fresh;
     counters.data_offset = data_step + start.steps;
-    trainer.Restored(counters);
+    WEFT_RETURN_IF_ERROR(trainer.Restored(counters));
     WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer.Differentiate());
     if (!std::isfinite(report.loss)) {
       return InvalidError("the loss is not finite in step " + std::to_string(start.steps) +
@@ -78,7 +78,7 @@ Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
   }
   WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
   start.flops = learned.flops();
-  trainer.Restored(fresh);
+  WEFT_RETURN_IF_ERROR(trainer.Restored(fresh));
   return start;
 }
 

@@ -65,6 +65,8 @@ Result<AttemptSpec> ReadSpec(const std::string& path) {
 }
 
 int ExitCodeOf(const Status& status) {
+  if (status.kind() == FailureKind::kDiverged) return kExitUserError;
+  if (status.kind() == FailureKind::kSilentCorruption) return kExitRetry;
   switch (status.code()) {
     case StatusCode::kInvalid:
     case StatusCode::kNotFound:
@@ -85,14 +87,8 @@ int Run(const AttemptSpec& spec, Reporter& reporter, engine::Store& store) {
   Result<AttemptOutcome> outcome = run();
   if (!outcome.ok()) {
     WEFT_LOG_ERROR << outcome.status().ToString();
-    FailedMessage failed = ToFailed(outcome.status());
-    failed.numerics = IsNumericsError(outcome.status());
-    failed.silent_corruption = IsSilentCorruption(outcome.status());
-    const int exit_code = failed.numerics            ? kExitUserError
-                          : failed.silent_corruption ? kExitRetry
-                                                     : ExitCodeOf(outcome.status());
-    reporter.Report(std::move(failed));
-    return exit_code;
+    reporter.Report(ToFailed(outcome.status()));
+    return ExitCodeOf(outcome.status());
   }
   if (outcome->summary) {
     reporter.Report(FinishedMessage{*outcome->summary});

@@ -164,8 +164,7 @@ Status PeerSnapshots::Write(CheckpointManifest& manifest, int64_t saving_rank, i
   // Its own files and those of its buddies, and the files as they are sent.
   const int64_t wanted = (buddies_ ? 2 * buddies_->size() : 1) * BytesOf(tensors);
   if (!error && space.available < static_cast<uintmax_t>(wanted)) {
-    return ExhaustedError("no room for " + std::to_string(wanted) + " bytes in " +
-                          spec_.memory_dir);
+    return DiskFullError("no room for " + std::to_string(wanted) + " bytes in " + spec_.memory_dir);
   }
   std::vector<engine::HostCopy> copies;
   std::vector<NamedTensor> on_host = tensors;

@@ -23,7 +23,7 @@ Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase
                                 Reporter& reporter, engine::Store& store);
 
 /// Runs the phases of `whole` one after the other, by a plan each. A phase that is complete, as its
-/// `summary.json` says, is not run again, but for the last one: a run that was stopped goes on
+/// `summary.json` says, is not run again, except the last one: a run that was stopped goes on
 /// where it was. `begin` is called before a phase that is run. Outcome and errors as RunAttempt.
 Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole, const std::vector<Plan>& plans,
                                  const std::function<void(size_t)>& begin, Reporter& reporter,

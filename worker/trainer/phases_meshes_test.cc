@@ -50,8 +50,8 @@ TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
 }
 
 TEST_F(PhasesTest, RanksOfAnyMeshGrowTheirPartsFromThoseOfAnother) {
-  // From half the width and one block, with and without the optimizer's state; on as many heads as
-  // ranks share.
+  // From half the width and one block, with and without the optimizer's state; with a head for each
+  // tensor-parallel rank.
   for (const char* method : {"fpi", "decoalesce"}) {
     JobSpec job = Job({Phase(4), Phase(3, method)});
     job.phases[0].layers = 1;
@@ -69,7 +69,7 @@ TEST_F(PhasesTest, RanksOfAnyMeshGrowTheirPartsFromThoseOfAnother) {
       whole.run_dir = Folder(whole.job_id);
       whole.cache_dir = root_ + "/cache";
       whole.job = job;
-      // The small model has one head and block: its ranks share the optimizer's state alone.
+      // The small model has one head and block: its ranks shard the optimizer's state alone.
       RunRanks(whole, 0, kSpreads[1]);
       RunRanks(whole, 1, spread);
       const RunSummary shared = Summary(whole.job_id), expected = Summary(one);

@@ -52,7 +52,7 @@ Json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-ProfileRecording::ProfileRecording(engine::Context& context, const CollectiveBooks& books,
+ProfileRecording::ProfileRecording(engine::Context& context, const CollectiveAccounts& books,
                                    int64_t first_step, int64_t steps)
     : context_(context),
       books_(books),

@@ -20,7 +20,7 @@ class ProfileRecording {
  public:
   /// `first_step` counts from 1. `books`: the accounts of the groups of this rank, which outlive
   /// this.
-  ProfileRecording(engine::Context& context, const CollectiveBooks& books, int64_t first_step,
+  ProfileRecording(engine::Context& context, const CollectiveAccounts& books, int64_t first_step,
                    int64_t steps);
   ~ProfileRecording();
   ProfileRecording(const ProfileRecording&) = delete;
@@ -44,7 +44,7 @@ class ProfileRecording {
   ProfileReport Summarize() const;
 
   engine::Context& context_;
-  const CollectiveBooks& books_;
+  const CollectiveAccounts& books_;
   const std::vector<CollectiveUse> before_;  ///< What the account said at the start.
   std::vector<CollectiveUse> after_;         ///< And at the end.
   const int64_t first_step_;

@@ -26,7 +26,7 @@ struct ProfileOperation {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("kind",
-                "phase: part of the step; operation: within the phases; collective: beside them, "
+                "phase: part of the step; operation: within the phases; collective: overlapped, "
                 "on a thread of its own.")
               .OneOf({"phase", "operation", "collective"}),
           self.kind);

@@ -46,7 +46,7 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    const CollectiveBooks books({{"data", &group.account()}});
+    const CollectiveAccounts books({{"data", &group.account()}});
     ProfileRecording recording(context, books, 12, 2);
     TakeSteps(context, recording);
     std::vector<float> numbers(64, 1);
@@ -125,7 +125,7 @@ TEST(ProfileRecording, AFullDiskLeavesNoHalfTrace) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    const CollectiveBooks books({{"data", &group.account()}});
+    const CollectiveAccounts books({{"data", &group.account()}});
     ProfileRecording recording(context, books, 1, 2);
     TakeSteps(context, recording);
     EXPECT_FALSE(recording.Write(env, "/run", *recording.GatherEvents(group)).ok());

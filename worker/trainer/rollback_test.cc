@@ -166,7 +166,7 @@ TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
     EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
   }
 
-  // Ranks that share nothing, or parameters, go on where these stopped.
+  // Ranks that shard nothing, or parameters, go on where these stopped.
   for (const auto& [first, then] : {std::pair(3, 0), std::pair(1, 3)}) {
     const std::string run = "changes-from-" + std::to_string(first);
     (void)Train(run, edit, first, 32);
@@ -216,7 +216,7 @@ TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {
   (void)Train("shared-host", edit, 0, kSteps, 2, 1, "host");
   EXPECT_EQ(Read("shared-host/loss.jsonl"), Read("shared/loss.jsonl"));
 
-  // Ranks that share matrices go on where others stopped, and the other way round.
+  // Tensor-parallel ranks go on where others stopped, and the other way round.
   for (const int64_t tensor : {1, 2}) {
     const std::string run = "changes-from-" + std::to_string(tensor);
     (void)Train(run, edit, 0, 32, tensor);

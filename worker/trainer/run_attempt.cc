@@ -8,9 +8,6 @@
 namespace weft::trainer {
 namespace {
 
-constexpr std::string_view kDiverged = "the training diverged: ";
-constexpr std::string_view kCorrupted = "silent corruption: ";
-
 Status CheckPlan(const AttemptSpec& spec) {
   if (spec.rank < 0 || spec.rank >= spec.world_size ||
       spec.world_size != RankCount(spec.plan.mesh)) {
@@ -79,22 +76,17 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
 }
 
 Status NumericsError(const std::string& what) {
-  return InternalError(std::string(kDiverged) + what +
-                       "; hint: lower optimizer.learning_rate or raise schedule.warmup_steps");
+  return {StatusCode::kInternal,
+          "the training diverged: " + what +
+              "; hint: lower optimizer.learning_rate or raise schedule.warmup_steps",
+          FailureKind::kDiverged};
 }
 
 Status SilentCorruptionError(const std::string& what) {
-  return InternalError(
-      std::string(kCorrupted) + what +
-      "; hint: take the machine out of service and test its processors and memory");
-}
-
-bool IsSilentCorruption(const Status& status) {
-  return status.message().rfind(kCorrupted, 0) == 0;
-}
-
-bool IsNumericsError(const Status& status) {
-  return status.message().rfind(kDiverged, 0) == 0;
+  return {StatusCode::kInternal,
+          "silent corruption: " + what +
+              "; hint: take the machine out of service and test its processors and memory",
+          FailureKind::kSilentCorruption};
 }
 
 }  // namespace weft::trainer

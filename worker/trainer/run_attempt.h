@@ -40,10 +40,8 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
 
 /// The error of an attempt that makes numbers that are not finite; `what` says which and when.
 Status NumericsError(const std::string& what);
-bool IsNumericsError(const Status& status);
 
 /// The error of a rank whose computations, done twice, had other bits; `what` says where and when.
 Status SilentCorruptionError(const std::string& what);
-bool IsSilentCorruption(const Status& status);
 
 }  // namespace weft::trainer

@@ -104,7 +104,7 @@ struct RunSummary {
           self.validation_loss_nats);
     visit(Field("train_accuracy",
                 "Share of the examples of the last steps (at most 100) whose class was recognised; "
-                "absent but for classification."),
+                "absent except for classification."),
           self.train_accuracy);
     visit(Field("validation_accuracy", "The same of the validation examples, at the end."),
           self.validation_accuracy);
@@ -122,8 +122,7 @@ struct RunSummary {
                 "Of the steps of the last attempt but its first; 0 where there was no other.")
               .Unit("seconds"),
           self.median_step_seconds);
-    visit(Field("timed_steps", "Of which that is the median; the last ones of very many.")
-              .Unit("steps"),
+    visit(Field("timed_steps", "That is their median; the last ones of very many.").Unit("steps"),
           self.timed_steps);
     visit(Field("memory_peak", "Of rank 0 in the last attempt."), self.memory_peak);
     visit(Field("checkpoint_path", "Final checkpoint."), self.checkpoint_path);

@@ -12,7 +12,7 @@ namespace weft::trainer {
 
 /// When rank 0 wants a checkpoint with `checkpoint.interval: auto`: every_steps until a save has
 /// been measured, then what loses least time (common/model/checkpoint_interval.h). All ranks follow
-/// its word. Not thread-safe, but for OnBackground.
+/// its word. Not thread-safe, except OnBackground.
 class SaveSchedule {
  public:
   /// `between_failures_seconds`: of the machines that the attempt runs on; 0: not known.
@@ -22,7 +22,7 @@ class SaveSchedule {
   void OnStart(int64_t step, double seconds);
   /// A step took that long, without saves and validation.
   void OnStep(double seconds);
-  /// Training stood still for `seconds` for the save of step `step`; nullopt: nothing was saved.
+  /// Training waited for `seconds` for the save of step `step`; nullopt: nothing was saved.
   void OnSave(int64_t step, std::optional<double> seconds);
   /// A save has ended that took so long in the background. From any thread.
   void OnBackground(double seconds) { background_seconds_ = seconds; }

@@ -44,7 +44,7 @@ struct SizeChoice {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("candidates", "All sizes."), self.candidates);
-    visit(Field("exponent", "Of the time, as it weighs beside the loss."), self.exponent);
+    visit(Field("exponent", "Of the time, as it weighs against the loss."), self.exponent);
     visit(Field("layers", "Of the candidate that was chosen."), self.layers);
     visit(Field("steps", "Steps that trained the elastic network.").Unit("steps"), self.steps);
     visit(Field("tokens", "Tokens of these steps.").Unit("tokens"), self.tokens);

@@ -34,7 +34,7 @@ SizeChoice Chosen(std::vector<SizeCandidate> candidates) {
 }
 
 TEST(ChooseSize, TakesTheOneBelowTheCurve) {
-  // On 8 time^-0.5 but for one that is lower.
+  // On 8 time^-0.5 except one that is lower.
   const auto loss = [](double time) { return 8 / std::sqrt(time); };
   for (const size_t better : {0, 1, 2, 3}) {
     std::vector<SizeCandidate> candidates;

@@ -206,7 +206,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
           LoadParts(env, start.checkpoint_path, trainer, model.parameters().stream()));
     }
   }
-  trainer.Restored(start.counters);
+  WEFT_RETURN_IF_ERROR(trainer.Restored(start.counters));
   return start;
 }
 

@@ -46,7 +46,7 @@ TEST(SubNetwork, OfACheckpointHasTheLossThatEvaluationMeasures) {
   EXPECT_EQ(own.model.low_rank_core.rank, 0);
   TinyTraining core(own, TinyPlan("fp32"), tokens);
   ASSERT_TRUE(TakeFirst(whole.model->parameters(), core.model->parameters()).ok());
-  core.trainer->Restored({});
+  ASSERT_TRUE(core.trainer->Restored({}).ok());
   EXPECT_NEAR(core.trainer->Evaluate()->loss, report.technique_metrics.at("core_eval_loss_nats"),
               1e-6);
   std::filesystem::remove_all(folder);

@@ -138,7 +138,7 @@ TEST(TicketTest, IsTheInitialNetworkWithoutTheUnitsThatMasksLeaveOut) {
         family == std::string("bert") ? static_cast<BatchSource&>(encoder) : counting;
     TinyTraining training(next, TinyPlan("fp32"), tokens);
     ASSERT_TRUE(ImportWeights(Env::Posix(), exported, *training.model).ok());
-    training.trainer->Restored({});
+    ASSERT_TRUE(training.trainer->Restored({}).ok());
     ASSERT_TRUE(training.model->Pack(training.context).ok());
     EXPECT_EQ(training.Logits(batch), logits);
     const double first = training.Step().loss;

@@ -59,7 +59,7 @@ class TimedRoundsProcessTest : public TrainerProcessTest {
   Json Summary(const AttemptSpec& spec) {
     return *ParseJson(*ReadFile(env_, spec.run_dir + "/summary.json"));
   }
-  /// As many sequences as the steps say, but for less than a step; each was read once.
+  /// As many sequences as the steps say, to within a step; each was read once.
   void CheckSequences(const AttemptSpec& spec) {
     const engine::CheckpointManifest end = Manifest(spec, kSteps);
     const int64_t sequences = end.rounds.sequences, batch = spec.job.train.global_batch;

@@ -21,8 +21,8 @@ namespace {
 
 using namespace engine;  // NOLINT(google-build-using-namespace)
 
-// Trains for `steps`, saves, and gives back what LoadTrainedWeights reads beside what an
-// evaluation of the trainer would use.
+// Trains for `steps`, saves, and compares what LoadTrainedWeights reads with what an evaluation of
+// the trainer would use.
 void ExpectEvaluatedWeights(const JobSpec& job, int64_t steps) {
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
   TinyTraining run(job, TinyPlan("fp32"), tokens);

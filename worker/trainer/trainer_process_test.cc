@@ -49,7 +49,7 @@ TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
 }
 
 TEST_F(TrainerProcessTest, AKilledRunInHalfPrecisionResumesToTheSameBits) {
-  // With f32 masters, of which the narrow copies are made anew; without; and with a loss scale that
+  // With f32 masters, whose narrow copies are made anew; without; and with a loss scale that
   // overflows on both sides of the checkpoint.
   for (const std::string precision : {"bf16", "bf16_pure", "fp16"}) {
     auto in_half = [&](const std::string& run) {

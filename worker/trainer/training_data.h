@@ -24,7 +24,7 @@ struct TrainingData {
   double unigram_entropy = 0;         ///< Of the training tokens. Unit: nats per token.
 };
 
-/// Of each sequence what this rank has, where ranks share sequences; else `whole`.
+/// The chunks of each sequence that this context-parallel rank has; without such ranks `whole`.
 std::unique_ptr<engine::BatchSource> OwnChunks(std::unique_ptr<engine::BatchSource> whole,
                                                const AttemptSpec& spec);
 

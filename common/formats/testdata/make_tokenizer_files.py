@@ -1,16 +1,22 @@
 """Writes small tokenizer files of real formats, and what the reference implementations make of texts.
 
-tokenizers/             WordPiece, Unigram, byte-level BPE, SentencePiece and tiktoken files, trained
-                        on the made-up text below
+tokenizers/             WordPiece, Unigram, BPE, SentencePiece and tiktoken files, trained on the made-up
+                        text below
 tokenizer_files.json    for each: texts with their ids and the text of these ids
 
-Run: python make_tokenizer_files.py   (needs tokenizers, sentencepiece, tiktoken)
+Run: python make_tokenizer_files.py [KIND...]   (needs tokenizers, sentencepiece, tiktoken)
+
+KIND: a name of KINDS at the end; the files and texts of the others stay as they are. WordPiece is
+trained to another vocabulary in each run.
 """
 
 import base64
 import json
 import pathlib
 import random
+import re
+import shutil
+import sys
 import unicodedata
 
 import sentencepiece
@@ -24,6 +30,13 @@ FOLDER.mkdir(exist_ok=True)
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+         r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# As tiktoken has it now; in its older form it is LLAMA3.
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+          r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
 SPECIAL = "[CLS] </s> <s> [MASK] <unk>"
 ALPHABET = (
     list("abcdefghijABCDEFGHIJ'''sStTmMdDlLvVrReE   \n\r\t0123456789.,;:!?-_()<>|#@$%^&*")
@@ -46,6 +59,15 @@ def words(seed):
     return lines
 
 
+def mixed_lines(seed):
+    """Lines of what patterns treat differently: contractions, capitals, numbers, signs, empty lines."""
+    rng = random.Random(seed)
+    changes = [lambda w: w, lambda w: w + "'s", lambda w: w.upper() + "'LL", lambda w: w + w.capitalize(),
+               lambda w: w.upper() + w, lambda w: w + "//\n", lambda w: "/" + w, lambda w: w + "  \n\n",
+               lambda w: w + "e\u0301", lambda w: str(rng.randrange(10 ** 6))]
+    return [" ".join(rng.choice(changes)(word) for word in line.split(" ")) for line in words(seed)]
+
+
 def texts():
     rng = random.Random(5)
     out = ["", " ", "Hello world", "Hello, world!  \n\n  I'll test   12345 tokens.",
@@ -60,12 +82,14 @@ def texts():
 
 TEXTS = texts()
 LINES = words(1)
+MIXED_LINES = mixed_lines(11)
+MIXED_TEXTS = TEXTS + mixed_lines(17)[:30]
 golden = {}
 
 
-def record(name, encode, decode, skip=()):
+def record(name, encode, decode, skip=(), texts=TEXTS):
     cases = []
-    for text in TEXTS:
+    for text in texts:
         if text in skip:
             continue
         ids = list(encode(text))
@@ -73,10 +97,13 @@ def record(name, encode, decode, skip=()):
     golden[name] = cases
 
 
-def record_hf(name, tokenizer):
+def record_hf(name, tokenizer, texts=TEXTS):
+    (FOLDER / name).write_text(tokenizer.to_str(pretty=True) + "\n")
+    record_plain(name, tokenizer, texts)
+
+
+def record_plain(name, tokenizer, texts):
     """Special tokens as text: the reference sees a copy without them."""
-    path = FOLDER / name
-    path.write_text(tokenizer.to_str(pretty=True) + "\n")
     plain = json.loads(tokenizer.to_str())
     vocab = plain["model"]["vocab"]
     vocab = {p for p, _ in vocab} if isinstance(vocab, list) else set(vocab)
@@ -90,7 +117,11 @@ def record_hf(name, tokenizer):
     # Even so the reference finds pieces that are special in a Unigram vocabulary.
     skip = [SPECIAL] if isinstance(plain.model, models.Unigram) else []
     record(name, lambda t: plain.encode(t, add_special_tokens=False).ids,
-           lambda ids: tokenizer.decode(ids, skip_special_tokens=False), skip)
+           lambda ids: tokenizer.decode(ids, skip_special_tokens=False), skip, texts)
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content) + "\n")
 
 
 def wordpiece():
@@ -145,7 +176,7 @@ def sentencepieces():
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         # The library writes the unknown token in another way.
         record(path.name, processor.encode, lambda ids: processor.decode(ids).replace(" ⁇ ", "<unk>"))
-    return unigram
+    unigrams(unigram)
 
 
 def charsmap_of(model):
@@ -202,44 +233,145 @@ def unigrams(model):
     record_hf("unigram_bytes.json", tokenizer)
 
 
+def trained_bytes(splitter, size, lines=LINES, special=()):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=list(special),
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(lines, trainer)
+    return tokenizer
+
+
+def split_bytes(pattern):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def record_ranks(folder, name, tokenizer, tiktoken_pattern, json_pattern, special, config, texts):
+    """The vocabulary as tiktoken has it, in a folder with the pattern as tokenizer.json writes it."""
+    vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
+    inverse = {c: b for b, c in bytes_to_unicode().items()}
+    ranks = {bytes(inverse[c] for c in token): i
+             for i, token in enumerate(sorted(vocab, key=vocab.get))}
+    (FOLDER / folder).mkdir(exist_ok=True)
+    (FOLDER / folder / "pattern.txt").write_text(json_pattern + "\n")
+    write_json(FOLDER / folder / "added_tokens.json", special)
+    write_json(FOLDER / folder / "tokenizer_config.json", config)
+    (FOLDER / folder / name).write_text(
+        "".join(base64.b64encode(t).decode() + " %d\n" % r for t, r in ranks.items()))
+    encoding = tiktoken.Encoding("small", pat_str=tiktoken_pattern, mergeable_ranks=ranks,
+                                 special_tokens={})
+    record(name, encoding.encode_ordinary, encoding.decode, texts=texts)
+
+
 def byte_bpes():
-    def trained(splitter, size):
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = splitter
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False,
-                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        tokenizer.train_from_iterator(LINES, trainer)
-        return tokenizer
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    qwen = trained(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2), "isolated"), byte_level]),
-                   330)
+    qwen = trained_bytes(split_bytes(QWEN2), 330)
     qwen.normalizer = normalizers.NFC()
     qwen.add_special_tokens(["<|endoftext|>", "<|im_start|>"])
     record_hf("qwen2.json", qwen)
-    neox = trained(pre_tokenizers.ByteLevel(add_prefix_space=False), 330)
+    neox = trained_bytes(pre_tokenizers.ByteLevel(add_prefix_space=False), 330)
     neox.normalizer = normalizers.NFC()
     neox.add_special_tokens(["<|endoftext|>", "<|padding|>"])
     neox.add_tokens([AddedToken(" " * n, normalized=True) for n in (4, 3, 2)])
     record_hf("neox.json", neox)
-    base = trained(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"), byte_level]),
-                   360)
-    vocab = base.get_vocab()
-    alphabet = json.loads(base.to_str())["model"]["vocab"]
-    inverse = {c: b for b, c in bytes_to_unicode().items()}
-    ranks = {bytes(inverse[c] for c in token): i
-             for i, token in enumerate(sorted(alphabet, key=vocab.get))}
-    (FOLDER / "llama3").mkdir(exist_ok=True)
-    (FOLDER / "llama3" / "pattern.txt").write_text(LLAMA3 + "\n")
-    special = {"<|begin_of_text|>": 360, "<|end_of_text|>": 361, "<|eot_id|>": 369}
-    (FOLDER / "llama3" / "added_tokens.json").write_text(json.dumps(special) + "\n")
-    (FOLDER / "llama3" / "tokenizer_config.json").write_text(json.dumps(
-        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>",
-         "eos_token": "<|end_of_text|>", "add_bos_token": True}) + "\n")
-    (FOLDER / "llama3" / "ranks.tiktoken").write_text(
-        "".join(base64.b64encode(t).decode() + " %d\n" % r for t, r in ranks.items()))
-    encoding = tiktoken.Encoding("small", pat_str=LLAMA3, mergeable_ranks=ranks, special_tokens={})
-    record("ranks.tiktoken", encoding.encode_ordinary, encoding.decode)
+    record_ranks("llama3", "ranks.tiktoken", trained_bytes(split_bytes(LLAMA3), 360), LLAMA3, LLAMA3,
+                 {"<|begin_of_text|>": 360, "<|end_of_text|>": 361, "<|eot_id|>": 369},
+                 {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>",
+                  "eos_token": "<|end_of_text|>", "add_bos_token": True}, TEXTS)
+
+
+def mixed_byte_bpes():
+    """Of SmolLM, GPT-4o, GPT-4 and RoBERTa."""
+    smollm = trained_bytes(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                    pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+                           400, MIXED_LINES, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    record_hf("smollm.json", smollm, MIXED_TEXTS)
+    o200k = trained_bytes(split_bytes(O200K), 400, MIXED_LINES)
+    o200k.add_special_tokens(["<|endoftext|>", "<|endofprompt|>"])
+    record_hf("o200k.json", o200k, MIXED_TEXTS)
+    # In a tokenizer.json the + after {1,3} would repeat it.
+    record_ranks("cl100k", "cl100k.tiktoken", trained_bytes(split_bytes(LLAMA3), 400, MIXED_LINES), CL100K,
+                 CL100K.replace(r"\p{N}{1,3}+", r"(?>\p{N}{1,3})"), {"<|endoftext|>": 400},
+                 {"eos_token": "<|endoftext|>"}, MIXED_TEXTS)
+    roberta = trained_bytes(pre_tokenizers.ByteLevel(add_prefix_space=False), 400, MIXED_LINES,
+                            ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    (FOLDER / "roberta").mkdir(exist_ok=True)
+    roberta.model.save(str(FOLDER / "roberta"))
+    write_json(FOLDER / "roberta" / "tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"})
+    record_plain("roberta", roberta, MIXED_TEXTS)
+
+
+def llama2():
+    """BPE over characters: a space before the text, and bytes where there is no character."""
+    special = ["<unk>", "<s>", "</s>"]
+    spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = spaces
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no merges across words
+    trained.train_from_iterator(MIXED_LINES, trainers.BpeTrainer(
+        vocab_size=460, show_progress=False, special_tokens=special + ["<0x%02X>" % b for b in range(256)]))
+    model = json.loads(trained.to_str())["model"]
+    tokenizer = Tokenizer(models.BPE(model["vocab"], [tuple(merge) for merge in model["merges"]],
+                                     unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = spaces
+    tokenizer.decoder = PIECES_TO_TEXT
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    record_hf("llama2.json", tokenizer, MIXED_TEXTS)
+
+
+PIECES_TO_TEXT = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                    decoders.Strip(" ", 1, 0)])
+
+
+def added_to_sentencepiece():
+    """Folders of a SentencePiece model and tokens that only the other files have."""
+    def folder(name, model, files):
+        path = FOLDER / name
+        path.mkdir(exist_ok=True)
+        shutil.copyfile(FOLDER / model, path / "tokenizer.model")
+        for file, content in files.items():
+            write_json(path / file, content)
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
+        start = processor.get_piece_size()
+
+        def encode(text):
+            """Each part between the added tokens is a text of its own."""
+            ids = []
+            for part in re.split(r"(<\|im_start\|>)", text):
+                ids += [start] if part == "<|im_start|>" else processor.encode(part)
+            return ids
+
+        def decode(ids):
+            """Spaces at the start are for the library; behind an added token each is one of the text."""
+            at = ids.index(start) if start in ids else len(ids)
+            pieces = ["<|im_start|>" if i == start else processor.id_to_piece(i) for i in ids[at:]]
+            return processor.decode(ids[:at]).replace(" ⁇ ", "<unk>") + PIECES_TO_TEXT.decode(pieces)
+
+        record(name, encode, decode, texts=TEXTS + [
+            "<|im_start|>", "<|im_start|>Kalo the mi<|im_start|>", "the <|im_start|> kalo", "to<|im_start|>to  the",
+            "  <|im_start|><|im_start|>  ", "é東<|im_start|>\n🙂 the <|im_start", "<|im_start|>user\nKalo ing."])
+
+    def token(content, special):
+        return {"content": content, "lstrip": False, "normalized": False, "rstrip": False,
+                "single_word": False, "special": special}
+
+    folder("unigram_added", "unigram.model", {
+        "added_tokens.json": {"<|im_start|>": 180, "<|im_end|>": 181},
+        "tokenizer_config.json": {"eos_token": "</s>", "additional_special_tokens": ["<|im_end|>"]}})
+    # A Llama 2 that was trained on chats, as it is imported: its class begins texts with <s>.
+    folder("llama2_chat", "bpe.model", {
+        "tokenizer_config.json": {
+            "tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>",
+            "unk_token": "<unk>", "padding_side": "left", "add_eos_token": False,
+            "added_tokens_decoder": {"0": token("<unk>", True), "1": token("<s>", True),
+                                     "2": token("</s>", True), "420": token("<|im_start|>", False),
+                                     "421": token("<|im_end|>", True)}},
+        "config.json": {"model_type": "llama", "bos_token_id": 1, "eos_token_id": 2},
+        "generation_config.json": {"bos_token_id": 1, "eos_token_id": [2, 421], "do_sample": True,
+                                   "temperature": 0.6, "top_p": 0.9}})
 
 
 def bytes_to_unicode():
@@ -248,9 +380,13 @@ def bytes_to_unicode():
     return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
-wordpiece()
-unigrams(sentencepieces())
-byte_bpes()
+KINDS = {"wordpiece": wordpiece, "sentencepieces": sentencepieces, "byte_bpes": byte_bpes,
+         "mixed_byte_bpes": mixed_byte_bpes, "llama2": llama2,
+         "added_to_sentencepiece": added_to_sentencepiece}
+GOLDEN = HERE / "tokenizer_files.json"
+before = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+for kind in sys.argv[1:] or KINDS:
+    KINDS[kind]()
 lines = ",\n".join('"%s":[\n%s]' % (name, ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases))
-                   for name, cases in golden.items())
-(HERE / "tokenizer_files.json").write_text("{" + lines + "}\n")
+                   for name, cases in {**before, **golden}.items())
+GOLDEN.write_text("{" + lines + "}\n")

@@ -95,7 +95,7 @@ inline Followed Follow(const std::vector<ChainStage>& chain, const RematPlan& pl
   return result;
 }
 
-/// All schedules of stages [first, last], the last of which keeps what it needs.
+/// All schedules of stages [first, last] whose last stage keeps what it needs.
 inline std::vector<RematPlan> AllSchedules(const std::vector<ChainStage>& chain, int64_t first,
                                            int64_t last) {
   if (first > last) return {{}};

@@ -17,7 +17,7 @@ inline constexpr size_t kMostRuns = 100;
 /// to the others, without any that the planner does not tell from it; beyond kFolds runs, by a fit
 /// without a part of that many). A fit is adopted when it is better than the defaults at the
 /// latter. `in_use` is what machines have now, by MachineKind. Pure and deterministic; on `threads`
-/// threads (0: as many as the machine runs), of which it does not depend.
+/// threads (0: as many as the machine runs); the result does not depend on their number.
 CalibrationReport Calibrate(const std::vector<TimedRun>& runs,
                             const std::map<std::string, TimeCalibration>& in_use, int threads = 0);
 

@@ -89,7 +89,7 @@ TimeCalibration Truth() {
   return truth;
 }
 
-/// Runs of all jobs on a machine of which `truth` is true, to within a few percent.
+/// Runs of all jobs on a machine with the constants `truth`, to within a few percent.
 std::vector<TimedRun> RunsOf(const TimeCalibration& truth) {
   std::vector<TimedRun> runs;
   for (const JobSpec& job : Jobs()) {

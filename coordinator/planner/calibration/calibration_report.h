@@ -68,7 +68,7 @@ struct RunError {
   }
 };
 
-/// A run of which nothing is learned.
+/// A run from which nothing is learned.
 struct LeftOut {
   std::string run;
   std::string why;
@@ -147,7 +147,7 @@ struct CalibrationReport {
     visit(Field("dry_run", "Nothing was changed."), self.dry_run);
     visit(Field("reset", "What was fitted before is forgotten."), self.reset);
     visit(Field("machines", "By kind of machine."), self.machines);
-    visit(Field("left_out", "Runs of which nothing is learned."), self.left_out);
+    visit(Field("left_out", "Runs from which nothing is learned."), self.left_out);
   }
 };
 

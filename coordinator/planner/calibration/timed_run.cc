@@ -91,7 +91,7 @@ std::string WhyLeftOut(const TimedRun& run) {
     return "only " + std::to_string(run.timed_steps) + " of at least " +
            std::to_string(kLeastTimedSteps) + " steps were timed";
   }
-  if (run.plan.device != "cpu") return "it ran on GPUs, of which nothing is fitted";
+  if (run.plan.device != "cpu") return "it ran on GPUs, which nothing is fitted to";
   if (std::string why = WhyTeachesNothing(run.job); !why.empty()) return why;
   std::set<std::string> kinds;
   for (const WorkerProfile& machine : run.machines) kinds.insert(MachineKind(machine));

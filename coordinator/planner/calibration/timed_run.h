@@ -18,7 +18,7 @@ struct TimedRun {
   Plan plan;                            ///< With what was predicted then.
   std::vector<WorkerProfile> machines;  ///< That rank_workers of the plan names.
   double step_seconds = 0;              ///< Median of its steps.
-  int64_t timed_steps = 0;              ///< Of which that is the median.
+  int64_t timed_steps = 0;              ///< That is their median.
   int64_t memory_bytes = 0;             ///< Peak of rank 0 without runtime_bytes; 0: unknown.
 };
 

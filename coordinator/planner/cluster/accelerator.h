@@ -43,7 +43,7 @@ struct AcceleratorSpec {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("name", "Its name.").Required(), self.name);
-    visit(Field("source", "Where the numbers stand."), self.source);
+    visit(Field("source", "Source of the numbers."), self.source);
     visit(Field("multiprocessors", "Processors that tiles of a product are spread over.")
               .Range(1, 1e5),
           self.multiprocessors);

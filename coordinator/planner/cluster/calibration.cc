@@ -17,7 +17,7 @@ constexpr double kOutlier = 0.06;
 constexpr double kRunDeviation = 0.08;
 constexpr double kConstantDeviation = 0.15;
 
-// Calls visit(field, constant) for what is fitted: numbers, but for those that follow from what the
+// Calls visit(field, constant) for what is fitted: numbers, except those that follow from what the
 // program is.
 template <class Stack, class Visitor>
 void VisitConstants(Stack& stack, Visitor&& visit) {

@@ -28,7 +28,7 @@ double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, double on_m
   const double share = D(ranks - 1) / D(ranks);
   if (on_machine >= D(ranks))
     return links.latency_seconds * Hops(ranks) + 2 * share * bytes / links.inside;
-  // As many rings as ranks on a machine, each of which leaves it once, by another's network card.
+  // As many rings as ranks on a machine; each leaves it once, by another's network card.
   const double between = links.between * on_machine;
   const double latency = links.latency_seconds * std::max(2.0, Hops(ranks));
   return latency + 2 * share * bytes / std::min(links.inside, between);

@@ -25,7 +25,7 @@ SoftwareStack Stack() {
   return *FindStack("megatron-2024");
 }
 
-/// 16 experts, the best one of a token, without parallelism but for the data.
+/// 16 experts, the best one of a token, with data parallelism alone.
 ClusterRun Mixture() {
   return {.model = {.layers = 8,
                     .width = 4096,
@@ -58,8 +58,8 @@ TEST(Experts, OneForEachTokenComputesAsMuchAsTheDenseModel) {
   ClusterRun run = Mixture();
   run.model.sequence_length = 65536;
   const StepLedger mixture = Ledger(run), dense = Ledger(Dense(run));
-  // 4096 rows for each expert are whole tiles, and long beside the start of one, so that what
-  // differs is the router.
+  // 4096 rows for each expert are whole tiles, and long compared with the start of one, so that
+  // what differs is the router.
   const auto product = [&](double m, double n, double k) {
     return ProductSeconds(H100(), Stack(), "bf16", m, n, k);
   };
@@ -217,8 +217,8 @@ TEST(Experts, AreRefusedWhereRanksDoNotShareThemEvenly) {
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts_per_token = 17; }),
               HasSubstr("17 of them"));
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts = 0; }), HasSubstr("is 0"));
-  // Of two ranks with half of attention each, 32 of 64 may share experts that are whole, if so
-  // said.
+  // Of two ranks with half of attention each, 32 of 64 may be expert-parallel with experts that are
+  // whole, if expert_tensor says so.
   const auto folded = [](int64_t expert, int64_t tensor, int64_t expert_tensor) {
     return [=](ClusterRun& r) {
       r.model.experts = 64;
@@ -235,7 +235,8 @@ TEST(Experts, AreRefusedWhereRanksDoNotShareThemEvenly) {
   EXPECT_THAT(refusal(folded(8, 4, -1)), HasSubstr("-1 of 4 tensor-parallel"));
 }
 
-/// Qwen3 235B as it is trained on 256 H100: two ranks share attention, all of a stage the experts.
+/// Qwen3 235B as it is trained on 256 H100: attention on two tensor-parallel ranks, experts on all
+/// ranks of a stage.
 ClusterRun Folded() {
   return {.model = {.layers = 94,
                     .width = 4096,

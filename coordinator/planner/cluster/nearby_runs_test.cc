@@ -31,7 +31,7 @@ ClusterRun Plan(int64_t width, int64_t tensor, int64_t micro_batch, int64_t pipe
           .precision = "fp16"};
 }
 
-// As long as the model says, but for tensor-parallel pairs of width 2048 with two sequences, whose
+// As long as the model says, except tensor-parallel pairs of width 2048 with two sequences, whose
 // kernels are slow.
 std::vector<MeasuredRun> Runs() {
   std::vector<MeasuredRun> runs;

@@ -18,7 +18,7 @@ inline int ThreadsOfMachine() {
 /// Threads that wait for work: starting some takes longer than many a piece of it.
 class ThreadPool {
  public:
-  /// Of so many threads, the caller's among them.
+  /// Of this many threads, the caller's among them.
   explicit ThreadPool(int threads) : threads_(std::max(threads, 1)) {}
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -26,7 +26,7 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  /// Calls work(i) for i below `count`, in order but for what is done at once. Stops early when a
+  /// Calls work(i) for i below `count`, in order except what is done at once. Stops early when a
   /// call returns false. `work` must not call it.
   template <class Work>
   void Run(size_t count, const Work& work) {

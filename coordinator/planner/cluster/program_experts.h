@@ -36,7 +36,7 @@ struct ProgramExperts {
                 "A token goes once to each rank, and once to each machine, that has some of its "
                 "experts. Otherwise it goes once for each of its experts."),
           self.sends_once);
-    visit(Field("overlaps_sends", "Rows travel beside the computation of another micro-batch."),
+    visit(Field("overlaps_sends", "Rows are sent during the computation of another micro-batch."),
           self.overlaps_sends);
     visit(Field("captured",
                 "What the device starts by itself, from a graph: attention and the router, or the "

@@ -4,8 +4,8 @@
 
 namespace weft::planner {
 
-/// What a training program holds beside weights, optimizer states and activations: two constants of
-/// it, which FitStack leaves alone, and what is known of how it works.
+/// What a training program holds besides weights, optimizer states and activations: two constants
+/// of it, which FitStack leaves alone, and what is known of how it works.
 struct ProgramMemory {
   double runtime_bytes = 2.5e9;
   double copied_parameters = 0;
@@ -20,7 +20,7 @@ struct ProgramMemory {
               .Range(0, 1e10),
           self.runtime_bytes);
     visit(Field("copied_parameters",
-                "Of a rank's parameters, at most so many have copies of their gradients and new "
+                "Of a rank's parameters, at most this many have copies of their gradients and new "
                 "values in flat buffers, in half precision each, to be reduced and gathered.")
               .Unit("parameters")
               .Range(0, 1e10),

@@ -7,13 +7,13 @@
 
 namespace weft::planner {
 
-/// Numbers of which some function should be as small as may be.
+/// Numbers that minimise some function.
 struct FitProblem {
   /// Moves a point to where it may be.
   std::function<void(Vector&)> bound;
   /// Of a point within the bounds, each in units of its deviation.
   std::function<Vector(const Vector&)> residuals;
-  /// So many of them, the first ones, count ever less where they are beyond `outlier`.
+  /// This many of them, the first ones, count ever less where they are beyond `outlier`.
   size_t robust = 0;
   double outlier = 1;
 };

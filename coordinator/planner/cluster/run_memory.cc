@@ -21,7 +21,7 @@ double Tokens(const ClusterRun& run) {
   return D(run.micro_batch * run.model.sequence_length) / D(run.context);
 }
 
-/// Of the residual stream on a rank: ranks may share what is not a product.
+/// Of the residual stream on a rank: ranks may shard what is not a product.
 double StreamWidth(const SoftwareStack& stack, const ClusterRun& run) {
   return D(run.model.width) / (stack.sequence_parallel ? D(run.tensor) : 1);
 }

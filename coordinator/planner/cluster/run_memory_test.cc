@@ -72,7 +72,7 @@ TEST(RunMemory, OfABlockAndOfParametersIsThatOfTheModel) {
     EXPECT_EQ(memory.parameters, 2 * numbers);
     EXPECT_EQ(memory.gradients, 4 * numbers);
     EXPECT_EQ(memory.optimizer, 12 * numbers);
-    // A classifier of its own is as large as the table, and stands on the last stage.
+    // A classifier of its own is as large as the table, and is on the last stage.
     run.model.untied_classifier = true;
     EXPECT_EQ(MemoryOf(stack, run).parameters,
               2 * (numbers + static_cast<double>(counts.token_embedding)));

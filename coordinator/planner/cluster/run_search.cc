@@ -22,7 +22,7 @@ std::vector<int64_t> Divisors(int64_t value) {
   return divisors;
 }
 
-/// Where ranks stand; the rest is cheap to vary.
+/// Where ranks are placed; the rest is cheap to vary.
 std::vector<ClusterRun> Meshes(const AcceleratorSpec& device, const ClusterRun& plain,
                                int64_t devices) {
   std::vector<ClusterRun> meshes;

@@ -29,8 +29,8 @@ inline constexpr size_t kRunsKept = 32;
 /// The fastest ways to train `model` on `devices` of a kind, by PredictStep and MemoryOf: every
 /// degree of tensor (within a machine), pipeline, data and expert parallelism, stages a rank, ZeRO
 /// stage (above 1 without a pipeline), micro-batch, with and without recomputation of blocks.
-/// `memory_bytes` is what a device offers. On `threads` threads, of which the result does not
-/// depend. kInvalid: the model contradicts itself. kExhausted: nothing fits.
+/// `memory_bytes` is what a device offers. On `threads` threads; the result does not
+/// depend on their number. kInvalid: the model contradicts itself. kExhausted: nothing fits.
 Result<RunSearch> FastestRuns(const AcceleratorSpec& device, const SoftwareStack& stack,
                               const DecoderShape& model, const std::string& precision,
                               int64_t devices, int64_t global_batch, double memory_bytes,

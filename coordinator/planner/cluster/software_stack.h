@@ -69,7 +69,7 @@ struct SoftwareStack {
                 "Of the rate that fused attention sustains on the device, what this one does.")
               .Range(0.3, 1),
           self.attention_share);
-    visit(Field("sequence_parallel", "Tensor-parallel ranks share what is not a product."),
+    visit(Field("sequence_parallel", "Tensor-parallel ranks shard what is not a product."),
           self.sequence_parallel);
     visit(Field("overlaps_tensor_parallel", "Tensor-parallel collectives hide behind products."),
           self.overlaps_tensor_parallel);

@@ -17,8 +17,8 @@ constexpr int64_t kAlignedHalves = 8;
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
 constexpr double kPlainForward = 30, kPlainBackward = 40;
-// Of a mixture, beside them: router, choice, counts, order of rows, their copies and their sum; and
-// where these are one operation after the other.
+// Of a mixture, besides them: router, choice, counts, order of rows, their copies and their sum;
+// and where these are one operation after the other.
 constexpr double kRoutingForward = 10, kRoutingBackward = 12;
 constexpr double kPlainRoutingForward = 80, kPlainRoutingBackward = 60;
 // Of a product of one expert: taking its part of the rows, and the product; with operands in a
@@ -27,7 +27,7 @@ constexpr double kExpertProduct = 3, kExpertProductInFormat = 8;
 // Until the device has the first kernel that the processor starts when it knows the counts.
 constexpr double kAfterCounts = 3;
 // Copies of a row on its way to an expert and back: written for the expert, the result read and
-// added up; backward the results are read and written once more. Put in order beside that, it is
+// added up; backward the results are read and written once more. Put in order besides, it is
 // read and written on each way.
 constexpr double kRowPasses = 3, kBackwardRowPasses = 5, kOrderPasses = 4;
 // Passes over the result of an expert's activation: one kernel reads both halves and writes their
@@ -120,9 +120,9 @@ class StepModel {
     const double head = Head();
     const double hop = Hop();
     const double sends = hop * D(run_.stages_per_rank);
-    // All wait for the stage with the classifier, or for one with more blocks. Nothing runs beside
-    // a transfer: between the others both directions wait for one another, while the last stage
-    // returns a gradient and gets the next input at once.
+    // All wait for the stage with the classifier, or for one with more blocks. Nothing overlaps
+    // with a transfer: between the others both directions wait for one another, while the last
+    // stage returns a gradient and gets the next input at once.
     const double exchange = sends / 2;
     const double last = D(BlocksAt(stack_, run_, run_.pipeline - 1));
     const bool for_last = last * block + head + exchange >= Blocks() * block + sends;
@@ -237,7 +237,7 @@ class StepModel {
     return pass;
   }
 
-  // To start so many kernels of a block beside those of routing and of products of experts.
+  // Time to start this many kernels of a block, and those of routing and of products of experts.
   void AddHost(PassSeconds& pass, double kernels, double routing, double products) const {
     const ProgramExperts& program = stack_.experts;
     double after = 0;
@@ -323,8 +323,8 @@ class StepModel {
     }
   }
 
-  // Rows go to their experts and results come back. Of ranks that share the matrices of an expert
-  // each sends its part.
+  // Rows go to their experts and results come back. Each tensor-parallel rank of an expert sends
+  // its part.
   void AddExpertCommunication(PassSeconds& pass) const {
     if (run_.expert == 1) return;
     const int64_t between =
@@ -341,7 +341,7 @@ class StepModel {
     pass.expert = 2 * each * (stack_.experts.overlaps_sends ? 1 - stack_.overlap : 1);
   }
 
-  // The chance that a token meets one of so many experts.
+  // The chance that a token meets one of this many experts.
   double Meets(double experts) const {
     double none = 1;
     for (int64_t i = 0; i < model_.experts_per_token; ++i) {
@@ -385,8 +385,8 @@ class StepModel {
   int64_t Replicas() const { return run_.data * run_.context; }
   int64_t ExpertReplicas() const { return run_.ExpertReplicas(); }
   int64_t StageNodes() const { return CeilDiv(run_.tensor * Replicas(), device_.per_node); }
-  // All-reduce of so many bytes of each parameter: those of experts among fewer ranks, which stand
-  // as far apart as they can.
+  // All-reduce of this many bytes of each parameter: those of experts among fewer ranks, which are
+  // as far apart as they can be.
   double AllReduce(double bytes, double dense, double experts) const {
     const auto among = [&](int64_t replicas, double parameters) {
       return AllReduceSeconds(device_, stack_, replicas, std::min(replicas, StageNodes()),

@@ -39,7 +39,7 @@ struct DecoderShape {
   }
 };
 
-/// Parameters of a block beside its norms, whole: those of one rank are shares of them.
+/// Parameters of a block without its norms, whole: those of one rank are shares of them.
 struct BlockParameters {
   double dense = 0;    ///< Attention and router; without experts the MLP too.
   double experts = 0;  ///< Of all experts.
@@ -52,17 +52,17 @@ enum class Recomputation : uint8_t { kNone, kAttention, kElementwise, kBlock };
 /// As in "recomputation of ...".
 std::string_view NameOf(Recomputation recomputation);
 
-/// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline; ranks
-/// that share experts are neighbours of those that see different sequences, or, where experts are
-/// not divided as attention is, of any of the same stage.
+/// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline;
+/// expert-parallel ranks are neighbours among the data-parallel ones, or, where experts are not
+/// divided as attention is, among all of the same stage.
 struct ClusterRun {
   DecoderShape model;
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t data = 1;
-  int64_t expert = 1;         ///< So many ranks share the experts: of those with other sequences,
-  int64_t expert_tensor = 0;  ///< or, if this many share each matrix of an expert, of all of a
-                              ///< stage. 0: as many as share those of attention.
+  int64_t expert = 1;         ///< Expert-parallel ranks: of the data-parallel ones, or, with
+  int64_t expert_tensor = 0;  ///< expert_tensor tensor-parallel ranks of an expert, of all of a
+                              ///< stage. 0: as many as of attention.
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;  ///< Of the pipeline.
   int64_t zero_stage = 0;
@@ -73,7 +73,7 @@ struct ClusterRun {
       "bf16";  ///< Of products: bf16, fp16 or a format (ProductFormat::rate_name).
 
   int64_t Devices() const { return tensor * context * data * pipeline; }
-  /// Ranks that share each matrix of an expert.
+  /// Tensor-parallel ranks of an expert.
   int64_t ExpertTensor() const { return expert_tensor > 0 ? expert_tensor : tensor; }
   /// Ranks with the same experts.
   int64_t ExpertReplicas() const { return tensor * context * data / (ExpertTensor() * expert); }

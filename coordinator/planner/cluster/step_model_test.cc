@@ -281,7 +281,7 @@ TEST(AllReduce, TakesTheTimeOfItsNarrowestLink) {
   EXPECT_NEAR(AllReduceSeconds(device, stack, 8, 1, bytes), 2 * 7.0 / 8 * bytes / 300e9 + 7 * 2e-6,
               1e-9);
   EXPECT_NEAR(AllReduceSeconds(device, stack, 2, 1, 1), 2e-6, 1e-9);
-  // Trees have fewer steps than a ring of so many.
+  // Trees have fewer steps than a ring of this many.
   EXPECT_NEAR(AllReduceSeconds(device, stack, 256, 32, 1), 4 * 8 * 2e-6, 1e-9);
   // One rank a machine: its own card alone.
   EXPECT_NEAR(AllReduceSeconds(device, stack, 4, 4, bytes), 2 * 3.0 / 4 * bytes / 25e9, 1e-4);

@@ -20,7 +20,7 @@ struct Variant {
   JobSpec job;
 };
 
-/// A way with its variants, of which the best one counts.
+/// A way with its variants; the best one counts.
 struct Way {
   std::string name;
   std::vector<Variant> variants;

@@ -11,7 +11,7 @@
 namespace weft::planner {
 
 /// Every way to spread the job or to save memory that changes no numbers, each by itself added to
-/// `job` where that does not have it: its best plan beside the chosen one's `best` (null: nothing
+/// `job` where that does not have it: its best plan next to the chosen one's `best` (null: nothing
 /// fits), or the first reason why it does not go. Those that fit first, fastest first; then those
 /// that do not fit, then those that the job does not allow. Of no use after a request to `stop`.
 std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile& cluster,

@@ -126,7 +126,7 @@ TEST(Sensitivity, OfRatesThatNobodyMeasuredIsThatOfTheRatesInTheirPlace) {
   EXPECT_NEAR(GainFrom(explanation, "compute"), 1 / (1 - share * (1 - 1 / 1.1)) - 1, 0.005);
   EXPECT_GT(GainFrom(explanation, "memory bandwidth"), 0);
 
-  // The same on a GPU, where the tables stand in.
+  // The same on a GPU, where tables replace measurements.
   const PlanExplanation gpu = Explain(job, {{GpuMachine("g", 1, 80 * kGiB)}});
   const TimeBreakdown& parts = Chosen(gpu).time;
   const double whole = StepSeconds(parts);
@@ -271,10 +271,10 @@ TEST(ExplainPlan, LinesAskForTheChosenPlan) {
 }
 
 TEST(ExplainPlan, LinesAskForGridsAndGroups) {
-  // Four ranks that share a model of two heads have to share features, too.
+  // Four tensor-parallel ranks with two heads have to shard features, too (2-D).
   JobSpec job = SmallGpt2();
   job.model.heads = 2;
-  job.model.attention_dropout = 0.1;  // which sharing sequences does not go with
+  job.model.attention_dropout = 0.1;  // which rules out context parallelism
   job.train.global_batch = 1;
   job.resources.threads_per_rank = 1;
   const ClusterProfile small{{CpuMachine("a", 4, 16 * kGiB)}};
@@ -286,9 +286,9 @@ TEST(ExplainPlan, LinesAskForGridsAndGroups) {
   for (WorkerProfile& worker : machines.workers) worker.loopback_bytes_per_second = 10e9;
   job = SmallGpt2();
   job.train.global_batch = 512;
-  job.train.precision = "bf16_pure";  // which sharing matrices does not go with,
-  job.model.attention_dropout = 0.1;  // nor sharing sequences with that,
-  job.model.distinct_blocks = 2;      // nor pipelines with that
+  job.train.precision = "bf16_pure";  // which rules out tensor parallelism,
+  job.model.attention_dropout = 0.1;  // this context parallelism,
+  job.model.distinct_blocks = 2;      // and this pipelines
   const ResourceSpec groups = AskedAsExplained(job, machines);
   EXPECT_GT(groups.zero_stage, 0);
   EXPECT_EQ(groups.zero_shard_ranks, 2);

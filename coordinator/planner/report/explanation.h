@@ -10,7 +10,7 @@
 
 namespace weft::planner {
 
-/// What a candidate needs and costs beside its prediction.
+/// What a candidate needs and costs besides its prediction.
 struct PlanDetail {
   std::string binding;
   double binding_share = 0;
@@ -143,7 +143,7 @@ struct Alternative {
   }
 };
 
-/// The best plan with so many devices.
+/// The best plan with this many devices.
 struct FrontierPoint {
   std::string machines;
   int64_t devices = 0;

@@ -21,7 +21,7 @@ std::string BytesText(double bytes) {
   return HumanBytes(static_cast<int64_t>(bytes));
 }
 
-/// A cell of a table: numbers stand at the right.
+/// A cell of a table: numbers are right-aligned.
 struct Cell {
   std::string text;
   bool number = false;
@@ -267,7 +267,7 @@ class HtmlWriter {
   void SensitivityPicture() {
     if (e_.sensitivity.empty()) return;
     Section("What 10 % more would be worth");
-    page_.Add("p", {{"class", "soft"}}, "Gain in throughput of the chosen plan as it stands.");
+    page_.Add("p", {{"class", "soft"}}, "Gain in throughput of the chosen plan as it is.");
     AddGains(page_, e_.sensitivity);
     page_.Close();
   }
@@ -317,7 +317,7 @@ class HtmlWriter {
            {""}});
     for (const FrontierPoint& point : e_.frontier) {
       const bool fits = point.reason.empty();
-      std::string why = point.on_frontier ? "best for so many" : "";
+      std::string why = point.on_frontier ? "best for this many" : "";
       if (point.cheapest) why += why.empty() ? "cheapest" : ", cheapest";
       Row("td",
           {{point.machines},

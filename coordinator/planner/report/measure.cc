@@ -23,7 +23,7 @@
 namespace weft::planner {
 namespace {
 
-// The median of so many steps is that of longer runs.
+// The median of this many steps is that of longer runs.
 constexpr int64_t kFewestSteps = 12;
 constexpr int64_t kMostSteps = 150;
 constexpr double kRunSeconds = 5;
@@ -85,7 +85,7 @@ Result<MeasureAdvice> AdviseToMeasure(const JobSpec& job, const ClusterProfile& 
                         FastestPlans(job, cluster, any_mesh, kPlansInDoubt));
   MeasureAdvice advice;
   if (plans.empty()) return advice;
-  if (plans.front().device != "cpu") return nothing("it runs on GPUs, of which nothing is fitted");
+  if (plans.front().device != "cpu") return nothing("it runs on GPUs, which nothing is fitted to");
   const TimeCalibration& known = KnownOf(plans.front(), cluster);
   std::vector<DoubtfulRun> runs;
   for (const MeasuredShape& shape : known.shapes) runs.push_back({.shape = ToBlockShape(shape)});

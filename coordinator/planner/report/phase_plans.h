@@ -39,7 +39,7 @@ struct PhasePlan {
     visit(Field("parameters", "Trainable parameters of its model."), self.parameters);
     visit(Field("steps", "Optimizer steps."), self.steps);
     visit(Field("tokens_per_step", "Over all ranks."), self.tokens_per_step);
-    visit(Field("mesh", "How its ranks share the model."), self.mesh);
+    visit(Field("mesh", "Degrees of parallelism."), self.mesh);
     visit(Field("plan", "With its prediction."), self.plan);
     visit(Field("seconds", "All its steps; without validation and checkpoints.").Unit("seconds"),
           self.seconds);

@@ -43,7 +43,7 @@ class ExplicitRates {
       }
       return worker;
     }
-    // So many threads are never short of what all cores draw.
+    // This many threads are never short of what all cores draw.
     constexpr int64_t kAllCores = 1 << 16;
     worker.copy_bytes_per_second = rates.MemoryBytesPerSecond({kAllCores, 1});
     if (worker.gemm.empty()) {

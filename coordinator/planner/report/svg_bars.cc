@@ -18,7 +18,7 @@ double Sum(const std::vector<double>& parts) {
   return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
-/// The names of the parts beside their colours, and the letters that stand for them in print.
+/// The names of the parts next to their colours, and the letters that stand for them in print.
 void AddLegend(Markup& page, const std::vector<std::string>& parts) {
   page.Open("p", {{"class", "legend"}});
   for (size_t i = 0; i < parts.size(); ++i) {

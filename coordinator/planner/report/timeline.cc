@@ -49,7 +49,7 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   return inputs;
 }
 
-/// Played through, each rank of the pipeline on the slowest machine that it stands on.
+/// Simulated, each rank of the pipeline on the slowest machine that it has.
 PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& cluster,
                               const Plan& plan, const PipelineSchedule& schedule) {
   const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);

@@ -249,7 +249,7 @@ class Production {
     for (const auto& resize : decisions.resizes) {
       ++outcome_.resizes;
       if (!resize.for_job.empty()) job_of(resize.for_job).promised = true;
-      Begin(job_of(resize.job_id), resize.way.plan);
+      Begin(job_of(resize.job_id), resize.change.plan);
     }
     for (const auto& start : decisions.starts) Begin(job_of(start.job_id), start.plan);
     for (const auto& [id, size] : decisions.sizes) job_of(id).size = size;

@@ -41,7 +41,7 @@ TEST(SchedulerSimulator, OursIsNearTheBestBaselineAndBeatsItWithResizes) {
     if (policy != "rubick") best = std::min(best, mean);
   }
   ProductionOptions options;
-  options.rules.growth.after_seconds = 0;
+  options.rules.scale_up.after_seconds = 0;
   const Outcome fixed = SimulateProduction(trace, 32, Curve(), options);
   EXPECT_LT(MeanHours(trace, fixed), 1.15 * best);
   EXPECT_EQ(fixed.resizes, 0);

@@ -99,7 +99,7 @@ TEST(HostCublasLt, RefusesWhatTheLibraryRefuses) {
                 p.operation.bias = p.vector;
               }),
               HasSubstr("transposed B"));
-  // GELU of a result in bf16, beside its input.
+  // GELU of a result in bf16, with its input.
   const auto gelu = [](Product& p) {
     p.operation.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
     p.operation.aux = p.aux_data;

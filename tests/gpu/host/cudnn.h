@@ -7,7 +7,7 @@
 namespace weft::host_cuda {
 
 // A cuDNN that computes graphs by definition, for tests: what matters is which calls are refused.
-// It stands in for the library that LoadCudnn() finds; what it computes is work of its stream.
+// It replaces the library that LoadCudnn() finds; what it computes is work of its stream.
 
 /// Plans made and run since the start of the process.
 struct CudnnCalls {

@@ -66,7 +66,7 @@ int64_t HeldOnDevice() {
   return static_cast<int64_t>(total - free);
 }
 
-/// Where what is not on the device stands.
+/// Where what is not on the device resides.
 struct Outside {
   const char* optimizer = "none";
   const char* parameters = "none";

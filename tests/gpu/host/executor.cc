@@ -1,6 +1,6 @@
 // Compiled without ThreadSanitizer (CMakeLists.txt), which shall see what kernels do to memory and
 // not how their fibers are run. For the same reason nothing here calls memcpy or memset on memory
-// of the kernels, but for their own asynchronous copies.
+// of the kernels, except their own asynchronous copies.
 
 #include "tests/gpu/host/run_blocks.h"
 

@@ -133,7 +133,7 @@ void WaitForCopies(int groups);
 
 }  // namespace weft::host_cuda
 
-// Where the current thread stands, under CUDA's names.
+// The position of the current thread, under CUDA's names.
 // NOLINTBEGIN(readability-identifier-naming)
 extern constinit thread_local weft::host_cuda::Index3 threadIdx;
 extern constinit thread_local weft::host_cuda::Index3 blockIdx;

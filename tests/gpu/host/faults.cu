@@ -39,7 +39,7 @@ __global__ void ReadBehindShared(float* data, int index) {
   WEFT_SHARED(numbers, float[kWarp]);
   numbers[threadIdx.x] = 0;
   __syncthreads();
-  // By a pointer, of which the compiler's own check of bounds knows nothing.
+  // By a pointer, unknown to the compiler's own check of bounds.
   const float* first = numbers;
   if (threadIdx.x == 0) data[0] = first[index];
 }

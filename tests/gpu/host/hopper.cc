@@ -18,7 +18,7 @@ constexpr uint32_t kGroupThreads = 4 * kWarpSize;
 constexpr uint32_t kRows = 64, kDepth = 16;
 constexpr uint32_t kAllRegisters = 65536;
 constexpr uint32_t kInFlight = 0xffffffffu;  // A NaN.
-// Of dynamic shared memory: what stands there is not aligned to 1024 by chance.
+// Of dynamic shared memory: what is there is not aligned to 1024 by chance.
 constexpr uint32_t kFirstAddress = 1024 + 128;
 
 // The piece of 16 bytes that lies at `address` before pieces change places within `width` bytes.

@@ -25,13 +25,13 @@ struct Product {
   bool accumulate;
   bool by_columns;  ///< The right operand.
   bool half;        ///< float16 instead of bfloat16
-  /// Of a left operand with two of each four elements in a row (wgmma.mma_async.sp), of which
-  /// `left_matrix` has those: a word in a register; nullptr of others.
+  /// Of a left operand with two of each four elements in a row (wgmma.mma_async.sp), which
+  /// `left_matrix` has: a word in a register; nullptr for others.
   const uint32_t* metadata = nullptr;
   uint32_t selector = 0;
 };
 
-/// The state of a block; called by its threads, but for Begin and End.
+/// The state of a block; called by its threads, except Begin and End.
 class Hopper {
  public:
   Hopper();

@@ -162,7 +162,7 @@ TEST_F(HostExecution, AccessOutOfBoundsIsReported) {
   ExpectReport([this] { return RunReadBehindDynamic(stream(), data(), 32); }, "use-after-poison");
 }
 
-// Two streams, of which the second runs by itself, and what each piece of their work writes.
+// Two streams (the second runs by itself), and what each piece of their work writes.
 class Captures : public HostExecution {
  protected:
   Captures()
@@ -184,7 +184,7 @@ class Captures : public HostExecution {
       return "";
     });
   }
-  // a, b beside it, and c after both, which `joins` says or not.
+  // a, b overlapped with it, and c after both, if `joins` says so.
   void Enqueue(bool joins) {
     EXPECT_EQ(Write(origin_, 'a'), "");
     EXPECT_EQ(host_cuda::RecordEvent(fork_, origin_, false), "");

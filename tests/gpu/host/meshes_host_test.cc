@@ -1,5 +1,5 @@
-// The devices of the ranks that share a model between them, and what the planner promises about
-// their memory: measured without the work itself, which is skipped.
+// The devices of model-parallel ranks, and what the planner predicts of their memory: measured
+// without the work itself, which is skipped.
 
 #include <algorithm>
 #include <string>

@@ -43,7 +43,7 @@ class Devices : public ::testing::Environment {
 };
 const auto* const kDevices = ::testing::AddGlobalTestEnvironment(new Devices);
 
-// After `steps` of them, of which so many were graphs.
+// After `steps` of them; `graph_steps` of these were graphs.
 void LeaveAStep(int64_t steps, int64_t graph_steps) {
   RandomTokens data(50, 16);
   HashStore store;

@@ -1,4 +1,4 @@
-// Stands in for weft-trainer in the tests of the daemon: does what the job's name says.
+// Replaces weft-trainer in the tests of the daemon: does what the job's name says.
 #include <signal.h>
 #include <unistd.h>
 

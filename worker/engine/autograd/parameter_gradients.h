@@ -10,8 +10,8 @@
 
 namespace weft::engine {
 
-/// Where the backward passes of one optimizer step leave the gradients of the parameters, and the
-/// knowledge of which of them are complete. Buffers are not cleared between steps: the first
+/// Where the backward passes of one optimizer step leave the gradients of the parameters, and
+/// whether each is complete. Buffers are not cleared between steps: the first
 /// operation that touches a gradient in a step overwrites it where it can.
 class ParameterGradients {
  public:
@@ -53,8 +53,8 @@ class ParameterGradients {
   void StartPasses(ReadyHook on_ready);
 
   /// After TakeByPass: parameters that have been written since the last call, or StartPasses. What
-  /// touches one of them next writes it anew. Between steps of a pipeline, of which each parameter
-  /// is written in one alone for each of its passes.
+  /// touches one of them next writes it anew. Between steps of a pipeline: each parameter is
+  /// written in one of them alone for each of its passes.
   std::vector<int64_t> TakeWritten();
 
   /// No forward pass of StartPasses follows.

@@ -13,8 +13,8 @@
 
 namespace weft::engine {
 
-/// A tensor of a forward pass and the tape node that will carry its gradient; no node when nobody
-/// wants that gradient, because nothing that is trained stands before it.
+/// A tensor of a forward pass and the tape node that will carry its gradient; no node when nothing
+/// needs that gradient, because nothing that is trained comes before it.
 struct Value {
   static constexpr int32_t kNoNode = -1;
   Tensor tensor;
@@ -45,13 +45,13 @@ class SavedTensor {
   Remake remake_;
 };
 
-/// Which columns of a tensor are here that ranks share, all of them where nothing is said.
+/// Which columns of a column-sharded tensor are here; the default is all of them.
 struct ColumnPart {
   int64_t whole = 0;   ///< Columns of each of its pieces, of all ranks.
   int64_t first = 0;   ///< The first of those that are here, of each piece.
   int64_t pieces = 1;  ///< Side by side.
-  /// Rows are not those of the batch, but at most so many for each of its tokens, in an order that
-  /// depends on the ranks; 0: they are.
+  /// Rows are not those of the batch, but at most this many for each of its tokens, in an order
+  /// that depends on the ranks; 0: they are.
   int64_t rows_of_token = 0;
 };
 
@@ -119,7 +119,7 @@ class Tape {
   }
   /// The same without a policy.
   static SavedTensor AsItIs(Tensor tensor) { return SavedTensor(std::move(tensor)); }
-  /// Keeps `kept`, of which the content is made again when it is wanted.
+  /// Keeps `kept`, whose content is recomputed when it is needed.
   static SavedTensor Save(Tensor kept, SavedTensor::Remake remake) {
     return SavedTensor(std::move(kept), std::move(remake));
   }
@@ -127,7 +127,7 @@ class Tape {
   /// What keeps tensors from now on, or none: they stay as they are. Outlives its use.
   void SetSavedTensorPolicy(SavedTensorPolicy* policy) { policy_ = policy; }
   SavedTensorPolicy* saved_tensor_policy() const { return policy_; }
-  /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
+  /// Keeps `tensor`, or an approximation, which will do; in a pass that is recorded.
   Result<SavedTensor> Keep(Context& context, const Tensor& tensor,
                            const ColumnPart& part = {}) const {
     return policy_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
@@ -162,8 +162,8 @@ class Tape {
   /// The gradient of `node` is about to be summed over ranks, as soon as it is known.
   void SumsGradient(int32_t node) { summed_.insert(node); }
   bool IsSummed(int32_t node) const { return summed_.contains(node); }
-  /// Puts off the part of an operation's Backward that the sum of its input's gradient need not
-  /// wait for, so that it runs beside that: after the next operation at the latest.
+  /// Defers the part of an operation's Backward that the sum of its input's gradient need not wait
+  /// for, so that it overlaps with that: it runs after the next operation at the latest.
   void RunBeside(std::string_view name, Backward work) {
     beside_.push_back({name, std::move(work)});
   }

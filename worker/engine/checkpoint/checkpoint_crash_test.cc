@@ -99,7 +99,7 @@ TEST(CheckpointCrash, WhileADamagedCheckpointIsReplacedTheOlderOneStays) {
     env.SimulateCrash();
     LatestSearch search = *LatestVerified(env, kRun);
     ASSERT_TRUE(search.latest.has_value());
-    // Either the old damaged one still stands, or the new one, or neither.
+    // Either the old damaged one is still there, or the new one, or neither.
     if (search.latest->manifest.step == 100) {
       EXPECT_FALSE(saved);
     } else {

@@ -19,7 +19,7 @@ Status PrepareCheckpointsFolder(Env& env, const std::string& run_dir);
 /// Writes and publishes the checkpoint of manifest.step; returns the manifest with its files. With
 /// `peers` this is rank 0, and the checkpoint has a file of each of them. A
 /// crash or error at any point leaves it whole or invisible, and all others as they were. Where a
-/// sound checkpoint of this step stands already it is kept, a damaged one is replaced. kConflict
+/// sound checkpoint of this step exists already it is kept, a damaged one is replaced. kConflict
 /// when a newer attempt owns the folder, kExhausted when the disk is full.
 Result<CheckpointManifest> PublishCheckpoint(Env& env, const std::string& run_dir,
                                              EpochFence& fence, CheckpointManifest manifest,

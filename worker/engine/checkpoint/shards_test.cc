@@ -1,4 +1,4 @@
-// Tensors that ranks share by rows or columns.
+// Tensors that ranks shard by rows or columns.
 
 #include <numeric>
 #include <string>
@@ -21,9 +21,8 @@ struct Logical {
   std::string name;
   Shape shape;
   int axis = 0;
-  std::vector<int64_t>
-      blocks;         ///< Along the axis, each of which is partitioned; none: all have it.
-  bool grid = false;  ///< Four ranks are a grid of two rows, which divide the columns.
+  std::vector<int64_t> blocks;  ///< Along the axis, each partitioned; none: all have it.
+  bool grid = false;            ///< Four ranks are a grid of two rows, which divide the columns.
 
   Shard Of(int64_t rank, int64_t ranks) const {
     const bool both = grid && ranks == 4;

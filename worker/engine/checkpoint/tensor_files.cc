@@ -49,7 +49,7 @@ constexpr char kPartsKey[] = "weft_parts";
 constexpr char kShapeKey[] = "shape", kFirstKey[] = "first";
 constexpr char kAxisKey[] = "axis", kRangesKey[] = "ranges", kColumnsKey[] = "columns";
 
-/// Elements that stand one behind the other in a part and in its tensor.
+/// Elements that follow one another in a part and in its tensor.
 struct Run {
   int64_t part = 0;
   int64_t logical = 0;
@@ -204,7 +204,7 @@ void Widen(std::span<const std::byte> bytes, float* to) {
   }
 }
 
-/// Hands what stands in a file to `sink`, piece by piece.
+/// Hands what is in a file to `sink`, piece by piece.
 Status ReadStored(const NamedTensor& tensor, const ByteSink& sink) {
   constexpr int64_t kPieceElements = int64_t{1} << 20;
   const int64_t elements = tensor.view.shape.Elements();

@@ -24,8 +24,8 @@ enum class ExtraTensors : uint8_t {
 };
 
 /// Fills `targets` from the checkpoint in `folder`, whose hashes have been verified. Each must be
-/// there with equal type and shape, in one piece or in parts cut anywhere, of which a target that
-/// is a part itself takes its own: kInvalid names the first that is not; then the targets may be
+/// there with equal type and shape, in one piece or in parts cut anywhere; a target that is a part
+/// itself takes its own of them. kInvalid names the first that is not; then the targets may be
 /// filled in part. With kIgnore bf16 may also be read as f32, which is exact. `stream`: of the
 /// device that targets are on.
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,

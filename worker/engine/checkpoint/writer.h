@@ -26,7 +26,7 @@ struct CheckpointProgress {
   int64_t step = 0;
   std::string path;
   int64_t bytes = 0;
-  double snapshot_seconds = 0;  ///< Training stood still.
+  double snapshot_seconds = 0;  ///< Training waited.
   double write_seconds = 0;     ///< In the background, as is what follows.
   double verify_seconds = 0;
   Status error;  ///< With kFailed.
@@ -45,8 +45,8 @@ struct CheckpointWriterOptions {
   std::optional<CheckpointPeers> peers = std::nullopt;
 };
 
-/// Saves checkpoints beside the training: Save copies the tensors and returns, a thread writes the
-/// copy, publishes it, reads it back and only then deletes old ones. A state of which some stands
+/// Saves checkpoints during the training: Save copies the tensors and returns, a thread writes the
+/// copy, publishes it, reads it back and only then deletes old ones. A state that is partly
 /// in a file, for want of memory, is not copied: Save returns when it is published. What fails is
 /// reported and leaves the older checkpoints as they were; the next Save tries anew. One caller.
 class CheckpointWriter {

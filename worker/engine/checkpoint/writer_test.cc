@@ -91,7 +91,7 @@ TEST_F(WriterTest, TrainingGoesOnWhileTheCopyIsWritten) {
   EXPECT_TRUE(loaded == TestState(100));
 }
 
-/// Numbers that stand in a file, of which no more than a few bytes are asked for at once.
+/// Numbers in a file; no more than a few bytes of them are asked for at once.
 class Elsewhere : public StoredNumbers {
  public:
   explicit Elsewhere(size_t elements) : numbers(elements) {}
@@ -255,7 +255,7 @@ TEST_F(WriterTest, RanksThatHoldPartsSaveOneCheckpointTogether) {
     const Status other = writers[1]->Wait();
     return std::pair(writers[0]->Wait(), other);
   };
-  for (const int64_t step : {1, 2, 2}) {  // the third finds that it stands already
+  for (const int64_t step : {1, 2, 2}) {  // the third finds that it exists already
     const auto [first, other] = save(step);
     EXPECT_TRUE(first.ok()) << first.message();
     EXPECT_TRUE(other.ok()) << other.message();

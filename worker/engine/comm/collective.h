@@ -45,7 +45,7 @@ struct CollectiveCall {
 ///
 /// **Tensors.** Contiguous, on the device of the group, of any type; reductions of f32, bf16 and
 /// f16. Shapes do not matter, numbers of elements do. Each operation is enqueued behind those
-/// before it and runs beside the caller: on a CPU on a thread of the group, on a CUDA device on a
+/// before it and overlaps with the caller: on a CPU on a thread of the group, on a CUDA device on a
 /// stream of the group. It begins after what `stream` was given before the call, and whoever uses
 /// its results waits for the Work. Every rank calls the same operations with the same sizes in the
 /// same order; messages between two ranks concern those two only. One thread at a time. A call that
@@ -157,7 +157,7 @@ class Collective {
         name_(std::move(name)),
         members_(std::move(members)) {}
 
-  /// "rank 5 (data)": of which ranks an error is.
+  /// "rank 5 (data)": the ranks that an error concerns.
   std::string Who() const {
     return "rank " + std::to_string(members_[static_cast<size_t>(rank_)]) + " (" + name_ + ")";
   }
@@ -195,7 +195,7 @@ struct CollectiveOptions {
 };
 
 /// Joins the group of `options.size` ranks that share `store`, which outlives the group: Gloo over
-/// TCP on CPUs, NCCL on CUDA devices with Gloo beside it for the host, or nothing at all for a
+/// TCP on CPUs, NCCL on CUDA devices with Gloo for the host, or nothing at all for a
 /// single rank. kUnavailable when the peers do not come or there is no NCCL, kInvalid when the host
 /// is not ours, or when some ranks have a GPU and others none, or two ranks the same one.
 Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& options,

@@ -37,7 +37,7 @@ struct CollectiveBackend {
   std::string name;
   /// Sums are exactly those of ReducePairwise, and maxima those of the values.
   bool pairwise = false;
-  /// Runs `body` as so many ranks, threads of this process, and joins them.
+  /// Runs `body` as this many ranks, threads of this process, and joins them.
   std::function<void(int size, std::chrono::milliseconds timeout,
                      const std::function<void(TestRank&)>& body)>
       run;

@@ -8,9 +8,9 @@
 namespace weft::engine {
 
 /// A group whose operations can be recorded as part of a graph (kernels/cuda/graph.h): they run on
-/// the group's stream beside the others of the graph, again with each launch of it. Whether an
-/// operation is part of a graph is the same on all ranks of the group, and so are the launches.
-/// Like the group, for one thread at a time.
+/// the group's stream, overlapped with the others of the graph, again with each launch of it.
+/// Whether an operation is part of a graph is the same on all ranks of the group, and so are the
+/// launches. Like the group, for one thread at a time.
 class CollectiveRecorder {
  public:
   /// The operations of a graph, which is destroyed before them, and they before the group.

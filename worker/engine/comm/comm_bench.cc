@@ -1,9 +1,9 @@
 // Times collectives over loopback TCP, ranks being threads of this process: first our all-reduce of
-// f32 gradients beside Gloo's own, on the same memory, then others of ours.
+// f32 gradients against Gloo's own, on the same memory, then others of ours.
 //
 //   comm_bench RANKS [FILE]
 //
-// From two to so many ranks. Prints tables; FILE gets all that was measured, as JSON.
+// From two to RANKS ranks. Prints tables; FILE gets all that was measured, as JSON.
 
 #include <algorithm>
 #include <array>

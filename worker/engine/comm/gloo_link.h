@@ -13,7 +13,7 @@
 namespace weft::engine {
 
 /// Messages between the ranks of a connected Gloo context. Errors, lost peers and silence longer
-/// than the context's timeout are Gloo's exceptions. One thread, but for Abort.
+/// than the context's timeout are Gloo's exceptions. One thread, except Abort.
 class GlooLink {
  public:
   explicit GlooLink(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
@@ -27,7 +27,7 @@ class GlooLink {
   /// size that the ranks agree on. Ranks that do different things thus wait in vain for each other
   /// instead of taking one thing for another.
   uint64_t NewTag(uint64_t what, size_t bytes);
-  /// The tag of messages that concern two ranks only, of so many bytes.
+  /// The tag of messages that concern two ranks only, of this many bytes.
   static uint64_t MessageTag(size_t bytes) { return kMessageTags | bytes; }
 
   /// Memory that messages come from and go to. It and the memory live until all of them have been

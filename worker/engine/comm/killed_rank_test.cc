@@ -1,4 +1,4 @@
-// Ranks in processes of their own, one of which is killed while all are in an operation.
+// Ranks in processes of their own; one is killed while all are in an operation.
 
 #include <spawn.h>
 #include <sys/wait.h>

@@ -36,7 +36,7 @@ struct Enqueued {
   double sent_bytes = 0;
   N::Event begin = nullptr;
   N::Event end = nullptr;
-  /// Where a stream begins and ceases to stand still for it.
+  /// Where a stream begins and ends to wait for it.
   std::vector<std::pair<N::Event, N::Event>> waits;
   std::optional<steady_clock::time_point> begun;  ///< When it was first seen to have.
   bool ended = false;

@@ -23,7 +23,7 @@ class RankHandshake {
 
   RankHandshake(std::string token, Side side);
 
-  /// Does what the non-blocking socket lets it do now. Call it when the connection stands, and
+  /// Does what the non-blocking socket lets it do now. Call it when the connection is there, and
   /// whenever something can be read.
   State Advance(int fd);
 

@@ -32,8 +32,8 @@ class Work {
   /// to light only in a later call. Any number of times, from any thread.
   Status Wait(const Stream& stream) const { return state_ ? state_->Wait(stream) : status_; }
 
-  /// The same on a stream, or in a thread, beside those of the rank: what they stand still is no
-  /// exposed time.
+  /// The same on a stream, or in a thread, besides those of the rank: their waiting is no exposed
+  /// time.
   Status WaitBeside(const Stream& stream) const {
     return state_ ? state_->WaitBeside(stream) : status_;
   }

@@ -5,7 +5,7 @@
 
 namespace weft::engine {
 
-/// Sequences for one forward and backward pass. They stand one after another as the rows of a
+/// Sequences for one forward and backward pass. They follow one another as the rows of a
 /// [sequences, length] matrix; rows that are shorter are padded at their end.
 ///
 /// What is to be learnt is in `targets` (a token a position: causal and masked language models) or

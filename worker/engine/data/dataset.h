@@ -76,7 +76,7 @@ struct DatasetInfo {
           self.validation_tokens);
     visit(Field("validation_documents", "Documents they come from."), self.validation_documents);
     visit(Field("validation_file",
-                "They stand in validation.tokens; otherwise after the training tokens."),
+                "They are in validation.tokens; otherwise after the training tokens."),
           self.validation_file);
     visit(Field("unigram_entropy_nats",
                 "Cross entropy of the validation tokens under the add-one smoothed frequencies of "

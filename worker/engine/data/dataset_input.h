@@ -28,7 +28,7 @@ class DatasetInput {
   /// A border of documents may be moved into one when none is near.
   virtual bool may_cut_documents() const = 0;
 
-  /// So many successive documents are on the same side of that border.
+  /// This many successive documents are on the same side of that border.
   virtual int64_t documents_together() const { return 1; }
 };
 

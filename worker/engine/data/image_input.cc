@@ -228,7 +228,7 @@ class FolderInput : public DatasetInput {
       for (const std::string& label : classes) {
         const std::string inner = JoinPath(folder, label);
         Result<std::vector<std::string>> names = env_.ListDir(inner);
-        if (!names.ok()) continue;  // a file beside the folders
+        if (!names.ok()) continue;  // a file next to the folders
         for (const std::string& name : *names) {
           if (!IsPicture(name)) continue;
           files.push_back({JoinPath(inner, name), label});

@@ -18,7 +18,7 @@ struct MaskingVocabulary {
 /// Hides tokens of a sequence and asks for them (BERT: Devlin et al. 2019, arXiv 1810.04805; anew
 /// in each epoch: RoBERTa, Liu et al. 2019, arXiv 1907.11692). Every token that is not special is
 /// picked with `probability`; of these a share becomes the mask token, a share a random ordinary
-/// token, and the rest stays. A sequence of which nothing was picked gets the one that came
+/// token, and the rest stays. A sequence without a picked token gets the one that came
 /// closest, so that every sequence teaches something. Immutable, so thread-safe.
 class TokenMasker {
  public:

@@ -6,7 +6,7 @@
 
 namespace weft::engine {
 
-/// A run of tokens of one document that stands in a packed sequence.
+/// A run of tokens of one document in a packed sequence.
 struct TokenRun {
   uint64_t first = 0;  ///< Token index in the span.
   uint32_t count = 0;

@@ -12,7 +12,7 @@ namespace weft::engine {
 /// under `cache_dir` named after the content of the files, the tokenizer and the options.
 ///
 /// Language models: each document is followed by the tokenizer's end-of-text token. Masked language
-/// models and classification: it stands in the tokenizer's form. Without a tokenizer one is trained
+/// models and classification: it has the tokenizer's form. Without a tokenizer one is trained
 /// on the training files. Images: the bytes of each, at the model's size, are a document.
 /// Labelled documents are put in a fixed scattered order.
 ///

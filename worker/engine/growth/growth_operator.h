@@ -66,7 +66,7 @@ using OldTensors =
 class GrowthOperator {
  public:
   /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
-  /// method none and fewer blocks, which are those that an elastic network of so many has
+  /// method none and fewer blocks, which are those that an elastic network of this depth has
   /// (techniques/layer_sampling/elastic_depth.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 

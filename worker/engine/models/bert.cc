@@ -196,7 +196,7 @@ Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
 
 Result<Tensor> Bert::Logits(Context& context, const TokenBatch& batch) const {
   if (parameters_.values_sharded()) {
-    return InvalidError("logits are for models that are not shared by ranks");
+    return InvalidError("logits are for models that are not sharded");
   }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));

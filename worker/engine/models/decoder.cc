@@ -18,7 +18,7 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
   Shard shard = ranks->Rows({spec.vocab_size});
   const int64_t rows = shard.size();
   if (ranks->rows() > 1) shard = shard.Across(ranks->FeatureColumns(width));
-  // All ranks have room for the largest part: other parameters stand at the same place on each.
+  // All ranks have room for the largest part: other parameters are at the same place on each.
   const int64_t columns = ranks->columns();
   const int64_t padded = PaddedVocabulary((spec.vocab_size + columns - 1) / columns);
   return parameters.Register(name, {rows, ranks->Features(width)}, role,
@@ -45,7 +45,7 @@ PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
   return options.pipeline.value_or(PipelinePart{{{0, spec.layers}}, true, true});
 }
 
-// What the blocks of a stage, or so many layers without a pipeline, do with their saved tensors.
+// What the blocks of a stage, or this many layers without a pipeline, do with their saved tensors.
 RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
                        const PipelinePart::Stage& stage, int64_t layers) {
   if (!options.pipeline) return RematOf(options, layers).value();
@@ -261,15 +261,15 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
                         embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
   const bool puts = embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows;
   // Where ranks have parts of the rows, virtual tokens are rows of the sum, too.
-  const bool deals_out = tensor_ != nullptr && tensor_->sequence();
-  if (puts && deals_out) {
+  const bool shards_tokens = tensor_ != nullptr && tensor_->sequence();
+  if (puts && shards_tokens) {
     WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
   }
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
-  if (puts && !deals_out) {
+  if (puts && !shards_tokens) {
     WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
   }
   const TokenBatch& rows = puts ? extended->batch : batch;
@@ -285,8 +285,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream,
                                        const Tensor& token_rows) const {
-  const bool deals_out = tensor_ != nullptr && tensor_->sequence();
-  if (token_rows && !deals_out) {
+  const bool shards_tokens = tensor_ != nullptr && tensor_->sequence();
+  if (token_rows && !shards_tokens) {
     WEFT_ASSIGN_OR_RETURN(const Value sum, Sum(context, tape, stream));
     stream = {};
     WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, sum, token_rows));
@@ -307,7 +307,7 @@ Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual st
   }
   WEFT_ASSIGN_OR_RETURN(ShardsInput in,
                         CopyToTensorParallelRegion(context, tape, tensor_, std::move(hidden)));
-  if (token_rows && deals_out) return GatherRows(context, tape, in.value, token_rows);
+  if (token_rows && shards_tokens) return GatherRows(context, tape, in.value, token_rows);
   return std::move(in.value);
 }
 
@@ -362,7 +362,7 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
                                std::vector<KeyValueCache>* caches) const {
   if (tensor_ != nullptr || parameters_.values_sharded() || parameters_.of_stage()) {
-    return InvalidError("logits are for models that are not shared by ranks");
+    return InvalidError("logits are for models that are not sharded");
   }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, caches));

@@ -77,7 +77,7 @@ class Decoder : public LanguageModel {
   ModelSpec spec_;
   PipelinePart part_;
   const PrecisionRecipe& precision_;
-  const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
+  const TensorParallel* tensor_;  ///< Tensor-parallel ranks, or none.
   ParameterSet parameters_;
   int64_t tokens_;  ///< -1 where a pipeline has it elsewhere, as are those below.
   int64_t positions_;

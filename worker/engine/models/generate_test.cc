@@ -64,7 +64,7 @@ void ExpectTokensOfWholePasses(const ModelSpec& spec, const PrecisionRecipe& pre
 
 TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
   for (const PrecisionRecipe* precision : AllPrecisions()) {
-    // A tensor has one scale, so what becomes of a token depends on those beside it.
+    // A tensor has one scale, so what becomes of a token depends on the tokens around it.
     if (precision->block_products != nullptr) continue;
     ExpectTokensOfWholePasses(TinyModel(), *precision);
     ExpectTokensOfWholePasses(TinyLlama(), *precision);

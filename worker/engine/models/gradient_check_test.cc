@@ -163,7 +163,7 @@ TEST(GradientCheck, ListsEveryOperationThatTheEngineRecords) {
   }
   std::set<std::string> listed;
   for (const Operation& operation : Operations()) listed.insert(operation.recorded);
-  // Between ranks: techniques/parallel/tensor_parallel_test.cc has their gradients beside one
+  // Between ranks: techniques/parallel/tensor_parallel_test.cc compares their gradients with one
   // rank's.
   listed.insert({"enter shards", "leave shards"});
   // They bring values and take them away: train/sharded_training_test.cc compares the bits with

@@ -62,7 +62,7 @@ struct Blocks {
   Values output, input_gradient, gradients;
   std::vector<std::string> reported;  ///< Sub-layers, as their gradients become complete.
   double flops = 0;
-  bool below_is_trained = true;  ///< What stands before the blocks.
+  bool below_is_trained = true;  ///< What comes before the blocks.
   bool result_needs_gradient = false;
 
   Blocks(const ModelSpec& of, const Grafter& grafter, const std::vector<std::string>& policies = {})

@@ -71,8 +71,8 @@ Status ValidatePrecision(const PrecisionRecipe& precision) {
                       "of this build does");
 }
 
-// Which part of its experts a rank has: of ranks that follow one another, those that share
-// sequences have the same ones, and then come those that have others.
+// Which part of the experts a rank has: successive context-parallel ranks have the same ones, the
+// expert-parallel ranks after them have others.
 int64_t PartOfExperts(const ModelOptions& options) {
   const int64_t sequences = options.context != nullptr ? options.context->degree() : 1;
   const int64_t experts = options.experts != nullptr ? options.experts->degree() : 1;
@@ -155,7 +155,7 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   if (spec.experts == 0 && ranks == 1) return OkStatus();
   const std::string named = "model.experts " + std::to_string(spec.experts);
   if (spec.experts == 0 || spec.experts % ranks != 0) {
-    return InvalidError(named + " cannot be shared by " + std::to_string(ranks) +
+    return InvalidError(named + " cannot be partitioned over " + std::to_string(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
   return OkStatus();

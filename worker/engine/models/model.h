@@ -43,25 +43,25 @@ struct ModelOptions {
   /// Networks of fewer layers that are trained with it, or none; outlives the model.
   const ElasticDepth* elastic = nullptr;
 
-  /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
+  /// Ranks that shard the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
   bool place_gradients = false;  ///< They have no memory of their own.
   bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
   int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
-  bool offload = false;  ///< Parameters stand in the host memory pool (ParameterSet::Offload).
-  std::vector<int64_t> device_updated_units = {};  ///< But for these (ParameterSet::KeepOnDevice).
+  bool offload = false;  ///< Parameters are in the host memory pool (ParameterSet::Offload).
+  std::vector<int64_t> device_updated_units = {};  ///< Except these (ParameterSet::KeepOnDevice).
   bool stream_parameters =
       false;  ///< And come to the device unit by unit (ParameterSet::StreamValues).
-  bool parameters_in_file = false;   ///< And stand in a file (ParameterSet::KeepInFile).
+  bool parameters_in_file = false;   ///< And are in a file (ParameterSet::KeepInFile).
   bool offload_activations = false;  ///< What blocks keep waits in the host memory pool.
 
-  /// Ranks that share each matrix, or none; outlives the model.
+  /// Tensor-parallel ranks, or none; outlives the model.
   const TensorParallel* tensor = nullptr;
 
-  /// Ranks that share each sequence, or none; outlives the model.
+  /// Context-parallel ranks, or none; outlives the model.
   const ContextParallel* context = nullptr;
 
-  /// Ranks that share the experts, or none; outlives the model.
+  /// Expert-parallel ranks, or none; outlives the model.
   const ExpertParallel* experts = nullptr;
 
   /// What of the network is here, where other ranks of a pipeline have the rest.
@@ -71,7 +71,8 @@ struct ModelOptions {
   const LogitsSource* logits_source = nullptr;
 };
 
-/// What the options say about the blocks of a model of so many. kInvalid: a schedule that is none.
+/// What the options say about the blocks of a model of this many blocks. kInvalid: a schedule that
+/// is none.
 Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence

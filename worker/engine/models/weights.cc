@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,19 +81,10 @@ Result<std::vector<float>> MadeWeight(Model& model, int64_t first) {
   return model.block_products()->WeightFrom(WeightOf(parameters, first), tensors);
 }
 
-/// The weight of the layer of a bias; -1: none.
-int64_t WeightBeside(const ParameterSet& parameters, int64_t bias) {
-  constexpr std::string_view kEnd = ".bias";
-  const std::string& name = parameters[bias].name;
-  if (!parameters[bias].bias || !name.ends_with(kEnd)) return -1;
-  const auto weight = parameters.Find(name.substr(0, name.size() - kEnd.size()) + ".weight");
-  return weight.ok() ? *weight : -1;
-}
-
 /// A weight, or a bias, with what adapters of its layer make of it; none where it has no adapters.
 Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
   const ParameterSet& parameters = model.parameters();
-  const int64_t beside = WeightBeside(parameters, index);
+  const int64_t beside = parameters[index].bias_of;
   const int64_t weight = beside < 0 ? index : beside;
   std::vector<std::vector<float>> tensors;
   for (int64_t i = 0; i < parameters.size(); ++i) {
@@ -118,13 +108,11 @@ Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
 Status CheckWhole(const ParameterSet& parameters) {
   if (parameters.sharded() || parameters.values_sharded() || parameters.of_stage()) {
     return InvalidError(
-        "a rank that shares the weights with others cannot export them; hint: "
-        "export a checkpoint");
+        "a rank that holds a shard of the weights cannot export them; hint: export a checkpoint");
   }
   if (parameters.file() != nullptr) {
     return InvalidError(
-        "weights that stand in a file beside the training are not exported; hint: export a "
-        "checkpoint");
+        "weights that training keeps in a file are not exported; hint: export a checkpoint");
   }
   return OkStatus();
 }
@@ -133,7 +121,7 @@ Status CheckWhole(const ParameterSet& parameters) {
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
   ParameterSet& parameters = model.parameters();
-  // Weights of another type, on a device, or of which only a part is wanted, pass through floats,
+  // Weights of another type, on a device, or wanted only in part, pass through floats,
   // one at a time: cut, rounded and brought there when the next is asked for. So do those that
   // layers have other tensors for.
   std::vector<float> floats;

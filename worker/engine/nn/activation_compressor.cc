@@ -115,10 +115,10 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
                     [kept = KeepExactly(std::move(memory)), bits, dtype = tensor.dtype(),
                      shape = tensor.shape()](Context& ctx, const Tensor&) -> Result<Tensor> {
                       ProfileScope restoring(ctx.profiler, "restore activation");
-                      WEFT_ASSIGN_OR_RETURN(const Tensor coded, kept.Restore(ctx));
+                      WEFT_ASSIGN_OR_RETURN(const Tensor compressed, kept.Restore(ctx));
                       WEFT_ASSIGN_OR_RETURN(Tensor restored,
                                             Tensor::New(ctx, Component::kWorkspace, dtype, shape));
-                      const Parts of(coded, shape.Elements(), bits);
+                      const Parts of(compressed, shape.Elements(), bits);
                       WEFT_RETURN_IF_ERROR(kernels::GroupDequantize(
                           ctx.stream, {of.codes, of.scales, bits, restored}));
                       return restored;

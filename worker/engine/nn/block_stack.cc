@@ -7,7 +7,7 @@
 namespace weft::engine {
 namespace {
 
-// Runs what keeps tensors of a layer of the model on `tape`: in so many bits, or 0.
+// Runs what keeps tensors of a layer of the model on `tape`: in this many bits, or 0.
 template <class Run>
 auto InBits(Tape& tape, ActivationCompressor::Options options, const TokenBatch& batch, Run&& run) {
   if (options.bits == 0 || !tape.recording()) return run();
@@ -173,7 +173,7 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
     Note(layer > step.first ? "F_none" : step.travels() ? "F_ck_host" : "F_ck", layer);
   }
-  // What one layer keeps soon goes, and its codes would only stand beside what they are made of.
+  // What one layer keeps soon goes; quantised values would only exist together with their source.
   const int64_t bits = step.count > 1 ? pass.bits : 0;
   const Segment segment = [this, &step, &remat = pass.remat, batch = pass.batch, bits](
                               Context& ctx, Tape& t,

@@ -25,7 +25,7 @@ struct BlockStackOptions {
   int64_t network_blocks = 0;  ///< Of the model, where some are elsewhere; 0: those that are here.
   /// Options of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
-  /// What each of so many layers does with its saved tensors. Offloaded tensors wait in the host
+  /// What each of this many layers does with its saved tensors. Offloaded tensors wait in the host
   /// memory pool (activation_offload.h).
   std::function<RematPlan(int64_t layers)> remat;
   /// Bits of each saved value of a layer or a segment, except queries, keys and values; 0: not
@@ -89,7 +89,7 @@ class BlockStack {
   int64_t layers_;
   LayersOfPass layers_of_pass_;
   std::function<RematPlan(int64_t layers)> new_remat_;
-  mutable std::map<int64_t, RematPlan> remat_;  ///< Of so many layers, once asked for.
+  mutable std::map<int64_t, RematPlan> remat_;  ///< By number of layers, once asked for.
   int64_t activation_bits_;
   const TensorParallel* tensor_;
   const ContextParallel* context_;

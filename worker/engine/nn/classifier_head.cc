@@ -34,6 +34,8 @@ Status ClassifierHead::AddRowsGradient(Context& context, Tape& tape, const Tenso
   const int64_t rows = dlogits.shape().Rows(), count = (*parameters_)[rows_->parameter].shape[0];
   WEFT_ASSIGN_OR_RETURN(const Tensor own, Tensor::New(context, Component::kWorkspace,
                                                       dlogits.dtype(), {rows, count}));
+  // Other ranks have other rows of the table.
+  if (shares_classes()) WEFT_RETURN_IF_ERROR(Clear(context.stream, own));
   for (const TrainedTableRows::Run& run : rows_->runs) {
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dlogits.Columns(run.first, run.count),
                                   own.Columns(run.row, run.count)));

@@ -21,7 +21,7 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tok
   const TensorView table = parameters_->operand(token_table_);
   const bool positioned = position_table_ >= 0;
   const kernels::EmbeddingPart part = PartOf((*parameters_)[token_table_]);
-  // One summand has the positions.
+  // One partial sum has the positions.
   const bool adds_positions = positioned && part.first_row == 0;
   WEFT_ASSIGN_OR_RETURN(Tensor out, Tensor::New(context, tape.component(), compute_,
                                                 {tokens.shape()[0], table.shape[-1]}));

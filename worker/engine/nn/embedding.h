@@ -35,8 +35,8 @@ class Embedding {
   DType compute_;
 };
 
-/// What is put at the embedding, whose values have so many columns: dropout at a site of this name,
-/// then what `grafter` has. `token_table` as in GraftSite.
+/// What is put at the embedding, whose values have this many columns: dropout at a site of this
+/// name, then what `grafter` has. `token_table` as in GraftSite.
 Grafts EmbeddingGrafts(ParameterSet* parameters, int64_t width, int64_t token_table,
                        const std::string& dropout_site, double dropout, const Grafter& grafter,
                        const ProductOptions& products);

@@ -72,7 +72,7 @@ class BranchGate {
 
   /// For the layer and the micro-batch of `use` in step context.step. Every call gives the same,
   /// because recomputation asks again, and on every rank that has a part of this micro-batch:
-  /// branches have collectives. Ranks with other micro-batches may pick other sequences.
+  /// branches have collectives. Data-parallel ranks may pick different sequences.
   virtual BranchChoice Choose(const Context& context, const GraftUse& use) const = 0;
 
   /// Whether it decides in evaluation, too.

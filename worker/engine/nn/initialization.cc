@@ -107,7 +107,8 @@ double DepthFactor(Depth depth, const ModelSpec& spec) {
   return 1;
 }
 
-// Deviation of a matrix [out, in]; `outputs` where several matrices stand in one, of one of them.
+// Deviation of a matrix [out, in]; `outputs` where several matrices are stacked in one, of one of
+// them.
 double Deviation(Size size, const ModelSpec& spec, double outputs, double in) {
   switch (size) {
     case Size::kRange:

@@ -38,14 +38,14 @@ void CountProduct(Context& context, int64_t rows, int64_t products) {
   CountWork(context.profiler, 2.0 * static_cast<double>(rows) * static_cast<double>(products));
 }
 
-/// A weight of a layer with this many inputs, as a ProductsFactory sees it.
-ParameterInfo InfoOf(const ParameterList::StackedPart& weight, int64_t in_features, int64_t block) {
+/// A weight of this shape, as a ProductsFactory sees it.
+ParameterInfo InfoOf(const ParameterList::StackedPart& weight, const Shape& shape, int64_t block) {
   ParameterInfo info;
   info.role = weight.role;
   info.block = block;
   info.expert = weight.expert;
   info.name = weight.name;
-  info.shape = {weight.rows, in_features};
+  info.shape = {shape[0], shape[1]};
   return info;
 }
 
@@ -55,8 +55,8 @@ std::vector<std::vector<ParameterInfo>> Replacements(
     const ProductOptions& products) {
   std::vector<std::vector<ParameterInfo>> replaced(weights.size());
   for (size_t i = 0; products.factory != nullptr && i < weights.size(); ++i) {
-    replaced[i] =
-        products.factory->ReplacementsOf(InfoOf(weights[i], in_features, products.block.index));
+    replaced[i] = products.factory->ReplacementsOf(
+        InfoOf(weights[i], {weights[i].rows, in_features}, products.block.index));
   }
   return replaced;
 }
@@ -98,28 +98,35 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
                      const ProductOptions& products, std::vector<OutputWeight>& weights) {
   const int64_t bias =
       options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : int64_t{-1};
+  for (size_t i = 0; bias >= 0 && i < weights.size(); ++i) {
+    parameters->SetBiasOf(bias + static_cast<int64_t>(i), weights[i].first);
+  }
   for (size_t i = 0; products.factory != nullptr && i < weights.size(); ++i) {
     if (weights[i].tensors > 0) continue;
     ParameterList::StackedPart weight = options.outputs[i];
     weight.name += ".weight";
-    const ParameterInfo info = InfoOf(weight, options.in_features, products.block.index);
+    const Shape whole =
+        options.inputs.LogicalShape(weight.shard.LogicalShape({weight.rows, options.in_features}));
     weights[i].first_adapter = parameters->size();
-    for (const ParameterInfo& tensor : products.factory->AdaptersOf(info)) {
+    for (const ParameterInfo& tensor :
+         products.factory->AdaptersOf(InfoOf(weight, whole, products.block.index))) {
       // It is cut as the side of the weight that it shares; of another side each rank has a partial
       // gradient.
       const bool input = tensor.adapter == AdapterSide::kInput;
       Shard own = input ? options.inputs : weight.shard;
       if (tensor.shape.size() == 1) own.axis = 0;
-      const Shard& other = input ? weight.shard : options.inputs;
-      const int64_t index = parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
-                                                 {.shard = own,
-                                                  .parts = tensor.parts,
-                                                  .read_directly = tensor.read_directly,
-                                                  .adapter_of = weight.name,
-                                                  .adapter = tensor.adapter,
-                                                  .row_part = tensor.row_part,
-                                                  .row_parts = tensor.row_parts});
-      if (!other.whole()) parameters->SetPartialGradient(index);
+      if (tensor.of_whole_weight) own = {};
+      const bool cut = !weight.shard.whole() || !options.inputs.whole();
+      const int64_t index =
+          parameters->Register(tensor.name, own.PartShape(ShapeOf(tensor)), tensor.role,
+                               {.shard = own,
+                                .parts = tensor.parts,
+                                .read_directly = tensor.read_directly,
+                                .adapter_of = weight.name,
+                                .adapter = tensor.adapter,
+                                .row_part = tensor.row_part,
+                                .row_parts = tensor.row_parts});
+      if (cut && own.whole()) parameters->SetPartialGradient(index);
       ++weights[i].adapters;
     }
   }

@@ -24,7 +24,7 @@ std::string NameOf(const MixtureOfExpertsOptions& o, int64_t expert) {
   return o.name + ".experts." + std::to_string(expert);
 }
 
-/// What one of the ranks that share matrices, if any do, has of an expert.
+/// What a rank has of an expert: its tensor-parallel shard, or all of it.
 LinearOptions Up(const MixtureOfExpertsOptions& o, int64_t expert, const TensorParallel* ranks) {
   LinearOptions options{{}, o.width, false};
   for (const char* each : {".w1", ".w3"}) {
@@ -49,14 +49,14 @@ LinearOptions Down(const MixtureOfExpertsOptions& o, int64_t expert, const Tenso
   return options;
 }
 
-// Waits for the device, as whoever has so many rows to multiply must know.
+// Waits for the device, because the host must know the number of rows to multiply.
 Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
   std::vector<int32_t> numbers(static_cast<size_t>(counts.shape().Elements()));
   WEFT_RETURN_IF_ERROR(Download(context.stream, counts, numbers.data()));
   return std::vector<int64_t>(numbers.begin(), numbers.end());
 }
 
-/// Tokens that an expert takes when all of them together have made so many choices.
+/// Tokens that an expert takes when all of them together have made this many choices.
 int64_t Capacity(const MixtureOfExpertsOptions& o, int64_t choices) {
   const double mean = static_cast<double>(choices) / static_cast<double>(o.experts);
   return static_cast<int64_t>(std::ceil(o.capacity * mean));
@@ -79,7 +79,7 @@ struct MixtureOfExperts::Saved {
   Tensor weights;              ///< [count, per_token] f32
   Tensor places;               ///< [count, per_token] i32
   std::vector<double> wanted;  ///< By expert: how many tokens have chosen it ...
-  double tokens = 0;           ///< ... of so many ...
+  double tokens = 0;           ///< ... of this many ...
   double balance = 0;          ///< ... and what the gradient of their loss is multiplied by.
   ExpertRows rows;
   std::vector<int64_t> counts;      ///< Of rows, by expert here.
@@ -161,7 +161,7 @@ Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted
   if (!tape.recording()) return OkStatus();
   saved.wanted.assign(wanted.begin(), wanted.end());
   saved.tokens = static_cast<double>(batch.real_tokens);
-  // Of what ranks that share matrices add up the first has it.
+  // The first tensor-parallel rank has it; the others have zero, because they add it up.
   const bool first = tensor_ == nullptr || tensor_->rank() == 0;
   saved.balance = first ? options_.balance * static_cast<double>(tape.auxiliary_scale()) : 0;
   if (options_.sequences == nullptr || options_.balance == 0) return OkStatus();

@@ -64,7 +64,7 @@ Status Mlp::Pack(Context& context, Repack what) {
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   GeluValue gelu{FormOf(activation_)};
-  // Of a summand there is no GELU.
+  // A partial sum has no GELU.
   const bool summand = tensor_ != nullptr && tensor_->rows() > 1;
   WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
                                                  is_gelu() && !summand ? &gelu : nullptr));

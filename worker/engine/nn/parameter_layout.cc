@@ -1,4 +1,4 @@
-// Where the numbers of a ParameterSet stand: in its buffers, in parts, or in a file.
+// Where the numbers of a ParameterSet are: in its buffers, in parts, or in a file.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -48,7 +48,7 @@ ParameterSet::ValueSizes ParameterSet::LayOutValues() {
   return sizes;
 }
 
-// Of a unit frozen ones stand behind the others.
+// In a unit frozen ones come after the others.
 size_t ParameterSet::FollowGradientsInUnits() {
   size_t bytes = 0;
   for (int64_t unit = 0; unit < units(); ++unit) {
@@ -81,7 +81,7 @@ int64_t ParameterSet::FirstGradient(int64_t unit) const {
 }
 
 TensorView ParameterSet::ValuesAlong(const Range& range) const {
-  WEFT_CHECK(values_follow_gradients_, "values do not stand as gradients do");
+  WEFT_CHECK(values_follow_gradients_, "values are not laid out as gradients are");
   if (file_ == nullptr) {
     auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
     return {values + range.begin, DType::kF32, {range.size()}, values_.view().device};
@@ -118,7 +118,7 @@ Tensor ParameterSet::HeldGradients(const Range& range) const {
       std::find_if(gradient_runs_.begin(), gradient_runs_.end(),
                    [&](const GradientRun& each) { return range.begin < each.range.end; });
   WEFT_CHECK(run != gradient_runs_.end() && range.end <= run->range.end,
-             "gradients of a run stand one behind the other");
+             "gradients of a run follow one another");
   const Tensor& memory = run->kept ? kept_gradients_ : gradients_;
   return memory.Elements(run->held_at + range.begin - run->range.begin, range.size());
 }
@@ -153,7 +153,7 @@ void ParameterSet::LayOutGradients() {
   gradient_count_ = Aligned(gradient_count_, ranks_);
 }
 
-// Stacks are in one region, trained as far as a part of them is.
+// Stacks are in one flat parameter, trained as far as a part of them is.
 void ParameterSet::LayOutRegions() {
   using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool>;
   std::map<Kind, size_t> found;
@@ -169,38 +169,38 @@ void ParameterSet::LayOutRegions() {
     const bool of_experts = parameter.of_shared_expert;
     const auto [it, is_new] = found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix,
                                                      parameter.dtype, looked_up, of_experts),
-                                                regions_.size());
+                                                flat_parameters_.size());
     if (is_new) {
       const int64_t copies = of_experts ? expert_ranks() : 1;
-      regions_.push_back({.trained = trained,
-                          .matrices = is_matrix,
-                          .dtype = parameter.dtype,
-                          .first_unit = parameter.unit,
-                          .last_unit = last_unit,
-                          .looked_up = looked_up,
-                          .of_experts = of_experts,
-                          .ranks = ranks_ / copies,
-                          .rank = of_experts ? part_of_experts_ : shard_rank_});
+      flat_parameters_.push_back({.trained = trained,
+                                  .matrices = is_matrix,
+                                  .dtype = parameter.dtype,
+                                  .first_unit = parameter.unit,
+                                  .last_unit = last_unit,
+                                  .looked_up = looked_up,
+                                  .of_experts = of_experts,
+                                  .ranks = ranks_ / copies,
+                                  .rank = of_experts ? part_of_experts_ : shard_rank_});
     }
-    for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
+    for (; first < end; ++first) flat_parameters_[it->second].parameters.push_back(first);
   }
-  std::stable_partition(regions_.begin(), regions_.end(),
-                        [](const Region& region) { return region.trained; });
+  std::stable_partition(flat_parameters_.begin(), flat_parameters_.end(),
+                        [](const FlatParameter& flat) { return flat.trained; });
   int64_t offset = 0;
   gradient_count_ = 0;
-  for (Region& region : regions_) {
-    region.elements.begin = offset;
-    for (int64_t index : region.parameters) {
+  for (FlatParameter& flat : flat_parameters_) {
+    flat.elements.begin = offset;
+    for (int64_t index : flat.parameters) {
       const Parameter& parameter = (*this)[index];
       if (!parameter.stacked) offset = Aligned(offset, 1);
       places_[index].value = static_cast<size_t>(offset);
       if (parameter.trainable()) places_[index].gradient = offset;
       offset += parameter.StoredElements();
     }
-    // A multiple from the region's own beginning.
-    region.elements.end = offset =
-        region.elements.begin + Aligned(offset - region.elements.begin, region.ranks);
-    if (region.trained) gradient_count_ = offset;
+    // A multiple from the flat parameter's own beginning.
+    flat.elements.end = offset =
+        flat.elements.begin + Aligned(offset - flat.elements.begin, flat.ranks);
+    if (flat.trained) gradient_count_ = offset;
   }
   differentiated_count_ = gradient_count_;
 }
@@ -208,15 +208,15 @@ void ParameterSet::LayOutRegions() {
 Status ParameterSet::AllocateShards(Context& context) {
   if (in_file_) return MakeFile(context);
   size_t bytes = 0;
-  for (const Region& region : regions_) {
-    bytes += static_cast<size_t>(region.elements.size() / region.ranks) * DTypeSize(region.dtype);
+  for (const FlatParameter& flat : flat_parameters_) {
+    bytes += static_cast<size_t>(flat.elements.size() / flat.ranks) * DTypeSize(flat.dtype);
   }
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   size_t offset = 0;
-  for (Region& region : regions_) {
-    region.held = values_.Part(offset, region.dtype, {region.elements.size() / region.ranks});
-    offset += region.held.Bytes();
+  for (FlatParameter& flat : flat_parameters_) {
+    flat.held = values_.Part(offset, flat.dtype, {flat.elements.size() / flat.ranks});
+    offset += flat.held.Bytes();
   }
   return Clear(stream_, values_);
 }
@@ -229,11 +229,11 @@ Status ParameterSet::MakeFile(const Context& context) {
   for (size_t unit = 0; !values_sharded() && unit < bytes.size(); ++unit) {
     bytes[unit] = static_cast<int64_t>(unit_begins_[unit + 1] - unit_begins_[unit]);
   }
-  for (Region& region : regions_) {
-    int64_t& of_unit = bytes[static_cast<size_t>(region.first_unit)];
-    region.held_offset = static_cast<size_t>(of_unit);
-    region.held = {nullptr, region.dtype, {region.elements.size() / region.ranks}};
-    of_unit += static_cast<int64_t>(AlignedBytes(region.held.Bytes()));
+  for (FlatParameter& flat : flat_parameters_) {
+    int64_t& of_unit = bytes[static_cast<size_t>(flat.first_unit)];
+    flat.held_offset = static_cast<size_t>(of_unit);
+    flat.held = {nullptr, flat.dtype, {flat.elements.size() / flat.ranks}};
+    of_unit += static_cast<int64_t>(AlignedBytes(flat.held.Bytes()));
   }
   WEFT_ASSIGN_OR_RETURN(file_, ParameterFile::New(context, this, bytes));
   return OkStatus();
@@ -241,9 +241,9 @@ Status ParameterSet::MakeFile(const Context& context) {
 
 void ParameterSet::PlaceUnit(int64_t unit, std::byte* data) {
   unit_values_[static_cast<size_t>(unit)] = data;
-  for (Region& region : regions_) {
-    if (region.first_unit != unit) continue;
-    region.held.data = data == nullptr ? nullptr : data + region.held_offset;
+  for (FlatParameter& flat : flat_parameters_) {
+    if (flat.first_unit != unit) continue;
+    flat.held.data = data == nullptr ? nullptr : data + flat.held_offset;
   }
 }
 
@@ -252,27 +252,28 @@ size_t ParameterSet::OffsetInUnit(int64_t index) const {
   if (!values_sharded()) {
     return places_[index].value - unit_begins_[static_cast<size_t>(parameter.unit)];
   }
-  const Region& region = RegionOf(index);
-  const Range own = OwnOf(region);
+  const FlatParameter& flat = FlatParameterOf(index);
+  const Range own = OwnOf(flat);
   const int64_t skipped =
       std::clamp<int64_t>(static_cast<int64_t>(places_[index].value) - own.begin, 0, own.size());
-  return region.held_offset + static_cast<size_t>(skipped) * DTypeSize(region.dtype);
+  return flat.held_offset + static_cast<size_t>(skipped) * DTypeSize(flat.dtype);
 }
 
-const ParameterSet::Region& ParameterSet::RegionOf(int64_t index) const {
+const ParameterSet::FlatParameter& ParameterSet::FlatParameterOf(int64_t index) const {
   const auto begin = static_cast<int64_t>(places_[index].value);
-  return *std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
-    return begin >= region.elements.begin && begin < region.elements.end;
-  });
+  return *std::find_if(flat_parameters_.begin(), flat_parameters_.end(),
+                       [&](const FlatParameter& flat) {
+                         return begin >= flat.elements.begin && begin < flat.elements.end;
+                       });
 }
 
-ParameterSet::Range ParameterSet::OwnOf(const Region& region) const {
-  const int64_t length = region.elements.size() / region.ranks;
-  const int64_t begin = region.elements.begin + region.rank * length;
+ParameterSet::Range ParameterSet::OwnOf(const FlatParameter& flat) const {
+  const int64_t length = flat.elements.size() / flat.ranks;
+  const int64_t begin = flat.elements.begin + flat.rank * length;
   return {begin, begin + length};
 }
 
-// Tables that are looked up stand last.
+// Tables that are looked up come last.
 void ParameterSet::LayOutUnitOperands() {
   unit_sizes_.assign(static_cast<size_t>(units()), {});
   unit_operands_.resize(static_cast<size_t>(units()));

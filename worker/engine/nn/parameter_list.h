@@ -52,6 +52,7 @@ struct Parameter : ParameterAttributes {
   int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
   int64_t sources = 0;
   int64_t source_of = -1;   ///< Of a source: the derived parameter.
+  int64_t bias_of = -1;     ///< See ParameterList::SetBiasOf.
   std::string in_place_of;  ///< See ParameterOptions, as the next two.
   std::string adapter_of;
   Shape weight_shape;
@@ -129,12 +130,12 @@ class ParameterList {
   /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
   int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
 
-  /// Says that some parameters are tensor-parallel shards, of which this is rank `rank`; the others
-  /// are replicated. `deals_out_rows`: sequence parallelism partitions the rows of a batch between
+  /// Says that some parameters are tensor-parallel shards, those of rank `rank`; the others
+  /// are replicated. `shards_rows`: sequence parallelism partitions the rows of a batch between
   /// the sharded layers.
-  void SetTensorRank(int64_t rank, bool deals_out_rows) {
+  void SetTensorRank(int64_t rank, bool shards_rows) {
     tensor_rank_ = rank;
-    deals_out_rows_ = deals_out_rows;
+    shards_rows_ = shards_rows;
   }
   bool sharded() const { return tensor_rank_ >= 0; }
 
@@ -156,7 +157,7 @@ class ParameterList {
   bool Partial(int64_t index) const {
     const Parameter& parameter = parameters_[index];
     if (parameter.partial_gradient) return true;
-    return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
+    return shards_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
   }
   /// Says that each rank computes the gradient of `index` over all rows.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
@@ -211,6 +212,10 @@ class ParameterList {
   /// one of `patterns` (common/glob.h): they have no gradient. kInvalid when a pattern matches
   /// none, here or elsewhere, naming a near one, or when none is left to train anywhere.
   Status Freeze(const std::vector<std::string>& patterns);
+
+  /// Says that `bias` is what the layer of `weight` adds to its product. `weight` may be the first
+  /// of the tensors that the layer has in its place.
+  void SetBiasOf(int64_t bias, int64_t weight) { parameters_[bias].bias_of = weight; }
 
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
@@ -295,7 +300,7 @@ class ParameterList {
   int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
   int64_t expert_ranks_ = 1;
   int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
-  bool deals_out_rows_ = false;
+  bool shards_rows_ = false;
 };
 
 }  // namespace weft::engine

@@ -74,7 +74,7 @@ void FillRange(const Initializer& initializer, const PhiloxKey& key, int64_t tai
   }
 }
 
-// The part at `place`, so many elements, of a logical tensor.
+// The part at `place`, this many elements, of a logical tensor.
 template <class T>
 void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t tail,
                 const NamedTensor::Place& place, int64_t elements, T* data) {
@@ -121,7 +121,7 @@ struct Drawing {
     tail = count - initializer.tail_rows * (count / whole[0]);
   }
 
-  /// The part at `place`, so many elements.
+  /// The part at `place`, this many elements.
   template <class T>
   void Fill(const NamedTensor::Place& place, int64_t elements, T* data) const {
     FillRandom(initializer, key, tail, place, elements, data);
@@ -146,7 +146,7 @@ void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
 }
 
 void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
-  WEFT_CHECK(offloaded_ && !values_, "what stands on the device is known before it is allocated");
+  WEFT_CHECK(offloaded_ && !values_, "what stays on the device is known before it is allocated");
   kept_units_.assign(static_cast<size_t>(this->units()), false);
   for (const int64_t unit : units) kept_units_.at(static_cast<size_t>(unit)) = true;
 }
@@ -372,24 +372,24 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   if (!values_sharded()) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
   const int64_t end = begin + (*this)[index].shape.Elements();
-  const Region& region = RegionOf(index);
-  const Range own = OwnOf(region);
+  const FlatParameter& flat = FlatParameterOf(index);
+  const Range own = OwnOf(flat);
   const int64_t first = std::clamp(own.begin, begin, end);
   const int64_t count = std::clamp(own.end, begin, end) - first;
-  auto* data = static_cast<char*>(region.held.data);
+  auto* data = static_cast<char*>(flat.held.data);
   if (data != nullptr && count > 0) {
-    data += static_cast<size_t>(first - own.begin) * DTypeSize(region.dtype);
+    data += static_cast<size_t>(first - own.begin) * DTypeSize(flat.dtype);
   }
-  return {first - begin, {data, region.dtype, {count}, region.held.device}};
+  return {first - begin, {data, flat.dtype, {count}, flat.held.device}};
 }
 
-void ParameterSet::PlaceRegion(const Region& region, const TensorView& values) {
-  for (int64_t index : region.parameters) {
+void ParameterSet::PlaceFlatParameter(const FlatParameter& flat, const TensorView& values) {
+  for (int64_t index : flat.parameters) {
     placed_[index] = values;
     if (!values) continue;
-    placed_[index].data = static_cast<char*>(values.data) +
-                          (places_[index].value - static_cast<size_t>(region.elements.begin)) *
-                              DTypeSize(values.dtype);
+    placed_[index].data =
+        static_cast<char*>(values.data) +
+        (places_[index].value - static_cast<size_t>(flat.elements.begin)) * DTypeSize(values.dtype);
   }
 }
 

@@ -196,7 +196,7 @@ class ParameterSet : public ParameterList {
   /// All of them in their order: one run, except where some units are kept on the device. None
   /// where they are placed, or in a file.
   const std::vector<GradientRun>& gradient_runs() const { return gradient_runs_; }
-  /// Where the gradients of `range`, of one run, stand when PlaceGradients says nothing else,
+  /// Where the gradients of `range`, of one run, are when PlaceGradients says nothing else,
   Tensor HeldGradients(const Range& range) const;
   /// as it does no longer; nowhere without such memory.
   void PlaceGradientsWhereHeld();
@@ -219,10 +219,10 @@ class ParameterSet : public ParameterList {
   HeldValue held_value(int64_t index) const;
 
   /// A flat parameter (FSDP): values that are sharded together. They have one type, the same units
-  /// and the same ranks, trained or not. Ranks have equal parts of the region, multiples of 64
-  /// bytes, cut anywhere in a tensor. The parts of a rank are contiguous, and gradients of trained
-  /// regions have the layout of their values.
-  struct Region {
+  /// and the same ranks, trained or not. Ranks have equal parts of the flat parameter, multiples of
+  /// 64 bytes, cut anywhere in a tensor. The parts of a rank are contiguous, and gradients of
+  /// trained flat parameters have the layout of their values.
+  struct FlatParameter {
     Range elements = {};                   ///< As offsets of gradients; not trained ones follow.
     bool trained = false;                  ///< Some of it.
     bool matrices = false;                 ///< Not vectors, which stay f32.
@@ -230,7 +230,7 @@ class ParameterSet : public ParameterList {
     int64_t first_unit = 0;                ///< That uses it.
     int64_t last_unit = 0;                 ///< Likewise; others between the two do not.
     bool looked_up = false;                ///< Tables: unit 0 reads them in the forward pass alone.
-    bool of_experts = false;               ///< That ranks share (SetExpertRank).
+    bool of_experts = false;               ///< Of expert-parallel ranks (SetExpertRank).
     int64_t ranks = 1;                     ///< That have parts ...
     int64_t rank = 0;                      ///< ... and of them this one.
     std::vector<int64_t> parameters = {};  ///< Rising.
@@ -238,11 +238,11 @@ class ParameterSet : public ParameterList {
     TensorView held = {};    ///< [elements / ranks], this rank's part, since Allocate; of a file
                              ///< while it is in memory.
   };
-  const std::vector<Region>& regions() const { return regions_; }
+  const std::vector<FlatParameter>& flat_parameters() const { return flat_parameters_; }
 
-  /// Says that the values of a region are in `values`, in any float type, from now on; nowhere for
-  /// null.
-  void PlaceRegion(const Region& region, const TensorView& values);
+  /// Says that the values of a flat parameter are in `values`, in any float type, from now on;
+  /// nowhere for null.
+  void PlaceFlatParameter(const FlatParameter& flat, const TensorView& values);
 
   /// The prefetcher that brings sharded values; none where all values are here.
   void SetPrefetcher(ParameterPrefetcher* prefetcher) { prefetcher_ = prefetcher; }
@@ -260,7 +260,7 @@ class ParameterSet : public ParameterList {
   PackedCopies& spare_copies() { return spare_copies_; }
 
  private:
-  /// Where a parameter stands.
+  /// Where a parameter is.
   struct Place {
     size_t value = 0;      ///< First byte in the buffer of values; of sharded ones element.
     int64_t operand = -1;  ///< First byte in that of operands (of the unit, where values are
@@ -281,9 +281,9 @@ class ParameterSet : public ParameterList {
   void LayOutRegions();
   Status AllocateShards(Context& context);
   Status MakeFile(const Context& context);
-  const Region& RegionOf(int64_t index) const;
-  /// Elements of the buffer of gradients that this rank holds of a region.
-  Range OwnOf(const Region& region) const;
+  const FlatParameter& FlatParameterOf(int64_t index) const;
+  /// Elements of the buffer of gradients that this rank holds of a flat parameter.
+  Range OwnOf(const FlatParameter& flat) const;
   Status AllocateOperands(Context& context);
   /// Elements of gradients in the two memories: those of kept units, and all others.
   struct GradientCounts {
@@ -315,9 +315,9 @@ class ParameterSet : public ParameterList {
   bool values_follow_gradients_ = false;
   int64_t shard_rank_ = -1;
   int64_t part_of_experts_ = -1;
-  std::vector<Region> regions_;     ///< Of sharded values.
-  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region or
-                                    ///< of its stack.
+  std::vector<FlatParameter> flat_parameters_;  ///< Of sharded values.
+  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its flat
+                                    ///< parameter or of its stack.
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
   ParameterPrefetcher* prefetcher_ = nullptr;
@@ -342,7 +342,7 @@ class ParameterSet : public ParameterList {
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
   std::unique_ptr<ParameterFile> file_;
   std::vector<size_t> unit_begins_;      ///< Of the values of units in a file; and their end.
-  std::vector<std::byte*> unit_values_;  ///< Where they stand in memory.
+  std::vector<std::byte*> unit_values_;  ///< Where they are in memory.
 };
 
 }  // namespace weft::engine

@@ -23,7 +23,7 @@ class PiecewiseNorm {
   /// Stops: pieces from now on do not count, nor do those that have arrived.
   void Stop() { takes_ = false; }
 
-  /// Takes the elements of `range`, the first of which is at `data`. They replace earlier ones.
+  /// Takes the elements of `range`; the first is at `data`. They replace earlier ones.
   Status Take(const ParameterSet::Range& range, const float* data);
 
   /// Whether all have arrived since Start, so that the sums below are known.

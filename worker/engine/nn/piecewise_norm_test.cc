@@ -37,7 +37,7 @@ TEST(PiecewiseNormTest, HasTheBitsOfTheKernelWhateverThePiecesAndTheirOrder) {
   std::vector<float> numbers = Numbers(5 * kBlock + 77);
   numbers[3 * kBlock + 5] = std::numeric_limits<float>::infinity();
   const auto size = std::ssize(numbers);
-  // One tensor; some that stand in another order than they count, and leave out numbers.
+  // One tensor; some that are in another order than they count, and leave out numbers.
   const std::vector<std::vector<Range>> ways = {
       {{0, size}}, {{2 * kBlock + 9, size}, {0, 100}, {200, 2 * kBlock + 3}}};
   for (const std::vector<Range>& tensors : ways) {

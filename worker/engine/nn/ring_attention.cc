@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/check.h"
 #include "kernels/attention_part/attention_part.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/tensor/tensor.h"
@@ -141,19 +142,17 @@ Result<Tensor> NewPartWorkspace(Context& context, const AttendPartArgs& part) {
   return NewWorkspace(context, DType::kU8, {kernels::AttendPartWorkspaceBytes(part)});
 }
 
-Status Check(const AttentionForwardArgs& own) {
-  if (own.causal && own.window == 0 && own.length > 0 && own.length % 2 == 0) return OkStatus();
-  return InvalidError(
-      "attention of ranks that share sequences is causal, without a window, over two equal chunks "
-      "of each sequence; these have a length of " +
-      std::to_string(own.length));
+// Validation (CheckContextParallel and the table of refusals) and ChunksOfRank refuse all else.
+void Check(const AttentionForwardArgs& own) {
+  WEFT_CHECK(own.causal && own.window == 0, "context-parallel attention is causal, no window");
+  WEFT_CHECK(own.length > 0 && own.length % 2 == 0, "a rank has two equal chunks of a sequence");
 }
 
 }  // namespace
 
 Status RingAttentionForward(Context& context, const ContextParallel& ranks,
                             const AttentionForwardArgs& own) {
-  WEFT_RETURN_IF_ERROR(Check(own));
+  Check(own);
   const Ring ring(context, ranks);
   KeysOnTheWay keys(context, ring);
   WEFT_RETURN_IF_ERROR(keys.Start(own));
@@ -179,7 +178,7 @@ Status RingAttentionForward(Context& context, const ContextParallel& ranks,
 Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
                              const AttentionBackwardArgs& own) {
   const AttentionForwardArgs& forward = own.forward;
-  WEFT_RETURN_IF_ERROR(Check(forward));
+  Check(forward);
   const Ring ring(context, ranks);
   KeysOnTheWay keys(context, ring);
   WEFT_RETURN_IF_ERROR(keys.Start(forward));

@@ -101,7 +101,7 @@ double ProductFlops(const std::vector<int32_t>& starts, bool causal, int64_t win
   return 2.0 * pairs * static_cast<double>(width);
 }
 
-// By the ranks that share the sequences, or by this one alone.
+// By the context-parallel ranks, or by this one alone.
 Status AttendForward(Context& context, const ContextParallel* ranks,
                      const kernels::AttentionForwardArgs& args) {
   if (ranks == nullptr) return kernels::AttentionForward(context.stream, args);
@@ -133,7 +133,7 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
       rotary_(o.rotary),
       dropout_(static_cast<float>(o.dropout)),
       dropout_site_(SiteHash(o.dropout_site.c_str())) {
-  WEFT_CHECK(context_ == nullptr || dropout_ == 0, "ranks that share sequences drop no weights");
+  WEFT_CHECK(context_ == nullptr || dropout_ == 0, "context-parallel ranks drop no weights");
   if (o.qkv.size() > 1 || !qkv_.has_weight()) return;
   const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
   parameters->SetParts(qkv_.weight_index(), {q_width, kv_width, kv_width});

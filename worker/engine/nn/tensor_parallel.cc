@@ -89,9 +89,8 @@ Result<Tensor> AllGathered(Context& context, Component component, const TensorPa
 Result<TensorParallel> TensorParallel::New(Collective* group, bool sequence, int64_t rows) {
   TensorParallel ranks(group, sequence);
   if (rows == 1) return ranks;
-  if (rows < 1 || group->size() % rows != 0 || sequence) {
-    return InvalidError("a grid of " + std::to_string(rows) + " rows" +
-                        (sequence ? " with sequence parallelism" : "") + " cannot be made of " +
+  if (rows < 1 || group->size() % rows != 0) {
+    return InvalidError("a grid of " + std::to_string(rows) + " rows cannot be made of " +
                         std::to_string(group->size()) + " ranks");
   }
   const int64_t columns = group->size() / rows;
@@ -139,10 +138,10 @@ std::vector<AxisAccount> TensorParallel::Accounts() const {
 
 Status TensorParallel::CheckRows(int64_t rows) const {
   if (rows % degree() == 0) return OkStatus();
-  return InvalidError(std::to_string(rows) + " tokens cannot be dealt out to " +
+  return InvalidError(std::to_string(rows) + " tokens cannot be partitioned over " +
                       std::to_string(degree()) +
-                      " ranks; hint: sequences whose length is a multiple of it, or no sequence "
-                      "parallelism");
+                      " tensor-parallel ranks; hint: sequences whose length is a multiple of it, "
+                      "or no sequence parallelism");
 }
 
 Status TensorParallel::SumScalars(std::span<double> values) const {

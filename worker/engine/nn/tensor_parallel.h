@@ -33,7 +33,7 @@ class TensorParallel {
       : group_(group), columns_(group), sequence_(sequence) {}
 
   /// A grid of `rows` rows, each of them successive ranks. All ranks of `group` call it. kInvalid
-  /// when they are no divisor of the ranks, or not 1 with `sequence`.
+  /// when they are no divisor of the ranks.
   static Result<TensorParallel> New(Collective* group, bool sequence, int64_t rows);
 
   int64_t rank() const { return group_->rank(); }

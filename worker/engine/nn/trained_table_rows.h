@@ -15,7 +15,7 @@ struct TrainedTableRows {
   };
 
   int64_t parameter = -1;  ///< Its index: [rows, width].
-  std::vector<Run> runs;   ///< All rows of the parameter.
+  std::vector<Run> runs;   ///< All rows of the parameter that are in the part of the table here.
 };
 
 }  // namespace weft::engine

@@ -1,9 +1,9 @@
 #include "worker/engine/nn/ulysses_attention.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
+#include "common/check.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gather_rows/gather_rows.h"
 #include "worker/engine/tensor/tensor.h"
@@ -58,18 +58,12 @@ struct Layout {
   }
 };
 
-Status Check(const AttentionForwardArgs& own, int64_t ranks) {
-  if (!own.causal || own.window > 0 || own.length < 1 || own.length % 2 != 0) {
-    return InvalidError(
-        "attention of ranks that share sequences is causal, without a window, over "
-        "two equal chunks of each sequence; these have a length of " +
-        std::to_string(own.length));
-  }
-  if (own.heads % ranks == 0 && (own.kv_heads % ranks == 0 || ranks % own.kv_heads == 0)) {
-    return OkStatus();
-  }
-  return InvalidError(std::to_string(own.heads) + " heads with " + std::to_string(own.kv_heads) +
-                      " of keys cannot be dealt out to " + std::to_string(ranks) + " ranks");
+// Validation (CheckContextParallel and the table of refusals) and ChunksOfRank refuse all else.
+void Check(const AttentionForwardArgs& own, int64_t ranks) {
+  WEFT_CHECK(own.causal && own.window == 0, "context-parallel attention is causal, no window");
+  WEFT_CHECK(own.length > 0 && own.length % 2 == 0, "a rank has two equal chunks of a sequence");
+  WEFT_CHECK(own.heads % ranks == 0 && (own.kv_heads % ranks == 0 || ranks % own.kv_heads == 0),
+             "heads are partitioned over the ranks");
 }
 
 // Exchanges tokens for heads, and back.
@@ -182,8 +176,8 @@ AttentionForwardArgs OfOwnHeads(const Dealer& dealer, const AttentionForwardArgs
   return args;
 }
 
-// What the ranks have found for the own keys, or values: in columns [column, ...) of their parts.
-// Ranks with the same head have a summand each.
+// Gradients of the ranks for the own keys, or values: columns [column, ...) of their parts.
+// Ranks with the same head have a partial sum each.
 Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& parts, int64_t column,
                         const TensorView& to) {
   const Layout& layout = dealer.layout();
@@ -206,7 +200,7 @@ Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& pa
 
 Status UlyssesAttentionForward(Context& context, const ContextParallel& ranks,
                                const AttentionForwardArgs& own) {
-  WEFT_RETURN_IF_ERROR(Check(own, ranks.degree()));
+  Check(own, ranks.degree());
   WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, own));
   const Layout& layout = dealer.layout();
   const DType dtype = own.q.dtype;
@@ -231,7 +225,7 @@ Status UlyssesAttentionForward(Context& context, const ContextParallel& ranks,
 Status UlyssesAttentionBackward(Context& context, const ContextParallel& ranks,
                                 const AttentionBackwardArgs& own) {
   const AttentionForwardArgs& forward = own.forward;
-  WEFT_RETURN_IF_ERROR(Check(forward, ranks.degree()));
+  Check(forward, ranks.degree());
   WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, forward));
   const Layout& layout = dealer.layout();
   const DType dtype = forward.q.dtype;

@@ -40,7 +40,7 @@ Result<std::vector<float>> FloatsOf(const Stream& stream, const TensorView& view
   return floats;
 }
 
-/// Replaces a value that stands in a file.
+/// Replaces a value in a file.
 Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& floats) {
   const auto stored = parameters.file()->Stored(index);
   if (parameters[index].dtype == DType::kF32) {

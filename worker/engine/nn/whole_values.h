@@ -23,7 +23,7 @@ Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t in
 Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float> floats);
 
 /// Calls fn(unit) for each unit of the parameters, while their values are in memory: all ranks that
-/// share values out call this together, once there is a prefetcher. `fn` may set values of the
+/// shard values call this together, once there is a prefetcher. `fn` may set values of the
 /// unit.
 Status ForEachUnit(Context& context, const ParameterSet& parameters,
                    const std::function<Status(int64_t unit)>& fn);

@@ -17,7 +17,7 @@
 
 namespace weft::engine {
 
-/// AdamW whose moments stand in a file (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
+/// AdamW whose moments are in a file (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
 /// 2104.07857). They pass through three buffers, tile by tile: while one tile is updated the next
 /// one is read and the one before is written. The bits are those of the fused rule.
 class DiskAdamW : public Optimizer {
@@ -69,7 +69,7 @@ class DiskAdamW : public Optimizer {
   Status RunTiles(Context& context, const UpdateArgs& args);
   Status StartRead(size_t tile) { return file_->StartRead(tile, Buffer(tile)); }
   Status StartWrite(size_t tile) { return file_->StartWrite(tile, Buffer(tile)); }
-  /// Waits for the file, on the books of the tier where the rank waits.
+  /// Waits for the file, and accounts the time to the tier where the rank waits.
   Status FinishRead(Context& context, size_t tile);
   Status FinishWrite(Context& context, size_t tile);
   float* Buffer(size_t tile) const {

@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// NormSums (optim/gradient_norm.h) that do not depend on how ranks share the parameters: squares
+/// NormSums (optim/gradient_norm.h) that do not depend on how ranks shard the parameters: squares
 /// are added in f64 in runs of 16 elements, which no shard cuts, and the runs exactly.
 struct ExactNorm {
   ExactSum squares;
@@ -17,8 +17,8 @@ struct ExactNorm {
   void Add(const ExactNorm& other);
 };
 
-/// Adds the squares of `count` f32 numbers of the host, of which the first is `first` elements
-/// behind one where runs begin. The same for any number of threads.
+/// Adds the squares of `count` f32 numbers of the host; the first is `first` elements behind
+/// one where runs begin. The same for any number of threads.
 void AddSquares(const float* data, int64_t count, int64_t first, ExactNorm* norm);
 
 /// That of the gradients that MeasureGradients measures, of a parameter set on a CPU: of `parts`

@@ -13,7 +13,8 @@ namespace {
 
 using kernels::UpdateInputs;
 
-// Of a tile of an offloaded update: long enough for all threads, short beside a block's weights.
+// Of a tile of an offloaded update: long enough for all threads, short compared with a block's
+// weights.
 constexpr int64_t kTileElements = int64_t{1} << 20;
 
 float F32(double value) {

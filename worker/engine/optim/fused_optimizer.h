@@ -29,11 +29,11 @@ struct FusedRule {
 /// The rule of spec.name, or null: sgd, lars, adam, adamw, lamb, lion.
 const FusedRule* FindFusedRule(const OptimizerSpec& spec);
 
-/// What a kernel is told of `part`; its state is for the caller to fill in.
+/// What a kernel needs of `part`; its state is for the caller to fill in.
 kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const ParameterPart& part,
                                      const ParameterRule& rule);
 
-/// Has `tensor` be where `part` and its gradient are now, of those that stand in a file.
+/// Has `tensor` be where `part` and its gradient are now, of those in a file.
 void PlaceOf(const ParameterSet& parameters, const ParameterPart& part,
              kernels::UpdateTensor& tensor);
 

@@ -29,11 +29,11 @@ kernels::NormTensor NormTensorOf(const TensorView& view);
 Status MeasureGradients(Context& context, const ParameterSet& parameters,
                         std::span<const ParameterPart> parts, NormSums* sums);
 
-/// Enqueues the sums over the gradients that the optimizer will see; of parameters that ranks share
-/// over those that this rank counts.
+/// Enqueues the sums over the gradients that the optimizer will see; of sharded parameters over
+/// those that this rank counts.
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);
 
-/// The gradients whose sums MeasureGradients takes where they stand in a file, as elements of
+/// The gradients whose sums MeasureGradients takes where they are in a file, as elements of
 /// gradients(): of `parts` that this rank counts, or of all where there are none.
 std::vector<ParameterSet::Range> CountedGradients(const ParameterSet& parameters,
                                                   std::span<const ParameterPart> parts);

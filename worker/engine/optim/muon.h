@@ -15,7 +15,7 @@ namespace weft::engine {
 ///   p -= lr (scale orthogonal(U) + wd p)
 /// with `scale` by the shape: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)), which
 /// gives a step the root mean square of one of AdamW (Liu et al. 2025, arXiv 2502.16982). Matrices
-/// that stand one under the other in a parameter are orthogonalized each on its own.
+/// that are stacked in a parameter are orthogonalized each on its own.
 class Muon : public Optimizer {
  public:
   /// `compute`: the type of the operands of products.

@@ -1,5 +1,6 @@
 #include "worker/engine/optim/optimizer.h"
 
+#include "common/check.h"
 #include "worker/engine/optim/adafactor.h"
 #include "worker/engine/optim/disk_adamw.h"
 #include "worker/engine/optim/fused_optimizer.h"
@@ -14,11 +15,8 @@ Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const Optimize
                                                 std::span<const ParameterPart> parts) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
                         ResolveParameterRules(spec, *parameters));
-  if (!parts.empty() && !UpdatesElementwise(spec)) {
-    return InvalidError("optimizer.name " + spec.name +
-                        " treats each tensor as a whole, and ranks update parts of them "
-                        "(plan.zero_stage); hint: resources.zero_stage 0, or adamw");
-  }
+  WEFT_CHECK(parts.empty() || UpdatesElementwise(spec),
+             "validation refuses parts of tensors that the rule treats as a whole");
   const std::vector<ParameterPart> whole =
       parts.empty() ? TrainedParts(*parameters) : std::vector<ParameterPart>();
   if (parts.empty()) parts = whole;

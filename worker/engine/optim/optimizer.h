@@ -37,8 +37,8 @@ struct UpdateArgs {
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
   /// Read by what runs in the host memory pool.
   const float* gradients = nullptr;
-  bool beside = false;  ///< It runs in a thread beside the rank's, which does not wait for it.
-  /// Of parameters in a file: goes through them where somebody else has them read and written.
+  bool beside = false;  ///< It runs in a thread of its own, which the rank's does not wait for.
+  /// For parameters in a file: goes through them where another object reads and writes them.
   UnitIterator* walk = nullptr;
 };
 
@@ -73,8 +73,8 @@ class Optimizer {
 /// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it;
 /// those without a gradient are left alone. `compute`: the type of operands of products, for rules
 /// that multiply matrices. `parts`: what of each trained parameter this rank updates, where it is
-/// not all. kInvalid when a group of `spec` names no parameter, or the rule treats tensors as a
-/// whole and there are parts.
+/// not all; only for rules that update numbers one by one (UpdatesElementwise). kInvalid when a
+/// group of `spec` names no parameter.
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet* parameters, DType compute,
                                                 std::span<const ParameterPart> parts = {});

@@ -18,7 +18,7 @@ namespace weft::engine {
 std::vector<StateTensor> StateTensorsOf(const OptimizerSpec& optimizer, const Parameter& parameter);
 
 /// The tensors that an optimizer keeps between updates, in one buffer: registered, then allocated,
-/// all zero. Each has the format that it is registered with; those with scales stand with them, as
+/// all zero. Each has the format that it is registered with; those with scales have them as
 /// "<name>/scales" in checkpoints.
 class OptimizerState {
  public:

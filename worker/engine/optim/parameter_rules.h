@@ -15,9 +15,9 @@ struct ParameterRule {
   double weight_decay = 0;
 };
 
-/// Place of each parameter between the input and the output of its network: 0 for what stands
+/// Place of each parameter between the input and the output of its network: 0 for what comes
 /// before the blocks (embeddings), i + 1 for block i, and one more than the last block for what
-/// stands after them.
+/// comes after them.
 std::vector<int64_t> LayersOf(const ParameterList& parameters);
 
 /// A rule for each parameter of `parameters`. The rate is scaled by the parameter's own factor

@@ -42,12 +42,12 @@ struct ReferenceParameter {
 using ReferenceRule =
     std::function<void(ReferenceParameter& p, const std::vector<double>& g, double lr, int64_t t)>;
 
-/// Some parameters of a small network with an optimizer, beside a float64 reference of both. The
+/// Some parameters of a small network with an optimizer, and a float64 reference of both. The
 /// gradients of a step are random numbers that depend on nothing but the step.
 class OptimizerRun {
  public:
   explicit OptimizerRun(const OptimizerSpec& spec, DType matrices = DType::kF32) : spec_(spec) {
-    kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
+    kernels::cpu::SetThreads(1);  // tiny sizes, and other tests run at the same time
     context.allocator = &allocator;
     const auto add = [this](const char* name, const Shape& shape, ParameterRole role,
                             const Initializer& start, const ParameterOptions& options = {}) {

@@ -40,7 +40,7 @@ struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
   const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
   bool with_gradients = true;
-  Collective* tensor_ranks = nullptr;  ///< Those that share matrices, or none; outlives them.
+  Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them.
   /// What growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
   const ElasticDepth* elastic = nullptr;        ///< As in ModelOptions,
@@ -67,8 +67,8 @@ struct TrainingParts {
   int64_t validation_sequences = 0;  ///< That evaluations read; 0: there are none.
   /// Adds up over these ranks.
   std::function<Status(std::span<double>)> sum_scalars;
-  /// Replaces each of these magnitudes by the largest of all ranks of the training, those that
-  /// share matrices too.
+  /// Replaces each of these magnitudes by the largest of all ranks of the training, tensor-parallel
+  /// ones too.
   std::function<Status(const TensorView&)> take_maxima;
   /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
   /// expert- and pipeline-parallel ones.
@@ -220,7 +220,7 @@ class Technique {
 
   /// The norm of the gradients is known, and their clipping decided: changes gradients or
   /// parameters before the rule of the optimizer sees them. `state`: as above. Called where updates
-  /// are made at once, not late or beside the next step.
+  /// are made at once, not late or overlapped with the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
 
   /// Whether BeforeUpdate multiplies gradients by what train.gradient_clip_norm asks for, and
@@ -275,7 +275,7 @@ class Technique {
   /// technique measures, by TechniqueMetric::name.
   virtual void OnEvaluated(const JointLosses&, std::map<std::string, double>& /*metrics*/) {}
 
-  // A network within the network, of which a training has one.
+  // A network within the network; a training has one.
 
   /// The name of the metric (TechniqueMetric::name) that evaluations give its loss, in nats; "":
   /// there is none.

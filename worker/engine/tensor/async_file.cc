@@ -17,8 +17,8 @@ Status IoError(bool write, const std::string& path, uint64_t offset, int error) 
       std::string(write ? "writing " : "reading ") + path + " at byte " + std::to_string(offset);
   if (error == 0) return CorruptError(what + ": the file ends too early; hint: leave it alone");
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    return ExhaustedError(what + ": " + std::strerror(error) +
-                          "; hint: a disk with more room (resources.offload_directory)");
+    return DiskFullError(what + ": " + std::strerror(error) +
+                         "; hint: a disk with more room (resources.offload_directory)");
   }
   return UnavailableError(what + ": " + std::strerror(error));
 }
@@ -44,9 +44,9 @@ Result<std::unique_ptr<AsyncFile>> AsyncFile::Create(const std::string& director
   (void)unlink(path.c_str());
   std::unique_ptr<AsyncFile> made(new AsyncFile(path, file));
   if (const int error = posix_fallocate(file, 0, bytes); error != 0) {
-    return ExhaustedError("making room for " + std::to_string(bytes) + " bytes in " + path + ": " +
-                          std::strerror(error) +
-                          "; hint: a disk with more room (resources.offload_directory)");
+    return DiskFullError("making room for " + std::to_string(bytes) + " bytes in " + path + ": " +
+                         std::strerror(error) +
+                         "; hint: a disk with more room (resources.offload_directory)");
   }
   WEFT_ASSIGN_OR_RETURN(made->queue_, made->NewQueue(queue));
   WEFT_LOG_INFO << path << ": " << bytes << " bytes through " << made->queue_->name()

@@ -13,7 +13,7 @@
 namespace weft::engine {
 
 /// What a rank computes on: the stream and the memory of its Context, and of nobody else. Outlives
-/// all tensors. Not thread-safe but for its allocator.
+/// all tensors. Not thread-safe except its allocator.
 class ComputeDevice {
  public:
   struct Options {

@@ -16,7 +16,7 @@ class HostMemoryPool;
 struct Context {
   Stream stream;
   Allocator* allocator = nullptr;
-  HostMemoryPool* host = nullptr;        ///< Where offloaded state stands; none without offload.
+  HostMemoryPool* host = nullptr;        ///< Where offloaded state is; none without offload.
   Profiler* profiler = nullptr;          ///< May be null.
   uint64_t seed = 0;                     ///< Of the job: initial weights, dropout.
   int64_t step = 0;                      ///< Optimizer step under way; part of every dropout key.

@@ -17,18 +17,18 @@
 
 namespace weft::engine {
 
-/// The threads that read and write files beside whoever computes.
+/// The threads that read and write files while others compute.
 struct FileLanes {
   TransferQueue reads{0};
   TransferQueue writes{0};
 };
 
-/// Numbers in a file of which a few at a time are in the memory of the host memory pool: images,
-/// each as it stands in memory, that are asked for by their number. Memory is taken and given back
+/// Numbers in a file; a few at a time are in the memory of the host memory pool: images, each as it
+/// is in memory, that are asked for by their number. Memory is taken and given back
 /// by the one thread that calls this, so that what is held does not depend on the disk.
 class FileImages {
  public:
-  /// `below`: of the host memory pool, where images are counted as `component`. They have so many
+  /// `below`: of the host memory pool, where images are counted as `component`. They have this many
   /// bytes, and are zero. Tier and lanes outlive this.
   static Result<std::unique_ptr<FileImages>> New(const Context& below, Component component,
                                                  FileLanes* lanes,
@@ -41,7 +41,7 @@ class FileImages {
   Status Start(size_t i, bool reads = true);
   /// Waits until it has been read.
   Status Await(size_t i);
-  /// The same in a thread beside the one that computes, which does not wait for it.
+  /// The same in another thread than the one that computes, which does not wait for it.
   Status AwaitBeside(size_t i);
   /// Where it is in memory; null: nowhere.
   std::byte* memory(size_t i) const {
@@ -55,7 +55,7 @@ class FileImages {
   void Drop(size_t i);
   /// Writes it, once `before` has returned, and then gives back its memory.
   void WriteBehind(size_t i, std::function<Status()> before = {});
-  /// Waits until so many images at most that were dropped are being written.
+  /// Waits until this many images at most that were dropped are being written.
   Status FinishWrites(size_t most = 0);
   int64_t bytes(size_t i) const { return static_cast<int64_t>(images_[i].bytes); }
 

@@ -41,7 +41,7 @@ struct FileTier {
 };
 
 /// The memory of the host as a tier below that of the device, with the link between them: where
-/// what is offloaded stands (docs/techniques/offload.md). Outlives all tensors in it.
+/// what is offloaded resides (docs/techniques/offload.md). Outlives all tensors in it.
 class HostMemoryPool {
  public:
   struct Options {

@@ -14,7 +14,7 @@
 
 namespace weft::engine {
 
-/// Numbers of the training state that stand in a file, as they do in memory. They are those of the
+/// Numbers of the training state in a file, laid out as in memory. They are those of the
 /// last update until the next one; one caller at a time, on any thread.
 class StoredNumbers {
  public:
@@ -37,7 +37,7 @@ struct NamedTensor {
 
     Shape ShardShape() const { return shard.PartShape(whole); }
 
-    /// As Shard::ForEachRun, of a part of so many elements.
+    /// As Shard::ForEachRun, of a part of this many elements.
     template <class Run>
     void ForEachRun(int64_t elements, Run&& run) const {
       shard.ForEachRun(ShardShape(), [&](int64_t own, int64_t logical, int64_t count) {
@@ -56,7 +56,7 @@ struct NamedTensor {
   bool saved = true;  ///< By this rank: one of those that have the same does.
   std::shared_ptr<StoredNumbers> stored = nullptr;  ///< Has them; `view` then has none.
   int64_t parameter = -1;  ///< Index of that whose value or state it is; -1: of none.
-  int64_t block = 1;       ///< Of a matrix: a number stands for so many rows and columns of it.
+  int64_t block = 1;       ///< Of a matrix: a number stands for this many rows and columns of it.
 };
 
 }  // namespace weft::engine

@@ -26,7 +26,7 @@ class Stopwatch {
 };
 
 /// What takes the time of a rank: sums by name and, once StartTrace was called, every single event.
-/// Names are string literals. Not thread-safe but for AddCollective and Clear.
+/// Names are string literals. Not thread-safe except AddCollective and Clear.
 class Profiler {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -72,7 +72,7 @@ class Profiler {
   void Open(std::string_view name);
   void Close();
 
-  /// The innermost open operation does so many operations on numbers and moves so many bytes.
+  /// The innermost open operation does this many operations on numbers and moves this many bytes.
   void CountWork(double flops, double bytes);
 
   /// A part of the step that took `seconds` ends now, or began at `begin`.

@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-/// Which part of a logical tensor stands here, where several ranks have a part each: some of its
+/// Which part of a logical tensor is here, where several ranks have a part each: some of its
 /// rows, of the columns of a matrix, or some columns of some of its rows. The default is all of it.
 struct Shard {
   struct Range {
@@ -18,8 +18,8 @@ struct Shard {
   };
   int axis = 0;               ///< 0: rows, 1: columns.
   int64_t extent = 0;         ///< Of the logical tensor along the axis.
-  std::vector<Range> ranges;  ///< Of it, in the order in which they stand here; not empty ones.
-  Range across = {};          ///< Of some rows of a matrix, these columns alone; none: all.
+  std::vector<Range> ranges;  ///< Of it, in the order in which they are here; not empty ones.
+  Range across = {};          ///< Columns of a row-sharded matrix; none: all.
   int64_t across_extent = 0;  ///< Columns of the logical tensor, where some are here.
   bool first = true;          ///< Of the ranks that have this same part.
 
@@ -68,7 +68,7 @@ struct Shard {
     return both;
   }
 
-  /// Calls run(part, logical, count) for each run of elements that stand one behind the other both
+  /// Calls run(part, logical, count) for each run of elements that follow one another both
   /// in the part, of this shape, from element `part` on and in the logical tensor from `logical`
   /// on.
   template <class Run>

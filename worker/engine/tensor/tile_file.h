@@ -19,12 +19,12 @@ namespace weft::engine {
 Result<Tensor> NewTileMemory(Context& context, Component component, int64_t bytes);
 
 /// A scratch file below the host memory pool (async_file.h), read and written in tiles of fixed
-/// sizes, of which each that is read is compared with the XXH3 of what was written. A tile that was
+/// sizes. Each tile that is read is compared with the XXH3 of what was written. A tile that was
 /// never written is zero. Reads may run in one thread and writes in another, where no tile is read
 /// before who reads it has heard of the end of its last write.
 class TileFile {
  public:
-  /// In the directory of `host`, which outlives it, with tiles of so many bytes (multiples of
+  /// In the directory of `host`, which outlives it, with tiles of this many bytes (multiples of
   /// AsyncFile::kAlignment). kExhausted when the disk has no room for them.
   static Result<std::unique_ptr<TileFile>> New(HostMemoryPool* host,
                                                const std::vector<int64_t>& tile_bytes,
@@ -55,7 +55,7 @@ class TileFile {
   struct Tile {
     size_t bytes = 0;
     uint64_t offset = 0;
-    std::optional<uint64_t> hash = std::nullopt;  ///< Of what stands there; none: nothing.
+    std::optional<uint64_t> hash = std::nullopt;  ///< Of what is there; none: nothing.
     void* memory = nullptr;                       ///< Where it is being read to.
     int64_t pending = 0;                          ///< Number of what is under way.
   };

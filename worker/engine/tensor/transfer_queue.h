@@ -91,7 +91,7 @@ class TransferQueue {
 
   /// Without a thread yet.
   TransferQueue() : seconds_per_byte_(0) {}
-  /// Runs jobs until the end, with so many threads.
+  /// Runs jobs until the end, with this many threads.
   void Run(int threads);
   /// The first failure stays.
   void Note(const Status& status);

@@ -32,7 +32,7 @@ inline ModelSpec LlamaModel() {
   return spec;
 }
 
-/// `context` ranks share each sequence, in steps of four sequences.
+/// `context` context-parallel ranks, in steps of four sequences.
 inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_t context,
                        int64_t data = 1, const std::string& policy = "keep",
                        const std::string& precision = "fp32") {
@@ -52,21 +52,21 @@ inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_
   return c;
 }
 
-/// The same with so many ranks for each sequence.
+/// The same with this many ranks for each sequence.
 inline MeshCase WithContext(MeshCase c, int64_t ranks, const std::string& method = "ring") {
   c.plan.mesh.context = ranks;
   c.plan.context_method = c.job.resources.context_method = method;
   return c;
 }
 
-/// The same whose ranks share what a ZeRO stage says, all of them or groups of so many.
+/// The same with a ZeRO stage, whose shard group is all ranks or `groups_of`.
 inline MeshCase WithZero(MeshCase c, int64_t stage, int64_t groups_of = 0) {
   c.plan.zero_stage = stage;
   c.plan.zero_shard_ranks = groups_of;
   return c;
 }
 
-/// The same with so many ranks for each matrix.
+/// The same with this many ranks for each matrix.
 inline MeshCase WithTensor(MeshCase c, int64_t ranks, bool sequence = false) {
   c.plan.mesh.tensor = ranks;
   c.plan.sequence_parallel = sequence;
@@ -83,14 +83,14 @@ inline MeshCase WithStages(MeshCase c, const std::vector<int64_t>& cut, const st
   return c;
 }
 
-/// The same whose ranks that share matrices are a grid of so many rows.
+/// The same with 2-D tensor parallelism of this many rows and columns.
 inline MeshCase WithGrid(MeshCase c, int64_t rows, int64_t columns) {
   c.plan.mesh.tensor = rows * columns;
   c.plan.tensor_rows = rows;
   return c;
 }
 
-/// The same that keeps what blocks save in so many bits.
+/// The same that keeps what blocks save in this many bits.
 inline MeshCase WithBits(MeshCase c, int64_t bits) {
   c.plan.activation_bits = bits;
   return c;

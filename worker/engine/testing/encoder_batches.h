@@ -9,7 +9,7 @@
 
 namespace weft::engine {
 
-/// Uniform random tokens, of which every 1 / share-th of a batch is to be predicted.
+/// Uniform random tokens; every 1 / share-th of a batch is to be predicted.
 class RandomMasked : public BatchSource {
  public:
   RandomMasked(int64_t vocabulary, int64_t length, double share)

@@ -13,8 +13,8 @@ namespace weft::engine {
 
 /// How a small mixture of experts is trained, for tests.
 struct ExpertWays {
-  int64_t ranks = 1;   ///< That see different sequences, ...
-  int64_t expert = 1;  ///< ... of which so many share the experts.
+  int64_t ranks = 1;   ///< Data-parallel ranks, ...
+  int64_t expert = 1;  ///< ... in expert-parallel groups of this size.
   double capacity = 0;
   std::string policy = "keep";
   std::string precision = "fp32";
@@ -22,11 +22,11 @@ struct ExpertWays {
   std::vector<int64_t> cut = {};  ///< Blocks of each stage of a pipeline.
   std::string schedule = "1f1b";
   int64_t chunks = 1;
-  int64_t context = 1;  ///< Ranks that share each sequence.
+  int64_t context = 1;  ///< Context-parallel ranks.
   std::string method = "ring";
-  int64_t tensor = 1;       ///< Ranks that share matrices, and
-  bool sequence = false;    ///< tokens between them.
-  int64_t shard_ranks = 0;  ///< Of a group that shares what zero_stage says; 0: all.
+  int64_t tensor = 1;       ///< Tensor-parallel ranks.
+  bool sequence = false;    ///< Sequence parallelism.
+  int64_t shard_ranks = 0;  ///< Of a shard group of zero_stage; 0: all.
   int64_t bits = 0;         ///< Of what blocks keep.
 };
 
@@ -76,7 +76,7 @@ inline MeshCase CaseOf(const ExpertWays& ways, const ModelSpec& model = MixtralM
 }
 
 inline std::string NameOf(const ExpertWays& ways) {
-  std::string name = std::to_string(ways.ranks) + " ranks, experts shared by " +
+  std::string name = std::to_string(ways.ranks) + " ranks, expert parallelism of " +
                      std::to_string(ways.expert) + ", capacity " + std::to_string(ways.capacity) +
                      ", " + ways.policy + ", " + ways.precision + ", zero_stage " +
                      std::to_string(ways.zero_stage);

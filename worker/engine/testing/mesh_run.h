@@ -13,6 +13,8 @@
 
 #include "common/env.h"
 #include "common/model/pipeline_shape.h"
+#include "common/model/sharded_parameters.h"
+#include "common/spec/deterministic_mesh.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
@@ -123,9 +125,11 @@ struct MeshRank {
     }
     const ReductionAxes axes = c.reduction_axes();
     Collective* const same_parameters = ranks.groups.Along(axes.gradients);
-    auto reduces =
-        NewReducer(run.context, c.plan, same_parameters, &run.model->parameters(),
-                   run.model->precision().products, ranks.groups.Along(axes.same_experts));
+    const DType gathered =
+        GatheredMatrices(run.model->precision().products, IsMeshDeterministic(c.job.train),
+                         run.context.stream.device.type == DeviceType::kCuda);
+    auto reduces = NewReducer(run.context, c.plan, same_parameters, &run.model->parameters(),
+                              gathered, ranks.groups.Along(axes.same_experts));
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
     outer = NewOuterReducer(run.context, c.plan, ranks.groups.Along(axes.outer), same_parameters,
@@ -152,11 +156,11 @@ struct MeshOutcome {
   std::vector<StepReport> reports;
   double evaluation = 0;
   SavedState state;  ///< What the rank saves.
-  /// By parameter, as the two below; none where ranks share values out.
+  /// By parameter, as the two below; none where ranks shard values.
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, Shard> shards;
   std::map<std::string, Shape> shapes;
-  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its experts, or sequences.
+  CollectiveTotals exchanged, all_to_all;  ///< Of expert-parallel, or context-parallel, ranks.
   CollectiveTotals groups;                 ///< Of all its groups, but what the host says.
   int64_t peak_in_flight = 0;              ///< Of a pipeline.
 };

@@ -62,7 +62,7 @@ struct TinyRun {
       device = *std::move(opened);
       context = device->NewContext();
     }
-    kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
+    kernels::cpu::SetThreads(1);  // tiny sizes, and other tests run at the same time
     auto made = NewModel(context, spec, options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);

@@ -32,7 +32,7 @@ class BatchLoader {
   struct Options {
     BatchSchedule schedule;
     int64_t micro_batch = 1;  ///< Sequences.
-    int64_t rank = 0;         ///< Of those that see different sequences.
+    int64_t rank = 0;         ///< Among the data-parallel ranks.
     int64_t ranks = 1;
     int64_t parts = 1;         ///< Equal ones, of different jobs, that each micro-batch has.
     int64_t taking_turns = 1;  ///< RanksTakingTurns.
@@ -45,9 +45,9 @@ class BatchLoader {
   /// What a step trains on.
   struct Request {
     int64_t data_step = 0;  ///< The data of this step,
-    int64_t length = 0;     ///< of each sequence its first tokens, so many; 0: all of them.
+    int64_t length = 0;     ///< of each sequence its first tokens, this many; 0: all of them.
     /// In rounds by time these sequences, in place of the rank's part of the batch of data_step:
-    /// numbers from that batch on, of which the first is row `first_row` of a global batch.
+    /// numbers from that batch on; the first is row `first_row` of a global batch.
     std::vector<SequenceRange> sequences = {};
     int64_t first_row = 0;
 
@@ -60,8 +60,8 @@ class BatchLoader {
   /// The first micro-batch of rank `rank` in a step.
   Result<TokenBatch> FirstOf(int64_t rank, const Request& request);
 
-  /// Starts to bring them to the device. What goes wrong is told when they are taken. Does nothing
-  /// on a CPU.
+  /// Starts to bring them to the device. Errors are reported when they are taken. Does nothing on a
+  /// CPU.
   void Prefetch(const Request& request);
 
  private:

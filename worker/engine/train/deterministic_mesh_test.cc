@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kBatch = 8;
 constexpr int64_t kSteps = 3;
 
-/// How ranks share the work.
+/// A mesh and its plan.
 struct Way {
   std::string name = {};
   int64_t data = 1;

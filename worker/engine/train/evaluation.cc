@@ -26,7 +26,7 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   if (options.sequences > 0) count = std::min(count, options.sequences);
   // Each pass has as many sequences of each part.
   count = (count + options.parts - 1) / options.parts * options.parts;
-  // What ranks share.
+  // What ranks partition.
   const int64_t unit = options.exact ? options.micro_batch : options.parts;
   const int64_t units = (count + unit - 1) / unit;
   const int64_t end = std::min(units * (parts.rank + 1) / data_ranks * unit, count);

@@ -22,7 +22,7 @@ bool CountsValue(const ParameterSet& parameters, int64_t index) {
   return parameters.values_sharded() ? parameters.CountsPart(index) : parameters.Counts(index);
 }
 
-/// Of parameters that stand in a file.
+/// Of parameters in a file.
 Status MeasureFile(ParameterFile* file, GroupSums* sums, std::span<const ParameterPart> parts) {
   const ParameterSet& parameters = file->parameters();
   std::array<NormStream, kParameterGroups> gradients, values;

@@ -27,7 +27,7 @@ struct GroupSums {
 /// Enqueues that sums[kParameterGroups], memory of the stream's device, hold the groups in the
 /// order above; those of groups without parameters stay as they are. Frozen parameters count with
 /// their values only, those that are quantised not at all. Reads every number once; the
-/// result does not depend on the number of threads. Where ranks share updates: of the gradients of
+/// result does not depend on the number of threads. Where ranks shard updates: of the gradients of
 /// `parts` alone.
 Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,
                      std::span<const ParameterPart> parts = {});

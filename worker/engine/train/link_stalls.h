@@ -5,7 +5,7 @@
 
 namespace weft::engine {
 
-/// Tells apart, in the time of phases, how long the rank stood still for the link to the host
+/// Separates, in the time of phases, how long the rank waited for the link to the host
 /// memory pool.
 class LinkStalls {
  public:

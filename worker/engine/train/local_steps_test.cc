@@ -198,7 +198,7 @@ TEST(LocalStepsTest, OneOuterStepOfRateOneIsTheMeanOfTheRanks) {
     c.job.train.outer_momentum = 0;
     std::vector<Values> before(2), after(2);
     RunRanks(2, std::chrono::seconds(60), [&](Collective& world) {
-      // The same rank, of which the first round is one step longer: what it has before outer steps.
+      // The same rank, whose first round is one step longer: what it has before outer steps.
       MeshCase longer = c;
       longer.job.train.local_steps = 3;
       MeshRank alone(longer, world);

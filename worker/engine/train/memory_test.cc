@@ -169,11 +169,12 @@ TEST(PredictMemoryTest, EachBlockKeepsTheBytesOfTheFormula) {
   RandomTokens tokens(700, 128);
   for (const int64_t bits : {0, 8, 4, 2}) {
     const double t = 2 * 128, c = 128, h = 4;
-    const double element = 2, coded = bits == 0 ? element : (static_cast<double>(bits) + 0.5) / 8;
+    const double element = 2,
+                 compressed = bits == 0 ? element : (static_cast<double>(bits) + 0.5) / 8;
     const std::pair<const char*, double> policies[] = {
-        {"keep", 3 * t * c * element + 9 * t * c * coded + (4 + h) * t * 4},
-        {"attention", 8 * t * c * coded + 4 * t * 4},
-        {"recompute", t * c * coded}};
+        {"keep", 3 * t * c * element + 9 * t * c * compressed + (4 + h) * t * 4},
+        {"attention", 8 * t * c * compressed + 4 * t * 4},
+        {"recompute", t * c * compressed}};
     for (const auto& [policy, bytes] : policies) {
       SCOPED_TRACE(std::string(policy) + " in " + std::to_string(bits) + " bits");
       const auto peak = [&, policy = policy](int64_t layers) {
@@ -206,6 +207,7 @@ TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
       job.model.vocab_size = 2500;
       job.model.context = 64;
       job.optimizer.name = name;
+      job.schedule.kind = "constant";  // as schedule-free averages want it
       job.train.averaging.kind = averaging;
       job.train.averaging.window = 3;
       job.model.over_parameterization.kind = over_parameterization;

@@ -1,4 +1,4 @@
-// Ranks that share a model between devices, over NCCL, as threads of one process: against the same
+// Model-parallel ranks on several devices, over NCCL, as threads of one process: against the same
 // ranks on CPUs over Gloo, and against one rank that has everything.
 
 #include <cmath>
@@ -226,7 +226,7 @@ ModelSpec Mixtral(int64_t layers) {
   return model;
 }
 
-/// So many of the replicas share the experts.
+/// The case with expert-parallel groups of `expert` replicas.
 MeshCase SharingExperts(MeshCase c, int64_t expert) {
   c.plan.mesh.data /= expert;
   c.plan.mesh.expert = expert;

@@ -173,7 +173,7 @@ void MoveState(DeviceRun& from, DeviceRun& to) {
     ASSERT_EQ(tensors[i].view.dtype, DType::kF32);
     ASSERT_TRUE(Upload(to.context.stream, state[i].data(), tensors[i].view).ok());
   }
-  to.trainer->Restored(from.trainer->counters());
+  ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
 }
 
 TEST_F(OffloadOnCuda, EitherWayGoesOnFromTheStateOfTheOther) {

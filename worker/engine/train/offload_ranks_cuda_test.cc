@@ -311,14 +311,14 @@ TEST_F(OffloadedRanksOnCuda, SendOverTheirLinksWhatIsCounted) {
       const int64_t shard_ranks = inputs.ShardGroupSize();
       const GradientLinkBytes gradients = GradientsOverLink(inputs.shape, zero_stage, shard_ranks);
       const StreamedBytes weights = StreamedWeightBytes(inputs);
-      // Sums that are added to on the device; after shared updates parts go up, others come down.
+      // Sums that are added to on the device; after sharded updates parts go up, others come down.
       const int64_t sums = zero_stage > 1 ? gradients.down : gradients.earlier_up;
       const int64_t values = zero_stage == 1 || zero_stage == 2 ? rank.gradient_bytes : 0;
       const int64_t down = gradients.down + (passes - 1) * gradients.earlier_down +
                            values / shard_ranks * (shard_ranks - 1);
       const int64_t up = (passes - 1) * sums + values / shard_ranks + UploadedWeightBytes(inputs) +
                          passes * (weights.forward + weights.backward);
-      // Ranks share padding, too.
+      // Ranks shard padding, too.
       const double padding = 0.01 * static_cast<double>(passes * rank.gradient_bytes);
       EXPECT_NEAR(static_cast<double>(rank.down_bytes), static_cast<double>(down), padding);
       EXPECT_NEAR(static_cast<double>(rank.up_bytes), static_cast<double>(up), padding);

@@ -37,7 +37,7 @@ bool OffloadedUpdates::Delays(int64_t step) const {
   return options_.delays && step >= kFirstDelayed && step + 1 < options_.steps;
 }
 
-// Ranks that share the update gather what it has made; on a GPU the host waits in no pass. After
+// Ranks that shard the update gather what it has made; on a GPU the host waits in no pass. After
 // the last step there is none.
 bool OffloadedUpdates::Overlaps(int64_t step) const {
   const bool on_cpu = parts_.context->stream.device.type == DeviceType::kCpu;
@@ -46,7 +46,7 @@ bool OffloadedUpdates::Overlaps(int64_t step) const {
 }
 
 // The weights of a tile go up while the next tile is updated, and the next step computes with those
-// that have come. Of ranks that share the update they go up once they are gathered.
+// that have come. Where ranks shard the update, they go up once they are gathered.
 Status OffloadedUpdates::MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
   HostMemoryPool& host = *context.host;
@@ -72,7 +72,7 @@ Status OffloadedUpdates::MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds)
   return parts_.clock->Start(context);
 }
 
-// Beside the way of the others' weights, which come later in the next forward pass.
+// While the others' weights are copied, which come later in the next forward pass.
 Status OffloadedUpdates::UpdateKept(const StepArgs& args) {
   if (parts_.updaters->kept() == nullptr) return OkStatus();
   Context& context = *parts_.context;

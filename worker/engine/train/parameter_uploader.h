@@ -9,8 +9,8 @@
 
 namespace weft::engine {
 
-/// Brings weights that stand in the host memory pool, and stay on the device as well, there after
-/// an update: unit by unit, each as soon as the update is done with it, while the next forward pass
+/// Uploads weights of the host memory pool that stay on the device as well, after an
+/// update: unit by unit, each as soon as the update is done with it, while the next forward pass
 /// computes with those that have come. Units that are kept on the device are not its affair: those
 /// are the affair of the prefetcher that there was before it, if any.
 class ParameterUploader : public ParameterPrefetcher {
@@ -25,7 +25,7 @@ class ParameterUploader : public ParameterPrefetcher {
 
   /// Waits until all has come. Before values change that were under way.
   Status Finish();
-  /// The same in a thread beside the rank's, which does not wait for it.
+  /// The same in another thread than the rank's, which does not wait for it.
   Status FinishBeside();
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;

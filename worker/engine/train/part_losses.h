@@ -22,7 +22,7 @@ class PartLosses {
   /// Zero, of `parts` equal parts of each batch. kExhausted without memory on the device.
   static Result<PartLosses> New(Context& context, int64_t parts);
 
-  /// How many are told apart; 0: none.
+  /// How many are distinguished; 0: none.
   size_t parts() const { return parts_; }
 
   /// Enqueues that all become zero.
@@ -33,7 +33,7 @@ class PartLosses {
   /// Enqueues, after it, that they are added up.
   Status Add(Context& context, const TokenBatch& batch) const;
 
-  /// Waits for them and sums them over the ranks that see different sequences, who all ask.
+  /// Waits for them and sums them over the data-parallel ranks, which all call this.
   Result<std::vector<double>> Sum(Context& context, const TrainingRanks& ranks);
 
  private:

@@ -18,10 +18,10 @@ namespace weft::engine {
 
 /// The forward and backward passes of one training step, or of an evaluation, on one rank of a
 /// pipeline: exactly the steps of its schedule, one after the other. What another stage sends is
-/// asked for one message ahead, and what goes out is let go at once, so that both travel while the
-/// rank computes. Memory of what went out is used again once something has come that its receiver
-/// sent later, so that it depends on the schedule alone. On a CUDA device the host enqueues all of
-/// it without waiting: the device's stream waits for what comes. Not thread-safe.
+/// asked for one message ahead, and what goes out is let go at once, so that both overlap with the
+/// rank's computing. Memory of what went out is used again once something has come that its
+/// receiver sent later, so that it depends on the schedule alone. On a CUDA device the host
+/// enqueues all of it without waiting: the device's stream waits for what comes. Not thread-safe.
 class PipelineRun {
  public:
   /// With whom, and where the times go; all outlive this.
@@ -53,8 +53,8 @@ class PipelineRun {
   Status Evaluate(const TokenBatch& batch, BatchLoss* total);
   Status Finish();
 
-  /// Most forward passes at a time of which the backward pass, with the gradients of weights, was
-  /// still to come.
+  /// Most forward passes at a time whose backward pass, with the gradients of weights, was still to
+  /// come.
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
  private:
@@ -98,7 +98,7 @@ class PipelineRun {
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
-  /// What was done since the last call was of `phase`, but for waits for the host memory pool.
+  /// What was done since the last call was of `phase`, except waits for the host memory pool.
   Status Mark(std::string_view name, double PhaseSeconds::*phase);
   void WaitForAll();
 

@@ -19,9 +19,9 @@ namespace weft::engine {
 /// What computations that were done twice have come to. All ranks find the same.
 struct WrongBits {
   int64_t step = 0;
-  /// The data-parallel rank that computed wrong; none where that cannot be told.
+  /// The data-parallel rank that computed wrong; none where that is unknown.
   std::optional<int64_t> rank;
-  /// Ranks of which some computed wrong.
+  /// Ranks; some of them computed wrong.
   std::vector<int64_t> suspects;
 };
 

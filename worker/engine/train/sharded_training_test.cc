@@ -1,4 +1,4 @@
-// Ranks that share updates against ranks that all make the whole update: the same bits.
+// Ranks that shard updates against ranks that all make the whole update: the same bits.
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -31,7 +31,7 @@ constexpr int64_t kBucketBytes = 16384;  // several buckets, also of the tiny mo
 /// What training leaves and tells.
 struct Outcome {
   SavedState state;
-  std::vector<std::vector<float>> parameters;  ///< By rank; not of stage 3, of which none has all.
+  std::vector<std::vector<float>> parameters;  ///< By rank; not of stage 3, where no rank has all.
   std::vector<StepReport> reports;             ///< Of rank 0.
   double evaluation = 0;
   CollectiveTotals reduced, scattered, gathered;  ///< Of rank 0, all within its group.
@@ -50,7 +50,7 @@ struct Way {
   bool recompute = false;  ///< Of three blocks two.
   bool evaluates = true;
   int64_t shard_ranks = 0;  ///< Of a group; 0: all.
-  bool in_bf16 = false;     ///< Gradients travel so.
+  bool in_bf16 = false;     ///< Gradients are sent so.
 };
 
 Plan PlanOf(const JobSpec& job, const Way& way) {
@@ -72,7 +72,7 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
   outcome.parameters.resize(static_cast<size_t>(ranks));
   std::mutex mutex;
   RunRanks(ranks, std::chrono::milliseconds(20000), [&](Collective& group) {
-    // Of few tokens, there is a gradient beside the noise.
+    // With few tokens, there is a gradient besides the noise.
     RandomTokens tokens(job.train.gradient_noise_scale ? 8 : job.model.vocab_size,
                         job.model.context);
     const Plan plan = PlanOf(job, way);
@@ -308,7 +308,7 @@ TEST(ShardedTraining, AccumulatesOverMicroBatches) {
   EXPECT_EQ(shared.scattered.bytes, 3 * kSteps * 4.0 * static_cast<double>(shared.gradients));
 }
 
-// Each rank's gradients are rounded, and their sums once more, in whatever parts they travel.
+// Each rank's gradients are rounded, and their sums once more, in whatever parts they are sent.
 TEST(ShardedTraining, GradientsTravelInBFloat16) {
   constexpr int kSteps = 5;
   for (const int64_t experts : {0, 4}) {
@@ -375,7 +375,7 @@ TEST(ShardedTraining, GroupsThatShareAmongThemselvesFollowPlainRanks) {
         EXPECT_EQ(values, shared.parameters[0]) << "the same bits on all ranks";
       }
       for (const auto& [name, parts] : shared.state.parts) EXPECT_LE(parts, 2) << name;
-      // Stage 3 differs from stage 2 in where values stand, not in how sums are made.
+      // Stage 3 differs from stage 2 in where values are, not in how sums are made.
       if (stage == 2) first = shared;
       if (stage == 3) ExpectSame(shared, first);
     }
@@ -442,7 +442,7 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       held("gradients", &MemoryBreakdown::gradients_bytes);
       held("optimizer", &MemoryBreakdown::optimizer_bytes);
       held("activations", &MemoryBreakdown::activations_bytes);
-      // Operands that are widened for a product stand outside the allocator, which counts none.
+      // Operands that are widened for a product are outside the allocator, which counts none.
       if (!WidensOperands(inputs.products)) {
         held("workspace", &MemoryBreakdown::workspace_bytes);
       }

@@ -9,8 +9,8 @@ namespace weft::engine {
 
 /// Which rank takes which of the equal shares of a round: first each rank one, then always the one
 /// that would be done with the next one first, at the speeds that are expected. So the shares that
-/// have been taken when the round ends are successive ones, but for what speeds have changed. The
-/// same on all ranks.
+/// have been taken when the round ends are successive ones, except for what speeds have changed.
+/// The same on all ranks.
 class ShareOrder {
  public:
   /// `speeds` of the ranks, in shares per second; positive.

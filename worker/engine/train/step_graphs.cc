@@ -9,7 +9,7 @@
 namespace weft::engine {
 namespace {
 
-// Batches lie in one of two places and every so many steps measure more, by each number of
+// Batches lie in one of two places and every N steps measure more, by each number of
 // micro-batches; where sequences differ from step to step, keys hardly ever come again.
 constexpr size_t kMostSteps = 16;
 

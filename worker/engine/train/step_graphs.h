@@ -18,7 +18,7 @@ namespace weft::engine {
 
 /// Training steps on a device as graphs: the work of a step is recorded when it comes for the
 /// second time and launched whole from then on. A graph uses the memory that its tensors had while
-/// it was recorded; it is recorded anew where somebody else holds some of that now, and where
+/// it was recorded; it is recorded anew where another owner holds some of that now, and where
 /// scratch memory has moved. Where the host has a say in the middle of a step it is several parts,
 /// a graph each. Not thread-safe.
 ///
@@ -26,7 +26,7 @@ namespace weft::engine {
 /// offer, and launch graphs that they have recorded together.
 class StepGraphs {
  public:
-  /// All that decides what work a step enqueues, but for Context::numbers.
+  /// All that decides what work a step enqueues, except Context::numbers.
   using Key = std::vector<int64_t>;
 
   /// How a step is done; each can be done as those before it, too.

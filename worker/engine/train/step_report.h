@@ -26,7 +26,7 @@ struct PhaseSeconds {
   double Total() const { return data + forward + backward + communication_exposed + optimizer; }
 };
 
-/// What happened in one optimizer step. All ranks report the same but for seconds and memory.
+/// What happened in one optimizer step. All ranks report the same except seconds and memory.
 struct StepReport {
   int64_t step = 0;          ///< The step this is about, from 0.
   double loss = 0;           ///< Mean over all targets of the global batch, before the update.
@@ -65,7 +65,7 @@ struct EvaluationReport {
   double perplexity() const { return std::exp(loss); }
 };
 
-/// The numbers of the training state beside its tensors.
+/// The numbers of the training state besides its tensors.
 struct TrainCounters {
   int64_t step = 0;
   int64_t updates = 0;

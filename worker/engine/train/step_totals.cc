@@ -133,7 +133,7 @@ Status StepTotals::SumOverShards(bool groups, PhaseSeconds& seconds) {
     WEFT_RETURN_IF_ERROR(numbers_.Wait().status());
   }
   std::vector<NormSums*> norms = {&numbers_.host()->gradients};
-  // Ranks that share experts and updates have added these up with the losses: one of them tells.
+  // Expert-parallel ranks that shard updates have summed these with the losses: one reports them.
   const bool summed = !ranks_->updated_parts().empty() && parts_.experts != nullptr;
   if (summed && parts_.experts->rank() > 0) *norms[0] = {};
   if (groups) {

@@ -70,7 +70,7 @@ class TimedRound {
   void Begin();
   /// The next share of this rank, if there is one.
   std::optional<RoundShare> Take();
-  /// What ranks that have made so many local steps have trained on.
+  /// What ranks that have made this many local steps have trained on.
   std::vector<SequenceRange> PlacesOf(std::span<const double> local_steps) const;
 
   const Options options_;

@@ -49,7 +49,7 @@ class Peers {
     }
   }
 
-  /// A round in which a step of each rank takes so many seconds. Returns how many each has made.
+  /// A round in which a step of each rank takes this many seconds. Returns how many each has made.
   std::vector<int64_t> Round(const std::vector<double>& step_seconds) {
     std::vector<int64_t> made;
     StepReport report;

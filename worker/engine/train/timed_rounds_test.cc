@@ -1,5 +1,5 @@
-// Rounds by time of ranks over Gloo: the weighted outer step against float64, and ranks of which
-// one is slow.
+// Rounds by time of ranks over Gloo: the weighted outer step against float64, and a slow
+// rank.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -127,7 +127,7 @@ class SlowTokens : public BatchSource {
   std::vector<int64_t>* read_;
 };
 
-/// What two ranks have done, of which the second takes four times as long.
+/// What two ranks have done; the second takes four times as long.
 struct Unequal {
   std::vector<std::vector<StepReport>> outer =
       std::vector<std::vector<StepReport>>(2);          ///< By rank: of outer steps.
@@ -187,7 +187,7 @@ TEST(TimedRoundsTest, ASlowRankMakesFewerStepsAndHardlyHoldsUpTheOther) {
     }
     const TrainCounters& end = made.counters[0].back();
     EXPECT_EQ(end.step, kSteps);
-    // Each sequence once, and as many as the steps say, but for half a batch.
+    // Each sequence once, and as many as the steps say, except for half a batch.
     std::set<int64_t> read(made.read[0].begin(), made.read[0].end());
     read.insert(made.read[1].begin(), made.read[1].end());
     const int64_t all = std::ssize(made.read[0]) + std::ssize(made.read[1]);
@@ -243,7 +243,7 @@ TEST(TimedRoundsTest, OtherRanksReadWhatWasLeftInPieces) {
       return std::make_unique<SlowTokens>(c, std::chrono::milliseconds(0), &read[number]);
     };
     MeshRank rank(own, world);
-    rank.trainer->Restored(left);
+    EXPECT_TRUE(rank.trainer->Restored(left).ok());
     while (!rank.trainer->finished()) ASSERT_TRUE(rank.trainer->Step().ok());
     EXPECT_EQ(rank.trainer->counters().step, 6);
     EXPECT_GE(rank.trainer->counters().rounds.sequences, 6 * kBatch);

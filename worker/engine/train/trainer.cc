@@ -182,7 +182,7 @@ Status Trainer::SendNumbers(const StepReport& report) {
 
 Status Trainer::RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report) {
   const bool once = launcher_.enqueues();
-  // What techniques change is changed before ranks that share updates measure it with the losses.
+  // What techniques change is changed before ranks that shard updates measure it with the losses.
   const auto gradients = [&]() -> Status {
     Context& context = *parts_.context;
     Context state = StateContext();
@@ -430,9 +430,6 @@ Result<bool> Trainer::WeightsAreFinite() {
 }
 
 std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
-  // They may be written to. A failure is told again by the next step.
-  (void)weights_.FinishUploads();
-  if (offloaded_ != nullptr) (void)offloaded_->FinishUnlessLate();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   if (rounds_ != nullptr) {
     for (NamedTensor& tensor : rounds_->StateTensors()) tensors.push_back(std::move(tensor));
@@ -450,16 +447,14 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   return tensors;
 }
 
-void Trainer::Restored(const TrainCounters& counters) {
+Status Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
   weights_.Changed(Repack::kAll);
   // What the first steps do may be different, as where scales have no history.
   launcher_.Forget();
   techniques_.OnRestored(counters.step);
   if (timed_ != nullptr) timed_->Restored(counters_);
-  if (rounds_ == nullptr) return;
-  const Status restored = rounds_->Restored(*parts_.context, counters.step > 0);
-  WEFT_CHECK(restored.ok(), restored.message());
+  return rounds_ != nullptr ? rounds_->Restored(*parts_.context, counters.step > 0) : OkStatus();
 }
 
 }  // namespace weft::engine

@@ -49,8 +49,8 @@ class Trainer {
   /// One optimizer step: accumulation_steps micro-batches forward and backward, the sum over ranks,
   /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
   /// skips the update on all ranks. After an error the state is as before the step, or the update
-  /// is complete but not counted. With train.local_steps all this is of this worker alone, but for
-  /// the steps at whose end AtOuterStep: those tell of all workers (LocalRounds). With
+  /// is complete but not counted. With train.local_steps all this is of this worker alone, except
+  /// the steps at whose end AtOuterStep: those report all workers (LocalRounds). With
   /// train.local_round_seconds it is a local step, and what is reported at an outer step is of all
   /// steps of the round.
   Result<StepReport> Step();
@@ -78,9 +78,9 @@ class Trainer {
   /// The same over the first `batches` batches of the training data.
   Result<EvaluationReport> EvaluateTraining(int64_t batches);
 
-  /// Whether no weight of this rank, and of those that share its matrices, experts or parameters,
-  /// who all ask, is NaN or infinite, which an update can make it although loss and gradients were
-  /// finite. Reads every weight once.
+  /// Whether all weights of this rank, and of its tensor-parallel, expert-parallel and shard
+  /// groups, are finite. An update can make one NaN or infinite although loss and gradients were
+  /// finite. All of these ranks call it. Reads every weight once.
   Result<bool> WeightsAreFinite();
 
   /// Steps so far that were launched as graphs.
@@ -92,18 +92,19 @@ class Trainer {
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps || techniques_.Finished(); }
 
-  /// Before StateTensors: waits for an update under way, and for weights on their way to the
-  /// device.
+  /// Waits for an update under way, and for weights on their way to the device.
   Status FinishUpdates() { return offloaded_ != nullptr ? offloaded_->Finish() : OkStatus(); }
 
   /// Parameters under their own names, then the state of optimizer and averages. With
   /// train.local_steps each rank has an optimizer's state of its own, under names that begin with
-  /// "rank/<rank>/" but for those of rank 0; or, given the ranks of a checkpoint, under those of
-  /// the rank with whose state this one goes on, its own number modulo `saved_ranks`.
+  /// "rank/<rank>/" except those of rank 0; or, given the ranks of a checkpoint, under those of
+  /// the rank with whose state this one goes on, its own number modulo `saved_ranks`. After a step
+  /// FinishUpdates() comes first: what is under way reads and writes them.
   std::vector<NamedTensor> StateTensors(int64_t saved_ranks = 0);
 
-  /// StateTensors() have been overwritten with the state that belongs to `counters`.
-  void Restored(const TrainCounters& counters);
+  /// StateTensors() have been overwritten with the state that belongs to `counters`. After an error
+  /// the state is neither this nor the one before.
+  Status Restored(const TrainCounters& counters);
 
  private:
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);

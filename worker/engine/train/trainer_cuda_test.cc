@@ -41,7 +41,7 @@ class TrainerOnCuda : public ::testing::Test {
   }
 };
 
-// Trains both for so many steps and compares what they report and where they end.
+// Trains both for this many steps and compares what they report and where they end.
 void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,
              const std::function<void(const StepReport&)>& also = {}) {
   DeviceRun cpu(job, plan, data, kCpu), cuda(job, plan, data, kCuda);
@@ -197,6 +197,7 @@ TEST_F(TrainerOnCuda, EveryOptimizerFollowsTheCpu) {
     JobSpec job = Job(2);
     job.model.layers = 1;
     job.optimizer.name = name;
+    job.schedule.kind = "constant";  // as schedule-free averages want it
     Compare(job, TinyPlan("fp32", 2), data, 3);
   }
 }
@@ -234,6 +235,7 @@ TEST_F(TrainerOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {
     JobSpec job = Job(2);
     job.model.layers = 1;
     job.optimizer.name = name;
+    job.schedule.kind = "constant";
     if (name == std::string("adamw")) job.train.averaging = {.kind = "lawa", .every_steps = 1};
     DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
     run.Step();
@@ -463,7 +465,7 @@ TEST_F(TrainerOnCuda, WhatCannotRepeatRunsWithoutGraphs) {
   EXPECT_EQ(CompareWithEager(mixtral, TinyPlan("fp32", 2), data, 2), 0);
 }
 
-// A model one of whose operations is told a number of the step as it was when it was recorded.
+// A model with an operation that keeps a number of the step as it was when it was recorded.
 class ToldOnce : public Model {
  public:
   ToldOnce(std::unique_ptr<Model> model, const ModelOptions& options)
@@ -531,7 +533,7 @@ TEST_F(TrainerOnCuda, AStateGoesFromDeviceToDeviceBitForBit) {
     ASSERT_TRUE(LoadTensors(Env::Posix(), latest->latest->path, latest->latest->manifest,
                             to.trainer->StateTensors(), ExtraTensors::kRefuse, to.context.stream)
                     .ok());
-    to.trainer->Restored(from.trainer->counters());
+    ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
   };
   move(cuda, cpu, 1);
   EXPECT_EQ(cpu.State(), state);
@@ -553,7 +555,7 @@ TEST_F(TrainerOnCuda, BatchesThatWereFetchedInVainAreDropped) {
     for (DeviceRun* run : {&cpu, &cuda}) {
       TrainCounters counters = run->trainer->counters();
       counters.data_offset = offset;
-      run->trainer->Restored(counters);
+      ASSERT_TRUE(run->trainer->Restored(counters).ok());
     }
     for (int step = 0; step < 2; ++step) {
       EXPECT_NEAR(cuda.Step().loss / cpu.Step().loss, 1, 1e-4) << offset;

@@ -18,20 +18,20 @@ struct TrainerParts {
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
   /// With train.local_steps, what sums in outer steps over the ranks that have the same part of
-  /// other workers, or none for one worker; then `reducer` is of the ranks of this worker that
-  /// share its sequences, or none.
+  /// other workers, or none for one worker; then `reducer` is of the context-parallel ranks of this
+  /// worker, or none.
   GradientReducer* outer = nullptr;
-  int64_t rank = 0;  ///< Among those that see other sequences.
-  /// The ranks that share the matrices of the model, which was made with it, or none. They train on
-  /// the same sequences.
+  int64_t rank = 0;  ///< Among the data-parallel ranks.
+  /// The tensor-parallel ranks of the model, which was made with it, or none. They train on the
+  /// same sequences.
   const TensorParallel* tensor = nullptr;
-  /// The ranks that share each sequence, or none; of reducer's. `train` and `validation` give the
-  /// chunks of this one.
+  /// The context-parallel ranks, or none; of reducer's. `train` and `validation` give the chunks of
+  /// this one.
   const ContextParallel* sequences = nullptr;
-  /// The ranks that share the experts of the model, which was made with it, or none; of reducer's.
-  /// They see different sequences.
+  /// The expert-parallel ranks of the model, which was made with it, or none; of reducer's. They
+  /// train on different sequences.
   const ExpertParallel* experts = nullptr;
-  /// The ranks that have the other stages of the model, or none. They train on the same sequences.
+  /// The ranks of the pipeline, or none. They train on the same sequences.
   PipelineParallel* pipeline = nullptr;
   bool graphs = true;  ///< On a device, steps that repeat are launched as graphs.
 };

@@ -27,7 +27,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   const int64_t context_ranks = parts.sequences != nullptr ? parts.sequences->degree() : 1;
   const int64_t summing = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
   const int64_t replicas = summing * (parts.outer != nullptr ? parts.outer->world_size() : 1);
-  const int64_t ranks = replicas / context_ranks;  // that see different sequences
+  const int64_t ranks = replicas / context_ranks;  // data-parallel
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
   const int64_t experts = parts.experts != nullptr ? parts.experts->degree() : 1;
   const int64_t pipeline = parts.pipeline != nullptr ? parts.pipeline->degree() : 1;
@@ -37,11 +37,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError(
         "a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
         std::to_string(plan.mesh.data * plan.mesh.expert) +
-        " of them data-parallel, cannot run on " + std::to_string(ranks) +
-        (experts > 1 ? ", of which " + std::to_string(experts) + " share experts" : "") +
-        (context_ranks > 1 ? " times " + std::to_string(context_ranks) + " of context" : "") +
-        (tensor > 1 ? " times " + std::to_string(tensor) : "") +
-        (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
+        " of them data-parallel, cannot run on " + std::to_string(ranks) + " data-parallel" +
+        (experts > 1 ? " (" + std::to_string(experts) + " expert-parallel)" : "") +
+        (context_ranks > 1 ? " x " + std::to_string(context_ranks) + " context-parallel" : "") +
+        (tensor > 1 ? " x " + std::to_string(tensor) + " tensor-parallel" : "") +
+        (pipeline > 1 ? " x " + std::to_string(pipeline) + " pipeline-parallel" : "") + " ranks");
   }
   WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(job, plan));
   if (IsMeshDeterministic(job.train) && plan.micro_batch != LogicalMicroBatch(job.train)) {
@@ -59,8 +59,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   }
   const int64_t rows = parts.tensor != nullptr ? parts.tensor->rows() : 1;
   if (plan.tensor_rows != rows) {
-    return InvalidError("a plan for grids of " + std::to_string(plan.tensor_rows) +
-                        " rows cannot run on " + std::to_string(rows));
+    return InvalidError("a plan with tensor_rows " + std::to_string(plan.tensor_rows) +
+                        " cannot run on tensor-parallel ranks with " + std::to_string(rows));
   }
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence(), rows));
@@ -73,7 +73,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
       (parts.context->host == nullptr || parts.reducer == nullptr ||
        !parts.model->parameters().offloaded())) {
     return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
-                        ", but the model stands on the device");
+                        ", but the model is on the device");
   }
   if (!plan.device_updated_units.empty() &&
       (plan.offload_optimizer != "host" ||
@@ -317,14 +317,14 @@ Status Trainer::StartTechniques() {
 }
 
 std::string_view Trainer::WhyNoGraphs() const {
-  if (parts_.context->host != nullptr) return "the host copies what is offloaded on the way";
+  if (parts_.context->host != nullptr) return "the host copies what is offloaded during the pass";
   if (parts_.reducer != nullptr && parts_.reducer->recorders().empty()) {
-    return "what ranks exchange on the way cannot be recorded";
+    return "collectives of the backward pass cannot be recorded";
   }
-  if (parts_.sequences != nullptr) return "ranks share sequences";
-  if (parts_.tensor != nullptr) return "ranks share matrices";
-  if (parts_.pipeline != nullptr) return "other ranks have the other stages";
-  if (job_.model.experts > 0) return "the host is told how many tokens each expert has";
+  if (parts_.sequences != nullptr) return "the ranks are context-parallel";
+  if (parts_.tensor != nullptr) return "the ranks are tensor-parallel";
+  if (parts_.pipeline != nullptr) return "the ranks are pipeline stages";
+  if (job_.model.experts > 0) return "the host reads how many tokens each expert gets";
   if (!updaters_.repeats()) return "the optimizer has numbers of its own";
   return techniques_.WhyNoGraphs();
 }

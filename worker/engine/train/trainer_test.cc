@@ -94,9 +94,9 @@ TEST(TrainerTest, FrozenWeightsArePackedAtTheStartAndAfterALoadOnly) {
   const int64_t index = parameters.Find("transformer.h.0.mlp.c_fc.weight").value();
   const TensorView frozen = parameters.value(index);
   for (int64_t i = 0; i < frozen.shape.Elements(); ++i) frozen.As<float>()[i] *= 3;
-  // Steps go on with the packed copy, whatever stands in the master.
+  // Steps go on with the packed copy, whatever is in the master.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run.Step().loss, same.Step().loss);
-  run.trainer->Restored(run.trainer->counters());
+  ASSERT_TRUE(run.trainer->Restored(run.trainer->counters()).ok());
   EXPECT_NE(run.Step().loss, same.Step().loss);
 }
 
@@ -165,8 +165,8 @@ TEST(TrainerTest, AWarmedUpBatchGrowsAndResumesExactly) {
       cold(full, TinyPlan("fp32", 2, 4), tokens);
   TrainCounters later;
   later.step = later.updates = 7;
-  warm.trainer->Restored(later);
-  cold.trainer->Restored(later);
+  ASSERT_TRUE(warm.trainer->Restored(later).ok());
+  ASSERT_TRUE(cold.trainer->Restored(later).ok());
   EXPECT_EQ(warm.Step().loss, cold.Step().loss) << "after the warm-up the batch is as without it";
 }
 
@@ -246,7 +246,7 @@ TEST(TrainerTest, ARestoredStateGoesOnBitForBit) {
     ASSERT_EQ(from[i].name, to[i].name);
     std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
   }
-  copy.trainer->Restored(original.trainer->counters());
+  ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
   for (int i = 0; i < 3; ++i) {
     const StepReport expected = original.Step();
     const StepReport got = copy.Step();

@@ -18,7 +18,7 @@ class TrainingRanks {
  public:
   explicit TrainingRanks(const TrainerParts& parts) : parts_(parts) {}
 
-  /// Ranks that see other sequences than each other.
+  /// The number of data-parallel ranks.
   int64_t data_ranks() const;
 
   /// What this rank updates, where that is not everything.

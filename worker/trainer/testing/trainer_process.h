@@ -210,7 +210,7 @@ class TrainerProcessTest : public testing::Test {
     EXPECT_TRUE(failed.has_value());
     return failed.value_or(FailedMessage());
   }
-  /// What stands in the job's folder of checkpoints.
+  /// What is in the job's folder of checkpoints.
   std::vector<std::string> Checkpoints(const AttemptSpec& spec) {
     const std::string folder = engine::CheckpointsFolder(spec.run_dir);
     if (!env_.FileExists(folder)) return {};

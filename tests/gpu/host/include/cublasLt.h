@@ -1,6 +1,6 @@
 #pragma once
 
-// Stands in for the header of cuBLASLt, with what our products use. The functions (tests/gpu/host/
+// Replaces the header of cuBLASLt, with what our products use. The functions (tests/gpu/host/
 // cublaslt.cc) refuse what the library's documentation says it refuses, and what its users must
 // not do.
 

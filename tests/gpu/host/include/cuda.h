@@ -1,6 +1,6 @@
 #pragma once
 
-// Stands in for the driver's header: tensor maps, which here hold their own description for the
+// Replaces the driver's header: tensor maps, which here hold their own description for the
 // copies of tests/gpu/host/hopper.h.
 
 #include <cstdint>

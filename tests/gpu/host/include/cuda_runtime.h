@@ -1,6 +1,6 @@
 #pragma once
 
-// Stands in for the header of the CUDA toolkit where kernels are compiled as C++ and run by
+// Replaces the header of the CUDA toolkit where kernels are compiled as C++ and run by
 // tests/gpu/host/executor.h. Holds what our kernels use; a kernel that needs more adds it here.
 
 #include <bit>

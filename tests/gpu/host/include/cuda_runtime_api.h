@@ -1,5 +1,5 @@
 #pragma once
 
-// Stands in for the header of the CUDA toolkit, as cuda_runtime.h does: calls of host code alone.
+// Replaces the header of the CUDA toolkit, as cuda_runtime.h does: calls of host code alone.
 
 #include <cuda_runtime.h>

@@ -51,7 +51,7 @@ const Refusal kFp8Refusals[] = {
     {&kFp8, &kReplay, "scales would remember the passes of the check", "train.precision bf16"},
     {&kFp8, &kMeshDeterminism, "scales follow the tensors of a rank", "train.precision bf16"},
     {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
-    {&kFp8, &kTensorGrid, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
+    {&kFp8, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
 };
 
 class Fp8Cost : public TechniqueCost {

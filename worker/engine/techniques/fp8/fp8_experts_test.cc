@@ -83,7 +83,7 @@ double Distance(const Matrix& measured, const Matrix& truth) {
   return std::sqrt(difference / norm);
 }
 
-/// A mixture of which each token goes to all experts, with what enters it and the gradient of what
+/// A mixture whose tokens go to all experts, with what enters it and the gradient of what
 /// it makes.
 struct Mixture {
   Allocator allocator{0};

@@ -42,7 +42,7 @@ struct Roundings {
   double loss, norm;
 };
 
-/// Four standard deviations of what the roundings of codes make of them.
+/// Four standard deviations of what the roundings of quantised values make of them.
 Roundings RoundingsOf(const MeshCase& c) {
   const ModelSpec& model = c.job.model;
   // A code has three bits after its leading one. So it is off by 2^-4 at most of its leading bit,
@@ -186,7 +186,7 @@ TEST(Fp8Meshes, CodesOfPartsAreThoseOfTheWhole) {
   });
 }
 
-// Of what ranks add up each rounds its summand to bf16, and codes follow these roundings.
+// Each rank rounds its partial sum to bf16, and quantised values follow these roundings.
 TEST(Fp8Meshes, RanksThatShareMatricesFollowOneRank) {
   const ModelSpec gpt2 = Wide(Gpt2Model()), llama = Wide(LlamaModel());
   for (const char* scaling : {"delayed", "current"}) {

@@ -13,9 +13,9 @@
 
 namespace weft::engine {
 
-/// Products whose operands are FP8 codes, in f32 sums (Micikevicius et al. 2022, arXiv 2209.05433):
-/// those of W are made when it is packed, those of x and dy for each product of those in bf16. W
-/// and b are whole on the device.
+/// Products with operands in FP8 and sums in f32 (Micikevicius et al. 2022, arXiv 2209.05433). W is
+/// quantised when it is packed, x and dy for each product, from bf16. W and b are whole on the
+/// device.
 class Fp8Products : public WeightProducts {
  public:
   /// `number` of the layer in `scaling`, which outlives this.
@@ -42,7 +42,7 @@ class Fp8Products : public WeightProducts {
   Tensor bias_;            ///< As bf16, of those that Forward adds; or none.
 };
 
-/// Makes Fp8Products of the layers of blocks, but for the blocks at the ends that train.fp8 leaves
+/// Makes Fp8Products of the layers of blocks, except the blocks at the ends that train.fp8 leaves
 /// to bf16, and has their scales.
 class Fp8ProductsFactory : public ProductsFactory {
  public:

@@ -15,7 +15,7 @@
 
 namespace weft::engine {
 
-/// A matrix as FP8 codes, row-major, column-major, or both, and what a code stands for.
+/// A matrix quantised to FP8, row-major, column-major, or both, and its scale.
 struct Fp8Tensor {
   Tensor codes;          ///< [rows, columns], or none
   Tensor transposed;     ///< [columns, rows padded to a multiple of 16 with zeros], or none
@@ -29,8 +29,8 @@ struct Fp8Tensor {
 /// al. 2022, arXiv 2209.05433). Weights are scaled by their largest magnitude, for they are
 /// quantised once a step. Activations and their gradients are scaled by the largest magnitude of
 /// the steps before (delayed) or by their own (current, and before a step that had them has ended).
-/// Of a matrix that ranks share in parts the magnitude is the largest of the parts. No scale ever
-/// comes to the host. Not thread-safe.
+/// The magnitude of a sharded matrix is the largest of its shards. No scale ever comes to the host.
+/// Not thread-safe.
 class Fp8Scaling {
  public:
   /// `tensor_group`, which outlives this: the tensor-parallel ranks, or none. They do the same
@@ -61,8 +61,8 @@ class Fp8Scaling {
     return static_cast<int64_t>(weights_.size()) - 1;
   }
 
-  /// Says that the layers here are those of these blocks, of so many with FP8 operands in the whole
-  /// network: what StateTensors are parts of.
+  /// Says that the layers here are those of these blocks, of this many with FP8 operands in the
+  /// whole network: what StateTensors are parts of.
   void SetStage(const std::vector<Shard::Range>& blocks, int64_t of);
 
   Status Allocate(Context& context);

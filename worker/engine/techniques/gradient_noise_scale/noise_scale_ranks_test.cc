@@ -25,7 +25,7 @@ double Squares(const Doubles& x) {
 TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
   constexpr int kRanks = 2;
   constexpr int kSteps = 3;
-  // Some of the vocabulary alone: then there is a gradient beside the noise.
+  // Some of the vocabulary alone: then there is a gradient besides the noise.
   constexpr int64_t kTokensUsed = 8;
   for (const int64_t accumulation : {1, 2}) {
     SCOPED_TRACE(accumulation);

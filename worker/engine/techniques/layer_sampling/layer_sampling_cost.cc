@@ -53,7 +53,7 @@ class LayerSamplingCost : public TechniqueCost {
     if (sampled == 0 || (blocks > 0 && sampled % blocks == 0)) return OkStatus();
     return InvalidError("train.sampled_layers " + std::to_string(sampled) +
                         " must be a multiple of model.layers " + std::to_string(blocks) +
-                        ", whose blocks serve so many layers; hint: 0 for model.layers in every "
+                        ", whose blocks serve this many layers; hint: 0 for model.layers in every "
                         "step");
   }
 

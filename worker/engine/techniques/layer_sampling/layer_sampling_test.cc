@@ -40,7 +40,7 @@ int64_t LayersAt(int64_t step) {
   return LayersOfStep(kBlocks, kMost, Job().train.seed, step);
 }
 
-/// The first step that runs so many layers.
+/// The first step that runs this many layers.
 int64_t StepWith(int64_t layers) {
   int64_t step = 0;
   while (LayersAt(step) != layers) ++step;
@@ -72,7 +72,7 @@ std::string Shared(std::string name, int64_t layers) {
   return prefix + std::to_string(layer * kBlocks / layers) + name.substr(end);
 }
 
-/// Loss and gradients, by the names of the shared blocks, of a plain network of so many layers.
+/// Loss and gradients, by the names of the shared blocks, of a plain network of this many layers.
 struct Unrolled {
   double loss = 0;
   std::map<std::string, std::vector<float>> gradients;
@@ -198,7 +198,7 @@ TEST(LayerSampling, ARestoredStateGoesOnBitForBit) {
   for (size_t i = 0; i < from.size(); ++i) {
     std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
   }
-  copy.trainer->Restored(original.trainer->counters());
+  ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
   for (int i = 0; i < 4; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
   EXPECT_EQ(copy.Parameters(), original.Parameters());
 }

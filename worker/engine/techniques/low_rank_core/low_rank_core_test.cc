@@ -356,7 +356,7 @@ TEST(LowRankCoreTest, EvaluationMeasuresTheWholeAndTheCoreAndChangesNothing) {
                                                      : AsDoubles(parameters.value(i));
       std::copy(weight.begin(), weight.end(), network.value(i).As<float>());
     }
-    plain.trainer->Restored({});
+    ASSERT_TRUE(plain.trainer->Restored({}).ok());
     EXPECT_NEAR(plain.trainer->Evaluate()->loss, whole ? report.loss : core_loss, 1e-5);
   }
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run.Step().loss, other.Step().loss);
@@ -382,7 +382,7 @@ TEST(LowRankCoreTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
       EXPECT_EQ(resumed.Parameters(), whole.Parameters());
     }

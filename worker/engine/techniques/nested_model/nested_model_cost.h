@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// The steps from the first one on that train the nested network beside the whole one.
+/// The steps from the first one on that train the nested network with the whole one.
 int64_t JointSteps(const TrainSpec& train);
 
 /// kInvalid where `model`, whose sizes are known, has no such smaller network within it.

@@ -174,7 +174,7 @@ void Continue(TinyTraining& from, TinyTraining& to) {
     ASSERT_EQ(state[i].name, own[i].name);
     std::memcpy(own[i].view.data, state[i].view.data, state[i].view.Bytes());
   }
-  to.trainer->Restored(from.trainer->counters());
+  ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
 }
 
 // Of 100 steps 5 train both.
@@ -221,7 +221,7 @@ TEST(NestedModelTest, EvaluationMeasuresBothNetworksAndChangesNothing) {
   const EvaluationReport report = *run.trainer->Evaluate();
   TinyTraining small(Small(job), TinyPlan("fp32"), tokens);
   TakeFirst(run.model->parameters(), small);
-  small.trainer->Restored({});
+  ASSERT_TRUE(small.trainer->Restored({}).ok());
   EXPECT_NEAR(report.technique_metrics.at("nested_eval_loss_nats"), small.trainer->Evaluate()->loss,
               1e-5);
   EXPECT_NE(report.technique_metrics.at("nested_eval_loss_nats"), report.loss);
@@ -282,7 +282,7 @@ TEST(NestedModelTest, BothNetworksLearn) {
   // What the first blocks of a network that was trained by itself come to.
   TinyTraining cut(Small(job), TinyPlan("fp32"), tokens);
   TakeFirst(plain.model->parameters(), cut);
-  cut.trainer->Restored({});
+  ASSERT_TRUE(cut.trainer->Restored({}).ok());
   EXPECT_LT(nested, cut.trainer->Evaluate()->loss);
 }
 

@@ -61,8 +61,8 @@ TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) 
   ExpectSame(job, plan, 3);
 }
 
-// Of six blocks: keeping, sending and recomputing beside each other, with transfers that queue and
-// such that have several blocks to hide behind.
+// Of six blocks: keeping, sending and recomputing overlapped with each other, with transfers that
+// queue and such that have several blocks to hide behind.
 const std::vector<std::vector<std::string>> kSchedules = {
     {"F_all_host 0", "F_all 1", "F_all_host 2", "sent 0", "F_ck 3", "F_all 4", "sent 2", "F_all 5",
      "B 5", "fetch 2", "B 4", "F_all 3", "B 3", "B 2", "fetch 0", "B 1", "B 0"},
@@ -253,7 +253,7 @@ TEST(ActivationOffloadTest, BytesOfWhatIsKeptInBitsAreThoseOfThePlanner) {
   }
 }
 
-// Memory is given back at fixed places, and who stands still there says so.
+// Memory is given back at fixed places, and waits there are reported.
 TEST(ActivationOffloadTest, ASlowLinkTakesTimeThatIsCountedAndNoMemory) {
   JobSpec job = TinyJob(2);
   job.model.layers = 6;
@@ -267,7 +267,7 @@ TEST(ActivationOffloadTest, ASlowLinkTakesTimeThatIsCountedAndNoMemory) {
   const Measured slow = Train(job, plan);
   EXPECT_EQ(slow.device, fast.device);
   EXPECT_EQ(slow.host, fast.host);
-  // Half a second each way, of which computing hides less than the slowest machine needs for it.
+  // Half a second each way; computing hides less of it than the slowest machine needs for it.
   EXPECT_GT(slow.seconds.communication_exposed, 2 * kSeconds - 2 * fast.seconds.Total() - 0.2);
   EXPECT_GT(slow.seconds.communication_exposed, fast.seconds.communication_exposed);
   EXPECT_LT(slow.seconds.forward + slow.seconds.backward, slow.seconds.Total());

@@ -198,7 +198,7 @@ TEST(KeptUnits, GoOnFromTheStateOfAnyOtherPlacement) {
     std::unique_ptr<Training> to = make(placement);
     const Status loaded = LoadTensors(env, "/c", manifest, to->trainer->StateTensors());
     ASSERT_TRUE(loaded.ok()) << loaded.message();
-    to->trainer->Restored(from->trainer->counters());
+    ASSERT_TRUE(to->trainer->Restored(from->trainer->counters()).ok());
     from = std::move(to);
   }
   EXPECT_EQ(Differing(from->State(), undisturbed.State()), "");

@@ -59,7 +59,7 @@ TEST(OffloadTest, ANonFiniteGradientLeavesParametersAndStateAsTheyWere) {
   float* value = training.model->parameters().value(0).As<float>();
   const float kept = value[0];
   value[0] = std::numeric_limits<float>::infinity();
-  training.trainer->Restored(training.trainer->counters());
+  ASSERT_TRUE(training.trainer->Restored(training.trainer->counters()).ok());
   const auto report = training.trainer->Step();
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_TRUE(report->skipped);
@@ -141,13 +141,13 @@ TEST(OffloadTest, EitherWayGoesOnFromTheStateOfTheOther) {
     manifest.files = {*file};
     const Status loaded = LoadTensors(env, "/c", manifest, to.trainer->StateTensors());
     ASSERT_TRUE(loaded.ok()) << loaded.message();
-    to.trainer->Restored(from.trainer->counters());
+    ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(to.trainer->Step().ok());
     EXPECT_EQ(Differing(to.State(), undisturbed.State()), "");
   }
 }
 
-// Adam one step late: the update of the gradients of step i is made beside step i + 1, which
+// Adam one step late: the update of the gradients of step i overlaps with step i + 1, which
 // computes with weights that lack it. The first forty steps and the last one are not late.
 std::vector<std::vector<float>> StaleAdam(const JobSpec& job, const Plan& plan, int64_t steps) {
   RandomTokens tokens(job.model.vocab_size, job.model.context);

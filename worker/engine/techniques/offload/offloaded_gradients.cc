@@ -11,9 +11,9 @@
 namespace weft::engine {
 namespace {
 
-// One bucket is on its way, to the other ranks and down, beside the backward pass of the next one;
-// another may wait behind it. Of sharded values the matrices and the vectors of a block are a
-// bucket each, and the experts that ranks share.
+// One bucket is on its way, to the other ranks and down, during the backward pass of the next one;
+// another may wait behind it. With sharded values the matrices, the vectors and the experts of
+// expert-parallel ranks of a block are a bucket each.
 size_t MostInFlight(const ParameterSet& parameters) {
   if (!parameters.values_sharded()) return 2;
   return parameters.expert_ranks() > 1 ? 5 : 3;
@@ -145,7 +145,7 @@ Status OffloadedGradients::Open(int64_t bucket) {
   }
   const Stream& stream = context_->stream;
   if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, on_way_[b]));
-  // What the pass before has left went beside this one's forward pass.
+  // What the pass before has left went during this one's forward pass.
   const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
   while (in_flight_.size() >= most) {
     WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
@@ -203,7 +203,7 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
     kept_reductions_.push_back(work);
     return OkStatus();
   }
-  // Ranks that share nothing keep all.
+  // Ranks that shard nothing keep all.
   return Send(bucket, std::move(memory), false, ReducesEveryPass() && sums_below_[b], work);
 }
 

@@ -13,23 +13,22 @@
 
 namespace weft::engine {
 
-/// Gradients that stand in the host memory pool (Ren et al. 2021, "ZeRO-Offload", arXiv
+/// Gradients in the host memory pool (Ren et al. 2021, "ZeRO-Offload", arXiv
 /// 2101.06840). A bucket of them has memory on the device from the first gradient in it until its
 /// last one is complete; then it goes down while the backward pass goes on. What earlier
 /// micro-batches of the step left comes up again when its bucket is opened, so that gradients are
 /// added where they always are, in the same order, with the same bits.
 ///
-/// Of several ranks a complete bucket is first reduced where it stands, and of it goes down what
-/// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
-/// are added to those of the earlier ones: below by processors, and nothing comes up; on a CUDA
-/// device those come up and are added to there, so that nobody waits for the host.
+/// With several ranks a complete bucket is first reduced in place, and what this rank updates of it
+/// goes down. Where ranks shard gradients this happens in every micro-batch, whose sums are added
+/// to those of the earlier ones: below by processors, and nothing comes up; on a CUDA device those
+/// come up and are added to there, so that nothing waits for the host.
 ///
 /// Gradients of units that are kept on the device (ParameterSet::KeepOnDevice) have their memory
 /// there throughout; of several ranks they are reduced in it.
 ///
-/// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
-/// share gradients out this one's parts, and the host memory pool has two buckets of them
-/// meanwhile.
+/// Gradients of parameters in a file (nn/parameter_file.h) go on into it, where ranks shard
+/// gradients only this rank's parts, and the host memory pool has two buckets of them meanwhile.
 class OffloadedGradients : public GradientReducer {
  public:
   /// `context`, with a host memory pool, `parameters`, which are offloaded, and `ranks`, made with
@@ -63,7 +62,7 @@ class OffloadedGradients : public GradientReducer {
     int64_t bucket = 0;
     ParameterSet::Range range;
   };
-  /// Some elements of a bucket, and where they stand below.
+  /// Some elements of a bucket, and where they are below.
   struct Slice {
     ParameterSet::Range range;
     float* below = nullptr;
@@ -81,7 +80,7 @@ class OffloadedGradients : public GradientReducer {
   /// Where the file's memory has that of `range`, which is of the bucket.
   Slice InFile(int64_t bucket, const ParameterSet::Range& range) const;
   Status Open(int64_t bucket);
-  /// Sends a slice of a bucket down once `work` is done with it; `adds`: to what stands there.
+  /// Sends a slice of a bucket down once `work` is done with it; `adds`: to what is there.
   Status SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds, const Work& work);
   /// Sends all of a bucket, or what this rank keeps of it, down, and into the file where there is
   /// one; `adds` and `work` as above.
@@ -94,8 +93,7 @@ class OffloadedGradients : public GradientReducer {
                  const TensorView& sums);
   /// Has the slice that goes down last written.
   void WriteDown(int64_t bucket, const Slice& slice);
-  /// move(above, below, elements) of the gradients in a slice of a bucket, which stands at
-  /// `memory`.
+  /// move(above, below, elements) of the gradients in a slice of a bucket, which is at `memory`.
   template <class Move>
   Status ForEachRun(int64_t bucket, float* memory, const Slice& slice, Move&& move) const;
 

@@ -1,5 +1,4 @@
-// What ranks that share sequences, matrices or experts send over their links, against what is
-// counted.
+// What context-, tensor- and expert-parallel ranks send over their links, against what is counted.
 #include <ostream>
 #include <string>
 #include <vector>

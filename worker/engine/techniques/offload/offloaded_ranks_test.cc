@@ -56,7 +56,7 @@ Plan PlanOf(const JobSpec& job, const Way& way) {
   plan.zero_stage = way.ranks > 1 ? way.stage : 0;
   plan.zero_shard_ranks = way.shard_ranks;
   plan.offload_optimizer = way.optimizer;
-  // Parts of parameters stand where they are updated.
+  // Parts of parameters are where they are updated.
   const bool parts = plan.zero_stage > 2 && way.optimizer != "none";
   plan.offload_parameters = parts && way.parameters == "none" ? "host" : way.parameters;
   plan.offload_activations = way.activations;
@@ -112,7 +112,7 @@ Outcome Train(const JobSpec& job, const Way& way, bool offloads, int steps,
   return outcome;
 }
 
-/// Norms may add up in another order. `other_parts`: ranks share other parts of the same, so that
+/// Norms may add up in another order. `other_parts`: ranks have other shards of the same, so that
 /// bf16 parts are filled up elsewhere.
 void ExpectSame(const Outcome& offloaded, const Outcome& plain, bool other_parts = false) {
   constexpr double most = 1e-12;
@@ -255,7 +255,7 @@ TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
     const auto load = [&](Training& run, Collective&) {
       const Status loaded = LoadTensors(env, "/c", manifest, run.trainer->StateTensors());
       ASSERT_TRUE(loaded.ok()) << loaded.message();
-      run.trainer->Restored(counters);
+      ASSERT_TRUE(run.trainer->Restored(counters).ok());
     };
     EXPECT_EQ(Differing(Train(job, to, second, 0, load).state.tensors, saved.state.tensors), "");
     ExpectSame(Train(job, to, second, 2, load), Train(job, to, false, 2, load));
@@ -326,7 +326,8 @@ TEST(OffloadedRanks, DelayTheirUpdatesAsOneRankDoes) {
 TEST(OffloadedRanks, SendOverTheLinkWhatTheyUpdate) {
   constexpr int kRanks = 2;
   const JobSpec job = TinyJob(6);
-  const ShardedParameters sharded = ShardParameters(job.model, PrecisionOf("fp32"), kRanks);
+  const ShardedParameters sharded =
+      ShardParameters(job.model, PrecisionOf("fp32"), DType::kF32, kRanks);
   int64_t trained = 0, padded = 0;
   {
     Training run(job, TinyPlan("fp32", 6), true);
@@ -341,7 +342,7 @@ TEST(OffloadedRanks, SendOverTheLinkWhatTheyUpdate) {
       const Outcome run = Train(job, {kRanks, stage, "fp32", passes}, true, 2);
       const int64_t kept = stage == 0 ? 4 * trained : 4 * trained / kRanks;
       const int64_t down = stage > 1 ? passes * kept : (passes - 1) * 4 * trained + kept;
-      // Where ranks share the padding, which does not travel, one has less of it.
+      // Where ranks shard the padding, which is not offloaded, one has less of it.
       const auto padding = static_cast<double>(stage == 0 ? 0 : passes * 4 * (padded - trained));
       EXPECT_NEAR(static_cast<double>(run.down.bytes), static_cast<double>(down), padding);
       if (stage > 2) {

@@ -1,4 +1,4 @@
-// Parameters that stand in a file against parameters that stand on the host: the same bits, as
+// Parameters in a file against parameters on the host: the same bits, as
 // many bytes in each tier as the planner says, and errors of the file that say which it was.
 #include <sys/resource.h>
 #include <unistd.h>
@@ -115,8 +115,8 @@ TEST(ParametersInFileTest, BytesOfEachTierAreThoseOfThePlanner) {
       near("file", FileBytes(inputs), report->tiers.file_bytes);
       // Gradients of the first micro-batch are written, read, and written with those of the second,
       // and are read for the update, which reads and writes values and moments. That of the first
-      // step leaves the values to the forward pass beside it, which reads a table that classifies
-      // once more.
+      // step leaves the values to the forward pass that overlaps with it and reads a table that
+      // classifies once more.
       const StreamedBytes read = FiledWeightBytes(inputs);
       const int64_t gradients_file = FiledGradientBytes(inputs.shape, plan.bucket_bytes).file;
       const int64_t values_file =
@@ -169,7 +169,7 @@ TEST(ParametersInFileTest, AStateGoesOnFromEveryFormInEveryOther) {
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(a->trainer->Step().ok());
     // The other one has a state of its own, which goes.
     ASSERT_TRUE(b->trainer->Step().ok());
-    ASSERT_TRUE(a->trainer->FinishUpdates().ok());
+    ASSERT_TRUE(a->trainer->FinishUpdates().ok() && b->trainer->FinishUpdates().ok());
     const auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, a->trainer->StateTensors());
     ASSERT_TRUE(file.ok()) << file.status().message();
     CheckpointManifest manifest;
@@ -177,7 +177,7 @@ TEST(ParametersInFileTest, AStateGoesOnFromEveryFormInEveryOther) {
     const Status loaded = LoadTensors(Env::Posix(), folder, manifest, b->trainer->StateTensors(),
                                       ExtraTensors::kRefuse);
     ASSERT_TRUE(loaded.ok()) << loaded.message();
-    b->trainer->Restored(a->trainer->counters());
+    ASSERT_TRUE(b->trainer->Restored(a->trainer->counters()).ok());
     for (int i = 0; i < 2; ++i) {
       const auto one = a->trainer->Step(), other = b->trainer->Step();
       ASSERT_TRUE(one.ok() && other.ok()) << one.status().message() << other.status().message();

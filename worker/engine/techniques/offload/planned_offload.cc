@@ -17,7 +17,7 @@ PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterS
     offload.gradients =
         std::make_unique<OffloadedGradients>(context, parameters, plan.bucket_bytes, ranks);
   }
-  // Parts of sharded ones are brought by the ranks that share them.
+  // Sharded ones are gathered by their shard group.
   if (plan.offload_parameters != "none" && !parameters->values_sharded()) {
     offload.parameters =
         std::make_unique<StreamedParameters>(context, parameters, plan.resident_units);

@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-/// The tier below the device that the plan wants, of at most so many bytes (0: no limit); none
+/// The tier below the device that the plan wants, of at most this many bytes (0: no limit); none
 /// where nothing is offloaded.
 std::optional<HostMemoryPool::Options> HostMemoryPoolOf(const Plan& plan, int64_t limit_bytes = 0);
 

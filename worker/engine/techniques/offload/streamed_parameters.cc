@@ -61,7 +61,7 @@ Status StreamedParameters::StartReading(int64_t unit, Pass pass) {
 void StreamedParameters::DropRead(int64_t unit) {
   Unit& come = units_[static_cast<size_t>(unit)];
   for (const int64_t read : come.read) {
-    (void)parameters_->file()->AwaitBeside(read);  // who waits for what comes is told
+    (void)parameters_->file()->AwaitBeside(read);  // its waiters get the error
     parameters_->file()->Drop(read);
   }
   come.read.clear();

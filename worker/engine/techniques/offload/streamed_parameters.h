@@ -10,12 +10,12 @@
 
 namespace weft::engine {
 
-/// Brings parameters that stand in the host memory pool to the device, unit by unit (Rajbhandari et
+/// Brings parameters from the host memory pool to the device, unit by unit (Rajbhandari et
 /// al. 2021, "ZeRO-Infinity", arXiv 2104.07857): while one is computed with, the next is under way.
 /// Of a unit what operations read as it is comes, and the copies for products. Memory is taken and
 /// given back by whoever computes, so that what is held at a time does not depend on the link. Of
-/// values in a file (nn/parameter_file.h) the host memory pool has those of two units meanwhile: of
-/// the one that is under way, and of the one behind it, which is being read; while an update is
+/// values in a file (nn/parameter_file.h) the host memory pool has those of two units meanwhile:
+/// the one that is under way, and the one behind it, which is being read; while an update is
 /// under way the forward pass has them from that (nn/update_pipeline.h), and waits for it. A rank
 /// of a pipeline has stages with a unit without parameters between them: a pass through one brings
 /// nothing of others. Units that stay come once a step, in its first forward pass, and stay until
@@ -23,8 +23,7 @@ namespace weft::engine {
 class StreamedParameters : public ParameterPrefetcher {
  public:
   /// Both outlive this, which is the prefetcher of `parameters` (ParameterSet::StreamValues) for as
-  /// long as it lives. `context` has a host memory pool. `stay`: units, of values that stand in
-  /// memory.
+  /// long as it lives. `context` has a host memory pool. `stay`: units, of values in memory.
   StreamedParameters(Context& context, ParameterSet* parameters,
                      std::span<const int64_t> stay = {});
 

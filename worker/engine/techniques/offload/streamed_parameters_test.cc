@@ -1,4 +1,4 @@
-// Parameters that come to the device unit by unit against parameters that stand there.
+// Parameters that come to the device unit by unit against parameters that stay there.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -124,7 +124,7 @@ TEST(StreamedParametersTest, UnitsThatStayGoOnFromAnotherState) {
   ASSERT_TRUE(to.trainer->Evaluate().ok());
   const Status loaded = LoadTensors(env, "/c", manifest, to.trainer->StateTensors());
   ASSERT_TRUE(loaded.ok()) << loaded.message();
-  to.trainer->Restored(from.trainer->counters());
+  ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
   ASSERT_TRUE(undisturbed.trainer->Step().ok() && to.trainer->Step().ok());
   EXPECT_EQ(Differing(undisturbed.State(), to.State()), "");
 }

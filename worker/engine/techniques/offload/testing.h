@@ -18,8 +18,7 @@ namespace weft::engine {
 
 inline constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
 
-/// A model and its trainer on a device with a host memory pool below it, or without.
-/// A schedule of which nothing leaves the device.
+/// A schedule without transfers to the host.
 inline std::vector<std::string> WithoutTransfers(std::vector<std::string> operations) {
   std::erase_if(operations, [](const std::string& operation) {
     return operation.starts_with("sent") || operation.starts_with("fetch");
@@ -135,7 +134,7 @@ inline void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
   EXPECT_EQ(a->loss, b->loss);
 }
 
-/// Without shared parameters, and with fewer keys than queries.
+/// Without tied parameters, and with fewer keys than queries.
 inline JobSpec LlamaJob() {
   JobSpec job = TinyJob(4);
   job.model.family = "llama";

@@ -127,7 +127,7 @@ bool HasBranches(const OverParameterizationSpec& spec) {
 
 /// Starts the factors (of branches see StartBranches). Those of a product are the weight and an
 /// identity, so that the network is the plain one; what `inner` exceeds the weight's smaller side
-/// by is random beside zeros. Copies of a mixture are drawn independently with a variance that
+/// by is random, next to zeros. Copies of a mixture are drawn independently with a variance that
 /// gives mixtures that of the weight on average (the deviation grows by sqrt((copies + 1) / 2)), or
 /// are all equal to an imported weight.
 Status StartFactors(Context& context, const OverParameterizationSpec& spec,

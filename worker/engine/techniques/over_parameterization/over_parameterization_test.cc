@@ -326,7 +326,7 @@ TEST(OverParameterizationTest, TheExportOfMergedWeightsIsThePlainModelThatEvalua
       // And such a folder can be gone on from, over-parameterised anew.
       TinyTraining again(job, TinyPlan("fp32"), tokens);
       ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *again.model).ok());
-      again.trainer->Restored({});
+      ASSERT_TRUE(again.trainer->Restored({}).ok());
       EXPECT_NEAR(again.trainer->Evaluate()->loss, loss, 1e-5);
       const StepReport report = again.Step();
       EXPECT_FALSE(report.skipped);
@@ -354,7 +354,7 @@ TEST(OverParameterizationTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       for (int i = 0; i < 3; ++i) {
         ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
         // An evaluation in between leaves nothing behind.

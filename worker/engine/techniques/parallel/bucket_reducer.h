@@ -27,7 +27,7 @@ class BucketReducer : public GradientReducer {
   Status SumScalars(std::span<double> values) override;
   Status Maximum(const TensorView& values) override;
 
-  /// For buckets that stand elsewhere (OffloadedGradients), which then are not reported to
+  /// For buckets that are elsewhere (OffloadedGradients), which then are not reported to
   /// OnGradientReady: reduces the gradients of one at `memory`, in place, so that those of Kept()
   /// are summed.
   virtual Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) = 0;
@@ -37,22 +37,22 @@ class BucketReducer : public GradientReducer {
   }
   /// and where it keeps them.
   virtual TensorView Sums(int64_t bucket) const = 0;
-  /// All Sums() are there of the ranks that share what they keep: adds those of the others.
+  /// All Sums() of the shard group are there: adds those of the other groups.
   virtual Status SumOverGroups() { return OkStatus(); }
 
-  /// From now on gradients travel in bf16: each rank's are rounded, added in f32 over Gloo, and
+  /// From now on gradients are sent in bf16: each rank's are rounded, added in f32 over Gloo, and
   /// rounded again, into 2 bytes an element of a bucket under way. Before the first step, and not
   /// for ReduceAt. `context` outlives this.
   void ReduceInBFloat16(Context& context);
 
-  /// The books of groups that it has made of its own.
+  /// The accounts of groups that it has made of its own.
   virtual std::vector<AxisAccount> Accounts() const { return {}; }
 
   const BucketLayout& layout() const { return layout_; }
 
  protected:
-  /// `group` and `parameters` outlive this. `stream` is where gradients are computed. Where ranks
-  /// share experts, `same_experts` are those of the group that have the same as this one; none
+  /// `group` and `parameters` outlive this. `stream` is where gradients are computed. With expert
+  /// parallelism `same_experts` are the ranks of the group with the same experts as this one; none
   /// where it is alone with them.
   BucketReducer(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
                 Stream stream, Collective* same_experts);
@@ -60,7 +60,7 @@ class BucketReducer : public GradientReducer {
   /// Enqueues the reduction of a bucket whose gradients are complete.
   virtual Result<Work> Reduce(int64_t bucket) = 0;
 
-  /// What travels of f32 values, and stays until they have come: the values themselves, or a copy
+  /// What is sent of f32 values, and stays until they have come: the values themselves, or a copy
   /// in bf16 in `copy`.
   Result<TensorView> ToWire(const TensorView& values, Tensor& copy);
   /// What has come of them: these elements of the copy, if there is one, which then goes.
@@ -95,7 +95,7 @@ class BucketReducer : public GradientReducer {
   BucketLayout layout_;
   std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
   std::vector<Work> works_;       ///< By bucket, of this step.
-  std::vector<Tensor> copies_;    ///< By bucket that is under way, where it travels in bf16.
+  std::vector<Tensor> copies_;    ///< By bucket that is under way, where it is sent in bf16.
   Context* context_ = nullptr;    ///< Of these copies, or none.
   bool reduces_ = false;          ///< In this micro-batch.
   Status status_;                 ///< First failure; the group is broken from then on.

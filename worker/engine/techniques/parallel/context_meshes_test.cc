@@ -1,4 +1,4 @@
-// Ranks that share sequences, and more than those, against one rank and against what is predicted.
+// Context parallelism on larger meshes, against one rank and against what is predicted.
 #include <algorithm>
 #include <vector>
 
@@ -19,7 +19,7 @@ void ExpectFollowOneRank(const std::vector<MeshCase>& cases) {
   }
 }
 
-/// Large enough that what is small beside it does not count.
+/// Large enough that what is small compared with it does not count.
 ModelSpec Larger(ModelSpec model) {
   model.layers = 3;
   model.width = 128;
@@ -133,7 +133,7 @@ TEST(ContextMeshes, PartsInFp8TakeWhatIsPredicted) {
   }
 }
 
-/// Of parts that consist of whole groups of codes, for two ranks.
+/// A model whose shards on two ranks are whole groups of quantised values.
 ModelSpec Wide(ModelSpec model) {
   model.width = 256;
   if (model.family == "llama") model.mlp_width = 256;

@@ -1,4 +1,4 @@
-// Ranks that share sequences against one rank that has them whole.
+// Context-parallel ranks against one rank that has the sequences whole.
 #include "worker/engine/nn/context_parallel.h"
 
 #include <algorithm>

@@ -8,9 +8,9 @@
 namespace weft::engine {
 
 /// Data parallelism: every rank computes the gradient of its own sequences, their sum is formed on
-/// all of them, and all make the same update. Where ranks share the experts, gradients of these
-/// already come from the sequences of all that share them, and are summed over those that have the
-/// same.
+/// all of them, and all make the same update. With expert parallelism the gradients of experts
+/// already come from the sequences of all expert-parallel ranks, and are summed over the ranks with
+/// the same experts.
 class DataParallel : public BucketReducer {
  public:
   /// `group` and `parameters` (allocated with gradients, on the device of the group) outlive this.

@@ -133,7 +133,7 @@ TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
     int64_t exchanged = 0;
     for (const MeshOutcome& own : TrainOnMesh(c)) {
       const MemoryBreakdown& peak = own.reports.back().peak_memory;
-      // Tensors stand at whole lines of the cache.
+      // Tensors begin at whole lines of the cache.
       EXPECT_LE(static_cast<double>(peak.activations_bytes),
                 1.001 * static_cast<double>(predicted.activations_bytes));
       EXPECT_LE(static_cast<double>(peak.workspace_bytes),
@@ -184,7 +184,7 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
       own.shape = ShapeOfStages(inputs.shape, ways.cut, 2, static_cast<int64_t>(stage));
       own.recomputed_blocks = std::min(inputs.recomputed_blocks, own.shape.spec.layers);
       EXPECT_EQ(ranks[rank].exchanged.bytes, 2 * static_cast<double>(TrafficOfStep(own).exchanged));
-      // Codes are restored once more for the gradients of weights that were put off.
+      // Compressed activations are restored once more for the deferred gradients of weights.
       const bool restored = ways.bits > 0 && ways.schedule == "zero_bubble";
       ExpectNear(ranks[rank].reports.back().peak_memory, predicted[stage], 0.01,
                  restored ? 0.02 : 0.01);
@@ -218,8 +218,8 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
       // Small messages need less than the most that a group keeps.
       EXPECT_LE(peak.communication_bytes, predicted.communication_bytes);
       predicted.communication_bytes = peak.communication_bytes;
-      // Rows that are dealt out between shards come together for a while here and there; parts of
-      // codes are small enough for what routers have to count beside them.
+      // Rows that are partitioned between shards are gathered for a while here and there;
+      // compressed shards are so small that what routers keep counts.
       ExpectNear(peak, predicted, ways.sequence ? 0.02 : 0.01,
                  ways.sequence             ? 0.1
                  : ways.precision == "fp8" ? 0.03

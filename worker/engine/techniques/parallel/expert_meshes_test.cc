@@ -1,4 +1,4 @@
-// Mixtures of experts whose ranks share more than experts, stages or sequences, against one rank.
+// Mixtures of experts on meshes of three and more kinds of parallelism, against one rank.
 #include <algorithm>
 #include <map>
 #include <vector>

@@ -1,4 +1,4 @@
-// Ranks that share experts against ranks that have them all.
+// Expert-parallel ranks against ranks that have all experts.
 #include "worker/engine/nn/expert_parallel.h"
 
 #include <algorithm>
@@ -130,7 +130,7 @@ TEST(ExpertParallel, WhatIsFrozenAndHowFastTheRestLearnsIsAsOnOneRank) {
   }
 }
 
-// Experts are shared out within groups, too, or are whole in each.
+// Experts are sharded within groups, too, or are whole in each.
 TEST(ExpertParallel, GroupsThatShareFollowRanksThatHaveAllExperts) {
   const MeshOutcome whole = TrainOnMesh(CaseOf({4, 1})).front();
   const MeshOutcome wide = TrainOnMesh(CaseOf({8, 1})).front();
@@ -170,7 +170,7 @@ TEST(ExpertParallel, SharingUpdatesLeavesTheSameBits) {
       }
     }
     EXPECT_GT(most, 2) << "all share the others";
-    // These add up the sums of ranks, where values stand does not matter.
+    // These add up the sums of ranks, where values are does not matter.
     EXPECT_EQ(trained(2).tensors, trained(3).tensors);
   }
 }
@@ -239,7 +239,7 @@ TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   EXPECT_EQ(Resume(env, one, &of_fours, 0, of_one).tensors, state.tensors);
   EXPECT_EQ(of_one.manifest.files.size(), 1u);
   EXPECT_EQ(Resume(env, twos, &of_one, 0, again).tensors, state.tensors);
-  // Of ranks that share updates, or values, all have something to write.
+  // Ranks that shard updates, or values, all have something to write.
   const MeshCase updates = CaseOf({8, 2, 0, "keep", "fp32", 1}, model);
   const MeshCase values = CaseOf({4, 4, 0, "keep", "fp32", 3}, model);
   EXPECT_EQ(Resume(env, updates, &of_one, 0, of_updates).tensors, state.tensors);
@@ -248,7 +248,7 @@ TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   EXPECT_EQ(of_values.manifest.files.size(), 4u);
   Folder last{"/last"};
   EXPECT_EQ(Resume(env, fours, &of_values, 0, last).tensors, state.tensors);
-  // Of ranks that share matrices each has its part of the experts that are there.
+  // Each tensor-parallel rank has its part of the experts that are there.
   const MeshCase halves = CaseOf({.ranks = 2, .expert = 2, .tensor = 2}, model);
   const MeshCase dealt = CaseOf({.zero_stage = 3, .tensor = 2, .sequence = true}, model);
   Folder of_halves{"/halves"}, of_dealt{"/dealt"}, back{"/back"};
@@ -311,9 +311,9 @@ TEST(ExpertParallel, WhatCannotBeSharedIsRefused) {
     ModelSpec model = MixtralModel();
     const auto error = [&] { return NewModel(context, model, options).status().message(); };
     model.experts = 3;
-    EXPECT_THAT(error(), HasSubstr("model.experts 3 cannot be shared by 2 ranks"));
+    EXPECT_THAT(error(), HasSubstr("model.experts 3 cannot be partitioned over 2 ranks"));
     model.experts = 0;
-    EXPECT_THAT(error(), HasSubstr("model.experts 0 cannot be shared by 2 ranks"));
+    EXPECT_THAT(error(), HasSubstr("model.experts 0 cannot be partitioned over 2 ranks"));
     model = MixtralModel();
     model.freeze = {"*.experts.0.*"};
     EXPECT_THAT(error(), HasSubstr("all experts of a layer, or none"));

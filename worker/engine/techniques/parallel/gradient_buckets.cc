@@ -6,10 +6,10 @@ namespace {
 BucketLayout CutRegions(const ParameterSet& parameters) {
   BucketLayout layout;
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
-  for (const ParameterSet::Region& region : parameters.regions()) {
-    if (!region.trained) continue;
-    GradientBucket bucket{region.elements.begin, region.elements.end, 0, region.of_experts};
-    for (int64_t index : region.parameters) {
+  for (const ParameterSet::FlatParameter& flat : parameters.flat_parameters()) {
+    if (!flat.trained) continue;
+    GradientBucket bucket{flat.elements.begin, flat.elements.end, 0, flat.of_experts};
+    for (int64_t index : flat.parameters) {
       if (!parameters[index].differentiated()) continue;
       ++bucket.parameters;
       layout.bucket_of[static_cast<size_t>(index)] = static_cast<int64_t>(layout.buckets.size());
@@ -32,7 +32,7 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
     if (!parameters[index].differentiated()) continue;
     const ParameterSet::Range range = parameters.GradientRange(index);
     const bool of_experts = parameters[index].of_shared_expert;
-    // Of gradients in a file units are brought for their updates; others stand in one memory.
+    // Of gradients in a file units are brought for their updates; others are in one memory.
     const bool other_unit = parameters[index].unit != unit &&
                             (parameters.file() != nullptr || parameters.on_host(index) != on_host);
     unit = parameters[index].unit;

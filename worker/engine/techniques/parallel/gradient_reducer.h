@@ -53,8 +53,8 @@ class GradientReducer {
   /// can be recorded as part of a graph; empty: they cannot.
   virtual std::vector<CollectiveRecorder*> recorders() const { return {}; }
 
-  /// A micro-batch starts; only the gradients of the last one are reduced, but for
-  /// places_gradients().
+  /// A micro-batch starts; only the gradients of the last one are reduced, except
+  /// with places_gradients().
   virtual Status Begin(bool last_micro_batch) = 0;
 
   /// The gradient of parameter `index` (of the ParameterSet) is complete on this rank and nothing
@@ -66,22 +66,22 @@ class GradientReducer {
   /// collective started since Begin surfaces here at the latest.
   virtual Status Finish() = 0;
 
-  /// What this rank updates where the ranks share the updates: of each trained parameter a part,
+  /// What this rank updates where the ranks shard the updates: of each trained parameter a part,
   /// whose gradient Finish sums. Empty: every rank updates everything.
   virtual std::span<const ParameterPart> parts() const { return {}; }
 
-  /// Gradients stand in other memory from now on (ParameterSet::MoveGradients).
+  /// Gradients are in other memory from now on (ParameterSet::MoveGradients).
   virtual Status GradientsMoved() { return OkStatus(); }
 
-  /// Then: the parts of so many ranks, which follow each other, make up everything, and groups of
+  /// Then: the parts of this many ranks, which follow each other, make up everything, and groups of
   /// ranks have the same parts. This is one of the first group.
   virtual bool first_shards() const { return true; }
 
-  /// Replaces each value by its sum over the ranks of such a group, added in rank order; where
-  /// ranks share experts, over those of them that have the same.
+  /// Replaces each value by its sum over the ranks of such a group, added in rank order; with
+  /// expert parallelism, over those of them with the same experts.
   virtual Status SumOverParts(std::span<double> values) { return SumScalars(values); }
 
-  /// Where ranks share the updates: each rank's parts have changed, and go to all others.
+  /// Where ranks shard the updates: each rank's parts have changed, and go to all others.
   virtual Status GatherParameters() { return OkStatus(); }
 
   /// Replaces each value by its sum over the ranks, added in rank order.

@@ -23,8 +23,8 @@ class MeshGroups {
   /// The group along `axes`, one of the sets asked for; null when the rank is alone in it.
   Collective* Along(AxisSet axes) const;
 
-  /// The books of all groups. Those of the world are of the axes that span all ranks; without such
-  /// axes they are called "world".
+  /// The accounts of all groups. Those of the world are of the axes that span all ranks; without
+  /// such axes they are called "world".
   std::vector<AxisAccount> Accounts() const;
 
   /// Leaves all groups, the world among them. From any thread.

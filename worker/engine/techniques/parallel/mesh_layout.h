@@ -11,12 +11,13 @@
 
 namespace weft::engine {
 
-/// The axes of a mesh, from ranks that stand next to each other to those farthest apart. Tensor
+/// The axes of a mesh, from ranks that are next to each other to those farthest apart. Tensor
 /// parallelism exchanges activations within every layer and wants the fastest links, so its ranks
 /// are consecutive; context and expert parallelism exchange once or twice a layer; data parallelism
-/// once a step, beside the backward pass; a pipeline moves the least, one activation a micro-batch,
-/// and so its stages may be on different machines (Narayanan et al. 2021, "Efficient Large-Scale
-/// Language Model Training on GPU Clusters", section 3; Megatron's order tp-cp-ep-dp-pp).
+/// once a step, overlapped with the backward pass; a pipeline moves the least, one activation a
+/// micro-batch, and so its stages may be on different machines (Narayanan et al. 2021, "Efficient
+/// Large-Scale Language Model Training on GPU Clusters", section 3; Megatron's order
+/// tp-cp-ep-dp-pp).
 enum class MeshAxis : uint8_t { kTensor, kContext, kExpert, kData, kPipeline };
 inline constexpr int kMeshAxes = 5;
 
@@ -49,7 +50,7 @@ class AxisSet {
 /// expert axis has of its own.
 inline constexpr AxisSet kGradientAxes = {MeshAxis::kData, MeshAxis::kContext, MeshAxis::kExpert};
 
-/// Of these, the ranks that see different sequences, and those that have the same experts.
+/// Of these, the data-parallel ranks, and those with the same experts.
 inline constexpr AxisSet kSequenceAxes = {MeshAxis::kData, MeshAxis::kExpert};
 inline constexpr AxisSet kSameExpertAxes = {MeshAxis::kData, MeshAxis::kContext};
 
@@ -61,8 +62,8 @@ struct ReductionAxes {
   AxisSet outer = {};
 };
 
-/// With `local_steps` those that share sequences make steps together, as one worker, and workers
-/// meet in outer steps.
+/// With `local_steps` context-parallel ranks make steps together, as one worker, and workers meet
+/// in outer steps.
 constexpr ReductionAxes ReductionAxesOf(bool local_steps) {
   if (!local_steps) return {};
   return {{MeshAxis::kContext}, {MeshAxis::kContext}, {MeshAxis::kData}};
@@ -87,7 +88,7 @@ class MeshLayout {
   }
   int64_t RankAt(const Coordinates& coordinates) const;
 
-  /// Which of the ranks that see different sequences it is.
+  /// Its number among the data-parallel ranks.
   int64_t ReplicaOf(int64_t rank) const {
     return CoordinateOf(rank, MeshAxis::kData) * degree(MeshAxis::kExpert) +
            CoordinateOf(rank, MeshAxis::kExpert);

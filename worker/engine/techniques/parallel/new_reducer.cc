@@ -11,13 +11,13 @@ namespace weft::engine {
 
 Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
                                                   Collective* replicas, ParameterSet* parameters,
-                                                  DType products, Collective* same_experts) {
+                                                  DType gathered, Collective* same_experts) {
   if (replicas == nullptr) return std::unique_ptr<BucketReducer>();
   std::unique_ptr<BucketReducer> reducer;
   if (plan.zero_stage > 0) {
     WEFT_ASSIGN_OR_RETURN(reducer,
                           ShardedDataParallel::New(context, replicas, ShardRanks(plan), parameters,
-                                                   plan.bucket_bytes, products, same_experts));
+                                                   plan.bucket_bytes, gathered, same_experts));
   } else {
     reducer = std::make_unique<DataParallel>(replicas, parameters, plan.bucket_bytes,
                                              context.stream, same_experts);

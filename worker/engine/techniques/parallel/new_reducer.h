@@ -10,12 +10,12 @@
 namespace weft::engine {
 
 /// What brings the gradients of `replicas`, ranks that have the same parameters, together as `plan`
-/// says; null where there is no group. All outlive it; all ranks of the group call it. `products`:
-/// the type of operands of products; `same_experts`: as BucketReducer has it. kInvalid as
-/// ShardedDataParallel::New has it.
+/// says; null where there is no group. All outlive it; all ranks of the group call it. `gathered`:
+/// the type in which matrices are gathered (GatheredMatrices); `same_experts`: as BucketReducer has
+/// it. kInvalid as ShardedDataParallel::New has it.
 Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
                                                   Collective* replicas, ParameterSet* parameters,
-                                                  DType products,
+                                                  DType gathered,
                                                   Collective* same_experts = nullptr);
 
 /// What brings together in outer steps what `workers` have learned, ranks that have the same part

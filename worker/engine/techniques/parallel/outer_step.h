@@ -23,7 +23,7 @@ namespace weft::engine {
 /// make as many steps. G and m are f32, whatever the parameters are.
 class OuterStep {
  public:
-  /// `ranks` sums over the ranks, of which there is one without it; it and `parameters`, which have
+  /// `ranks` sums over the ranks; without it there is one rank. It and `parameters`, which have
   /// gradients, outlive this. kExhausted without memory for G and m.
   static Result<std::unique_ptr<OuterStep>> New(Context& context, const TrainSpec& train,
                                                 const ParameterSet& parameters,

@@ -19,17 +19,17 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
       products_(products),
       stream_(context.stream),
       first_differentiated_(parameters->units()),
-      gathered_(parameters->regions().size()),
+      gathered_(parameters->flat_parameters().size()),
       wanted_images_(static_cast<size_t>(parameters->units())),
       read_ahead_(static_cast<size_t>(parameters->units())) {
-  const std::vector<ParameterSet::Region>& regions = parameters->regions();
-  for (const ParameterSet::Region& region : regions) {
-    if (region.trained) first_differentiated_ = std::min(first_differentiated_, region.first_unit);
+  const std::vector<ParameterSet::FlatParameter>& flat_parameters = parameters->flat_parameters();
+  for (const ParameterSet::FlatParameter& flat : flat_parameters) {
+    if (flat.trained) first_differentiated_ = std::min(first_differentiated_, flat.first_unit);
   }
   for (const ParameterSet::CopiesOf& copies : parameters->copies()) {
     size_t at = 0;
-    while (std::find(regions[at].parameters.begin(), regions[at].parameters.end(), copies.first) ==
-           regions[at].parameters.end()) {
+    while (std::find(flat_parameters[at].parameters.begin(), flat_parameters[at].parameters.end(),
+                     copies.first) == flat_parameters[at].parameters.end()) {
       ++at;
     }
     region_of_copies_.push_back(at);
@@ -50,17 +50,17 @@ ParameterGatherer::~ParameterGatherer() {
 std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
   std::vector<size_t> wanted;
   for (size_t r = 0; r < gathered_.size(); ++r) {
-    const ParameterSet::Region& region = parameters_->regions()[r];
-    if (region.first_unit != unit && region.last_unit != unit) continue;
-    if (pass == Pass::kBackward && unit == 0 && region.looked_up) continue;
+    const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
+    if (flat.first_unit != unit && flat.last_unit != unit) continue;
+    if (pass == Pass::kBackward && unit == 0 && flat.looked_up) continue;
     wanted.push_back(r);
   }
   return wanted;
 }
 
-DType ParameterGatherer::TypeOf(const ParameterSet::Region& region, int64_t unit) const {
-  const bool rounds = region.matrices && products_ == DType::kBF16 && unit > 0;
-  return rounds ? DType::kBF16 : region.dtype;
+DType ParameterGatherer::TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit) const {
+  const bool rounds = flat.matrices && products_ == DType::kBF16 && unit > 0;
+  return rounds ? DType::kBF16 : flat.dtype;
 }
 
 Status ParameterGatherer::StartReading(int64_t unit, Pass pass) {
@@ -70,7 +70,7 @@ Status ParameterGatherer::StartReading(int64_t unit, Pass pass) {
   for (size_t r : Wanted(unit, pass)) {
     if (gathered_[r].part || gathered_[r].values) continue;
     // A token table that classifies is of unit 0.
-    const int64_t image = parameters_->regions()[r].first_unit;
+    const int64_t image = parameters_->flat_parameters()[r].first_unit;
     WEFT_RETURN_IF_ERROR(file->Start(image));
     ++wanted_images_[static_cast<size_t>(image)];
     images.push_back(image);
@@ -87,18 +87,18 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
   for (size_t r : Wanted(unit, pass)) {
     Gathered& gathered = gathered_[r];
     if (gathered.part || gathered.values) continue;
-    const ParameterSet::Region& region = parameters_->regions()[r];
+    const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
     WEFT_ASSIGN_OR_RETURN(gathered.part, Tensor::New(context, Component::kParameters,
-                                                     TypeOf(region, unit), region.held.shape));
+                                                     TypeOf(flat, unit), flat.held.shape));
     if (file != nullptr) {
-      WEFT_RETURN_IF_ERROR(file->Start(region.first_unit));
-      ++wanted_images_[static_cast<size_t>(region.first_unit)];
+      WEFT_RETURN_IF_ERROR(file->Start(flat.first_unit));
+      ++wanted_images_[static_cast<size_t>(flat.first_unit)];
     }
-    if (gathered.part.dtype() != region.dtype) {
+    if (gathered.part.dtype() != flat.dtype) {
       WEFT_RETURN_IF_ERROR(host_->up().ReserveStaging(host_->allocator()));
     }
     gathered.job = host_->up().Enqueue(
-        [this, file, image = region.first_unit, held = region.held,
+        [this, file, image = flat.first_unit, held = flat.held,
          part = gathered.part.view()]() -> Status {
           if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitBeside(image));
           host_->up().Copy(part, held);
@@ -112,9 +112,9 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
   return OkStatus();
 }
 
-Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
-  Gathered& gathered = gathered_[region];
-  const ParameterSet::Region& held = parameters_->regions()[region];
+Status ParameterGatherer::Start(Context& context, size_t flat, DType dtype) {
+  Gathered& gathered = gathered_[flat];
+  const ParameterSet::FlatParameter& held = parameters_->flat_parameters()[flat];
   Collective* const shard_group = ShardGroupOf(held);
   if (host_ != nullptr) {
     ProfileScope scope(context.profiler, "wait for weights");
@@ -141,29 +141,29 @@ Status ParameterGatherer::StartUnit(Context& context, int64_t unit, Pass pass) {
   if (host_ != nullptr) WEFT_RETURN_IF_ERROR(BringParts(context, unit, pass));
   for (size_t r : Wanted(unit, pass)) {
     if (gathered_[r].values) continue;
-    WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->regions()[r], unit)));
+    WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->flat_parameters()[r], unit)));
   }
   return OkStatus();
 }
 
-Status ParameterGatherer::Place(size_t region) {
-  Gathered& gathered = gathered_[region];
+Status ParameterGatherer::Place(size_t flat) {
+  Gathered& gathered = gathered_[flat];
   WEFT_RETURN_IF_ERROR(gathered.work.Wait(stream_));
   gathered.part = {};
-  const ParameterSet::Region& placed = parameters_->regions()[region];
-  parameters_->PlaceRegion(placed, gathered.values ? gathered.values.view() : placed.held);
+  const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
+  parameters_->PlaceFlatParameter(placed, gathered.values ? gathered.values.view() : placed.held);
   gathered.placed = true;
   return OkStatus();
 }
 
 // A table that classifies is first looked up.
-Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>& regions,
+Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>& flat_parameters,
                                      int64_t unit) const {
   ProfileScope scope(context.profiler, "pack weights");
-  for (const size_t region : regions) {
-    if (unit != parameters_->regions()[region].last_unit) continue;
+  for (const size_t flat : flat_parameters) {
+    if (unit != parameters_->flat_parameters()[flat].last_unit) continue;
     for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-      if (region_of_copies_[c] != region) continue;
+      if (region_of_copies_[c] != flat) continue;
       WEFT_RETURN_IF_ERROR(parameters_->copies()[c].copies->Make(context));
     }
   }
@@ -180,7 +180,7 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
     if (follows(other)) WEFT_RETURN_IF_ERROR(BringParts(context, other, pass));
   }
   WEFT_RETURN_IF_ERROR(StartUnit(context, unit, pass));
-  // Copies may be made of values of several regions.
+  // Copies may be made of values of several flat parameters.
   std::vector<size_t> placed = Wanted(unit, pass);
   std::erase_if(placed, [&](size_t r) { return gathered_[r].placed; });
   for (const size_t r : placed) WEFT_RETURN_IF_ERROR(Place(r));
@@ -197,7 +197,7 @@ Status ParameterGatherer::Release(int64_t unit) {
     for (size_t c = 0; c < region_of_copies_.size(); ++c) {
       if (region_of_copies_[c] == r) parameters_->copies()[c].copies->Drop();
     }
-    parameters_->PlaceRegion(parameters_->regions()[r], {});
+    parameters_->PlaceFlatParameter(parameters_->flat_parameters()[r], {});
     gathered_[r] = {};
   }
   return OkStatus();

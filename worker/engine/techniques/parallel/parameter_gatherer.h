@@ -11,16 +11,16 @@
 
 namespace weft::engine {
 
-/// Brings the values that ranks share out (ParameterSet::ShardValues) by gathering the parts of all
-/// of them, unit by unit: while one is computed with, the next is under way. Matrices travel in the
-/// type of products where that is bf16, so that nothing is rounded that products would not round;
-/// tables that are looked up, and vectors, as they are held. Of a unit only these are in memory,
-/// and the copies for products. What one rank alone has stands where it is held, or in that
-/// type beside it. All ranks go through the same passes.
+/// Gathers the sharded values (ParameterSet::ShardValues) unit by unit from all ranks: while one
+/// unit is computed with, the next is under way. Matrices are sent in the type of products where
+/// that is bf16, so that nothing is rounded that products would not round; tables that are looked
+/// up, and vectors, as they are held. Of a unit only these are in memory, and the copies for
+/// products. What one rank alone has stays where it is held, or gets a copy in that type. All ranks
+/// go through the same passes.
 ///
-/// Where the parts stand in the host memory pool (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
+/// Where the parts are in the host memory pool (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
 /// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered;
-/// from a file (nn/parameter_file.h), of which the unit behind that one is read meanwhile.
+/// from a file (nn/parameter_file.h) the unit behind that one is read meanwhile.
 class ParameterGatherer : public ParameterPrefetcher {
  public:
   /// All outlive this, which is the prefetcher of `parameters` for as long as it lives. `products`:
@@ -43,14 +43,14 @@ class ParameterGatherer : public ParameterPrefetcher {
     bool placed = false;
   };
 
-  Collective* ShardGroupOf(const ParameterSet::Region& region) const {
-    return region.of_experts ? same_experts_ : group_;
+  Collective* ShardGroupOf(const ParameterSet::FlatParameter& flat) const {
+    return flat.of_experts ? same_experts_ : group_;
   }
 
-  /// Regions that `unit` wants.
+  /// Flat parameters that `unit` wants.
   std::vector<size_t> Wanted(int64_t unit, Pass pass) const;
-  /// The type in which they travel.
-  DType TypeOf(const ParameterSet::Region& region, int64_t unit) const;
+  /// The type in which they are sent.
+  DType TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit) const;
   /// Begins to read the parts of a unit that are not on the device, where they are in a file.
   Status StartReading(int64_t unit, Pass pass);
   /// One less wants what the file has of `unit` in memory.
@@ -58,22 +58,24 @@ class ParameterGatherer : public ParameterPrefetcher {
   /// Begins to bring the parts of a unit from the host memory pool, those that are not on the
   /// device.
   Status BringParts(Context& context, int64_t unit, Pass pass);
-  Status Start(Context& context, size_t region, DType dtype);
-  Status Place(size_t region);
-  /// Makes the copies of regions that have been placed for `unit`.
-  Status MakeCopies(Context& context, const std::vector<size_t>& regions, int64_t unit) const;
+  Status Start(Context& context, size_t flat, DType dtype);
+  Status Place(size_t flat);
+  /// Makes the copies of flat parameters that have been placed for `unit`.
+  Status MakeCopies(Context& context, const std::vector<size_t>& flat_parameters,
+                    int64_t unit) const;
   Status StartUnit(Context& context, int64_t unit, Pass pass);
 
   Collective* group_;
   Collective* same_experts_;
   ParameterSet* parameters_;
-  HostMemoryPool* const host_;  ///< Where the parts stand; none: on the device.
+  HostMemoryPool* const host_;  ///< Where the parts are; none: on the device.
   const DType products_;
   const Stream stream_;
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.
-  std::vector<Gathered> gathered_;    ///< By region.
+  std::vector<Gathered> gathered_;    ///< By flat parameter.
   std::vector<size_t> region_of_copies_;
-  std::vector<int64_t> wanted_images_;  ///< By unit: regions that are brought, or read ahead.
+  std::vector<int64_t>
+      wanted_images_;  ///< By unit: flat parameters that are brought, or read ahead.
   std::vector<std::vector<int64_t>> read_ahead_;  ///< By unit: images that wait for it.
 };
 

@@ -10,7 +10,7 @@ namespace weft::engine {
 Result<std::unique_ptr<PipelineParallel>> PipelineParallel::New(Collective* stages,
                                                                 const Options& options) {
   std::unique_ptr<PipelineParallel> pipeline(new PipelineParallel(stages, options));
-  // What cannot be is told before anybody connects; any number that fits the ranks will do.
+  // Reports what is impossible before any rank connects; any number that fits the ranks will do.
   WEFT_RETURN_IF_ERROR(pipeline->ScheduleOf(stages->size()).status());
   WEFT_RETURN_IF_ERROR(pipeline->Connect());
   return pipeline;

@@ -15,7 +15,7 @@
 
 namespace weft::engine {
 
-/// The ranks of a pipeline, each of which has one stage of the model or several
+/// The ranks of a pipeline, each with one stage of the model or several
 /// (common/pipeline/schedule.h), and how they talk. Messages of a kind between two ranks have a
 /// group of their own, in which nothing else waits: whoever sends goes on at once, and a schedule
 /// that CheckSchedule and CheckMessageOrder let pass cannot come to a stop.
@@ -37,7 +37,7 @@ class PipelineParallel {
   int64_t degree() const { return stages_->size(); }
   int64_t chunks() const { return options_.chunks; }
 
-  /// The steps of all ranks, for so many micro-batches; lives as long as this.
+  /// The steps of all ranks, for this many micro-batches; lives as long as this.
   Result<const PipelineSchedule*> ScheduleOf(int64_t micro_batches);
 
   /// Whether stage `chunk` of this rank is the first or the last one of all.
@@ -61,7 +61,7 @@ class PipelineParallel {
   };
   Work Send(const Stream& stream, Way way, const TensorView& values);
   Work Receive(const Stream& stream, Way way, const TensorView& values);
-  /// Bytes that have gone a way so far, by the books of its group.
+  /// Bytes that have gone a way so far, by the account of its group.
   double BytesOn(Way way) const;
 
   /// Replaces each value by its sum over the ranks, added in rank order.
@@ -71,7 +71,7 @@ class PipelineParallel {
   /// the same bits on both.
   Status SumSharedGradients(const Stream& stream, const ParameterSet& parameters) const;
 
-  /// The books of its groups but `stages`.
+  /// The accounts of its groups except `stages`.
   std::vector<AxisAccount> Accounts() const;
 
   /// Leaves all groups but `stages`: the peers fail at once. From any thread.
@@ -96,8 +96,8 @@ class PipelineParallel {
   std::map<int64_t, PipelineSchedule> schedules_;  ///< By number of micro-batches.
 };
 
-/// What `plan` deals out to `rank` of the pipeline. kInvalid when plan.stage_blocks are not those
-/// of a model of so many layers.
+/// The stages of `plan` that `rank` of the pipeline has. kInvalid when plan.stage_blocks are not
+/// those of a model of this many layers.
 Result<PipelinePart> PipelinePartOf(const Plan& plan, int64_t rank, int64_t layers);
 
 }  // namespace weft::engine

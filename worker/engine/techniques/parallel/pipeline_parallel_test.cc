@@ -294,7 +294,7 @@ void ExpectAsPlanned(const Case& c, const std::vector<Outcome>& ranks) {
   }
 }
 
-/// Stages, shared matrices, and replicas that share updates.
+/// Pipeline stages, tensor-parallel ranks, and replicas that shard updates.
 Case AllKinds() {
   ModelSpec model = Gpt2Model();
   model.attention_dropout = 0;  // which makes the fourth digit of a last bit here
@@ -326,7 +326,7 @@ TEST(Pipeline, TrainingFollowsThatOfOneRank) {
       {"llama, zero bubble, four ranks", tied, "zero_bubble", {1, 1, 2, 1}},
       {"llama, interleaved, shared matrices", tied, "interleaved", {1, 1, 2, 1}, 2, 1, 2},
       AllKinds(),
-      {"gpt2, groups that share updates",
+      {"gpt2, groups that shard updates",
        gpt2,
        "zero_bubble",
        {3, 2},
@@ -344,7 +344,7 @@ TEST(Pipeline, TrainingFollowsThatOfOneRank) {
       {"gpt2, frozen, zero bubble", FrozenBelow(gpt2, 2), "zero_bubble", {1, 2, 2}},
       {"gpt2, frozen, interleaved", FrozenBelow(gpt2, 2), "interleaved", {1, 1, 2, 1}, 2},
       {"gpt2, frozen, recomputed", FrozenBelow(gpt2, 2), "1f1b", {3, 2}, 1, 1, 1, "recompute"},
-      {"gpt2, frozen, replicas that share updates",
+      {"gpt2, frozen, replicas that shard updates",
        FrozenBelow(gpt2, 3),
        "1f1b",
        {3, 2},
@@ -494,7 +494,7 @@ TEST(Pipeline, FrozenStagesTakeTheMemoryThatIsPredicted) {
              0.01 * static_cast<double>(own.gradients_bytes));
         near(told.optimizer_bytes, own.optimizer_bytes,
              0.01 * static_cast<double>(own.optimizer_bytes));
-        // But for two messages, which the other rank may have taken or not.
+        // Except two messages, which the other rank may have taken or not.
         near(told.activations_bytes, own.activations_bytes,
              2 * 4 * static_cast<double>(c.length * c.model.width));
       }

@@ -87,7 +87,7 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
   if (shard_ranks % expert_ranks != 0) {
     return InvalidError("plan.zero_shard_ranks " + std::to_string(shard_ranks) +
                         " is no multiple of the " + std::to_string(expert_ranks) +
-                        " ranks that share experts");
+                        " expert-parallel ranks");
   }
   const int64_t rank = group()->rank();
   WEFT_ASSIGN_OR_RETURN(owned_shards_, group()->Split(rank / shard_ranks, "shards"));
@@ -103,7 +103,7 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
   return OkStatus();
 }
 
-int64_t ShardedDataParallel::SharerCount(int64_t bucket) const {
+int64_t ShardedDataParallel::ShardGroupSize(int64_t bucket) const {
   const Collective* const shard_group = ShardGroupOf(bucket);
   return shard_group == nullptr ? 1 : shard_group->size();
 }
@@ -144,8 +144,8 @@ std::vector<AxisAccount> ShardedDataParallel::Accounts() const {
 
 ParameterSet::Range ShardedDataParallel::PartOfBucket(int64_t bucket, int64_t rank) const {
   const GradientBucket& all = this->bucket(bucket);
-  const int64_t length = (all.end - all.begin) / SharerCount(bucket);
-  WEFT_CHECK(length * SharerCount(bucket) == all.end - all.begin, "ranks share a bucket evenly");
+  const int64_t length = (all.end - all.begin) / ShardGroupSize(bucket);
+  WEFT_CHECK(length * ShardGroupSize(bucket) == all.end - all.begin, "ranks shard a bucket evenly");
   return {all.begin + rank * length, all.begin + (rank + 1) * length};
 }
 
@@ -178,7 +178,7 @@ Status ShardedDataParallel::MakeParts() {
   // Stochastic rounding draws four numbers at a time.
   for (const ParameterPart& part : parts_) {
     if (part.value.dtype == DType::kF32 || part.first % 4 == 0 || part.count() == 0) continue;
-    return InvalidError("ranks cannot share the updates of " + (*parameters_)[part.index].name +
+    return InvalidError("ranks cannot shard the updates of " + (*parameters_)[part.index].name +
                         ", a bf16 matrix cut at element " + std::to_string(part.first) +
                         "; hint: resources.zero_stage 0, or a model.width that is a multiple of 4");
   }
@@ -255,11 +255,11 @@ Status ShardedDataParallel::Begin(bool last_micro_batch) {
 }
 
 Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
-  // The reductions of the micro-batch before had a forward pass to run beside.
+  // The reductions of the micro-batch before had a forward pass to overlap with.
   while (!placed_ && !under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   placed_ = true;
-  // One reduction runs beside the backward pass of the next bucket; another may wait behind it. Of
-  // sharded values those of the unit before, however many of its buckets are trained.
+  // One reduction overlaps with the backward pass of the next bucket; another may wait behind it.
+  // Of sharded values those of the unit before, however many of its buckets are trained.
   constexpr size_t kMostUnderWay = 2;
   const int64_t unit = (*parameters_)[index].unit;
   const auto too_many = [&] {
@@ -390,13 +390,13 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (ShardGroupOf(b) == nullptr) continue;
     int64_t& bytes = way_bytes_[static_cast<size_t>(b)];
-    for (int64_t rank = 0; rank < SharerCount(b); ++rank) {
+    for (int64_t rank = 0; rank < ShardGroupSize(b); ++rank) {
       const ParameterSet::Range part = PartOfBucket(b, rank);
       const size_t own = follow ? static_cast<size_t>(part.size()) * sizeof(float)
                                 : (BytesOf(PartsIn(part, nullptr)) + kAlign - 1) / kAlign * kAlign;
       bytes = std::max(bytes, static_cast<int64_t>(own));
     }
-    most = std::max(most, bytes * SharerCount(b));
+    most = std::max(most, bytes * ShardGroupSize(b));
   }
   if (follow || through_device_) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(staging_,

@@ -15,36 +15,37 @@
 
 namespace weft::engine {
 
-/// Data parallelism whose ranks share the updates (Rajbhandari et al. 2020, "ZeRO", stages 1 to
+/// Data parallelism whose ranks shard the updates (Rajbhandari et al. 2020, "ZeRO", stages 1 to
 /// 3). A bucket of gradients has a part for each rank, all of the same length. Reductions leave
 /// each rank the sum of its part alone; it keeps the optimizer's state of these elements, updates
 /// them, and the ranks gather the parameters from each other. Of N numbers of gradients and values
 /// each rank sends (n-1)/n twice, as an all-reduce does.
 ///
-/// Groups of fewer ranks, which follow each other, may share among them alone (Zhang et al. 2022,
-/// "MiCS", arXiv 2205.00119): what all groups have reduced is then summed once a step by
-/// all-reduces of parts between the ranks that have the same, and gathers stay within a group.
+/// Shard groups may be smaller, of ranks that follow each other (Zhang et al. 2022, "MiCS", arXiv
+/// 2205.00119): what all groups have reduced is then summed once a step by all-reduces of parts
+/// between the ranks that have the same, and gathers stay within a group.
 ///
-/// Where ranks share experts, those that have the same ones share the updates of these: buckets of
-/// experts have parts for them alone, and what one rank alone has it updates alone.
+/// With expert parallelism, ranks with the same experts shard the updates of these: buckets of
+/// experts have parts for these ranks alone, and a rank updates alone what it alone has.
 ///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
-/// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
-/// brings them, and nothing is gathered after an update. Of parameters in the host memory pool,
-/// sums and what updates are gathered through stand there, too, and OffloadedGradients places
-/// gradients; of that below a CUDA device all that ranks exchange passes through the device
-/// (DeviceStaging). Of those in a file (nn/parameter_file.h) the sums stand there as well, which
-/// OffloadedGradients cuts, and are in memory while a bucket is added up; values are gathered unit
-/// by unit.
+/// them are in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
+/// brings them, and nothing is gathered after an update.
+///
+/// Parameters in the host memory pool have sums and the buffer of gathers there, too, and
+/// OffloadedGradients places gradients; with a CUDA device all that ranks exchange passes through
+/// the device (DeviceStaging). Parameters in a file (nn/parameter_file.h) have their sums there as
+/// well, which OffloadedGradients cuts; they are in memory while a bucket is added up. Values are
+/// gathered unit by unit.
 class ShardedDataParallel : public BucketReducer {
  public:
-  /// `context`, `group` and `parameters`, on the device of the group and shared among `shard_ranks`
+  /// `context`, `group` and `parameters`, on the device of the group and sharded over `shard_ranks`
   /// of its ranks (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of
   /// products; `same_experts`: as BucketReducer has it. All ranks of the group call it. kInvalid
-  /// when the ranks cannot share them: over-parameterised weights, bf16 matrices whose stacks are
-  /// cut at odd places, groups that are not of equal size, and groups with a part of the ranks that
-  /// share experts.
+  /// when the ranks cannot shard them: over-parameterised weights, bf16 matrices whose stacks are
+  /// cut at odd places, groups that are not of equal size, and groups with only a part of the
+  /// expert-parallel ranks.
   static Result<std::unique_ptr<ShardedDataParallel>> New(Context& context, Collective* group,
                                                           int64_t shard_ranks,
                                                           ParameterSet* parameters,
@@ -60,7 +61,7 @@ class ShardedDataParallel : public BucketReducer {
   Status SumOverParts(std::span<double> values) override;
   int64_t held_bytes() const override;
   std::vector<CollectiveRecorder*> recorders() const override;
-  /// The group that shares, and the ranks that have the same parts as this one; null for none.
+  /// The shard group, and the ranks that have the same parts as this one; null for none.
   Collective& shards() const { return *shards_; }
   Collective* replicas() const { return replicas_.get(); }
   std::vector<AxisAccount> Accounts() const override;
@@ -86,7 +87,7 @@ class ShardedDataParallel : public BucketReducer {
   Collective* ShardGroupOf(int64_t bucket) const {
     return this->bucket(bucket).of_experts ? expert_shards_ : shards_;
   }
-  int64_t SharerCount(int64_t bucket) const;
+  int64_t ShardGroupSize(int64_t bucket) const;
   /// Which of them this is.
   int64_t OwnPart(int64_t bucket) const;
   /// Elements of gradients() that are `rank`'s part of a bucket.
@@ -109,13 +110,13 @@ class ShardedDataParallel : public BucketReducer {
   Work SumOfGroups(const TensorView& values);
   Status WaitForGroups();
 
-  /// Values, and the byte at which they stand among those of all ranks on their way.
+  /// Values, and the byte at which they are among those of all ranks on their way.
   struct Packed {
     TensorView values;
     int64_t at = 0;
   };
-  /// Of a bucket what `rank` has. Values of different types do not stand as gradients do: they are
-  /// packed one parameter behind the other.
+  /// Of a bucket what `rank` has. Values of different types are not laid out as gradients are: they
+  /// are packed one parameter behind the other.
   std::vector<Packed> PackedOf(int64_t bucket, int64_t rank) const;
   Status MakeStaging(Context& context);
   Status GatherStaged(int64_t bucket);

@@ -70,7 +70,7 @@ struct Case {
     job.optimizer.learning_rate = 1e-2;
     return job;
   }
-  /// On so many ranks.
+  /// On this many ranks.
   MeshCase On(int64_t data_ranks, int64_t tensor_ranks) const {
     Plan plan = TinyPlan(precision, 2, 2 / data_ranks);
     plan.mesh.data = data_ranks;
@@ -90,17 +90,17 @@ std::vector<Case> Cases() {
   return {{"gpt2", gpt2, 2},
           {"llama", llama, 4},
           {"gpt2 with data parallelism, recomputed", gpt2, 2, 2, false, "recompute"},
-          {"gpt2, rows dealt out", gpt2, 4, 1, true},
-          {"llama, tied, rows dealt out, recomputed", tied, 2, 2, true, "recompute"}};
+          {"gpt2, sequence parallel", gpt2, 4, 1, true},
+          {"llama, tied, sequence parallel, recomputed", tied, 2, 2, true, "recompute"}};
 }
 
-/// Replicas of ranks that share matrices, which share out state among them, too.
+/// Replicas of tensor-parallel ranks that shard state, too.
 std::vector<Case> SharedCases() {
   const ModelSpec llama = LlamaModel(true), tied = LlamaModel(false);
   return {{"gpt2, shared updates", Gpt2Model(), 2, 2, false, "keep", "fp32", 1},
-          {"llama, shared gradients, rows dealt out", tied, 2, 2, true, "recompute", "fp32", 2},
+          {"llama, sharded gradients, sequence parallel", tied, 2, 2, true, "recompute", "fp32", 2},
           {"llama, shared parameters", llama, 2, 2, false, "keep", "fp32", 3},
-          {"gpt2, shared parameters, rows dealt out", Gpt2Model(), 2, 2, true, "keep", "fp32", 3}};
+          {"gpt2, sharded values, sequence parallel", Gpt2Model(), 2, 2, true, "keep", "fp32", 3}};
 }
 
 /// Grids of several rows, which have no dropout of whole rows.
@@ -255,7 +255,7 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
   const Volumes dealt_out = VolumesOf(c);
   EXPECT_EQ(dealt_out.all_reduce.calls, 0);
   EXPECT_EQ(dealt_out.reduce_scatter.bytes, static_cast<double>(4 * layers + 2) * stream);
-  // And one more for each input of a product, of which only the own rows are kept.
+  // And one more for each input of a product; only its own rows are kept.
   EXPECT_EQ(dealt_out.all_gather.bytes, static_cast<double>(6 * layers + 2) * stream + softmax);
 }
 
@@ -370,7 +370,7 @@ TEST(TensorParallel, AGridInBf16IsAsFarFromFp32AsOneRankInBf16) {
   }
 }
 
-/// Adds up parameters and moments, of which ranks save every element once.
+/// Adds up parameters and moments; ranks save every element of them once.
 void AddParts(const SavedState& own, SavedState& all) {
   for (const auto& [name, values] : own.tensors) {
     std::vector<float>& sum = all.tensors[name];
@@ -379,7 +379,7 @@ void AddParts(const SavedState& own, SavedState& all) {
   }
 }
 
-/// The state after so many steps and what `then` makes of it on each rank.
+/// The state after this many steps and what `then` makes of it on each rank.
 SavedState StateAfter(const MeshCase& mesh, int64_t steps,
                       const std::function<void(Trainer&, Collective&)>& then) {
   std::vector<SavedState> states(static_cast<size_t>(mesh.ranks()));

@@ -111,10 +111,33 @@ Result<std::vector<float>> AdaLora::ProductOverSide(Context& context, const Tens
   return values;
 }
 
+// Tensor-parallel ranks that have parts of the side of a factor add up their products.
+Result<std::vector<double>> AdaLora::ProductsOverSides(Context& context) const {
+  const ParameterSet& parameters = *parts_.parameters;
+  const auto numbers = static_cast<size_t>(spec_.init_r * spec_.init_r);
+  std::vector<double> products(static_cast<size_t>(2 * all_adapters_) * numbers, 0.0);
+  auto own = products.begin() + 2 * adapters_before_ * static_cast<int64_t>(numbers);
+  for (const Adapter& adapter : adapters_) {
+    for (const Scored* tensor : {&adapter.a, &adapter.b}) {
+      const bool counts = !parameters.sharded() || parameters.Counts(tensor->parameter);
+      if (counts) {
+        WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parameters.value(tensor->parameter)));
+        WEFT_ASSIGN_OR_RETURN(const std::vector<float> product,
+                              ProductOverSide(context, p, /*of_rows=*/tensor == &adapter.a));
+        std::copy(product.begin(), product.end(), own);
+      }
+      own += static_cast<int64_t>(numbers);
+    }
+  }
+  if (parameters.sharded()) WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(products));
+  return products;
+}
+
 // The gradient of the norm of M = P Pᵀ - I is 2 M P / ‖M‖.
-Status AdaLora::AddOrthogonality(Context& context, const Scored& tensor, bool of_rows) const {
+Status AdaLora::AddOrthogonality(Context& context, const Scored& tensor, bool of_rows,
+                                 std::span<const double> product) const {
   WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parts_.parameters->value(tensor.parameter)));
-  WEFT_ASSIGN_OR_RETURN(std::vector<float> m, ProductOverSide(context, p, of_rows));
+  std::vector<float> m(product.begin(), product.end());
   const int64_t rank = p.shape()[of_rows ? 0 : 1];
   double squares = 0;
   for (size_t i = 0; i < m.size(); ++i) {
@@ -153,9 +176,14 @@ Status AdaLora::OnGradients(Context& state, int64_t step) {
   step_ = step;
   if (spec_.orth_reg_weight == 0) return OkStatus();
   ProfileScope scope(state.profiler, "orthogonality");
+  WEFT_ASSIGN_OR_RETURN(const std::vector<double> products, ProductsOverSides(state));
+  const auto numbers = static_cast<size_t>(spec_.init_r * spec_.init_r);
+  auto own = std::span(products).subspan(static_cast<size_t>(2 * adapters_before_) * numbers);
   for (const Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.a, /*of_rows=*/true));
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.b, /*of_rows=*/false));
+    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.a, /*of_rows=*/true, own.first(numbers)));
+    own = own.subspan(numbers);
+    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.b, /*of_rows=*/false, own.first(numbers)));
+    own = own.subspan(numbers);
   }
   return OkStatus();
 }
@@ -180,6 +208,7 @@ Status AdaLora::Score(Context& context, const Scored& tensor, float clip) const 
 // The score of a number is its sensitivity times its uncertainty.
 Status AdaLora::AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
                           double weight, std::span<double> ranks) const {
+  if (!parts_.parameters->Counts(tensor.parameter)) return OkStatus();
   for (const Piece& piece : tensor.pieces) {
     const auto count = static_cast<size_t>(piece.part.count());
     std::vector<float> sensitivity(count), uncertainty(count);
@@ -203,14 +232,14 @@ Result<std::vector<double>> AdaLora::ScoresOfRanks(Context& context) const {
   std::vector<double> scores(static_cast<size_t>(all_adapters_) * rank, 0.0);
   auto own = std::span(scores).subspan(static_cast<size_t>(adapters_before_) * rank);
   for (const Adapter& adapter : adapters_) {
-    const int64_t in = parameters[adapter.a.parameter].shape[1];
-    const int64_t out = parameters[adapter.b.parameter].shape[0];
+    const Parameter& a = parameters[adapter.a.parameter];
+    const Parameter& b = parameters[adapter.b.parameter];
+    const double of_a = 1 / static_cast<double>(a.logical_shape()[1]);
+    const double of_b = 1 / static_cast<double>(b.logical_shape()[0]);
     const std::span<double> ranks = own.first(rank);
     WEFT_RETURN_IF_ERROR(AddScores(context, adapter.diagonal, true, 1, 1, ranks));
-    WEFT_RETURN_IF_ERROR(
-        AddScores(context, adapter.a, true, in, 1 / static_cast<double>(in), ranks));
-    WEFT_RETURN_IF_ERROR(
-        AddScores(context, adapter.b, false, spec_.init_r, 1 / static_cast<double>(out), ranks));
+    WEFT_RETURN_IF_ERROR(AddScores(context, adapter.a, true, a.shape[1], of_a, ranks));
+    WEFT_RETURN_IF_ERROR(AddScores(context, adapter.b, false, spec_.init_r, of_b, ranks));
     own = own.subspan(rank);
   }
   WEFT_RETURN_IF_ERROR(parts_.sum_scalars(scores));

@@ -56,7 +56,11 @@ class AdaLora {
                                                     bool of_rows);
   /// With a mean for each number that this rank updates of it.
   Scored NewScored(int64_t parameter);
-  Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows) const;
+  /// Of all adapters of the network, in their order: that of A, then that of B.
+  Result<std::vector<double>> ProductsOverSides(Context& context) const;
+  /// For a factor with this product, of the whole factor.
+  Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows,
+                          std::span<const double> product) const;
   /// Takes what this rank updates, with its gradient, into its two means.
   Status Score(Context& context, const Scored& tensor, float clip) const;
   /// Adds the scores of the numbers of a tensor, times `weight`, to those of their ranks;

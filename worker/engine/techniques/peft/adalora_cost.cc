@@ -4,7 +4,6 @@
 #include <string>
 
 #include "common/model/parameter_list.h"
-#include "common/model/precision.h"
 
 namespace weft {
 namespace {
@@ -35,10 +34,7 @@ Status CheckAdaLora(const JobSpec& job) {
                         std::to_string(job.train.steps) +
                         " steps to choose ranks in; hint: smaller ones, or more train.steps");
   }
-  const std::string& precision = job.train.precision;
-  if (precision == "auto" || !PrecisionOf(precision).loss_scaling) return OkStatus();
-  return InvalidError("model.peft.method adalora adds to gradients, and those of " + precision +
-                      " have a scale; hint: train.precision bf16");
+  return OkStatus();
 }
 
 // Of a factor P: P Pᵀ, the product of its gradient, and the sums of its scores.

@@ -145,7 +145,7 @@ TEST(AdaLoraTest, AResumedTrainingGoesOnBitForBit) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      copy.trainer->Restored(original.trainer->counters());
+      ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
       for (int64_t i = stop; i < job.train.steps; ++i) {
         EXPECT_EQ(original.Step().loss, copy.Step().loss);
       }
@@ -215,7 +215,7 @@ TEST(AdaLoraTest, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.adalora.tfinal = 10; }),
               HasSubstr("tinit 2 and tfinal 10 leave none of the 12 steps to choose ranks in"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.precision = "fp16"; }),
-              HasSubstr("adds to gradients, and those of fp16 have a scale"));
+              HasSubstr("it adds to gradients; hint: train.precision bf16"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.rank = 4; }),
               HasSubstr("whose ranks change; hint: model.peft.adalora.init_r"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.method = "lora"; }),

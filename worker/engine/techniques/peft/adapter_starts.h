@@ -16,7 +16,7 @@ bool StartsFromWeights(const PeftSpec& spec);
 /// with their vectors (Meng et al. 2024, arXiv 2404.02948), with olora the first of its QR factors
 /// (Buyukakyuz 2024, arXiv 2406.01775), and what they make is taken off the weight. Each rank
 /// computes it from whole weights: `tensor_ranks`, which have a part of each, or none, and ranks
-/// that share values out call this together.
+/// that shard values call this together.
 Status StartFromWeights(Context& context, const PeftSpec& spec, ParameterSet& parameters,
                         Collective* tensor_ranks);
 

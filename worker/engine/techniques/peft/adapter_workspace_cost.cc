@@ -87,7 +87,7 @@ struct LayerNumbers {
 };
 
 /// LayerNumbers::spare of the first layer of an MLP: gradients around the activation and its result
-/// again, of which there is the gradient of its input alone.
+/// again; only the gradient of its input is there of these.
 int64_t SpareOfMlp(const ModelSpec& model, int64_t block) {
   bool trains_down = false;
   for (const ParameterInfo& parameter : PlainBlockParameters(model, block)) {

@@ -18,7 +18,7 @@ MlpActivation ActivationOf(const PeftSpec& spec) {
 
 class Bottleneck : public Graft {
  public:
-  /// Beside a sub-layer `adds` is false: the place adds its result.
+  /// Parallel to a sub-layer `adds` is false: the place adds its result.
   Bottleneck(ParameterSet* parameters, const MlpOptions& options, DType compute, bool adds,
              float scale)
       : mlp_(parameters, options, compute), adds_(adds), scale_(scale) {}

@@ -70,8 +70,8 @@ int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   return BottleneckWidth(model) + (IsParallel(model.peft) ? 0 : model.width);
 }
 
-// The middle after its activation. In the backward pass the middle and its gradient, of which the
-// products of the sub-layer leave room for as much as is inside of an MLP; beside the MLP the
+// The middle after its activation. In the backward pass the middle and its gradient; the products
+// of the sub-layer leave room for as much of them as is inside of an MLP; parallel to the MLP the
 // gradient of what both read. Deferred gradients of weights read the middle's and the result's.
 ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   if (SavedByBottlenecks(model, sub_layer) == 0) return {};

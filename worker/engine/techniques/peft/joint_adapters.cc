@@ -34,25 +34,28 @@ Status JointAdapters::OnTraining(const TrainingParts& parts) {
 }
 
 Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
+  const ParameterSet& parameters = *parts_.parameters;
   for (size_t k = 0; k < trained_.size(); ++k) {
     std::vector<kernels::NormTensor> tensors;
     for (const ParameterPart& part : trained_[k].parts) {
-      tensors.push_back(NormTensorOf(part.gradient));
+      if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(part.gradient));
     }
     WEFT_RETURN_IF_ERROR(engine::Measure(state, tensors, norms_.device() + k));
   }
   WEFT_RETURN_IF_ERROR(norms_.Fetch(state));
   WEFT_ASSIGN_OR_RETURN(const NormSums* own, norms_.Wait());
   std::vector<NormSums> sums(own, own + trained_.size());
-  if (!parts_.shards_updates) return sums;
+  if (!parts_.shards_updates && !parameters.sharded()) return sums;
   // Ranks with the same parts all count them.
   const int64_t groups = parts_.data_ranks / ShardRanks(*parts_.plan);
-  const auto copies = static_cast<double>(groups);
+  const auto copies = parts_.shards_updates ? static_cast<double>(groups) : 1;
   std::vector<double> squares, non_finite;
   for (const NormSums& each : sums) squares.push_back(each.squares / copies);
   for (const NormSums& each : sums) non_finite.push_back(static_cast<double>(each.non_finite));
-  WEFT_RETURN_IF_ERROR(parts_.sum_scalars(squares));
-  WEFT_RETURN_IF_ERROR(parts_.sum_scalars(non_finite));
+  for (std::vector<double>* values : {&squares, &non_finite}) {
+    if (parts_.shards_updates) WEFT_RETURN_IF_ERROR(parts_.sum_scalars(*values));
+    if (parameters.sharded()) WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(*values));
+  }
   for (size_t k = 0; k < sums.size(); ++k) {
     sums[k] = {squares[k], static_cast<int64_t>(non_finite[k])};
   }

@@ -59,11 +59,6 @@ Status CheckOtherSettings(const PeftSpec& spec) {
 Status CheckBatch(const JobSpec& job) {
   const auto adapters = std::ssize(job.model.peft.adapters);
   const ResourceSpec& resources = job.resources;
-  if (job.train.batch_warmup_steps > 0) {
-    return InvalidError(
-        "train.batch_warmup_steps with model.peft.adapters does not work yet; hint: "
-        "train.batch_warmup_steps 0");
-  }
   const std::string of = " of " + std::to_string(adapters) + " adapters (model.peft.adapters)";
   if (resources.micro_batch % adapters != 0) {
     return InvalidError("resources.micro_batch " + std::to_string(resources.micro_batch) +

@@ -211,6 +211,18 @@ TEST(JointAdaptersTest, RanksFollowOne) {
          plan.zero_stage = 1;
          plan.zero_shard_ranks = 2;
        }},
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+      {"tensor, sequence parallel, with sharded updates",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.data = 2;
+         plan.sequence_parallel = true;
+         plan.zero_stage = 1;
+       }},
+      {"shared parameters",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 3;
+       }},
       {"recomputation",
        [](Plan& plan) {
          plan.block_memory_policy = {"recompute", "recompute"};
@@ -266,7 +278,7 @@ TEST(JointAdaptersTest, AResumedRunGoesOnBitForBit) {
       ASSERT_EQ(from[i].name, to[i].name);
       std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
     }
-    resumed.trainer->Restored(whole.trainer->counters());
+    ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
     for (int i = 0; i < 3; ++i) {
       const StepReport own = resumed.Step(), truth = whole.Step();
       ASSERT_EQ(own.loss, truth.loss);

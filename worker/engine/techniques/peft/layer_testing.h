@@ -13,7 +13,7 @@
 
 namespace weft::engine {
 
-/// A layer with two outputs, of which some have adapters, and its base is frozen.
+/// A layer with two outputs, some with adapters, and a frozen base.
 struct LayerRun {
   static constexpr int64_t kIn = 24, kRows[2] = {16, 40}, kOut = 56, kRank = 3;
   Allocator allocator;

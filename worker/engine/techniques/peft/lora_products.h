@@ -33,13 +33,13 @@ struct RepeatedOnes {
   Status Make(Context& context, DType compute);
 };
 
-/// The dropout of the inputs of adapters, of which tensor-parallel ranks may have some columns
-/// each: these draw for them what one rank draws.
+/// The dropout of the inputs of adapters. Tensor-parallel ranks may have some columns of them each,
+/// and draw for these what one rank draws.
 struct InputDropout {
   float probability = 0;
   int64_t columns = 0;       ///< Of x here,
   int64_t all_columns = 0;   ///< and on all ranks,
-  int64_t first_column = 0;  ///< of which this is the first one here.
+  int64_t first_column = 0;  ///< this is the first one of them here.
 
   InputDropout(const LinearLayer& layer, double dropout);
 
@@ -92,7 +92,7 @@ class LoraProducts : public WeightProducts {
 
     const kernels::PackedWeight* first() const { return a ? a->packed() : ones->packed.get(); }
   };
-  /// kInvalid where batches of so many rows have no equal parts.
+  /// kInvalid where batches of this many rows have no equal parts.
   Status CheckRows(int64_t rows) const;
   /// The first of `rows` rows that the adapter multiplies,
   int64_t FirstRow(const Adapter& adapter, int64_t rows) const {

@@ -71,7 +71,8 @@ MergedProducts::MergedProducts(const LinearLayer& layer, const PeftSpec& spec)
     if (weight.adapters > 0) {
       ParameterInfo info;
       info.name = (*parameters_)[weight.first_adapter].adapter_of;
-      info.shape = {weight.rows, in_};
+      const Shape whole = (*parameters_)[weight.first].logical_shape();
+      info.shape = {whole[0], whole[1]};
       output.merged = NewMergedWeight(layer, spec, weight);
       for (const Gemm& product : MergeProducts(spec, info)) output.flops += product.Flops();
     }

@@ -153,7 +153,7 @@ Doubles Merged(const LayerRun& run, const std::string& layer, int64_t out, const
   return weight;
 }
 
-/// The tensors of an adapter of `layer`, as they are but for a number of one of them.
+/// The tensors of an adapter of `layer`, as they are except a number of one of them.
 Tensors TensorsOf(const LayerRun& run, const std::string& layer, const std::string& moved = "",
                   size_t at = 0, double by = 0) {
   return [=, &run](const std::string& end) {

@@ -34,6 +34,55 @@ Result<Tensor> InF32(Context& context, const TensorView& matrix) {
   return copy;
 }
 
+/// Rows or columns of a matrix, from `begin` on.
+TensorView Piece(TensorView matrix, int axis, int64_t begin, int64_t count) {
+  const int64_t elements = axis == 0 ? begin * matrix.row_stride : begin;
+  matrix.data =
+      static_cast<char*>(matrix.data) + static_cast<size_t>(elements) * DTypeSize(matrix.dtype);
+  matrix.shape.dims[static_cast<size_t>(axis)] = count;
+  return matrix;
+}
+
+/// The weight of a layer, or this tensor-parallel rank's shard of it.
+struct PartOfWeight {
+  Shape whole;  ///< Of the weight.
+  Shard shard;  ///< What of it is here.
+
+  /// What goes with the part here of a matrix that has the rows, the columns or both of the weight.
+  Result<Tensor> Cut(Context& context, const TensorView& all) const {
+    Shape shape = all.shape;
+    shape.dims[static_cast<size_t>(shard.axis)] = shard.size();
+    WEFT_ASSIGN_OR_RETURN(Tensor part,
+                          Tensor::New(context, Component::kWorkspace, all.dtype, shape));
+    WEFT_RETURN_IF_ERROR(ForEachPiece(all, part, [&](const TensorView& from, const TensorView& to) {
+      return CopyRows(context.stream, from, to);
+    }));
+    return part;
+  }
+  /// The part in a matrix of the shape of the weight, which is zero elsewhere.
+  Result<Tensor> Spread(Context& context, const TensorView& part) const {
+    WEFT_ASSIGN_OR_RETURN(Tensor all, NewMatrix(context, whole[0], whole[1]));
+    WEFT_RETURN_IF_ERROR(Clear(context.stream, all));
+    WEFT_RETURN_IF_ERROR(ForEachPiece(all, part, [&](const TensorView& to, const TensorView& from) {
+      return CopyRows(context.stream, from, to);
+    }));
+    return all;
+  }
+
+ private:
+  /// Calls fn(of_all, of_part) for pieces of matrices that are the same.
+  template <class Fn>
+  Status ForEachPiece(const TensorView& all, const TensorView& part, Fn&& fn) const {
+    int64_t at = 0;
+    for (const Shard::Range& range : shard.ranges) {
+      WEFT_RETURN_IF_ERROR(fn(Piece(all, shard.axis, range.begin, range.size()),
+                              Piece(part, shard.axis, at, range.size())));
+      at += range.size();
+    }
+    return OkStatus();
+  }
+};
+
 /// A matrix in f32 that products multiply by. They read it where it is, too: `memory` keeps it.
 class Operand {
  public:
@@ -140,8 +189,10 @@ class Loha : public MergedWeight {
 
 class Lokr : public MergedWeight {
  public:
-  Lokr(const ParameterSet* parameters, int64_t first, const KroneckerSizes& size, double scale)
-      : size_(size),
+  Lokr(const ParameterSet* parameters, int64_t first, const KroneckerSizes& size, double scale,
+       PartOfWeight part)
+      : part_(std::move(part)),
+        size_(size),
         first_(parameters, first, size.factored[0]),
         second_(parameters, first + first_.tensors(), size.factored[1]),
         scale_(static_cast<float>(scale)) {}
@@ -157,19 +208,28 @@ class Lokr : public MergedWeight {
                                                        .dy = As(first, 1, Numbers(0)),
                                                        .dweight = outer,
                                                        .accumulate = false}));
-    WEFT_ASSIGN_OR_RETURN(const Tensor delta, NewMatrix(context, merged.shape[0], merged.shape[1]));
+    WEFT_ASSIGN_OR_RETURN(const Tensor delta, NewMatrix(context, part_.whole[0], part_.whole[1]));
     WEFT_RETURN_IF_ERROR(kernels::SwapBlocks(
         context.stream,
         {.x = ByRow(outer), .y = ByRow(delta), .outer = size_.in[0], .inner = size_.out[1]}));
-    return kernels::AddScaled(context.stream, {.x = delta, .y = merged, .factor = scale_});
+    Tensor own = delta;
+    if (!part_.shard.whole()) {
+      WEFT_ASSIGN_OR_RETURN(own, part_.Cut(context, delta));
+    }
+    return kernels::AddScaled(context.stream, {.x = own, .y = merged, .factor = scale_});
   }
 
+  // Of a part of the weight, the gradient is that of a weight whose other numbers have none.
   Status Gradients(Context& context, const TensorView& /*weight*/, const Tensor& gradient,
                    const WeightGradientTarget& to) const override {
+    Tensor whole = gradient;
+    if (!part_.shard.whole()) {
+      WEFT_ASSIGN_OR_RETURN(whole, part_.Spread(context, gradient));
+    }
     WEFT_ASSIGN_OR_RETURN(const Tensor outer, NewMatrix(context, Numbers(0), Numbers(1)));
     WEFT_RETURN_IF_ERROR(kernels::SwapBlocks(
         context.stream,
-        {.x = ByRow(gradient), .y = ByRow(outer), .outer = size_.out[1], .inner = size_.in[0]}));
+        {.x = ByRow(whole), .y = ByRow(outer), .outer = size_.out[1], .inner = size_.in[0]}));
     WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {outer, scale_}));
     {
       WEFT_ASSIGN_OR_RETURN(const Tensor second, second_.Value(context));
@@ -196,27 +256,29 @@ class Lokr : public MergedWeight {
     return As(matrix, size_.out[0], size_.in[0] * Numbers(1));
   }
 
-  KroneckerSizes size_;
+  PartOfWeight part_;
+  KroneckerSizes size_;  ///< Of the whole weight.
   Factor first_, second_;
   float scale_;
 };
 
 class Oft : public MergedWeight {
  public:
-  Oft(const ParameterSet* parameters, int64_t index, int64_t size)
-      : parameters_(parameters), index_(index), size_(size) {}
+  Oft(const ParameterSet* parameters, int64_t index, int64_t size, int64_t first_column)
+      : parameters_(parameters), index_(index), size_(size), first_block_(first_column / size) {}
 
   // W + W (R - I)ᵀ, so that it is W where R is I.
   Status Merge(Context& context, const TensorView& merged) const override {
     WEFT_ASSIGN_OR_RETURN(const Tensor blocks, NewMatrix(context, merged.shape[1], size_));
     WEFT_RETURN_IF_ERROR(
-        kernels::CayleyForward(context.stream, {parameters_->value(index_), blocks}));
+        kernels::CayleyForward(context.stream, {OwnBlocks(merged.shape[1]), blocks}));
     for (int64_t at = 0; at < merged.shape[1]; at += size_) {
       WEFT_ASSIGN_OR_RETURN(const Operand block, Operand::Of(context, blocks.Rows(at, size_)));
-      WEFT_ASSIGN_OR_RETURN(const Tensor weight, InF32(context, ColumnsOf(merged, at)));
-      WEFT_RETURN_IF_ERROR(kernels::LinearForward(
-          context.stream,
-          {.x = weight, .weight = block.get(), .y = ColumnsOf(merged, at), .accumulate = true}));
+      WEFT_ASSIGN_OR_RETURN(const Tensor weight, InF32(context, Piece(merged, 1, at, size_)));
+      WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {.x = weight,
+                                                                   .weight = block.get(),
+                                                                   .y = Piece(merged, 1, at, size_),
+                                                                   .accumulate = true}));
     }
     return OkStatus();
   }
@@ -227,36 +289,38 @@ class Oft : public MergedWeight {
     if (!dq) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(const Tensor dblocks, NewMatrix(context, weight.shape[1], size_));
     for (int64_t at = 0; at < weight.shape[1]; at += size_) {
-      WEFT_ASSIGN_OR_RETURN(const Tensor own, InF32(context, ColumnsOf(weight, at)));
+      WEFT_ASSIGN_OR_RETURN(const Tensor own, InF32(context, Piece(weight, 1, at, size_)));
       WEFT_RETURN_IF_ERROR(
           kernels::LinearBackwardWeight(context.stream, {.x = own,
                                                          .dy = gradient.Columns(at, size_),
                                                          .dweight = dblocks.Rows(at, size_),
                                                          .accumulate = false}));
     }
-    return kernels::CayleyBackward(context.stream,
-                                   {parameters_->value(index_), dblocks, dq, to.accumulate});
+    const int64_t own = weight.shape[1] / size_;
+    if (!to.accumulate && own < dq.shape[0]) WEFT_RETURN_IF_ERROR(Clear(context.stream, dq));
+    return kernels::CayleyBackward(
+        context.stream,
+        {OwnBlocks(weight.shape[1]), dblocks, Piece(dq, 0, first_block_, own), to.accumulate});
   }
 
  private:
-  TensorView ColumnsOf(TensorView matrix, int64_t begin) const {
-    matrix.data =
-        static_cast<char*>(matrix.data) + static_cast<size_t>(begin) * DTypeSize(matrix.dtype);
-    matrix.shape = {matrix.shape[0], size_};
-    return matrix;
+  /// Those of this many columns, which are here.
+  TensorView OwnBlocks(int64_t columns) const {
+    return Piece(parameters_->value(index_), 0, first_block_, columns / size_);
   }
 
   const ParameterSet* parameters_;
   int64_t index_;
-  int64_t size_;  ///< Of a block.
+  int64_t size_;         ///< Of a block.
+  int64_t first_block_;  ///< Of the columns here.
 };
 
 /// W + diag(b) B diag(d) A with trained vectors b and d, and the rows of B and columns of A that W
 /// has of the factors that all adapters share.
 class Vera : public MergedWeight {
  public:
-  Vera(const ParameterSet* parameters, int64_t first, int64_t a, int64_t b)
-      : parameters_(parameters), first_(first), a_(a), b_(b) {}
+  Vera(const ParameterSet* parameters, int64_t first, int64_t a, int64_t b, PartOfWeight part)
+      : parameters_(parameters), first_(first), a_(a), b_(b), part_(std::move(part)) {}
 
   Status Merge(Context& context, const TensorView& merged) const override {
     WEFT_ASSIGN_OR_RETURN(const Operand a, OperandA(context, merged.shape[1]));
@@ -303,23 +367,28 @@ class Vera : public MergedWeight {
   }
 
  private:
-  /// The first `in` columns of A.
+  /// As many columns of A as the part here has: the first ones, of a whole weight.
   Result<Operand> OperandA(Context& context, int64_t in) const {
-    TensorView columns = parameters_->value(a_);
-    columns.shape = {columns.shape[0], in};
-    WEFT_ASSIGN_OR_RETURN(const Tensor own, InF32(context, columns));
+    WEFT_ASSIGN_OR_RETURN(const Tensor own, Own(context, parameters_->value(a_), 1, in));
     return Operand::Of(context, own, own);
   }
-  /// The first `out` rows of B.
+  /// The same of the rows of B.
   Result<Tensor> FactorB(Context& context, int64_t out) const {
-    TensorView rows = parameters_->value(b_);
-    rows.shape = {out, rows.shape[1]};
-    return InF32(context, rows);
+    return Own(context, parameters_->value(b_), 0, out);
+  }
+  /// In f32, of a shared factor what goes with the part of the weight along one of its axes.
+  Result<Tensor> Own(Context& context, const TensorView& factor, int axis, int64_t count) const {
+    if (part_.shard.whole() || part_.shard.axis != axis) {
+      return InF32(context, Piece(factor, axis, 0, count));
+    }
+    WEFT_ASSIGN_OR_RETURN(const Tensor own, part_.Cut(context, factor));
+    return InF32(context, own);
   }
 
   const ParameterSet* parameters_;
   int64_t first_;  ///< Index of b, then of d.
   int64_t a_, b_;
+  PartOfWeight part_;
 };
 
 }  // namespace
@@ -328,18 +397,23 @@ std::unique_ptr<MergedWeight> NewMergedWeight(const LinearLayer& layer, const Pe
                                               const OutputWeight& weight) {
   const ParameterSet* const parameters = layer.parameters;
   const int64_t first = weight.first_adapter;
-  if (spec.method == "oft") return std::make_unique<Oft>(parameters, first, spec.oft_block_size);
+  const Parameter& own = (*parameters)[weight.first];
+  const PartOfWeight part{own.logical_shape(), own.shard};
+  if (spec.method == "oft") {
+    const int64_t column = layer.inputs.whole() ? 0 : layer.inputs.ranges.front().begin;
+    return std::make_unique<Oft>(parameters, first, spec.oft_block_size, column);
+  }
   if (spec.method == "vera") {
     const Result<int64_t> a = parameters->Find(kVeraA), b = parameters->Find(kVeraB);
     WEFT_CHECK(a.ok() && b.ok(), "the first target has the shared factors");
-    return std::make_unique<Vera>(parameters, first, *a, *b);
+    return std::make_unique<Vera>(parameters, first, *a, *b, part);
   }
   ParameterInfo info;
   info.name = (*parameters)[first].adapter_of;
-  info.shape = {weight.rows, layer.in_features};
+  info.shape = {part.whole[0], part.whole[1]};
   const double scale = LoraScale(spec, info.name);
   if (spec.method == "loha") return std::make_unique<Loha>(parameters, first, scale);
-  return std::make_unique<Lokr>(parameters, first, KroneckerOf(spec, info), scale);
+  return std::make_unique<Lokr>(parameters, first, KroneckerOf(spec, info), scale, part);
 }
 
 }  // namespace weft::engine

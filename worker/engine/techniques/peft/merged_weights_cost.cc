@@ -24,7 +24,7 @@ std::pair<int64_t, int64_t> SplitSide(int64_t size, int64_t factor) {
   return best;
 }
 
-/// Weights that are one product, some of which are targets.
+/// Weights that are one product; some of them are targets.
 struct Layer {
   int64_t numbers = 0;  ///< Of all its weights.
   std::vector<ParameterInfo> targets = {};
@@ -117,7 +117,8 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   const int64_t rank = RankOf(spec, weight.name);
   const std::string layer = weight.name.substr(0, weight.name.rfind('.') + 1);
   std::vector<ParameterInfo> tensors;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side) {
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
+                       bool of_whole_weight = true) {
     ParameterInfo& info = tensors.emplace_back(weight);
     info.name = name;
     info.shape = std::move(shape);
@@ -125,18 +126,19 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
     info.adapter = side;
     info.read_directly = true;
     info.merged = true;
+    info.of_whole_weight = of_whole_weight;
   };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
     const int64_t blocks = std::max<int64_t>(in / size, 1);  // CheckMerge refuses larger ones
     add(layer + "oft_R.weight", {blocks, size * (size - 1) / 2}, kInput);
   } else if (spec.method == "loha") {
-    add(layer + "hada_w1_a", {out, rank}, kOutput);
-    add(layer + "hada_w1_b", {rank, in}, kInput);
-    add(layer + "hada_w2_a", {out, rank}, kOutput);
-    add(layer + "hada_w2_b", {rank, in}, kInput);
+    add(layer + "hada_w1_a", {out, rank}, kOutput, false);
+    add(layer + "hada_w1_b", {rank, in}, kInput, false);
+    add(layer + "hada_w2_a", {out, rank}, kOutput, false);
+    add(layer + "hada_w2_b", {rank, in}, kInput, false);
   } else if (spec.method == "vera") {
-    add(layer + "vera_lambda_b", {out}, kOutput);
+    add(layer + "vera_lambda_b", {out}, kOutput, false);
     add(layer + "vera_lambda_d", {rank}, kInput);
     if (IsFirstTarget(model, weight)) {
       const std::array<int64_t, 2> most = LargestSides(model);
@@ -163,6 +165,24 @@ Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight) {
   return InvalidError("model.peft.oft_block_size " + std::to_string(spec.oft_block_size) +
                       " does not divide the " + std::to_string(weight.shape[1]) + " inputs of " +
                       weight.name + "; hint: a divisor, or other target_modules");
+}
+
+Status CheckMergeOnRanks(const JobSpec& job) {
+  const int64_t ranks = job.resources.tensor_parallel, size = job.model.peft.oft_block_size;
+  if (job.model.peft.method != "oft" || ranks <= 1) return OkStatus();
+  Status status;
+  ForEachLayer(job.model, [&](const Layer& layer) {
+    for (const ParameterInfo& weight : layer.targets) {
+      if (!status.ok() || !EndsSubLayer(weight.role)) continue;
+      if (weight.shape[1] / ranks % size == 0) continue;
+      status =
+          InvalidError("resources.tensor_parallel " + std::to_string(ranks) + " has ranks with " +
+                       std::to_string(weight.shape[1] / ranks) + " inputs of " + weight.name +
+                       ", and model.peft.oft_block_size " + std::to_string(size) +
+                       " does not divide them; hint: a divisor, or fewer ranks");
+    }
+  });
+  return status;
 }
 
 int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {

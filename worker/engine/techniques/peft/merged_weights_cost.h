@@ -25,7 +25,7 @@ inline bool IsSharedFactor(const std::string& parameter) {
 }
 
 /// Sizes of lokr besides a weight [out, in]: it gets scale kron(W1, W2) with W1 [out[0], in[0]] and
-/// W2 [out[1], in[1]], each of which is a matrix or a product of two factors of this rank.
+/// W2 [out[1], in[1]], each a matrix or a product of two factors of this rank.
 struct KroneckerSizes {
   std::array<int64_t, 2> out = {1, 1};
   std::array<int64_t, 2> in = {1, 1};
@@ -39,6 +39,9 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
 
 /// kInvalid where oft cannot cut the inputs of `weight` into its blocks.
 Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight);
+
+/// kInvalid where tensor-parallel ranks would cut a block of oft.
+Status CheckMergeOnRanks(const JobSpec& job);
 
 /// Numbers of f32 that the gradients of an adapter in this sub-layer want at most: that of its
 /// weight, and what is on the way to those of its tensors.

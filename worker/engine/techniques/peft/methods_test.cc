@@ -244,12 +244,8 @@ TEST(PeftMethodsTest, TrainWhatTheySayAlone) {
 struct Way {
   const char* name;
   void (*change)(Plan& plan);
-  bool (*refused)(const PeftSpec& spec);
+  bool (*refused)(const PeftSpec& spec) = [](const PeftSpec&) { return false; };
 };
-
-bool NeedsWholeWeights(const PeftSpec& spec) {
-  return (MergesWeights(spec) && spec.method != "loha") || spec.method == "adalora";
-}
 
 TEST(PeftMethodsTest, MeshesFollowOneRank) {
   const Way ways[] = {
@@ -259,14 +255,20 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
          plan.zero_stage = 3;
        },
        [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }, NeedsWholeWeights},
-      {"tensor, rows dealt out, with sharded parameters",
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+      {"tensor, sequence parallel, with sharded parameters",
        [](Plan& plan) {
          plan.mesh.tensor = plan.mesh.data = 2;
          plan.sequence_parallel = true;
          plan.zero_stage = 3;
        },
-       NeedsWholeWeights},
+       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+      {"tensor, sequence parallel, with sharded gradients",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.data = 2;
+         plan.sequence_parallel = true;
+         plan.zero_stage = 2;
+       }},
   };
   std::vector<Method> methods = Methods();
   methods.push_back({"lora with dropout", [](PeftSpec& spec) {

@@ -76,11 +76,11 @@ class Peft : public Technique {
       parameters.SetStart(weight, {.deviation = kBottleneckDeviation});
     }
     virtual_tokens_.SetStarts(parameters);
-    token_adapter_.SetStarts(parameters);
+    token_adapter_.SetStarts(parameters, tensor_ranks_);
     if (!ReadsWholeValues()) return OkStatus();
     parameters.AddValuesHook([this, &parameters](Context& context, ValuesFrom from) {
       if (from == ValuesFrom::kCheckpoint) return OkStatus();
-      // Values that ranks share out are not together before the training.
+      // Sharded values are not gathered before the training.
       starts_with_training_ = parameters.values_sharded() && training_ == nullptr;
       if (starts_with_training_) return OkStatus();
       return StartAtValues(training_ != nullptr ? *training_ : context, parameters);

@@ -64,13 +64,6 @@ const Feature kSettings[] = {
            return AsksForPeft(job.model) && !job.model.peft.layers_to_transform.empty();
          },
      .shown = [](const JobSpec&) { return std::string("model.peft.layers_to_transform"); }},
-    {.name = "adapters that are merged into whole weights",
-     .setting = "model.peft.method lokr, oft or vera",
-     .asked =
-         [](const JobSpec& job) {
-           return MergesWeights(job.model.peft) && job.model.peft.method != "loha";
-         },
-     .shown = MethodOf},
     {.name = "adapters that share tensors",
      .setting = "model.peft.method vera, or prefix with prefix_projection",
      .asked = [](const JobSpec& job) { return SharesTensors(job.model.peft); },
@@ -120,20 +113,19 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
      .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kMergedWhole = kSettings[1];
-const Feature& kSharing = kSettings[2];
-const Feature& kVirtualTokens = kSettings[3];
-const Feature& kAdaLora = kSettings[4];
-const Feature& kTokenAdapters = kSettings[5];
-const Feature& kNotLora = kSettings[6];
-const Feature& kMakesWeights = kSettings[7];
-const Feature& kDropsInputs = kSettings[8];
-const Feature& kJointAdapters = kSettings[9];
+const Feature& kSharing = kSettings[1];
+const Feature& kVirtualTokens = kSettings[2];
+const Feature& kAdaLora = kSettings[3];
+const Feature& kTokenAdapters = kSettings[4];
+const Feature& kNotLora = kSettings[5];
+const Feature& kMakesWeights = kSettings[6];
+const Feature& kDropsInputs = kSettings[7];
+const Feature& kJointAdapters = kSettings[8];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kNoBlocks, "there are no layers to adapt", "model.layers 1 or more"},
-      {&kPeft, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
+      {&kPeft, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
       {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
       {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
@@ -154,7 +146,6 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kMergedWhole, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"});
   rows.push_back({&kSharing, &kZeroParameters, "each block would bring what all of them have",
                   "resources.zero_stage 2"});
   rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
@@ -184,7 +175,7 @@ std::vector<Refusal> Rows() {
   const Refusal of_adalora[] = {
       {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
        "resources.zero_stage 2"},
-      {&kAdaLora, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
+      {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
       {&kAdaLora, &kReplay, kNotYet, kOneOfTwo},
       {&kAdaLora, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
@@ -193,12 +184,11 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   const Refusal of_joint_adapters[] = {
-      {&kJointAdapters, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
       {&kJointAdapters, &kContextParallel, kNotYet, "resources.context_parallel 1"},
       {&kJointAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
-      {&kJointAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kJointAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
+      {&kJointAdapters, &kBatchWarmup, kNotYet, "train.batch_warmup_steps 0"},
       {&kJointAdapters, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kJointAdapters, &kEncoder, kNotYet, "model.family gpt2 or llama"},
       {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
@@ -210,7 +200,6 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
   const Refusal of_token_adapters[] = {
-      {&kTokenAdapters, &kTensorParallel, kNotYet, "resources.tensor_parallel 1"},
       {&kTokenAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
       {&kTokenAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
@@ -262,7 +251,8 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckDeferredGradients(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
-    return CheckPeftNames(job.model);
+    WEFT_RETURN_IF_ERROR(CheckPeftNames(job.model));
+    return CheckMergeOnRanks(job);
   }
 
   std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model,
@@ -387,6 +377,7 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
     add("lora_A", {rank, in}, AdapterSide::kInput, true);
     add("lora_B", {out, rank}, AdapterSide::kOutput, false);
     add("lora_E", {rank}, AdapterSide::kInput, false);
+    tensors.back().of_whole_weight = true;
     return tensors;
   }
   for (int64_t part = 0; part < std::ssize(spec.adapters); ++part) {

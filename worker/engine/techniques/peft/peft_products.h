@@ -17,7 +17,7 @@ namespace weft::engine {
 /// Makes the products of the layers of blocks that model.peft names.
 class PeftProductsFactory : public ProductsFactory {
  public:
-  /// `tensor_ranks`: those that share matrices, or none; outlives this.
+  /// `tensor_ranks`: tensor-parallel ranks, or none; outlives this.
   PeftProductsFactory(const ModelSpec& model, Collective* tensor_ranks)
       : model_(model), tensor_ranks_(tensor_ranks) {}
 

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-/// The weights of the layers of blocks, but for experts.
+/// The weights of the layers of blocks, except experts.
 std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   std::vector<ParameterInfo> weights;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {

@@ -230,7 +230,7 @@ TEST(PeftTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
       EXPECT_EQ(resumed.Parameters(), whole.Parameters());
     }
@@ -249,7 +249,7 @@ TEST(PeftTest, MeshesFollowOneRank) {
          c.plan.zero_stage = 1;
        }},
       {"tensor", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
-      {"tensor, rows dealt out",
+      {"tensor, sequence parallel",
        [](MeshCase& c) {
          c.plan.mesh.tensor = 2;
          c.plan.sequence_parallel = true;

@@ -83,7 +83,7 @@ class ScaledResults::RowLengths : public DerivedCopies {
 
  private:
   Status Measure(Context& context, const Output& output) const;
-  /// Makes them those of rows of which other ranks have other columns.
+  /// Makes them those of whole rows, whose other columns other ranks have.
   Status AddColumnsOfOthers(Context& context, const TensorView& inverse) const;
 
   const ScaledResults* products_;

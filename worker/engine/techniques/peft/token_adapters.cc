@@ -8,8 +8,10 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/tensor/transfer.h"
@@ -17,13 +19,27 @@
 namespace weft::engine {
 namespace {
 
+/// The rows of a table that are here.
+struct RowsHere {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t vocabulary = 0;  ///< Rows of the whole table.
+
+  static RowsHere Of(const Parameter& table) {
+    const int64_t first = table.shard.whole() ? 0 : table.shard.ranges.front().begin;
+    return {first, table.shape[0], table.logical_shape()[0]};
+  }
+};
+
 /// LoRA besides the table W [vocabulary, width]: x = W[token] + scale A[token] Bᵀ, where A
-/// [vocabulary, rank] is looked up as W is.
+/// [vocabulary, rank] is looked up as W is. Of ranks that have rows of W each looks up those of A.
 class TableFactors : public TokenGraft {
  public:
-  TableFactors(ParameterSet* parameters, int64_t a, float scale, DType compute)
+  TableFactors(ParameterSet* parameters, int64_t a, const RowsHere& rows, float scale,
+               DType compute)
       : parameters_(parameters),
         a_(a),
+        rows_(rows),
         scale_(scale),
         compute_(compute),
         b_(parameters, a + 1, compute) {
@@ -57,12 +73,16 @@ class TableFactors : public TokenGraft {
     WEFT_RETURN_IF_ERROR(
         kernels::EmbeddingForward(context.stream, {.tokens = tokens,
                                                    .positions = {},
-                                                   .token_table = parameters_->operand(a_),
+                                                   .token_table = Own(parameters_->operand(a_)),
                                                    .position_table = {},
-                                                   .out = middle}));
+                                                   .out = middle,
+                                                   .part = {rows_.first, rows_.vocabulary}}));
     WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {middle, scale_}));
     return middle;
   }
+
+  /// Of A, or its gradient, the rows that are looked up here.
+  TensorView Own(const TensorView& a) const { return RowsOf(a, rows_.first, rows_.count); }
 
   Result<Tensor> NewMiddle(Context& context, const Tensor& tokens) const {
     const int64_t rank = (*parameters_)[a_].shape[1];
@@ -81,11 +101,13 @@ class TableFactors : public TokenGraft {
         context.stream, {.dy = dy, .weight = b_.packed(), .dx = dmiddle}));
     WEFT_RETURN_IF_ERROR(kernels::Scale(context.stream, {dmiddle, scale_}));
     WEFT_ASSIGN_OR_RETURN(const TensorView da, tape.parameters().Add(context, a_));
-    WEFT_RETURN_IF_ERROR(kernels::EmbeddingBackward(context.stream, {.tokens = tokens,
-                                                                     .positions = {},
-                                                                     .dout = dmiddle,
-                                                                     .dtoken_table = da,
-                                                                     .dposition_table = {}}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::EmbeddingBackward(context.stream, {.tokens = tokens,
+                                                    .positions = {},
+                                                    .dout = dmiddle,
+                                                    .dtoken_table = Own(da),
+                                                    .dposition_table = {},
+                                                    .part = {rows_.first, rows_.vocabulary}}));
     WEFT_ASSIGN_OR_RETURN(const Tensor middle, LookUp(context, tokens));
     WEFT_ASSIGN_OR_RETURN(const auto db, tape.parameters().Write(b_.index()));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
@@ -100,6 +122,7 @@ class TableFactors : public TokenGraft {
 
   const ParameterSet* parameters_;
   int64_t a_;
+  RowsHere rows_;
   float scale_;
   DType compute_;
   PackedParameter b_;
@@ -121,7 +144,10 @@ Status CopyTrainedRows(const ParameterSet& parameters, int64_t table, const Trai
 class TableRows : public TokenGraft {
  public:
   TableRows(const ParameterSet* parameters, int64_t table, TrainedTableRows rows)
-      : parameters_(parameters), table_(table), rows_(std::move(rows)) {}
+      : parameters_(parameters),
+        table_(table),
+        here_(RowsHere::Of((*parameters)[table])),
+        rows_(std::move(rows)) {}
 
   Status Pack(Context& /*context*/, Repack /*what*/) override {
     return CopyTrainedRows(*parameters_, table_, rows_, /*to_table=*/true);
@@ -146,7 +172,6 @@ class TableRows : public TokenGraft {
                   const Tensor& tokens) const {
     WEFT_ASSIGN_OR_RETURN(const TensorView gradient,
                           tape.parameters().Add(context, rows_.parameter));
-    const int64_t vocabulary = (*parameters_)[table_].shape[0];
     for (const TrainedTableRows::Run& run : rows_.runs) {
       WEFT_RETURN_IF_ERROR(kernels::EmbeddingBackward(
           context.stream, {.tokens = tokens,
@@ -154,7 +179,7 @@ class TableRows : public TokenGraft {
                            .dout = dy,
                            .dtoken_table = RowsOf(gradient, run.row, run.count),
                            .dposition_table = {},
-                           .part = {run.first, vocabulary}}));
+                           .part = {here_.first + run.first, here_.vocabulary}}));
     }
     WEFT_RETURN_IF_ERROR(tape.parameters().Done(rows_.parameter));
     return tape.AddGradient(context, of_table, dy);
@@ -162,19 +187,39 @@ class TableRows : public TokenGraft {
 
   const ParameterSet* parameters_;
   int64_t table_;
+  RowsHere here_;
   TrainedTableRows rows_;
 };
 
-std::vector<TrainedTableRows::Run> RunsOf(const std::vector<int64_t>& tokens) {
+/// Those of `tokens` that are here, which follow each other in both.
+std::vector<TrainedTableRows::Run> RunsOf(const std::vector<int64_t>& tokens,
+                                          const RowsHere& here) {
   std::vector<TrainedTableRows::Run> runs;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!runs.empty() && runs.back().first + runs.back().count == tokens[i]) {
+    const int64_t row = tokens[i] - here.first;
+    if (row < 0 || row >= here.count) continue;
+    const auto own = static_cast<int64_t>(i);
+    if (!runs.empty() && runs.back().first + runs.back().count == row &&
+        runs.back().row + runs.back().count == own) {
       ++runs.back().count;
     } else {
-      runs.push_back({tokens[i], static_cast<int64_t>(i), 1});
+      runs.push_back({row, own, 1});
     }
   }
   return runs;
+}
+
+/// Rows of the table go to the parameter: ranks have those of their parts of the table each.
+Status StartTrainedRows(ParameterSet& parameters, int64_t table, const TrainedTableRows& rows,
+                        Collective* tensor_ranks) {
+  if (tensor_ranks == nullptr) return CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
+  WEFT_RETURN_IF_ERROR(Clear(parameters.stream(), parameters.value(rows.parameter)));
+  WEFT_RETURN_IF_ERROR(CopyTrainedRows(parameters, table, rows, /*to_table=*/false));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> own,
+                        WholeValue(parameters, rows.parameter, nullptr));
+  std::vector<double> all(own.begin(), own.end());
+  WEFT_RETURN_IF_ERROR(SumScalars(*tensor_ranks, all));
+  return SetWholeValue(parameters, rows.parameter, {all.begin(), all.end()});
 }
 
 }  // namespace
@@ -184,32 +229,36 @@ void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& gr
   ParameterSet* const parameters = site.parameters;
   const int64_t first = parameters->size();
   for (const ParameterInfo& tensor : TokenAdapterTensors(model)) {
-    parameters->Register(tensor.name, {tensor.shape[0], tensor.shape[1]}, tensor.role,
-                         {.read_directly = tensor.read_directly,
-                          .adapter_of = tensor.adapter_of,
-                          .adapter = tensor.adapter});
+    const int64_t index =
+        parameters->Register(tensor.name, {tensor.shape[0], tensor.shape[1]}, tensor.role,
+                             {.read_directly = tensor.read_directly,
+                              .adapter_of = tensor.adapter_of,
+                              .adapter = tensor.adapter});
+    if (!(*parameters)[site.token_table].shard.whole()) parameters->SetPartialGradient(index);
   }
+  const RowsHere rows = RowsHere::Of((*parameters)[site.token_table]);
   if (AdaptsTokenTable(model)) {
     const auto scale = static_cast<float>(LoraScale(model.peft, TokenTable(model)));
     factor_ = first + 1;
     grafts.SetTokenGraft(
-        std::make_unique<TableFactors>(parameters, first, scale, site.products->compute));
+        std::make_unique<TableFactors>(parameters, first, rows, scale, site.products->compute));
   } else if (HasTokenAdapter(model)) {
     table_ = site.token_table;
-    rows_ = {first, RunsOf(model.peft.trainable_token_indices)};
+    rows_ = {first, RunsOf(model.peft.trainable_token_indices, rows)};
     grafts.SetTokenGraft(std::make_unique<TableRows>(parameters, table_, rows_));
   }
 }
 
 // As in peft, whose A is zero here.
-void TokenAdapter::SetStarts(ParameterSet& parameters) const {
+void TokenAdapter::SetStarts(ParameterSet& parameters, Collective* tensor_ranks) const {
   if (factor_ >= 0) parameters.SetStart(factor_, {.deviation = 1});
   if (table_ < 0) return;
-  parameters.AddValuesHook([&parameters, table = table_, rows = rows_](Context&, ValuesFrom from) {
-    return from == ValuesFrom::kCheckpoint
-               ? OkStatus()
-               : CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
-  });
+  parameters.AddValuesHook(
+      [&parameters, table = table_, rows = rows_, tensor_ranks](Context&, ValuesFrom from) {
+        return from == ValuesFrom::kCheckpoint
+                   ? OkStatus()
+                   : StartTrainedRows(parameters, table, rows, tensor_ranks);
+      });
 }
 
 std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> table,
@@ -217,7 +266,8 @@ std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> ta
   std::vector<float> merged(table.begin(), table.end());
   const size_t width = table.size() / static_cast<size_t>(model.vocab_size);
   if (!AdaptsTokenTable(model)) {
-    for (const TrainedTableRows::Run& run : RunsOf(model.peft.trainable_token_indices)) {
+    const RowsHere all{0, model.vocab_size, model.vocab_size};
+    for (const TrainedTableRows::Run& run : RunsOf(model.peft.trainable_token_indices, all)) {
       std::copy_n(tensors[0].begin() + run.row * static_cast<int64_t>(width),
                   run.count * static_cast<int64_t>(width),
                   merged.begin() + run.first * static_cast<int64_t>(width));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/model_spec.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/graft.h"
 #include "worker/engine/nn/parameter_set.h"
 
@@ -17,8 +18,8 @@ class TokenAdapter {
   /// At the embedding: registers it and puts it there, where there is one.
   void Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts);
 
-  /// Says how it starts.
-  void SetStarts(ParameterSet& parameters) const;
+  /// Says how it starts. `tensor_ranks` have rows of the table each; null: all are here.
+  void SetStarts(ParameterSet& parameters, Collective* tensor_ranks) const;
 
  private:
   int64_t factor_ = -1;         ///< Index of B of lora; -1: none.

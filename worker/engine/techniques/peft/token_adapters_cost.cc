@@ -41,6 +41,7 @@ std::vector<ParameterInfo> TokenAdapterTensors(const ModelSpec& model) {
     info.shape = {rows, columns};
     info.role = ParameterRole::kEmbeddingProjection;
     info.adapter = AdapterSide::kNeither;
+    info.of_whole_weight = true;
     if (MergesTokenAdapter(model)) info.adapter_of = table;
     return info;
   };

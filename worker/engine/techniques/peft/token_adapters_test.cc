@@ -209,7 +209,7 @@ TEST(TokenAdaptersTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
       EXPECT_EQ(resumed.Parameters(), whole.Parameters());
     }
@@ -232,6 +232,13 @@ TEST(TokenAdaptersTest, MeshesFollowOneRank) {
          plan.zero_stage = 2;
        }},
       {"context", [](Plan& plan) { plan.mesh.context = 2; }},
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+      {"tensor, sequence parallel, with sharded updates",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.data = 2;
+         plan.sequence_parallel = true;
+         plan.zero_stage = 1;
+       }},
   };
   for (const Case& c : Cases()) {
     if (c.model.family == "bert") continue;

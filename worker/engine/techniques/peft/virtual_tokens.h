@@ -32,7 +32,7 @@ class VirtualTokenSites {
 
 /// Gives the vectors of `prompt` those of tokens that are drawn from the vocabulary, which is
 /// better than noise (Lester et al. 2021). `tensor_ranks`, which have a part of it each, or none,
-/// and ranks that share values out call this together.
+/// and ranks that shard values call this together.
 Status StartAtTokens(Context& context, uint64_t seed, ParameterSet& parameters,
                      Collective* tensor_ranks);
 

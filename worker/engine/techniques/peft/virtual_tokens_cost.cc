@@ -36,7 +36,7 @@ struct Builder {
   }
 };
 
-/// Whether sequence parallelism can deal out the rows of blocks.
+/// Whether sequence parallelism can partition the rows of blocks.
 Status CheckDealtOut(const JobSpec& job) {
   const PeftSpec& spec = job.model.peft;
   const ResourceSpec& resources = job.resources;
@@ -46,8 +46,8 @@ Status CheckDealtOut(const JobSpec& job) {
   if ((length + spec.num_virtual_tokens) % ranks != 0) {
     return InvalidError("rows of " + std::to_string(length) + " tokens and " +
                         std::to_string(spec.num_virtual_tokens) +
-                        " virtual tokens cannot be dealt out to " + std::to_string(ranks) +
-                        " ranks; hint: another model.peft.num_virtual_tokens");
+                        " virtual tokens cannot be partitioned over " + std::to_string(ranks) +
+                        " tensor-parallel ranks; hint: another model.peft.num_virtual_tokens");
   }
   if (job.model.family != "gpt2" || !IsSavedWhole(job.model, "transformer.wpe.weight")) {
     return OkStatus();

@@ -326,7 +326,7 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
        },
        [](const PeftSpec& spec) { return spec.prefix_projection; }},
       {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }, [](const PeftSpec&) { return false; }},
-      {"tensor, rows dealt out",
+      {"tensor, sequence parallel",
        [](Plan& plan) {
          plan.mesh.tensor = 2;
          plan.sequence_parallel = true;
@@ -406,20 +406,21 @@ TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
               HasSubstr("which is for all layers"));
   EXPECT_THAT(refusal(methods[2], [](JobSpec& job) { job.resources.context_parallel = 2; }),
               HasSubstr("virtual tokens"));
-  static constexpr auto deals_out = [](JobSpec& job) {
+  static constexpr auto shards_tokens = [](JobSpec& job) {
     job.resources.tensor_parallel = 2;
     job.resources.sequence_parallel = true;
   };
-  EXPECT_EQ(refusal(methods[0], deals_out), "");
+  EXPECT_EQ(refusal(methods[0], shards_tokens), "");
   EXPECT_THAT(refusal(methods[0],
                       [](JobSpec& job) {
-                        deals_out(job);
+                        shards_tokens(job);
                         job.model.peft.num_virtual_tokens = 3;
                       }),
-              HasSubstr("12 tokens and 3 virtual tokens cannot be dealt out to 2 ranks"));
+              HasSubstr("12 tokens and 3 virtual tokens cannot be partitioned over 2 "
+                        "tensor-parallel ranks"));
   EXPECT_THAT(refusal(methods[0],
                       [](JobSpec& job) {
-                        deals_out(job);
+                        shards_tokens(job);
                         job.model.peft.modules_to_save = {"wpe"};
                       }),
               HasSubstr("positions that are trained"));

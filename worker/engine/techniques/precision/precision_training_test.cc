@@ -118,7 +118,7 @@ TEST(PrecisionTraining, ExpertsInFp8FollowThoseInBf16) {
   EXPECT_NEAR(MeanOfLast(fp8, 10), reached, 0.02 * reached);
 }
 
-// Of a new model, and of one whose blocks are left to bf16 but for the second of three.
+// Of a new model, and of one whose blocks are left to bf16 except the second of three.
 TEST(PrecisionTraining, Fp8GradientsAreThoseOfBf16UpToItsRoundings) {
   TextTokens tokens;
   JobSpec job = TextJob(1e-3);
@@ -172,7 +172,7 @@ TEST(PrecisionTraining, Fp8OverflowsSaturateAndTheNextScalesMakeRoom) {
   EXPECT_FALSE(saturated.skipped);
   const std::vector<float> after = StateOf(*run.trainer, "fp8/scales");
   EXPECT_NEAR(after[0] * 64 / before[0], 1, 0.2);
-  // Two scales apart, the same data are the same but for roundings, and not what saturated.
+  // Two scales apart, the same data are the same except for roundings, and not what saturated.
   EXPECT_GT(std::abs(run.Step().loss - saturated.loss), 1e-3);
 }
 
@@ -186,7 +186,7 @@ void RoundToNearest(TinyTraining& run) {
       value.As<float>()[i] = ToFloat(ToBFloat16(value.As<float>()[i]));
     }
   }
-  run.trainer->Restored(run.trainer->counters());  // packs again
+  ASSERT_TRUE(run.trainer->Restored(run.trainer->counters()).ok());  // packs again
 }
 
 TEST(PrecisionTraining, StochasticRoundingFollowsF32WhereRoundingToNearestStalls) {
@@ -241,7 +241,7 @@ std::unique_ptr<TinyTraining> Copy(const TinyTraining& from, const JobSpec& job,
   WEFT_CHECK(json.ok(), "json");
   auto counters = FromJson<TrainCounters>(*json);
   WEFT_CHECK(counters.ok(), counters.status().message());
-  copy->trainer->Restored(*counters);
+  EXPECT_TRUE(copy->trainer->Restored(*counters).ok());
   return copy;
 }
 

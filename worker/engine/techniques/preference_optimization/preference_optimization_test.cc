@@ -184,7 +184,7 @@ TEST(PreferenceOptimization, AResumedTrainingIsTheSameBitForBit) {
     std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
   }
   EXPECT_EQ(references, 2u);
-  resumed.trainer->Restored(whole.trainer->counters());
+  ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
   for (int step = 0; step < 3; ++step) {
     const StepReport expected = whole.Step(), found = resumed.Step();
     EXPECT_EQ(found.loss, expected.loss);

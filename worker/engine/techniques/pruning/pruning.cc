@@ -317,7 +317,7 @@ class Pruning : public Technique {
     return masks;
   }
 
-  /// SynFlow's rounds, each of which scores what the one before has left.
+  /// SynFlow's rounds: each scores what the one before has left.
   Result<std::vector<Mask>> ChooseBySynapticFlow(int64_t step) const {
     const ParameterSet& parameters = *parts_.parameters;
     std::vector<const ParameterAttributes*> attributes;

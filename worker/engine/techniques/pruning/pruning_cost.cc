@@ -170,7 +170,8 @@ class PruningCost : public TechniqueCost {
       return {};
     }
     constexpr double kHeads = 0.035;
-    // Packing and unpacking of what is multiplied, and a multiply-add of a list beside a dense one.
+    // Packing and unpacking of what is multiplied, and a multiply-add of a list against a dense
+    // one.
     constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
     return {.operand_bytes = 2 * (spec.density * (4 + 2 - spec.density) + kHeads),
             .dense_share = DenseShare(train),

@@ -67,7 +67,7 @@ bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density);
 /// every one where there are none.
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter, std::string_view name);
 
-/// A matrix of which a part of the weights is kept.
+/// A matrix with a part of its weights kept.
 struct PrunedMatrix {
   std::string name;
   int64_t rows = 0;

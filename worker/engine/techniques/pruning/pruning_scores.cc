@@ -32,7 +32,7 @@ bool AllFinite(const Matrices& matrices) {
   });
 }
 
-/// Gradients of the mean loss, on the host. With loss scaling by the largest scale of which they
+/// Gradients of the mean loss, on the host. With loss scaling by the largest scale with which they
 /// are finite on all ranks; not finite where there is none.
 Result<Matrices> FetchGradients(const TrainingParts& parts, std::span<const int64_t> parameters) {
   const bool scaled = PrecisionOf(parts.plan->precision).loss_scaling;

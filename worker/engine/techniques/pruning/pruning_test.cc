@@ -186,7 +186,7 @@ TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
   for (const char* method : {"set", "rigl"}) {
     SCOPED_TRACE(method);
     PruningSpec spec = Spec(method);
-    spec.products = "dense";  // the model beside it has the same sums
+    spec.products = "dense";  // the model it is compared with has the same sums
     const JobSpec job = PrunedJob(spec);
     PrunedTraining training(job);
     for (int64_t step = 0; step < 3 * kInterval; ++step) training.run.Step();
@@ -420,7 +420,7 @@ void RestoreFrom(const PrunedTraining& original, PrunedTraining& copy) {
   for (size_t i = 0; i < from.size(); ++i) {
     std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
   }
-  copy.run.trainer->Restored(original.run.trainer->counters());
+  ASSERT_TRUE(copy.run.trainer->Restored(original.run.trainer->counters()).ok());
 }
 
 TEST(PruningTest, ARestoredLotteryTicketGoesOnBitForBit) {

@@ -26,8 +26,10 @@ constexpr std::string_view kRunningText = "sequences are cut out of running text
 const Refusal kSequenceWarmupRefusals[] = {
     {&kSequenceWarmup, &kEncoder, kRunningText, "model.family gpt2 or llama"},
     {&kSequenceWarmup, &kNoConcatenation, kRunningText, "data.batching concatenate"},
-    {&kSequenceWarmup, &kContextParallel, "ranks share the chunks of whole sequences",
+    {&kSequenceWarmup, &kContextParallel, "context-parallel ranks shard whole sequences",
      "resources.context_parallel 1"},
+    {&kSequenceWarmup, &kPhases, "each phase has sequences of one length",
+     "phases with a sequence_length each"},
 };
 
 class SequenceWarmupCost : public TechniqueCost {

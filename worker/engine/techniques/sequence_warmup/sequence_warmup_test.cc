@@ -125,7 +125,7 @@ TEST(SequenceWarmup, ARestoredStateGoesOnBitForBit) {
   for (size_t i = 0; i < from.size(); ++i) {
     std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
   }
-  copy.trainer->Restored(original.trainer->counters());
+  ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
   EXPECT_EQ(copy.Parameters(), original.Parameters());
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<double, 7> kDecays = {1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3};
 static_assert(kDecays.size() + 1 == size_t{1} << (kDecaySearchRuns - 1), "runs halve the grid");
 
-// Flip rates beside those of dense training: healthy ones, and what is aimed at.
+// Flip rates relative to those of dense training: healthy ones, and what is aimed at.
 constexpr double kLeastRatio = 0.60, kRatio = 0.75, kMostRatio = 0.95;
 
 // Two neighbours of the grid, and the ratios at them.

@@ -251,7 +251,7 @@ TEST(LazyAdapters, AResumedRunGoesOnBitForBitBeforeAndAfterTheyBegin) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       EXPECT_EQ(resumed.trainer->Evaluate()->loss, whole.trainer->Evaluate()->loss);
       for (int64_t i = before; i < kSteps; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
       EXPECT_EQ(resumed.Parameters(), whole.Parameters());

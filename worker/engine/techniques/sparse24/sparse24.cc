@@ -1,4 +1,4 @@
-// MLPs with 2:4 sparse weights: masks that are searched every so many steps, a decay of what they
+// MLPs with 2:4 sparse weights: masks that are searched every N steps, a decay of what they
 // leave out, which may be searched for, and dense training at the beginning or the end.
 #include <array>
 #include <cmath>

@@ -58,11 +58,16 @@ const Feature kSettings[] = {
      .shown =
          [](const JobSpec& job) {
            return "train.sparsity.adapter_rank " + std::to_string(job.train.sparsity.adapter_rank);
-         }}};
+         }},
+    {.name = "sparse training with second moments that are kept",
+     .setting = "train.sparsity.method step",
+     .asked = [](const JobSpec& job) { return job.train.sparsity.method == "step"; },
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method step"); }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
 const Feature& kSoftThreshold = kSettings[2];
 const Feature& kLazyAdapters = kSettings[3];
+const Feature& kKeptMoments = kSettings[4];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
@@ -74,7 +79,7 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &Fp8TechniqueCost().feature(), kNotYet, "train.precision bf16"},
     {&kSparse24, &kZeroParameters, kWholeWeights, "resources.zero_stage 2"},
     {&kSparse24, &kOffloadOptimizer, kWholeWeights, "resources.offload_optimizer none"},
-    {&kSparse24, &kTensorGrid, kNotYet, "resources.tensor_rows 1"},
+    {&kSparse24, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
     {&kSparse24, &kReplay, kNotYet, kOneOfTwo},
     {&kSparse24, &kMeshDeterminism, kNotYet, kOneOfTwo},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
@@ -90,8 +95,11 @@ const Refusal kSparse24Refusals[] = {
     {&kLazyAdapters, &kZero, kNotYet, "resources.zero_stage 0"},
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
+    {&kLazyAdapters, &kPhases, kNotYet, kOneOfTwo},
     {&kWeightDecay, &kBf16Pure, "the decay is lost when weights are rounded to bf16",
      "train.precision bf16, or train.sparsity.method masked_decay"},
+    {&kKeptMoments, &kNoAdamMoments, "the method keeps the second moments of Adam",
+     "optimizer.name adamw"},
 };
 
 Status CheckDecaySearch(const TrainSpec& train) {
@@ -120,22 +128,14 @@ Status CheckDecaySearch(const TrainSpec& train) {
                       " of them; hint: more train.steps, or a decay");
 }
 
-Status CheckSwitch(const JobSpec& job) {
-  const SparsitySpec& spec = job.train.sparsity;
-  if (spec.method != "step") {
-    if (PrunesActivations(spec) || spec.switch_share == SparsitySpec().switch_share) {
-      return OkStatus();
-    }
-    return InvalidError(
-        "train.sparsity.switch_share is of train.sparsity.method step and activations, not of " +
-        spec.method);
+Status CheckSwitch(const SparsitySpec& spec) {
+  if (spec.method == "step" || PrunesActivations(spec) ||
+      spec.switch_share == SparsitySpec().switch_share) {
+    return OkStatus();
   }
-  const std::string& optimizer = job.optimizer.name;
-  if (optimizer == "adamw" || optimizer == "adam") return OkStatus();
   return InvalidError(
-      "train.sparsity.method step keeps the second moments of Adam, which "
-      "optimizer.name " +
-      optimizer + " does not have; hint: adamw");
+      "train.sparsity.switch_share is of train.sparsity.method step and activations, not of " +
+      spec.method);
 }
 
 Status CheckAdapters(const JobSpec& job) {
@@ -150,10 +150,10 @@ Status CheckAdapters(const JobSpec& job) {
     return InvalidError("train.sparsity.adapter_rank is of train.sparsity.method slope, not of " +
                         spec.method);
   }
-  if (!job.model.freeze.empty() || !job.phases.empty()) {
-    return InvalidError(std::string("train.sparsity.adapter_rank does not go with ") +
-                        (job.phases.empty() ? "model.freeze" : "phases") +
-                        " yet; hint: leave one of them out");
+  if (!job.model.freeze.empty()) {
+    return InvalidError(
+        "train.sparsity.adapter_rank does not go with model.freeze yet; hint: leave one of them "
+        "out");
   }
   if (FirstAdapterStep(job.train) < job.train.steps) return OkStatus();
   return InvalidError("train.sparsity.adapter_share leaves adapters none of train.steps " +
@@ -207,7 +207,7 @@ class Sparse24Cost : public TechniqueCost {
           "train.sparsity.method masked_decay");
     }
     WEFT_RETURN_IF_ERROR(CheckDecaySearch(job.train));
-    WEFT_RETURN_IF_ERROR(CheckSwitch(job));
+    WEFT_RETURN_IF_ERROR(CheckSwitch(spec));
     WEFT_RETURN_IF_ERROR(CheckAdapters(job));
     const ModelSpec& model = job.model;
     if (!model.import_path.empty()) return OkStatus();

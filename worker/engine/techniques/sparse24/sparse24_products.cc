@@ -232,7 +232,7 @@ Result<OutputGradient> Sparse24Products::Prepare(Context& context, Tensor dy,
   return OutputGradient{std::move(dy), {}, {}, use.first_row};
 }
 
-// Each of the stacked weights draws for its own columns, as it does where ranks share them. Those
+// Each of the stacked weights draws for its own columns, as it does where ranks shard them. Those
 // whose columns are neighbours in the whole layer, too, draw together.
 std::vector<Sparse24Products::DrawnColumns> Sparse24Products::ColumnsIn(
     const WeightGradientTarget& target) const {

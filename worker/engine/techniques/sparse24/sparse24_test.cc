@@ -254,7 +254,7 @@ TEST(Sparse24, EndsDense) {
       std::memcpy(tensor.view.data, from.view.data, from.view.Bytes());
     }
   }
-  dense.trainer->Restored(sparse.trainer->counters());
+  ASSERT_TRUE(dense.trainer->Restored(sparse.trainer->counters()).ok());
   for (int step = 6; step < 12; ++step) EXPECT_EQ(sparse.Step().loss, dense.Step().loss);
   EXPECT_EQ(sparse.Parameters(), dense.Parameters());
 }
@@ -283,7 +283,7 @@ TEST(Sparse24, ARestoredStateGoesOnBitForBit) {
       for (size_t i = 0; i < from.size(); ++i) {
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      copy.trainer->Restored(original.trainer->counters());
+      ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
       for (int i = steps; i < 12; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
       EXPECT_EQ(copy.Parameters(), original.Parameters());
     }

@@ -39,8 +39,8 @@ class StochasticDepthGate : public BranchGate {
     for (int64_t i = 0; i < use.sequences; ++i) {
       if (!skips(use.first_sequence + i)) choice.sequences.push_back(i);
     }
-    // Other ranks, which see other sequences, may compute the branch and reduce its gradients: this
-    // one does with zeros.
+    // Other data-parallel ranks may compute the branch and reduce its gradients: this one does with
+    // zeros.
     if (choice.sequences.empty()) return {.scale = 0, .sequences = {0}};
     if (std::ssize(choice.sequences) == use.sequences) choice.sequences.clear();
     return choice;

@@ -357,7 +357,7 @@ TEST(StochasticDepthTest, TheWorkOfSkippedBranchesIsNotDone) {
       }
     }
     EXPECT_NEAR(counted / drawn, 1, 1e-3);
-    // What the planner expects, but for chance.
+    // What the planner expects, except for chance.
     EXPECT_NEAR(counted / kSteps / expected, 1, 0.05);
     if (micro_batch > 1) {
       EXPECT_LT(expected / all, 0.8);
@@ -444,7 +444,7 @@ TEST(StochasticDepthTest, ARestoredStateGoesOnBitForBit) {
     for (size_t i = 0; i < from.size(); ++i) {
       std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
     }
-    copy.trainer->Restored(original.trainer->counters());
+    ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
     for (int i = 0; i < 3; ++i) EXPECT_EQ(copy.Step().loss, original.Step().loss);
     EXPECT_EQ(copy.Parameters(), original.Parameters());
   }
@@ -487,7 +487,7 @@ TEST(StochasticDepthTest, MeshesTrainAsOneRankDoes) {
          c.plan.zero_stage = 3;
          c.plan.micro_batch = 1;
        }},
-      {"zero 3, frozen but for the last block",
+      {"zero 3, frozen except the last block",
        [](MeshCase& c) {
          c.plan.mesh.data = 2;
          c.plan.zero_stage = 3;

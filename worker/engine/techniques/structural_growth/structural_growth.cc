@@ -15,11 +15,11 @@
 namespace weft::engine {
 namespace {
 
-/// Makes the products that read columns of which some were added, and owns their masks. Ranks that
-/// share matrices have some of these columns each, in all layers the same.
+/// Makes the products that read added columns, and owns their masks. Each tensor-parallel rank has
+/// some of these columns, in all layers the same.
 class MaskedProductsFactory : public ProductsFactory {
  public:
-  /// Before growth products read so many columns of heads and neurons; none: all are of then.
+  /// Before growth products read this many columns of heads and neurons; none: all are of then.
   MaskedProductsFactory(std::optional<int64_t> heads, std::optional<int64_t> neurons)
       : heads_{heads, {}}, neurons_{neurons, {}} {}
 

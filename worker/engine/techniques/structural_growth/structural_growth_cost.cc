@@ -45,7 +45,7 @@ std::vector<Refusal> Rows() {
       {&kStructuralGrowth, &kMeshDeterminism, kNotYet, kOneOfTwo},
       {&kStructuralGrowth, &kTimedRounds, "ranks would evaluate at masks of different steps",
        "train.local_steps in place of local_round_seconds"},
-      {&kStructuralGrowth, &kTensorGrid, "norms weigh the columns of whole rows",
+      {&kStructuralGrowth, &kTensorParallel2d, "norms weigh the columns of whole rows",
        "resources.tensor_rows 1"},
       {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},

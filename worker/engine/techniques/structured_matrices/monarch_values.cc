@@ -6,7 +6,7 @@
 namespace weft::engine {
 namespace {
 
-/// Where the numbers of a block (l, k) of W stand: that of output block l and input block k.
+/// Where the numbers of a block (l, k) of W are: that of output block l and input block k.
 struct BlockPlaces {
   const MonarchSizes& size;
   int64_t l, k;

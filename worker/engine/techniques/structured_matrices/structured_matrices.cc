@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/number.h"
 #include "worker/engine/techniques/structured_matrices/structured_matrices_cost.h"
 #include "worker/engine/techniques/structured_matrices/structured_products.h"
 #include "worker/engine/techniques/technique.h"
@@ -34,8 +35,6 @@ class StructuredMatrices : public Technique {
   }
 
  private:
-  static double D(int64_t number) { return static_cast<double>(number); }
-
   /// Of a tensor between x and another one, whose results then have the variance of x.
   static Initializer StartOfFirst(const Initializer& weight, int64_t columns) {
     const bool uniform = weight.distribution == Distribution::kUniform;

@@ -25,24 +25,20 @@ bool Asks(const ModelSpec& model) {
   return model.structured_matrices.kind != "none";
 }
 
-/// The names of the structured weights of block `index`, without that number.
-std::vector<std::string> StructuredNames(const ModelSpec& model, int64_t index) {
-  const std::string number = "." + std::to_string(index) + ".";
-  std::vector<std::string> names;
+/// Which parameters of block `index` are structured, in their order: the same in all blocks.
+std::vector<bool> StructuredPlaces(const ModelSpec& model, int64_t index) {
+  std::vector<bool> structured;
   for (const ParameterInfo& parameter : PlainBlockParameters(model, index)) {
-    if (!IsStructured(model, parameter)) continue;
-    std::string name = parameter.name;
-    const size_t at = name.find(number);
-    names.push_back(at == std::string::npos ? std::move(name) : name.erase(at, number.size()));
+    structured.push_back(IsStructured(model, parameter));
   }
-  return names;
+  return structured;
 }
 
 bool BlocksDiffer(const ModelSpec& model) {
   if (!Asks(model) || model.structured_matrices.layers.empty()) return false;
-  const std::vector<std::string> first = StructuredNames(model, 0);
+  const std::vector<bool> first = StructuredPlaces(model, 0);
   for (int64_t block = 1; block < DistinctBlocks(model); ++block) {
-    if (StructuredNames(model, block) != first) return true;
+    if (StructuredPlaces(model, block) != first) return true;
   }
   return false;
 }

@@ -8,7 +8,7 @@ namespace weft::engine {
 // Coefficients of heads and neurons. A coefficient multiplies what its head, or its neuron, gives
 // to the weight W [out, in] behind it: W_unscaled diag(c) x = W_unscaled (c * x). So W keeps its
 // place in the network, and is derived (ParameterList::Derive) from W_unscaled [out, in] and c [n],
-// each of which stands for in / n successive columns.
+// each for in / n successive columns.
 
 /// Renews the values of weights that have coefficients.
 Status MergeCoefficients(Context& context, const ParameterSet& parameters);

@@ -61,7 +61,6 @@ class StructuredPruning : public Technique {
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
-    WEFT_RETURN_IF_ERROR(CheckPenaltyScale(parts.plan->precision));
     return initial_.Allocate(parts, InitialWeights());
   }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
-#include "common/model/precision.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_defaults.h"
 
@@ -67,6 +66,8 @@ class StructuredPruningCost : public TechniqueCost {
         {&kStructuredPruning, &kExperts, kNotYet, kOneOfTwo},
         {&kStructuredPruning, &kBf16Pure, "steps of coefficients near 1 are lost in bf16",
          "train.precision bf16"},
+        {&kStructuredPruning, &kLossScaling,
+         "penalties would be added to gradients that have a scale", "train.precision bf16"},
         {&kStructuredPruning, &kScheduleFree, "the export of a search has the initial weights",
          "another optimizer"},
         {&kStructuredPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
@@ -91,7 +92,6 @@ class StructuredPruningCost : public TechniqueCost {
       return InvalidError(
           "model.structured_pruning keeps all heads and all neurons; hint: neuron_density 0.6");
     }
-    WEFT_RETURN_IF_ERROR(CheckPenaltyScale(job.train.precision));
     if (!job.model.import_path.empty()) return OkStatus();  // its sizes are not known yet
     for (int64_t block = 0; block < DistinctBlocks(job.model); ++block) {
       for (const ParameterInfo& weight : PlainBlockParameters(job.model, block)) {
@@ -216,12 +216,6 @@ Status CheckNotFrozen(const ModelSpec& model, const ParameterAttributes& weight,
   if (!prunes || !weight.frozen) return OkStatus();
   return InvalidError("model.structured_pruning prunes all blocks, and model.freeze names " +
                       std::string(name) + "; hint: leave it out of model.freeze");
-}
-
-Status CheckPenaltyScale(std::string_view precision) {
-  if (precision == "auto" || !PrecisionOf(precision).loss_scaling) return OkStatus();
-  return InvalidError("model.structured_pruning adds penalties to gradients, and those of " +
-                      std::string(precision) + " have a scale; hint: train.precision bf16");
 }
 
 }  // namespace weft

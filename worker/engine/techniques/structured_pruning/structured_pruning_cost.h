@@ -46,8 +46,4 @@ StateName InitialWeights();
 Status CheckNotFrozen(const ModelSpec& model, const ParameterAttributes& weight,
                       std::string_view name);
 
-/// kInvalid where gradients have a scale that the penalties would need. `precision`: its name, or
-/// auto.
-Status CheckPenaltyScale(std::string_view precision);
-
 }  // namespace weft

@@ -334,7 +334,7 @@ TEST(SubNetworksTest, EvaluationsAreOfTheWholeNetwork) {
     for (int64_t p = 0; p < to.size(); ++p) {
       std::memcpy(to.value(p).data, from.value(p).data, from.value(p).Bytes());
     }
-    whole.trainer->Restored(whole.trainer->counters());
+    EXPECT_TRUE(whole.trainer->Restored(whole.trainer->counters()).ok());
     const auto evaluation = rank.trainer->Evaluate(), truth = whole.trainer->Evaluate();
     ASSERT_TRUE(evaluation.ok() && truth.ok());
     EXPECT_EQ(evaluation->loss, truth->loss);

@@ -48,6 +48,7 @@ std::span<const Refusal> Rows() {
       {&kValueLearning, &kLocalSteps, kNotYet, kOneOfTwo},
       {&kValueLearning, &kReplay, kNotYet, kOneOfTwo},
       {&kValueLearning, &kMeshDeterminism, kNotYet, kOneOfTwo},
+      {&kValueLearning, &kPhases, kNotYet, "a job for each network"},
       {&kValueLearning, &kExperts, kNotYet, kOneOfTwo},
       {&kValueLearning, &kEncoder, "logits are added that predict the next token",
        "model.family gpt2 or llama"},
@@ -76,11 +77,6 @@ class ValueLearningCost : public TechniqueCost {
       return InvalidError(
           "train.value_learning has no network to add logits to; hint: the Hugging Face folder of "
           "one as train.value_learning.base.import_path, which says all else of it");
-    }
-    if (!job.phases.empty()) {
-      return InvalidError(
-          "train.value_learning.base with phases is not supported yet; hint: a job for each "
-          "network");
     }
     // An imported network starts from its own classifier.
     if (!job.model.import_path.empty() || job.model.untied_classifier) return OkStatus();

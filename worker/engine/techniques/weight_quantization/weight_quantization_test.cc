@@ -183,7 +183,7 @@ TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
         ASSERT_EQ(from[i].name, to[i].name);
         std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
       }
-      resumed.trainer->Restored(whole.trainer->counters());
+      ASSERT_TRUE(resumed.trainer->Restored(whole.trainer->counters()).ok());
       for (int i = 0; i < 3; ++i) ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
     }
   }

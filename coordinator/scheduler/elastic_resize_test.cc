@@ -1,4 +1,4 @@
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ struct Situation {
   RunningJob job;
   ClusterProfile cluster;
   FreeMap free;
-  GrowthRules rules;
+  ScaleUpRules rules;
 
   Situation() {
     Worker("a", 2);
@@ -67,16 +67,16 @@ struct Situation {
     cluster.workers.push_back(profile);
     free[id] = {cores, 1000};
   }
-  std::optional<BetterWay> Find(double speed = 1) {
+  std::optional<PlanChange> Find(double speed = 1) {
     job.spec = &spec;
     job.plan = &plan;
-    return FindGrowth(job, cluster, free, rules, Planner(speed));
+    return FindScaleUp(job, cluster, free, rules, Planner(speed));
   }
 };
 
 TEST(Growth, AJobThatLeavesItsRanksToThePlannerTakesTheNewWorker) {
   Situation s;
-  const std::optional<BetterWay> growth = s.Find();
+  const std::optional<PlanChange> growth = s.Find();
   ASSERT_TRUE(growth);
   EXPECT_THAT(growth->plan.rank_workers, ElementsAre("a", "a", "b", "b"));
   EXPECT_EQ(growth->why, "2 to 4 ranks: 2.0 times as fast by the plan");
@@ -206,7 +206,7 @@ TEST(Growth, ThreadsCountAsRanksDo) {
   s.free["b"].cores = s.cluster.workers[1].cores = 3;
   s.job.spec = &s.spec;
   s.job.plan = &s.plan;
-  const auto growth = FindGrowth(s.job, s.cluster, s.free, s.rules, wider);
+  const auto growth = FindScaleUp(s.job, s.cluster, s.free, s.rules, wider);
   ASSERT_TRUE(growth);
   EXPECT_EQ(growth->why, "2 to 3 threads a rank: 5.0 times as fast by the plan");
 }
@@ -239,10 +239,10 @@ TEST(Growth, RanksThatOnceRanOutOfMemoryGetNoMore) {
 
 TEST(Growth, AJobThatItMadeSlowerGoesBack) {
   Situation s;
-  BeforeGrowth before{s.plan, 0.5};
+  BeforeScaleUp before{s.plan, 0.5};
   const Plan grown = s.Find()->plan;
   s.job.plan = &grown;
-  auto back = [&] { return FindWayBack(s.job, before, s.rules); };
+  auto back = [&] { return FindScaleBack(s.job, before, s.rules); };
   EXPECT_FALSE(back()) << "nothing is measured yet";
   s.job.step_seconds = s.job.median_step_seconds = 0.55;
   EXPECT_FALSE(back()) << "as good as the same";

@@ -14,12 +14,12 @@ inline int64_t CodeBytes(int64_t elements, int64_t bits) {
 }
 
 /// The quantised activations of a plan's blocks (worker/engine/nn/block_stack.h).
-struct CodedBlocks {
+struct CompressedBlocks {
   int64_t blocks = 0;      ///< Times that a block quantises all it saves,
   int64_t attentions = 0;  ///< all but the inside of attention,
   int64_t inputs = 0;      ///< or what it is recomputed from.
 };
-CodedBlocks CodedBlocksOf(const RematPlan& plan);
+CompressedBlocks CompressedBlocksOf(const RematPlan& plan);
 
 /// Tensors that are dequantised for the backward pass of a block, at most: inputs that it is
 /// recomputed from, which stay meanwhile,
@@ -33,7 +33,7 @@ RestoredTensors RestoredTensorsOf(const RematPlan& plan);
 /// Bytes of the tensors, of `tokens` tokens and `element_bytes` an element, that the blocks of
 /// `plan` quantise, and of their quantised form: read and written in a forward pass, and again
 /// backward. With 0 bytes an element, of the quantised form alone.
-int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
-                   int64_t element_bytes, int64_t bits);
+int64_t CompressedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
+                        int64_t element_bytes, int64_t bits);
 
 }  // namespace weft

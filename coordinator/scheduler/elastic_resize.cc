@@ -1,4 +1,4 @@
-#include "coordinator/scheduler/growth.h"
+#include "coordinator/scheduler/elastic_resize.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ std::string Words(const Plan& from, const Plan& to, double gain, const char* by)
 
 }  // namespace
 
-bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
+bool MayScaleUp(const RunningJob& job, const ScaleUpRules& rules) {
   if (rules.after_seconds <= 0 || job.went_back || !job.saved || job.step_seconds <= 0)
     return false;
   const bool shrunk = ComputeOf(*job.plan) < job.history.most_compute;
@@ -42,10 +42,10 @@ bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
   return PaysForRestart(job, std::numeric_limits<double>::infinity(), rules.restart);
 }
 
-std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile& cluster,
-                                    const FreeMap& free, const GrowthRules& rules,
-                                    const PlanFunction& plan) {
-  if (!MayGrow(job, rules)) return std::nullopt;
+std::optional<PlanChange> FindScaleUp(const RunningJob& job, const ClusterProfile& cluster,
+                                      const FreeMap& free, const ScaleUpRules& rules,
+                                      const PlanFunction& plan) {
+  if (!MayScaleUp(job, rules)) return std::nullopt;
   const Plan& present = *job.plan;
   const ClusterProfile part = FreePart(cluster, free);
   if (OfferedCompute(present, part) <= ComputeOf(present)) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile&
   if (before <= 0 || after <= 0 || before < rules.least_gain * after) return std::nullopt;
   if (!PaysForRestart(job, before / after, rules.restart)) return std::nullopt;
   std::string why = Words(present, *better, before / after, "the plan");
-  return BetterWay{*std::move(better), std::move(why)};
+  return PlanChange{*std::move(better), std::move(why)};
 }
 
 FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster) {
@@ -73,8 +73,8 @@ FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster) {
   return held;
 }
 
-std::optional<BetterWay> FindShrink(const RunningJob& job, int64_t most_ranks,
-                                    const ClusterProfile& cluster, const PlanFunction& plan) {
+std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most_ranks,
+                                     const ClusterProfile& cluster, const PlanFunction& plan) {
   const Plan& present = *job.plan;
   const ResourceSpec& resources = job.spec->resources;
   if (!job.saved || resources.ranks > 0) return std::nullopt;
@@ -88,16 +88,16 @@ std::optional<BetterWay> FindShrink(const RunningJob& job, int64_t most_ranks,
   const double before = present.prediction.step_seconds, after = fewer->prediction.step_seconds;
   if (before <= 0 || after <= 0) return std::nullopt;
   std::string why = Words(present, *fewer, before / after, "the plan");
-  return BetterWay{*std::move(fewer), std::move(why)};
+  return PlanChange{*std::move(fewer), std::move(why)};
 }
 
-std::optional<BetterWay> FindWayBack(const RunningJob& job, const BeforeGrowth& before,
-                                     const GrowthRules& rules) {
+std::optional<PlanChange> FindScaleBack(const RunningJob& job, const BeforeScaleUp& before,
+                                        const ScaleUpRules& rules) {
   if (!job.saved || before.median_step_seconds <= 0) return std::nullopt;
   if (ComputeOf(before.plan) >= ComputeOf(*job.plan)) return std::nullopt;
   const double gain = job.median_step_seconds / before.median_step_seconds;
   if (gain < rules.least_gain || !PaysForRestart(job, gain, rules.restart)) return std::nullopt;
-  return BetterWay{before.plan, Words(*job.plan, before.plan, gain, "what was measured")};
+  return PlanChange{before.plan, Words(*job.plan, before.plan, gain, "what was measured")};
 }
 
 }  // namespace weft::coordinator

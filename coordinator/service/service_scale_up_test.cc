@@ -31,7 +31,7 @@ class GrowthTest : public ServiceTest {
     running.progress.step_seconds = step_seconds_;
     return running;
   }
-  /// So many seconds, and steps of the job, whose ranks are on `training`.
+  /// This many seconds, and steps of the job, whose ranks are on `training`.
   void Train(int duration, const std::string& id, int64_t epoch, const Links& training,
              const Links& idle = {}) {
     for (int i = 0; i < duration; ++i) {
