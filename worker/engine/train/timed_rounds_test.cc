@@ -134,7 +134,7 @@ struct Unequal {
   std::vector<std::vector<TrainCounters>> counters{2};  ///< Likewise.
   std::vector<std::vector<Values>> values{2};           ///< Likewise.
   std::vector<std::vector<int64_t>> read{2};            ///< Sequences by rank.
-  std::vector<double> busy{2};                          ///< Seconds of local steps by rank.
+  std::vector<double> busy = {0, 0};                    ///< Seconds of local steps by rank.
   double seconds = 0;
 };
 
