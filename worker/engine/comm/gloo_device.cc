@@ -57,11 +57,34 @@ class Senders {
   int count_ = 0;
 };
 
-class PatientPair : private Senders, public tcp::Pair {
+class PatientPair;
+
+/// A connection to the listener that has to prove itself. One that has ended may still have an
+/// event under way, so these stay in their places until the pair goes.
+struct Visitor : public tcp::Handler {
+  void handleEvents(int events) override;
+
+  PatientPair* pair = nullptr;
+  int fd = -1;
+  std::optional<RankHandshake> handshake;
+};
+
+/// Who connects, and whether it has proved to be the peer. Made before the connection, as Senders.
+struct Proof {
+  explicit Proof(const std::string& token) : token_(token) {}
+
+  const std::string token_;
+  RankHandshake handshake_{token_, RankHandshake::Side::kConnects};
+  std::unique_ptr<std::array<Visitor, kMostVisitors>> visitors_;
+  size_t next_visitor_ = 0;
+  std::atomic<bool> proved_ = false;
+};
+
+class PatientPair : private Senders, private Proof, public tcp::Pair {
  public:
   PatientPair(tcp::Context* context, tcp::Device* device, int rank,
               std::chrono::milliseconds timeout, const std::string& token)
-      : tcp::Pair(context, device, rank, timeout), token_(token) {}
+      : Proof(token), tcp::Pair(context, device, rank, timeout) {}
 
   ~PatientPair() override {
     // As the base does, but before what handleEvents uses is gone.
@@ -107,15 +130,7 @@ class PatientPair : private Senders, public tcp::Pair {
     Senders& senders_;
   };
 
-  /// A connection to the listener that has to prove itself. One that has ended may still have an
-  /// event under way, so these stay in their places until the pair goes.
-  struct Visitor : public tcp::Handler {
-    void handleEvents(int) override { pair->Hear(*this); }
-
-    PatientPair* pair = nullptr;
-    int fd = -1;
-    std::optional<RankHandshake> handshake;
-  };
+  friend struct Visitor;
 
   // With m_ held, on the thread of the events.
 
@@ -192,13 +207,11 @@ class PatientPair : private Senders, public tcp::Pair {
     }
     if (!proved_) signalAndThrowException("a stranger connected in the place of a rank");
   }
-
-  const std::string token_;
-  RankHandshake handshake_{token_, RankHandshake::Side::kConnects};
-  std::unique_ptr<std::array<Visitor, kMostVisitors>> visitors_;
-  size_t next_visitor_ = 0;
-  std::atomic<bool> proved_ = false;
 };
+
+void Visitor::handleEvents(int /*events*/) {
+  pair->Hear(*this);
+}
 
 class PatientContext : public tcp::Context {
  public:

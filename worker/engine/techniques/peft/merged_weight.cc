@@ -7,6 +7,7 @@
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/linear/linear.h"
 #include "kernels/swap_blocks/swap_blocks.h"
+#include "worker/engine/techniques/peft/lora_products.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/tensor/transfer.h"
@@ -400,8 +401,7 @@ std::unique_ptr<MergedWeight> NewMergedWeight(const LinearLayer& layer, const Pe
   const Parameter& own = (*parameters)[weight.first];
   const PartOfWeight part{own.logical_shape(), own.shard};
   if (spec.method == "oft") {
-    const int64_t column = layer.inputs.whole() ? 0 : layer.inputs.ranges.front().begin;
-    return std::make_unique<Oft>(parameters, first, spec.oft_block_size, column);
+    return std::make_unique<Oft>(parameters, first, spec.oft_block_size, FirstInput(layer));
   }
   if (spec.method == "vera") {
     const Result<int64_t> a = parameters->Find(kVeraA), b = parameters->Find(kVeraB);
