@@ -1,6 +1,7 @@
 #include "worker/engine/data/context_chunks.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ Status Check(const Batch& whole, int64_t ranks) {
       "data.mask_documents");
 }
 
+int64_t CountTargets(std::span<const int32_t> targets) {
+  return std::ssize(targets) - std::count(targets.begin(), targets.end(), kernels::kIgnoreTarget);
+}
+
 }  // namespace
 
 Result<Batch> ChunksOfRank(const Batch& whole, int64_t rank, int64_t ranks) {
@@ -53,8 +58,18 @@ Result<Batch> ChunksOfRank(const Batch& whole, int64_t rank, int64_t ranks) {
     }
   }
   own.sequence_starts.push_back(static_cast<int32_t>(own.sequences * own.length));
-  own.target_count = static_cast<int64_t>(own.targets.size()) -
-                     std::count(own.targets.begin(), own.targets.end(), kernels::kIgnoreTarget);
+  // Rows are full, or blank (JointBatches).
+  for (const int32_t length : whole.lengths) {
+    own.lengths.push_back(length == 0 ? 0 : static_cast<int32_t>(own.length));
+    if (length == 0) own.padding_tokens += own.length;
+  }
+  own.target_count = CountTargets(own.targets);
+  const auto parts = std::ssize(whole.part_targets);
+  for (int64_t part = 0; part < parts; ++part) {
+    const size_t size = own.targets.size() / static_cast<size_t>(parts);
+    own.part_targets.push_back(
+        CountTargets(std::span(own.targets).subspan(static_cast<size_t>(part) * size, size)));
+  }
   return own;
 }
 

@@ -155,7 +155,8 @@ struct MeshRank {
 struct MeshOutcome {
   std::vector<StepReport> reports;
   double evaluation = 0;
-  SavedState state;  ///< What the rank saves.
+  std::map<std::string, double> evaluation_metrics;  ///< Of techniques.
+  SavedState state;                                  ///< What the rank saves.
   /// By parameter, as the two below; none where ranks shard values.
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, Shard> shards;
@@ -217,6 +218,7 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   auto evaluation = rank.trainer->Evaluate();
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());
   outcome.evaluation = evaluation->loss;
+  outcome.evaluation_metrics = evaluation->technique_metrics;
   outcome.peak_in_flight = rank.trainer->peak_in_flight();
   outcome.groups = TotalsOf(rank.ranks, rank.reducer.get(), rank.run.device.get());
   outcome.state.Add(rank.trainer->StateTensors(), rank.run.context.stream);

@@ -39,32 +39,34 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
                         .model = parts.model,
                         .tensor = parts.tensor,
                         .pipeline = parts.pipeline,
-                        .clock = &not_of_a_step});
-  const auto evaluate = [&](int64_t first, int64_t sequences, BatchLoss* sum) -> Result<int64_t> {
+                        .clock = &not_of_a_step,
+                        .part_losses = &part_losses});
+  const auto run = [&](int64_t first, int64_t sequences, const PartLosses& losses,
+                       BatchLoss* sum) -> Result<Batch> {
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
-    if (parts.pipeline != nullptr) {
-      WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
-      return batch.target_count;
-    }
     if (batch.part_targets.size() != part_targets.size()) {
       return InvalidError("the validation data are not of the jobs that are trained together");
     }
-    for (size_t part = 0; part < part_targets.size(); ++part) {
-      part_targets[part] += batch.part_targets[part];
+    if (parts.pipeline != nullptr) {
+      WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
+      return batch;
     }
     Tape tape(nullptr);
-    WEFT_RETURN_IF_ERROR(part_losses.Prepare(context, tokens));
+    WEFT_RETURN_IF_ERROR(losses.Prepare(context, tokens));
     WEFT_RETURN_IF_ERROR(parts.model->Loss(context, tape, tokens, 1.0f, sum));
-    WEFT_RETURN_IF_ERROR(part_losses.Add(context, tokens));
-    return batch.target_count;
+    WEFT_RETURN_IF_ERROR(losses.Add(context, tokens));
+    return batch;
   };
   int64_t targets = 0, passes = 0;
   ExactLoss exact;
   for (int64_t first = units * parts.rank / data_ranks * unit; first < end; ++passes) {
     const int64_t sequences = std::min(options.micro_batch, end - first);
-    WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
-    targets += found;
+    WEFT_ASSIGN_OR_RETURN(const Batch batch, run(first, sequences, part_losses, total.device()));
+    targets += batch.target_count;
+    for (size_t part = 0; part < part_targets.size(); ++part) {
+      part_targets[part] += batch.part_targets[part];
+    }
     first += sequences;
     if (options.exact) exact.Add(std::exchange(*total.host(), BatchLoss()));
   }
@@ -72,8 +74,9 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
     // Ranks with fewer sequences take part in what the others gather, or send to experts.
     const int64_t most = (units + data_ranks - 1) / data_ranks * unit;
     WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
+    const PartLosses none;
     for (; passes < (most + options.micro_batch - 1) / options.micro_batch; ++passes) {
-      WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
+      WEFT_RETURN_IF_ERROR(run(0, options.parts, none, unused.device()).status());
     }
   }
   WEFT_RETURN_IF_ERROR(pipeline.Finish());
@@ -103,7 +106,8 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   EvaluationReport report{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
                           static_cast<int64_t>(sums[2])};
   if (options.parts > 1) {
-    WEFT_ASSIGN_OR_RETURN(const std::vector<double> losses, part_losses.Sum(context, ranks));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                          part_losses.Sum(context, ranks, parts.pipeline));
     std::vector<double> counts(part_targets.begin(), part_targets.end());
     WEFT_RETURN_IF_ERROR(ranks.SumScalars(counts, ignored));
     part_targets.assign(counts.begin(), counts.end());

@@ -34,7 +34,8 @@ Status PartLosses::Add(Context& context, const TokenBatch& batch) const {
   return OkStatus();
 }
 
-Result<std::vector<double>> PartLosses::Sum(Context& context, const TrainingRanks& ranks) {
+Result<std::vector<double>> PartLosses::Sum(Context& context, const TrainingRanks& ranks,
+                                            const PipelineParallel* pipeline) {
   if (parts_ == 0) return std::vector<double>();
   WEFT_RETURN_IF_ERROR(sums_.Fetch(context));
   WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, sums_.Wait());
@@ -42,6 +43,7 @@ Result<std::vector<double>> PartLosses::Sum(Context& context, const TrainingRank
   for (size_t part = 0; part < parts_; ++part) sums.push_back(own[part].sum);
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(ranks.SumScalars(sums, ignored));
+  if (pipeline != nullptr) WEFT_RETURN_IF_ERROR(pipeline->SumScalars(sums));
   return sums;
 }
 

@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/token_batch.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/training_ranks.h"
@@ -33,8 +34,10 @@ class PartLosses {
   /// Enqueues, after it, that they are added up.
   Status Add(Context& context, const TokenBatch& batch) const;
 
-  /// Waits for them and sums them over the data-parallel ranks, which all call this.
-  Result<std::vector<double>> Sum(Context& context, const TrainingRanks& ranks);
+  /// Waits for them and sums them over the ranks that sum their gradients and over the stages of
+  /// `pipeline` (null: there is none), of which the last alone has losses. All ranks call this.
+  Result<std::vector<double>> Sum(Context& context, const TrainingRanks& ranks,
+                                  const PipelineParallel* pipeline);
 
  private:
   size_t parts_ = 0;

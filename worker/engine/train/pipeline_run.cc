@@ -90,8 +90,18 @@ Status PipelineRun::Mark(std::string_view name, double PhaseSeconds::*phase) {
   return OkStatus();
 }
 
-Status PipelineRun::Forward(const PipelineStep& step) {
+Result<Value> PipelineRun::RunStage(Tape& tape, int64_t chunk, Value in, TokenBatch& batch,
+                                    kernels::StepValue<float> gradient_scale, BatchLoss* total) {
   Context& context = *parts_.context;
+  const bool sums = parts_.part_losses != nullptr && parts_.pipeline->last(chunk);
+  if (sums) WEFT_RETURN_IF_ERROR(parts_.part_losses->Prepare(context, batch));
+  WEFT_ASSIGN_OR_RETURN(Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch,
+                                                       gradient_scale, total));
+  if (sums) WEFT_RETURN_IF_ERROR(parts_.part_losses->Add(context, batch));
+  return out;
+}
+
+Status PipelineRun::Forward(const PipelineStep& step) {
   const bool first = parts_.pipeline->first(step.chunk), last = parts_.pipeline->last(step.chunk);
   auto& batch = batches_[static_cast<size_t>(step.micro_batch)];
   Flight& flight =
@@ -106,9 +116,8 @@ Status PipelineRun::Forward(const PipelineStep& step) {
     in = flight.tape.NewValue(std::move(values), parts_.pipeline->SendsGradients(step.chunk));
     flight.input = in.node;
   }
-  WEFT_ASSIGN_OR_RETURN(Value out,
-                        parts_.model->Stage(context, flight.tape, step.chunk, std::move(in), batch,
-                                            gradient_scale_, total_));
+  WEFT_ASSIGN_OR_RETURN(
+      Value out, RunStage(flight.tape, step.chunk, std::move(in), batch, gradient_scale_, total_));
   if (step.chunk + 1 == parts_.pipeline->chunks()) batch = {};
   WEFT_RETURN_IF_ERROR(Mark("forward", &PhaseSeconds::forward));
   if (!last) {
@@ -199,8 +208,7 @@ Status PipelineRun::Train(std::vector<TokenBatch> batches, ParameterGradients& g
   return status;
 }
 
-Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
-  Context& context = *parts_.context;
+Status PipelineRun::Evaluate(TokenBatch& batch, BatchLoss* total) {
   const auto run = [&]() -> Status {
     for (int64_t chunk = 0; chunk < parts_.pipeline->chunks(); ++chunk) {
       Tape tape(nullptr);
@@ -210,8 +218,7 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
         WEFT_RETURN_IF_ERROR(Ask(activations_));
         WEFT_ASSIGN_OR_RETURN(in.tensor, Take(activations_));
       }
-      WEFT_ASSIGN_OR_RETURN(
-          Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch, 1.0f, total));
+      WEFT_ASSIGN_OR_RETURN(Value out, RunStage(tape, chunk, std::move(in), batch, 1.0f, total));
       if (parts_.pipeline->last(chunk)) continue;
       Post(outputs_, std::move(out.tensor));
       WEFT_RETURN_IF_ERROR(WaitForFirstSent());

@@ -12,6 +12,7 @@
 #include "worker/engine/models/model.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/train/link_stalls.h"
+#include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/step_clock.h"
 
 namespace weft::engine {
@@ -31,7 +32,8 @@ class PipelineRun {
     const TensorParallel* tensor = nullptr;  ///< Or none.
     PipelineParallel* pipeline = nullptr;
     StepClock* clock = nullptr;
-    LinkStalls* stalls = nullptr;  ///< Or none.
+    LinkStalls* stalls = nullptr;             ///< Or none.
+    const PartLosses* part_losses = nullptr;  ///< Adds up those of parts of batches; or none.
     /// In training, called after each step of the schedule; or none.
     std::function<Status()> on_step = {};
   };
@@ -50,7 +52,7 @@ class PipelineRun {
 
   /// Adds the loss of a batch to *total, on the last rank; nothing is recorded. All ranks bring the
   /// same batches in the same order, and call Finish after the last one.
-  Status Evaluate(const TokenBatch& batch, BatchLoss* total);
+  Status Evaluate(TokenBatch& batch, BatchLoss* total);
   Status Finish();
 
   /// Most forward passes at a time whose backward pass, with the gradients of weights, was still to
@@ -95,6 +97,9 @@ class PipelineRun {
   void Post(Outbox& outbox, Tensor values);
   Status Release(Outbox& outbox, int64_t taken);
   Status WaitForFirstSent();
+  /// As Model::Stage.
+  Result<Value> RunStage(Tape& tape, int64_t chunk, Value in, TokenBatch& batch,
+                         kernels::StepValue<float> gradient_scale, BatchLoss* total);
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);

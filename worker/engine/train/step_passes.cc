@@ -154,6 +154,7 @@ Status StepPasses::RunPipeline(std::vector<TokenBatch> batches,
                    .pipeline = parts_.pipeline,
                    .clock = clock_,
                    .stalls = &stalls,
+                   .part_losses = part_losses_,
                    .on_step = [this]() -> Status {
                      if (sums_ == nullptr) return OkStatus();
                      sums_->OnLoss();

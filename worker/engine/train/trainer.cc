@@ -297,7 +297,7 @@ void Trainer::UpdateLossScale(StepReport& report) {
 
 Status Trainer::EndStepOfTechniques(const StepBatches& batches, StepReport& report) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<double> part_losses,
-                        part_losses_.Sum(*parts_.context, ranks_));
+                        part_losses_.Sum(*parts_.context, ranks_, parts_.pipeline));
   WEFT_RETURN_IF_ERROR(techniques_.OnStepEnd({.step = report.step,
                                               .applied = !report.skipped,
                                               .loss_scale = report.loss_scale,

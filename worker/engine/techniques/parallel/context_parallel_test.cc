@@ -2,6 +2,7 @@
 #include "worker/engine/nn/context_parallel.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "kernels/attention/attention_ref.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/testing/compare.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/nn/ring_attention.h"
 #include "worker/engine/nn/ulysses_attention.h"
 #include "worker/engine/testing/context_run.h"
@@ -59,6 +61,25 @@ TEST(ContextChunks, AreTheWholeWithItsTargetsAndPositions) {
               HasSubstr("24 tokens, not a multiple of two chunks a rank"));
   whole.sequence_starts.insert(whole.sequence_starts.begin() + 1, 3);
   EXPECT_THAT(ChunksOfRank(whole, 0, 2).status().message(), HasSubstr("data.mask_documents"));
+}
+
+TEST(ContextChunks, TellTargetsOfEachJobAndKeepBlankRows) {
+  constexpr int64_t kLength = 8;
+  std::vector<std::unique_ptr<BatchSource>> sources;
+  sources.push_back(std::make_unique<RandomTokens>(1000, kLength));
+  sources.push_back(nullptr);
+  JointBatches joint(std::move(sources), JointBatches::AtEnd::kBlankRows);
+  Batch whole = *joint.Get(0, 0, 4);
+  whole.targets[5] = kernels::kIgnoreTarget;
+  const std::vector<int64_t> targets[] = {{8, 0}, {7, 0}};  // the target is in the third chunk
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const Result<Batch> own = ChunksOfRank(whole, rank, 2);
+    ASSERT_TRUE(own.ok()) << own.status().ToString();
+    EXPECT_EQ(own->part_targets, targets[rank]);
+    EXPECT_EQ(own->target_count, targets[rank][0]);
+    EXPECT_EQ(own->lengths, (std::vector<int32_t>{4, 4, 0, 0}));
+    EXPECT_EQ(own->padding_tokens, 2 * kLength / 2);
+  }
 }
 
 /// Queries, keys and values of sequences, in float64 with the values that a type can hold.

@@ -45,16 +45,18 @@ Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
   WEFT_RETURN_IF_ERROR(norms_.Fetch(state));
   WEFT_ASSIGN_OR_RETURN(const NormSums* own, norms_.Wait());
   std::vector<NormSums> sums(own, own + trained_.size());
-  if (!parts_.shards_updates && !parameters.sharded()) return sums;
+  // Tensor-parallel ranks and the stages of a pipeline have other parts of the network.
+  const bool whole = !parameters.sharded() && !parameters.of_stage();
+  if (!parts_.shards_updates && whole) return sums;
   // Ranks with the same parts all count them.
-  const int64_t groups = parts_.data_ranks / ShardRanks(*parts_.plan);
+  const int64_t groups = GradientRanks(parts_.plan->mesh) / ShardRanks(*parts_.plan);
   const auto copies = parts_.shards_updates ? static_cast<double>(groups) : 1;
   std::vector<double> squares, non_finite;
   for (const NormSums& each : sums) squares.push_back(each.squares / copies);
   for (const NormSums& each : sums) non_finite.push_back(static_cast<double>(each.non_finite));
   for (std::vector<double>* values : {&squares, &non_finite}) {
     if (parts_.shards_updates) WEFT_RETURN_IF_ERROR(parts_.sum_scalars(*values));
-    if (parameters.sharded()) WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(*values));
+    if (!whole) WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(*values));
   }
   for (size_t k = 0; k < sums.size(); ++k) {
     sums[k] = {squares[k], static_cast<int64_t>(non_finite[k])};

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/techniques/peft/token_adapters_cost.h"
+
 namespace weft {
 namespace {
 
@@ -73,12 +76,16 @@ Status CheckBatch(const JobSpec& job) {
         "model.peft.adapters has rates of their own, and optimizer.learning_rate is 0; hint: the "
         "largest of them");
   }
-  const int64_t each = std::max<int64_t>(resources.ranks, 1) * adapters;
+  // Those that train on sequences of their own, where their number is known.
+  const int64_t replica =
+      resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel;
+  const int64_t ranks = std::max<int64_t>(resources.ranks / replica, 1);
+  const int64_t each = ranks * adapters;
   if (job.train.global_batch % each == 0) return OkStatus();
   return InvalidError(
       "train.global_batch " + std::to_string(job.train.global_batch) +
       " has not as many sequences of each" + of +
-      (resources.ranks > 1 ? " on each of " + std::to_string(resources.ranks) + " ranks" : "") +
+      (ranks > 1 ? " on each of " + std::to_string(ranks) + " data-parallel ranks" : "") +
       "; hint: " + std::to_string((job.train.global_batch / each + 1) * each));
 }
 
@@ -147,6 +154,12 @@ Status CheckJointAdapters(const JobSpec& job) {
   }
   WEFT_RETURN_IF_ERROR(CheckNames(spec.adapters));
   WEFT_RETURN_IF_ERROR(CheckOtherSettings(spec));
+  if (AdaptsTokenTable(job.model)) {
+    return InvalidError("model.peft.target_modules names the token embedding " +
+                        LayerOf(TokenTable(job.model)) +
+                        " with model.peft.adapters, which do not work together yet; hint: linear "
+                        "layers alone");
+  }
   // A network by itself has no batch.
   return job.data.train.empty() ? OkStatus() : CheckBatch(job);
 }

@@ -18,6 +18,7 @@
 #include "common/spec/testing.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/data/joint_batches.h"
+#include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/joint_adapters_cost.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -223,9 +224,38 @@ TEST(JointAdaptersTest, RanksFollowOne) {
          plan.mesh.data = 2;
          plan.zero_stage = 3;
        }},
-      {"recomputation",
+      {"recomputation", [](Plan& plan) { plan.block_memory_policy.assign(4, "recompute"); }},
+      {"pipeline", [](Plan& plan) { SetStages(plan, 2, "1f1b"); }},
+      {"pipeline with deferred gradients", [](Plan& plan) { SetStages(plan, 2, "zero_bubble"); }},
+      {"pipeline of two chunks a rank, with sharded updates",
        [](Plan& plan) {
-         plan.block_memory_policy = {"recompute", "recompute"};
+         SetStages(plan, 2, "interleaved");
+         plan.mesh.data = 2;
+         plan.zero_stage = 1;
+       }},
+      {"pipeline, tensor, sequence parallel",
+       [](Plan& plan) {
+         SetStages(plan, 2, "gpipe");
+         plan.mesh.tensor = 2;
+         plan.sequence_parallel = true;
+       }},
+      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
+      {"context and data, with shared updates in twos",
+       [](Plan& plan) {
+         plan.mesh.context = plan.mesh.data = 2;
+         plan.zero_stage = 1;
+         plan.zero_shard_ranks = 2;
+       }},
+      {"context, with shared parameters",
+       [](Plan& plan) {
+         plan.mesh.context = 2;
+         plan.zero_stage = 3;
+       }},
+      {"context, pipeline, with shared updates",
+       [](Plan& plan) {
+         SetStages(plan, 2, "1f1b");
+         plan.mesh.context = 2;
+         plan.zero_stage = 1;
        }},
   };
   for (const char* family : {"gpt2", "llama"}) {
@@ -233,6 +263,9 @@ TEST(JointAdaptersTest, RanksFollowOne) {
     c.job.train.steps = 4;
     c.job.train.log_every_steps = 2;
     c.job.train.gradient_clip_norm = 0.02;
+    c.job.model.layers = 4;
+    // Data-parallel ranks have two and three passes of an evaluation.
+    c.job.train.eval_sequences = 5 * kAdapters;
     c.tokens = [job = c.job] { return SourcesOf(job); };
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
@@ -252,6 +285,13 @@ TEST(JointAdaptersTest, RanksFollowOne) {
           for (const auto& [name, value] : truth) {
             EXPECT_NEAR(metrics.at(name), value, 1e-4 * value) << name;
           }
+        }
+      }
+      ASSERT_EQ(whole.evaluation_metrics.size(), kAdapters);
+      for (const MeshOutcome& rank : ranks) {
+        ASSERT_EQ(rank.evaluation_metrics.size(), kAdapters);
+        for (const auto& [name, value] : whole.evaluation_metrics) {
+          EXPECT_NEAR(rank.evaluation_metrics.at(name), value, 1e-4 * value) << name;
         }
       }
     }
@@ -366,11 +406,20 @@ TEST(JointAdaptersTest, NamesWhatDoesNotFit) {
               HasSubstr("init pissa with model.peft.adapters"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.modules_to_save = {"ln_f"}; }),
               HasSubstr("the network that all adapters share stays as it is"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.model.peft.target_modules = {"wte", "c_fc"};
+              }),
+              HasSubstr("names the token embedding transformer.wte with model.peft.adapters"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.global_batch = 16; }),
               HasSubstr("train.global_batch 16 has not as many sequences of each of 3 adapters "
                         "(model.peft.adapters); hint: 18"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.ranks = 3; }),
-              HasSubstr("on each of 3 ranks; hint: 18"));
+              HasSubstr("on each of 3 data-parallel ranks; hint: 18"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.resources.ranks = 12;
+                job.resources.pipeline_parallel = job.resources.context_parallel = 2;
+              }),
+              HasSubstr("on each of 3 data-parallel ranks; hint: 18"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.micro_batch = 2; }),
               HasSubstr("resources.micro_batch 2 has not as many sequences of each of 3 adapters"));
   EXPECT_THAT(refusal([](JobSpec& job) {
