@@ -79,6 +79,7 @@ struct ParameterAttributes {
   /// i32 words in memory, of a frozen weight that is quantised (TechniqueCost::QuantizedWordsOf);
   /// 0: numbers.
   int64_t quantized_words = 0;
+  bool read_backward = false;  ///< A table whose rows are looked up in the backward pass, too.
 
   bool operator==(const ParameterAttributes&) const = default;
 
@@ -90,10 +91,12 @@ struct ParameterAttributes {
   bool output_weight() const { return is_weight() && EndsSubLayer(role); }
   /// and its bias.
   bool output_bias() const { return bias && EndsSubLayer(role); }
-  /// A table whose rows are looked up before the blocks, in the forward pass alone.
+  /// A table whose rows are looked up before the blocks.
   bool looked_up() const {
     return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
   }
+  /// Such a table that no backward pass of the embedding reads.
+  bool read_forward_alone() const { return looked_up() && !read_backward; }
 };
 
 /// Numbers by which packed copies of matrices are larger than these, because oneDNN packs whole
@@ -127,6 +130,7 @@ struct ParameterInfo : ParameterAttributes {
                                   ///< that a layer has besides, that of the layer.
   bool of_virtual_tokens = false;  ///< Of a graft: what is in the place of tokens, or layers that
                                    ///< make it; no token is multiplied by it.
+  bool of_table = false;           ///< Rows of the table of tokens: wherever that is.
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".

@@ -36,7 +36,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     const int64_t unit = parameter.unit;
     const bool tied = unit == 0 && IsClassifier(model, parameter);
-    const bool looked_up = parameter.looked_up();
+    const bool looked_up = parameter.read_forward_alone();
     const bool trained = !parameter.frozen;
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
     const DType type = parameter.only_multiplied ? frozen_type

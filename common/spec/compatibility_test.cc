@@ -278,6 +278,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.adapters[0].name = "one";
          job.model.peft.adapters[1].name = "two";
        }},
+      {FeatureOf("peft", 9),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.trainable_token_indices = {0};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

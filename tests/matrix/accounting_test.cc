@@ -43,9 +43,11 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  std::string peft = {};            ///< Method on all linear layers, or dora, or two adapters.
-  std::string quantized = "none";   ///< Type of the frozen weights of blocks.
-  bool added = false;               ///< Its logits are added to those of a frozen network.
+  /// Method on all linear layers, dora, two adapters, or lora with that of the token embedding or
+  /// with trained tokens.
+  std::string peft = {};
+  std::string quantized = "none";  ///< Type of the frozen weights of blocks.
+  bool added = false;              ///< Its logits are added to those of a frozen network.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -162,6 +164,23 @@ std::vector<Way> Ways() {
       {.name = "adaloraOfTensor", .tensor = 2, .peft = "adalora"},
       {.name = "twoAdaptersOfTensor", .tensor = 2, .peft = "adapters"},
       {.name = "twoAdaptersAndZero3", .data = 2, .zero_stage = 3, .peft = "adapters"},
+      {.name = "twoAdaptersOfPipeline", .pipeline = 2, .peft = "adapters"},
+      {.name = "twoAdaptersOfPipelineAndZero1",
+       .data = 2,
+       .pipeline = 2,
+       .zero_stage = 1,
+       .schedule = "interleaved",
+       .chunks = 2,
+       .peft = "adapters"},
+      {.name = "twoAdaptersOfContext", .data = 2, .context = 2, .peft = "adapters"},
+      {.name = "twoAdaptersOfContextAndZero3",
+       .zero_stage = 3,
+       .context = 2,
+       .method = "ulysses",
+       .peft = "adapters"},
+      {.name = "loraOfTableAndPipeline", .pipeline = 2, .peft = "table"},
+      {.name = "loraOfTableAndZero3", .data = 2, .zero_stage = 3, .peft = "table"},
+      {.name = "trainedTokensOfPipeline", .pipeline = 2, .peft = "tokens"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
       {.name = "pfeifferOfTensor", .tensor = 2, .peft = "pfeiffer"},
       {.name = "parallelOfTensor", .tensor = 2, .family = "llama", .peft = "parallel"},
@@ -207,8 +226,9 @@ JobSpec JobOfWay(const Way& way) {
   }
   if (!way.peft.empty()) {
     PeftSpec& peft = job.model.peft;
-    const bool joint = way.peft == "adapters";
-    peft.method = way.peft == "dora" || joint ? "lora" : way.peft;
+    const bool joint = way.peft == "adapters", tokens = way.peft == "tokens";
+    const bool table = way.peft == "table";
+    peft.method = way.peft == "dora" || joint || tokens || table ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
     if (joint) {
       peft.adapters.resize(2);
@@ -219,6 +239,8 @@ JobSpec JobOfWay(const Way& way) {
     const bool targets = way.peft != "ia3" && way.peft != "houlsby" && way.peft != "pfeiffer" &&
                          way.peft != "parallel";
     if (targets) peft.target_modules = {"all-linear"};
+    if (table) peft.target_modules = {"wte", "c_attn", "c_fc"};
+    if (tokens) peft.trainable_token_indices = {1, 3, 4};
     if (way.peft == "vera") peft.rank = 16;  // vectors of whole lines
     if (way.peft == "adalora") peft.adalora.init_r = 32;
     if (way.peft == "oft") peft.oft_block_size = 16;  // of a rank's inputs

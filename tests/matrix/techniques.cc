@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "common/model/technique_cost.h"
@@ -255,6 +256,27 @@ Choice JointAdapters() {
           }};
 }
 
+/// Of the token embedding, too.
+Choice LoraOfTokens() {
+  return {"lora of tokens", Effect::kOwnTraining, [](JobSpec& job) {
+            const bool llama = job.model.family == "llama";
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            job.model.peft.target_modules = llama
+                                                ? std::vector<std::string>{"embed_tokens", "q_proj"}
+                                                : std::vector<std::string>{"wte", "c_attn"};
+          }};
+}
+
+/// Besides adapters.
+Choice TrainedTokens() {
+  return {"trained tokens", Effect::kOwnTraining, [](JobSpec& job) {
+            job.model.peft.method = "lora";
+            job.model.peft.rank = 4;
+            job.model.peft.trainable_token_indices = {1, 3, 4};
+          }};
+}
+
 Choice OtherPeft(const std::string& method) {
   return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
@@ -494,6 +516,8 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
         Dora(),
         LoraFromWeights("pissa"),
         JointAdapters(),
+        LoraOfTokens(),
+        TrainedTokens(),
         OtherPeft("adalora"),
         OtherPeft("loha"),
         OtherPeft("lokr"),

@@ -108,6 +108,20 @@ std::vector<Shard::Range> BlocksOf(const PipelinePart& part) {
   return blocks;
 }
 
+// What is put at the table of tokens where it classifies alone.
+Grafts TableGrafts(ParameterSet* parameters, const ModelSpec& spec, int64_t table,
+                   const Grafter& grafter, const ProductOptions& products) {
+  Grafts grafts;
+  if (table < 0 || !grafter) return grafts;
+  grafter({.parameters = parameters,
+           .products = &products,
+           .width = spec.width,
+           .token_table = table,
+           .looks_up = false},
+          grafts);
+  return grafts;
+}
+
 // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
 void SetAuxiliaryScale(Tape& tape, const TokenBatch& batch,
                        kernels::StepValue<float> gradient_scale) {
@@ -142,10 +156,10 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
-      embedding_grafts_(part_.first ? EmbeddingGrafts(&parameters_, spec.width, tokens_,
-                                                      family.embedding_dropout, DropoutOf(spec),
-                                                      grafter(), precision_.products)
-                                    : Grafts()),
+      embedding_grafts_(
+          part_.first ? EmbeddingGrafts(&parameters_, spec.width, tokens_, family.embedding_dropout,
+                                        DropoutOf(spec), grafter(), precision_.products)
+                      : TableGrafts(&parameters_, spec, tokens_, grafter(), precision_.products)),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, grafter(), stream_mask(),
                      layers_of_pass(), {precision_.products, block_products(), tensor_})),
@@ -180,6 +194,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
     }
     if (tokens_ >= 0 && !spec.untied_classifier) {
       parameters_.SetSharedByStages(tokens_, part_.first);
+      if (const TrainedTableRows* rows = embedding_grafts_.trained_rows()) {
+        parameters_.SetSharedByStages(rows->parameter, part_.first);
+      }
     }
   }
   if (options.experts != nullptr) {

@@ -124,6 +124,9 @@ struct GraftSite {
   std::string name = {};                     ///< Of the layer that ends the sub-layer.
   int64_t width = 0;
   int64_t token_table = -1;  ///< At the embedding: index of the table of tokens; -1: none is there.
+  /// Otherwise the table that is here classifies alone, as on the last stage of a pipeline: only
+  /// what changes its rows belongs there.
+  bool looks_up = true;
 };
 
 /// What is put at the places of a site.

@@ -165,7 +165,7 @@ void ParameterSet::LayOutRegions() {
                                      [](const Parameter& p) { return p.trainable(); });
     const int64_t last_unit = LastUnitOf(first);
     const bool is_matrix = parameter.shape.rank >= 2;
-    const bool looked_up = parameter.looked_up();
+    const bool looked_up = parameter.read_forward_alone();
     const bool of_experts = parameter.of_shared_expert;
     const auto [it, is_new] = found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix,
                                                      parameter.dtype, looked_up, of_experts),

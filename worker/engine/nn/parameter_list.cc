@@ -26,6 +26,7 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.weight_shape = options.weight_shape;
   parameter.parts = std::move(options.parts);
   parameter.read_directly = options.read_directly;
+  parameter.read_backward = options.read_backward;
   return Add(std::move(parameter));
 }
 

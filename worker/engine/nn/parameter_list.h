@@ -101,6 +101,7 @@ struct ParameterOptions {
   Shape weight_shape = {};
   std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
   bool read_directly = false;       ///< See ParameterList::SetReadDirectly.
+  bool read_backward = false;       ///< ParameterAttributes::read_backward
   /// The weight that its layer has this tensor besides, and which side of it this shares.
   std::string adapter_of = {};
   AdapterSide adapter = AdapterSide::kNone;

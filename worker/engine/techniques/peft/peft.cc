@@ -51,7 +51,7 @@ class Peft : public Technique {
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
     if (drawn) drawn_.push_back(*drawn);
-    virtual_tokens_.Put(model_, site, grafts);
+    if (site.looks_up) virtual_tokens_.Put(model_, site, grafts);
     token_adapter_.Put(model_, site, grafts);
   }
 

@@ -111,7 +111,11 @@ const Feature kSettings[] = {
     {.name = "several adapters in one job",
      .setting = "model.peft.adapters",
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }},
+    {.name = "trained tokens",
+     .setting = "model.peft.trainable_token_indices",
+     .asked = [](const JobSpec& job) { return !job.model.peft.trainable_token_indices.empty(); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.trainable_token_indices"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kSharing = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -121,6 +125,7 @@ const Feature& kNotLora = kSettings[5];
 const Feature& kMakesWeights = kSettings[6];
 const Feature& kDropsInputs = kSettings[7];
 const Feature& kJointAdapters = kSettings[8];
+const Feature& kTrainedTokens = kSettings[9];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -184,8 +189,6 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   const Refusal of_joint_adapters[] = {
-      {&kJointAdapters, &kContextParallel, kNotYet, "resources.context_parallel 1"},
-      {&kJointAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
       {&kJointAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
       {&kJointAdapters, &kBatchWarmup, kNotYet, "train.batch_warmup_steps 0"},
@@ -200,8 +203,8 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
   const Refusal of_token_adapters[] = {
-      {&kTokenAdapters, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
-      {&kTokenAdapters, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kTrainedTokens, &kZeroParameters, "each rank has parts of these rows and of their table",
+       "resources.zero_stage 2"},
       {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
   };
   rows.insert(rows.end(), std::begin(of_token_adapters), std::end(of_token_adapters));

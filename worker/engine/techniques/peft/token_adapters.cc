@@ -226,12 +226,15 @@ Status StartTrainedRows(ParameterSet& parameters, int64_t table, const TrainedTa
 
 void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts) {
   if (site.sub_layer || site.token_table < 0) return;
+  // A classifier has the table without factors besides it.
+  if (AdaptsTokenTable(model) && !site.looks_up) return;
   ParameterSet* const parameters = site.parameters;
   const int64_t first = parameters->size();
   for (const ParameterInfo& tensor : TokenAdapterTensors(model)) {
     const int64_t index =
         parameters->Register(tensor.name, {tensor.shape[0], tensor.shape[1]}, tensor.role,
                              {.read_directly = tensor.read_directly,
+                              .read_backward = tensor.read_backward,
                               .adapter_of = tensor.adapter_of,
                               .adapter = tensor.adapter});
     if (!(*parameters)[site.token_table].shard.whole()) parameters->SetPartialGradient(index);

@@ -50,10 +50,15 @@ std::vector<ParameterInfo> TokenAdapterTensors(const ModelSpec& model) {
     info.read_directly = info.of_virtual_tokens = true;
   };
   if (!AdaptsTokenTable(model)) {
-    look_up(add("trainable_tokens_delta", std::ssize(model.peft.trainable_token_indices), width));
+    ParameterInfo& rows =
+        add("trainable_tokens_delta", std::ssize(model.peft.trainable_token_indices), width);
+    look_up(rows);
+    rows.of_table = true;
     return tensors;
   }
-  look_up(add("lora_embedding_A", model.vocab_size, rank));
+  ParameterInfo& a = add("lora_embedding_A", model.vocab_size, rank);
+  look_up(a);
+  a.read_backward = true;  // what B reads is not kept
   add("lora_embedding_B", width, rank);
   return tensors;
 }

@@ -82,7 +82,7 @@ class StructuralGrowth : public Technique {
   const ColumnMask* StreamMask() override { return added_.columns ? &columns_ : nullptr; }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
-    if (added_.columns) {
+    if (added_.columns && site.looks_up) {
       grafts.Put(site.sub_layer ? GraftPlace::kResidualBranch : GraftPlace::kEmbedding,
                  std::make_unique<MaskColumns>(&columns_));
     }
