@@ -65,6 +65,7 @@ NAMES = [
     Retired(r"Coded(?:Blocks?|Bytes|ActivationBytes)|coded_(?:blocks?|bytes)|activation_codes",
             "CompressedBlocks, compressed_bytes, compressed_activations"),
     Retired(r"k?TensorGrid", "kTensorParallel2d"),
+    Retired(r"planner::Option|planner/option|OptionOf", "CostedPlan, CostedPlanOf"),
 ]
 
 COMMENTS = [

@@ -440,13 +440,13 @@ void BestFirst::JudgeUpTo(double least_seconds) {
     threads_.Run(judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
-      own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.option);
+      own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.costed);
       own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
       return !stop_.stop_requested();
     });
     for (size_t i = first; i < judged_.size(); ++i) {
       if (!judged_[i].fits) continue;
-      fastest_.push(StepSeconds(judged_[i].option.time));
+      fastest_.push(StepSeconds(judged_[i].costed.time));
       if (fastest_.size() > wanted_ && wanted_ > 0) fastest_.pop();
     }
   }
@@ -470,7 +470,7 @@ void BestFirst::JudgeWithoutRoom() {
         cache_.Add({ScheduleOf(*mesh.job, own.candidate)}, threads_);
       }
       StepBound none;
-      own.fits = search.Judge(own.candidate, none, own.option);
+      own.fits = search.Judge(own.candidate, none, own.costed);
       --without_room_;
       judged_.push_back(std::move(own));
       ++infeasible;

@@ -259,7 +259,7 @@ void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) con
   inputs.most_on_worker = candidate.ranks_per_worker;
 }
 
-// The step without recomputation. Ranks that exchange data are as close together as the option
+// The step without recomputation. Ranks that exchange data are as close together as the plan
 // allows. On GPUs recomputing adds to the device's work at least as long as the processor waits
 // less. On processors fewer ranks on a machine have more of its memory's bandwidth: as few as there
 // are machines for. Of several ranks that offload the products alone
