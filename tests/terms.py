@@ -66,6 +66,7 @@ NAMES = [
             "CompressedBlocks, compressed_bytes, compressed_activations"),
     Retired(r"k?TensorGrid", "kTensorParallel2d"),
     Retired(r"planner::Option|planner/option|OptionOf", "CostedPlan, CostedPlanOf"),
+    Retired(r"Having(?:Of|::\w+)", "FamilyMeshesOf, FamilyMeshes"),
 ]
 
 COMMENTS = [
