@@ -67,6 +67,7 @@ NAMES = [
     Retired(r"k?TensorGrid", "kTensorParallel2d"),
     Retired(r"planner::Option|planner/option|OptionOf", "CostedPlan, CostedPlanOf"),
     Retired(r"Having(?:Of|::\w+)", "FamilyMeshesOf, FamilyMeshes"),
+    Retired(r"ExpertWays", "ExpertRunConfig"),
 ]
 
 COMMENTS = [
