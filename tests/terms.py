@@ -68,6 +68,7 @@ NAMES = [
     Retired(r"planner::Option|planner/option|OptionOf", "CostedPlan, CostedPlanOf"),
     Retired(r"Having(?:Of|::\w+)", "FamilyMeshesOf, FamilyMeshes"),
     Retired(r"ExpertWays", "ExpertRunConfig"),
+    Retired(r"KeptUnits|kept_units_test", "DeviceUpdatedUnits, device_updated_units"),
 ]
 
 COMMENTS = [
