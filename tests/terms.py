@@ -69,6 +69,7 @@ NAMES = [
     Retired(r"Having(?:Of|::\w+)", "FamilyMeshesOf, FamilyMeshes"),
     Retired(r"ExpertWays", "ExpertRunConfig"),
     Retired(r"KeptUnits|kept_units_test", "DeviceUpdatedUnits, device_updated_units"),
+    Retired(r"collective_books|books?_", "collective_accounts, the account, the cache"),
 ]
 
 COMMENTS = [

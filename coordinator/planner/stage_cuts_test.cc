@@ -39,8 +39,8 @@ WorkerProfile TimesAsFast(WorkerProfile worker, double times) {
 double FastestOfAllCuts(const JobSpec& job, const ClusterProfile& cluster, const Plan& plan) {
   const WorkerGroups groups(cluster, PrecisionOf(job.train.precision), false);
   const RankShare share(job, groups, {plan.threads_per_rank}, {plan.micro_batch});
-  ScheduleCache book;
-  MeshSearch search(job, groups, share, book, CutModel(job).value());
+  ScheduleCache schedules;
+  MeshSearch search(job, groups, share, schedules, CutModel(job).value());
   double fastest = std::numeric_limits<double>::infinity();
   for (int64_t blocks = 1; blocks < job.model.layers; ++blocks) {
     CostedPlan costed;

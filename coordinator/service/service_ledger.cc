@@ -53,7 +53,7 @@ void Service::CountTimes(LiveJob& live) {
   if (running != nullptr && running->times.step_at > 0 && !running->times.failed_at) {
     until = running->times.step_at;
   }
-  const Ledger now = live.book.Until(running, until);
+  const Ledger now = live.account.Until(running, until);
   metrics_.JobTime(Difference(now, live.counted));
   live.counted = now;
 }

@@ -23,7 +23,7 @@
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
-#include "worker/trainer/collective_books.h"
+#include "worker/trainer/collective_accounts.h"
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/peer_snapshots.h"
 #include "worker/trainer/profile.h"
@@ -166,7 +166,7 @@ class Attempt {
   std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
   std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
-  CollectiveAccounts books_;                            ///< Of all groups of this rank.
+  CollectiveAccounts accounts_;                         ///< Of all groups of this rank.
   std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.

@@ -128,8 +128,8 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
     costed.ranks_per_worker = std::max(costed.ranks_per_worker, found->second);
   }
   const RankShare share(planned_, groups, {costed.threads}, {costed.micro_batch});
-  ScheduleCache book;
-  MeshSearch search(planned_, groups, share, book, CutModel(planned_).value());
+  ScheduleCache schedules;
+  MeshSearch search(planned_, groups, share, schedules, CutModel(planned_).value());
   return search.Time(placements, costed) ? costed.time : TimeBreakdown{};
 }
 
