@@ -1,4 +1,4 @@
-// Where the time of jobs goes: what heartbeats tell of their steps, and the metric of all jobs.
+// Where the time of jobs goes: what heartbeats report of their steps, and the metric of all jobs.
 #include <algorithm>
 
 #include "coordinator/service/service.h"

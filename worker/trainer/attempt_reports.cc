@@ -1,4 +1,4 @@
-// What an attempt tells: of each step, of evaluations, of memory, and at its end.
+// What an attempt reports: of each step, of evaluations, of memory, and at its end.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
