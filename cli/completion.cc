@@ -10,7 +10,7 @@ namespace {
 
 /// The legal values of an option that has a list of them.
 std::vector<std::string> ValuesOf(CLI::Option& option) {
-  // A list describes itself as {a,b,c}; the library tells it no other way.
+  // A list describes itself as {a,b,c}; the library has no other way to ask.
   for (int i = 0;; ++i) {
     std::string text;
     try {

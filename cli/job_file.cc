@@ -168,7 +168,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
   const auto finish = [&]() -> Status {
     WEFT_RETURN_IF_ERROR(ValidateJob(job));
     WEFT_RETURN_IF_ERROR(ResolvePaths(base, job, document));
-    // The planner needs the sizes of the model that is imported; its family tells what data are
+    // The planner needs the sizes of the model that is imported; its family says what data are
     // for.
     Status imported = ResolveImportedModel(Env::Posix(), job);
     if (!imported.ok() && !LineOfField(document, imported.message())) {

@@ -14,7 +14,7 @@ std::string RandomBytes(size_t count);
 /// Lower-case hexadecimal digits, two a byte.
 std::string HexOf(std::string_view bytes);
 
-/// Whether two secrets are the same. Takes as long wherever they differ, so that the time tells
+/// Whether two secrets are the same. Takes as long wherever they differ, so that the time reveals
 /// nothing.
 bool SameSecret(std::string_view a, std::string_view b);
 

@@ -28,7 +28,7 @@ if [ "${1:-}" = --one ]; then  # a program that run built
     *" engine_offload_test")
       filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*'
       filter+=':OffloadedStages.HaveA*:OffloadedStages.HaveWeightsThat*'
-      filter+=':KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
+      filter+=':DeviceUpdatedUnits.HaveT*:DeviceUpdatedUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
     # The planner's other searches run on one thread each.
     "tsan weft_planner_test") filter='*OnAnyNumberOfThreads*' ;;
   esac

@@ -65,6 +65,11 @@ NAMES = [
     Retired(r"Coded(?:Blocks?|Bytes|ActivationBytes)|coded_(?:blocks?|bytes)|activation_codes",
             "CompressedBlocks, compressed_bytes, compressed_activations"),
     Retired(r"k?TensorGrid", "kTensorParallel2d"),
+    Retired(r"planner::Option|planner/option|OptionOf", "CostedPlan, CostedPlanOf"),
+    Retired(r"Having(?:Of|::\w+)", "FamilyMeshesOf, FamilyMeshes"),
+    Retired(r"ExpertWays", "ExpertRunConfig"),
+    Retired(r"KeptUnits|kept_units_test", "DeviceUpdatedUnits, device_updated_units"),
+    Retired(r"collective_books|books?_", "collective_accounts, the account, the cache"),
 ]
 
 COMMENTS = [

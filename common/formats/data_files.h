@@ -11,7 +11,7 @@
 namespace weft {
 
 /// DataSpec::format of the job; "auto" resolved by the first training file, with "text" for all
-/// forms of text, which each file tells of itself (RecognizeText). kInvalid when a file of tokens
+/// forms of text, which is recognised for each file (RecognizeText). kInvalid when a file of tokens
 /// does not show what it is.
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job);
 

@@ -114,7 +114,7 @@ Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
       break;
   }
   if (sample.size() < text.size()) {
-    // What the end of the sample cuts tells nothing.
+    // What the end of the sample cuts says nothing.
     if (file.form_ == TextForm::kJsonLines && !sample.ends_with('\n')) file.documents_.clear();
     return file;
   }

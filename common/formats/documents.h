@@ -41,7 +41,7 @@ struct DocumentContent {
 /// be truncated while it is open.
 class DocumentFile {
  public:
-  /// Finds the documents, in the form that RecognizeText tells. A byte order mark at the start is
+  /// Finds the documents, in the form that RecognizeText finds. A byte order mark at the start is
   /// dropped; empty documents and blank lines are skipped; the last line needs no newline; JSON
   /// lines may end in CR LF. kInvalid: an empty file, or one that is not text (NUL bytes, more than
   /// a tenth of its bytes not UTF-8), or the brackets of an array of JSON do not match.

@@ -16,7 +16,7 @@ class ProtoReader {
   explicit ProtoReader(std::string_view bytes) : bytes_(bytes) {}
 
   /// Reads a field; false at the end and when the message is cut short or has a type that is not
-  /// used any more, which `sound` then tells.
+  /// used any more, which `sound` then says.
   bool Next() {
     uint64_t key = 0;
     if (bytes_.empty() || !Varint(key)) return false;

@@ -126,7 +126,7 @@ TEST(TokenFile, NoticesIdsThatAreWiderThanItsForm) {
   for (const std::string& bytes : {wide, wider, large, wide.substr(0, 64), large.substr(0, 64)}) {
     EXPECT_THAT(open(bytes).message(), HasSubstr("numpy.uint16")) << bytes.size();
   }
-  // A beginning that is all padding, and a few tokens that tell nothing.
+  // A beginning that is all padding, and a few tokens that say nothing.
   EXPECT_TRUE(open(std::string(40000, '\0') + narrow).ok());
   EXPECT_TRUE(open(wide.substr(0, 8)).ok());
   EXPECT_TRUE(open(std::string(400, '\0')).ok());

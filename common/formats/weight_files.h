@@ -12,7 +12,7 @@ namespace weft {
 /// index, a LoRA adapter, GGUF, ...) and, after "hint:", how to convert them.
 Status MissingFileError(Env& env, const std::string& folder, const std::string& wanted);
 
-/// Content hash of the names and the bytes of the weight files in `folder`, which tells whether
+/// Content hash of the names and the bytes of the weight files in `folder`, which shows whether
 /// they have changed. Faster than a hash of their values.
 Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder);
 

@@ -216,7 +216,7 @@ TEST(BlockPolicies, RecomputesTheFirstBlocks) {
 
 // Each unit is one of those that are kept, or sends what it sends where none is: of all there is
 // nothing left, on no processor.
-TEST(KeptUnits, AddUpToAllOnTheDevice) {
+TEST(DeviceUpdatedUnits, AddUpToAllOnTheDevice) {
   std::vector<ModelSpec> models = {Gpt2Model(), Gpt2Model(), Gpt2Model()};
   models[1].untied_classifier = true;
   models[2].family = "bert";

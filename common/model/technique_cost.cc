@@ -58,10 +58,15 @@ bool TechniquesFreeze(const ModelSpec& model) {
                      [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
 }
 
+const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (technique->ReadsFrozenWeights(model)) return technique;
+  }
+  return nullptr;
+}
+
 DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision) {
-  const bool reads =
-      std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
-                  [&](const TechniqueCost* each) { return each->ReadsFrozenWeights(model); });
+  const bool reads = ReaderOfFrozenWeights(model) != nullptr;
   const bool rounded = precision.products == DType::kBF16 && precision.classifier == DType::kBF16;
   return TechniquesFreeze(model) && !reads && rounded ? DType::kBF16 : precision.matrices;
 }

@@ -300,6 +300,8 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
 /// Whether a technique freezes the network. What is frozen then stays on the device where the
 /// optimizer is offloaded and parameters neither come unit by unit nor are sharded.
 bool TechniquesFreeze(const ModelSpec& model);
+/// The first technique with ReadsFrozenWeights; null: none.
+const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);

@@ -36,6 +36,13 @@ constexpr std::string_view kWholeReplicas = "data parallelism or ZeRO";
 constexpr std::string_view kSameSteps = "the ranks of a worker would have to end a round together";
 constexpr std::string_view kCountedRounds = "train.local_steps in place of local_round_seconds";
 constexpr std::string_view kOtherUnits = "each stage has other units";
+constexpr std::string_view kSomeLeftOut = "steps of few layers leave some blocks out";
+constexpr std::string_view kOneSearches = "one rank with the whole network on its device searches";
+constexpr std::string_view kEachLearns =
+    "growth is learned by ranks that each have the whole model on their device";
+constexpr std::string_view kPlainGrowth =
+    "data parallelism alone without zero_stage and offload, or growth.method fpi or stack";
+constexpr std::string_view kNewState = "growth.optimizer_state new";
 
 const Refusal kRows[] = {
     {&kTensorParallel, &kEncoder, kDecodersAlone, kDecoderHint},
@@ -176,6 +183,52 @@ const Refusal kRows[] = {
     {&kReplay, &kExpertParallel, kAnotherWhole, kWholeReplicas},
     {&kReplay, &kLocalSteps, "ranks have other weights between outer steps", kOneOfTwo},
     {&kReplay, &kOffloadOptimizer, kNotYet, kOneOfTwo},
+
+    {&kPhases, &kOtherTensors, "growth knows the weights of the network alone",
+     "such a job of its own, from the export of this one"},
+
+    {&kPhaseSearch, &kPipelineParallel, kSomeLeftOut, kOneOfTwo},
+    {&kPhaseSearch, &kTensorParallel, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kContextParallel, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kExpertParallel, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kZero, kSomeLeftOut, kOneOfTwo},
+    {&kPhaseSearch, &kSeveralRanks, kOneSearches, "resources.ranks 1"},
+    {&kPhaseSearch, &kLocalSteps, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kReplay, kSomeLeftOut, kOneOfTwo},
+    {&kPhaseSearch, &kOffloadOptimizer, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kOffloadActivations, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kRecomputeSegments, kSomeLeftOut,
+     "resources.recompute block or auto, recompute_segment 1"},
+    {&kPhaseSearch, &kDistinctBlocks, kSomeLeftOut, "model.distinct_blocks 0"},
+    {&kPhaseSearch, &kSearchedTechniques, kSomeLeftOut, kOneOfTwo},
+
+    {&kMultiLevelGrowth, &kAsymmetricGrowthState, "it leaves no weight as it was",
+     "growth.optimizer_state kept or new"},
+
+    {&kLearnedGrowth, &kTensorParallel, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kPipelineParallel, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kContextParallel, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kExpertParallel, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kZero, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kOffloadOptimizer, kEachLearns, kPlainGrowth},
+    {&kLearnedGrowth, &kOtherImages, "it learns on images as they were",
+     "a phase of its own with growth.method none"},
+    {&kLearnedGrowth, &kNewBlocksNotCopied, "it mixes all blocks", "growth.new_blocks copy"},
+    {&kLearnedGrowth, &kKeptGrowthState, "what is learned of weights is none of their moments",
+     kNewState},
+
+    {&kGrowthOfDepth, &kDistinctBlocks, "layers that share blocks are not grown",
+     "model.distinct_blocks 0"},
+    {&kGrowthOfWidth, &kMup, "muP divides logits by the width",
+     "phases that differ in layers alone"},
+    {&kGrowthOfWidthByCopies, &kTiedWithoutNorm,
+     "no norm before the classifier takes up the factor of the logits",
+     "model.untied_classifier true"},
+    {&kIdentityBlocks, &kPostNorm, "the norms change what passes through a block",
+     "growth.new_blocks copy or random"},
+    {&kFreezeOld, &kKeptGrowthState, "added blocks have no state", kNewState},
+    {&kKeptGrowthState, &kNoParameterMoments, "growth maps the moments of each parameter",
+     kNewState},
 
     {&kNetworkInitialization, &kImport, "imported weights are of a network without it",
      "model.initialization.method auto"},

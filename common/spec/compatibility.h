@@ -20,6 +20,9 @@ struct Feature {
   /// The folder of model.import_path replaces values that it depends on. A job with an import_path
   /// does not ask for it.
   bool of_folder = false;
+  /// It is read from `phases`, which the job of a single phase does not have: rows about it are
+  /// asked of each phase (CheckPhaseCompatibility).
+  bool of_phases = false;
 };
 
 /// A row of the table of features that no job can have together. Validation, the planner, the

@@ -8,7 +8,6 @@
 #include "common/spec/feature_text.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/offload.h"
-#include "common/spec/phases.h"
 
 namespace weft::features {
 namespace {
@@ -200,11 +199,11 @@ const Feature kPeerSnapshots = {
           return Shown("checkpoint.peer_every_steps", job.checkpoint.peer_every_steps);
         }};
 
-const Feature kPhases = {
-    .name = "phases",
-    .setting = "phases",
-    .asked = [](const JobSpec& job) { return !job.phases.empty() && !MaskedGrowthOf(job); },
-    .shown = [](const JobSpec&) { return std::string("phases"); }};
+const Feature kSeveralRanks = {
+    .name = "several ranks",
+    .setting = "resources.ranks 2 or more",
+    .asked = [](const JobSpec& job) { return job.resources.ranks > 1; },
+    .shown = [](const JobSpec& job) { return Shown("resources.ranks", job.resources.ranks); }};
 
 const Feature kCuda = {
     .name = "GPUs",
@@ -247,6 +246,15 @@ const Feature kParametersInFile = {
     .setting = "resources.offload_parameters nvme",
     .asked = [](const JobSpec& job) { return job.resources.offload_parameters == "nvme"sv; },
     .shown = [](const JobSpec&) { return std::string("resources.offload_parameters nvme"); }};
+
+const Feature kOffloadActivations = {
+    .name = "offload of the activations",
+    .setting = "resources.offload_activations",
+    .asked = [](const JobSpec& job) { return IsOffloaded(job.resources.offload_activations); },
+    .shown =
+        [](const JobSpec& job) {
+          return Shown("resources.offload_activations", job.resources.offload_activations);
+        }};
 
 const Feature kDelayedUpdate = {
     .name = "delayed update",
@@ -366,6 +374,16 @@ const Feature kNoAdamMoments = {.name = "optimizers without the second moments o
                                       return name != "adamw"sv && name != "adam"sv;
                                     },
                                 .shown = ShownOptimizer};
+
+const Feature kNoParameterMoments = {
+    .name = "optimizers whose state is no moment of each parameter",
+    .setting = "optimizer.name adafactor or schedule_free_adamw",
+    .asked =
+        [](const JobSpec& job) {
+          const std::string& name = job.optimizer.name;
+          return name == "adafactor"sv || name == "schedule_free_adamw"sv;
+        },
+    .shown = ShownOptimizer};
 
 const Feature kNoMupRates = {.name = "optimizers without rules of muP",
                              .setting = "optimizer.name other than adam, adamw and lion",

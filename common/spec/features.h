@@ -26,7 +26,24 @@ extern const Feature kReplay;
 extern const Feature kBatchWarmup;
 extern const Feature kTryPlans;
 extern const Feature kPeerSnapshots;
+extern const Feature kSeveralRanks;
+
+// Phases, and how the model of one grows from that before.
 extern const Feature kPhases;
+extern const Feature kOtherTensors;
+extern const Feature kPhaseSearch;
+extern const Feature kSearchedTechniques;
+extern const Feature kMultiLevelGrowth;
+extern const Feature kLearnedGrowth;
+extern const Feature kGrowthOfDepth;
+extern const Feature kGrowthOfWidth;
+extern const Feature kGrowthOfWidthByCopies;
+extern const Feature kOtherImages;
+extern const Feature kNewBlocksNotCopied;
+extern const Feature kIdentityBlocks;
+extern const Feature kFreezeOld;
+extern const Feature kKeptGrowthState;
+extern const Feature kAsymmetricGrowthState;
 
 // Where state and activations reside, and what is recomputed.
 extern const Feature kCuda;
@@ -35,6 +52,7 @@ extern const Feature kEmulatedLink;
 extern const Feature kOffloadOptimizer;
 extern const Feature kOffloadParameters;
 extern const Feature kParametersInFile;
+extern const Feature kOffloadActivations;
 extern const Feature kDelayedUpdate;
 extern const Feature kDeviceUpdatedUnits;
 extern const Feature kResidentUnits;
@@ -51,6 +69,7 @@ extern const Feature kGradientClipValue;
 extern const Feature kWholeTensorOptimizer;
 extern const Feature kOtherThanAdamW;
 extern const Feature kNoAdamMoments;
+extern const Feature kNoParameterMoments;
 extern const Feature kNoMupRates;
 extern const Feature kLars;
 extern const Feature kScheduleFree;
@@ -75,6 +94,8 @@ extern const Feature kTokenHead;
 extern const Feature kNorms;
 extern const Feature kNotPostNorm;
 extern const Feature kNotPreNorm;
+extern const Feature kPostNorm;
+extern const Feature kTiedWithoutNorm;
 extern const Feature kDropout;
 extern const Feature kAttentionDropout;
 extern const Feature kKvHeads;
@@ -88,6 +109,7 @@ extern const Feature kNoBlocks;
 extern const Feature kDistinctBlocks;
 extern const Feature kExperts;
 extern const Feature kUnevenFreeze;
+extern const Feature kReadFrozenWeights;
 
 // The data.
 extern const Feature kNoConcatenation;

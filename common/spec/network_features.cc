@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/model/model_sizes.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/feature_text.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
@@ -172,6 +174,31 @@ const Feature kNotPreNorm = {.name = "norms elsewhere than before the sub-layer"
                              .shown = ShownNorms,
                              .of_folder = true};
 
+const Feature kPostNorm = {
+    .name = "norms after the residual sum",
+    .setting = "model.norm_position post, which bert has",
+    .asked = [](const JobSpec& job) { return NormPositionOf(job.model) == "post"sv; },
+    .shown = [](const JobSpec&) { return std::string("model.norm_position post"); },
+    .of_folder = true};
+
+const Feature kTiedWithoutNorm = {
+    .name = "a classifier that is the token table, without a norm before it",
+    .setting = "model.norm_position post or none without model.untied_classifier",
+    .asked =
+        [](const JobSpec& job) {
+          const ModelSpec& model = job.model;
+          // The head of BERT has a norm of its own.
+          return !model.untied_classifier && !FactorisedEmbedding(model) &&
+                 HeadOf(model) != "classification"sv && model.family != "bert"sv &&
+                 NormPositionOf(model) != "pre"sv;
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.norm_position " + NormPositionOf(job.model) +
+                 " without model.untied_classifier";
+        },
+    .of_folder = true};
+
 const Feature kDropout = {.name = "dropout",
                           .setting = "model.dropout above 0",
                           .asked = [](const JobSpec& job) { return DropoutOf(job.model) > 0; },
@@ -277,6 +304,13 @@ const Feature kUnevenFreeze = {
     .shown =
         [](const JobSpec& job) { return "model.freeze, which names " + UnevenFreeze(job.model); },
     .of_folder = true};
+
+const Feature kReadFrozenWeights = {
+    .name = "techniques that read the values of frozen weights",
+    .setting = "model, with adapters that are merged into weights, or taken off them at the start",
+    .asked = [](const JobSpec& job) { return ReaderOfFrozenWeights(job.model) != nullptr; },
+    .shown =
+        [](const JobSpec& job) { return ReaderOfFrozenWeights(job.model)->feature().shown(job); }};
 
 const Feature kNoConcatenation = {
     .name = "sequences of whole documents",

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "common/model/technique_cost.h"
-#include "common/spec/compatibility.h"
-#include "common/spec/features.h"
 #include "common/spec/phases.h"
 
 namespace weft {
 namespace {
-
-using namespace features;
 
 /// "phases[2].search.steps".
 std::string FieldOf(size_t phase, const std::string& field) {
@@ -37,36 +32,21 @@ Status CheckChoices(const PhaseSearchSpec& search, int64_t largest, size_t phase
   return OkStatus();
 }
 
-/// What counts on the same layers in each step, or in the next phase.
-Status CheckCompany(const JobSpec& job, size_t phase) {
-  const JobSpec own = JobOfPhase(job, phase);
+/// How the model grows into the phase and out of the next, and in which way sizes return. Rows of
+/// refusals cannot say it: they are asked of one phase at a time.
+Status CheckGrowthAround(const JobSpec& job, size_t phase) {
   const auto refuse = [&](const std::string& what, const std::string& because) {
     return InvalidError(FieldOf(phase, "steps") + " does not go with " + what + ", because " +
                         because);
   };
-  for (const Feature* feature :
-       {&kPipelineParallel, &kTensorParallel, &kContextParallel, &kExpertParallel, &kZero,
-        &kLocalSteps, &kOffloadOptimizer, &kOffloadParameters, &kRecomputeSegments,
-        &kDistinctBlocks, &kReplay}) {
-    if (Asks(own, *feature)) {
-      return refuse(feature->shown(own), "steps of few layers leave some blocks out");
-    }
-  }
-  for (const TechniqueCost* technique : TechniqueCosts()) {
-    // Averages follow whatever the weights are.
-    const bool averages = !technique->ExportedAverages(own, own.train.steps).empty();
-    if (averages || !technique->Asked(own)) continue;
-    return refuse(technique->feature().shown(own), "steps of few layers leave some blocks out");
-  }
-  if (own.resources.ranks > 1) {
-    return refuse("resources.ranks " + std::to_string(own.resources.ranks),
-                  "one rank alone searches");
-  }
   for (const PhaseSpec& other : job.phases) {
     const std::string& method = other.growth.method;
     if (method == "coalesce" || method == "decoalesce") {
       return refuse("growth.method " + method, "levels return to sizes that are known");
     }
+  }
+  if (MaskedGrowthOf(JobOfPhase(job, phase))) {
+    return refuse("growth.method msg", "masks are for one number of layers");
   }
   const std::string& next = job.phases[phase + 1].growth.method;
   if (next == "none" || next == "sparkling" || next == "msg") {
@@ -100,7 +80,7 @@ Status CheckSearch(const JobSpec& job, size_t phase) {
                         ": the last phase trains model, and has nothing to choose");
   }
   WEFT_RETURN_IF_ERROR(CheckChoices(search, JobOfPhase(job, phase).model.layers, phase));
-  return CheckCompany(job, phase);
+  return CheckGrowthAround(job, phase);
 }
 
 }  // namespace weft

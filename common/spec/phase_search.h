@@ -10,8 +10,7 @@ namespace weft {
 /// Whether a phase of the job chooses its size by training (phases[].search).
 bool SearchesSizes(const JobSpec& job);
 
-/// kInvalid where the search of a phase does not fit the job. JobOfPhase is then its largest
-/// choice.
+/// kInvalid where the search of a phase does not fit the phases. JobOfPhase is its largest choice.
 Status CheckSearch(const JobSpec& job, size_t phase);
 
 }  // namespace weft

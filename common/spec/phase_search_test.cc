@@ -80,27 +80,45 @@ TEST(PhaseSearch, RefusesChoicesThatAreNone) {
 }
 
 TEST(PhaseSearch, RefusesWhatCountsOnTheSameLayers) {
-  const std::string refused = "phases[0].search.steps does not go with ";
+  const std::string refused = "phases[0]: phases[].search.steps 40 does not go with ";
   EXPECT_THAT(Error([](JobSpec& j) { j.phases[0].sampled_layers = 8; }),
               HasSubstr(refused + "train.sampled_layers 8"));
   EXPECT_THAT(Error([](JobSpec& j) { j.model.stochastic_depth.rate = 0.1; }), HasSubstr(refused));
-  EXPECT_THAT(Error([](JobSpec& j) { j.resources.recompute_segment = 2; }), HasSubstr(refused));
+  EXPECT_THAT(Error([](JobSpec& j) { j.resources.recompute = "optimal"; }),
+              HasSubstr(refused + "resources.recompute optimal"));
   EXPECT_THAT(Error([](JobSpec& j) { j.resources.zero_stage = 1; }), HasSubstr(refused));
   EXPECT_THAT(Error([](JobSpec& j) { j.resources.ranks = 2; }),
-              HasSubstr(refused + "resources.ranks 2, because one rank alone searches"));
+              HasSubstr(refused + "resources.ranks 2, because one rank with the whole network"));
+  EXPECT_THAT(Error([](JobSpec& j) { j.resources.offload_activations = "host"; }),
+              HasSubstr(refused + "resources.offload_activations host"));
+  JobSpec sampled = Search();
+  sampled.phases[1].sampled_layers = 12;
+  EXPECT_TRUE(ValidateJob(sampled).ok()) << "another phase; " << ValidateJob(sampled).message();
+}
+
+TEST(PhaseSearch, RefusesSizesThatOtherPhasesKnow) {
+  EXPECT_THAT(
+      Error([](JobSpec& j) {
+        j.phases[0].layers = -1;
+        j.phases[0].search.layers = {2, 4, 6};
+        j.phases[1].growth = {};
+      }),
+      HasSubstr("phases[0].search.steps does not go with growth.method none of the next phase"));
   EXPECT_THAT(Error([](JobSpec& j) {
-                j.phases[0].layers = -1;
-                j.phases[0].search.layers = {2, 4, 6};
-                j.phases[1].growth = {};
+                j.phases.insert(j.phases.begin(), j.phases[0]);
+                j.phases[0].layers = 2;
+                j.phases[0].search = {};
+                j.phases[1].growth.method = "msg";
+                j.phases[1].growth.ramp_steps = 10;
               }),
-              HasSubstr(refused + "growth.method none of the next phase"));
+              HasSubstr("phases[1].search.steps does not go with growth.method msg, because"));
   EXPECT_THAT(Error([](JobSpec& j) {
                 j.phases[1].growth.method = "decoalesce";
                 j.phases[1].growth.alpha = 1;
                 j.phases[0].layers = 3;
                 j.phases[0].search.layers = {1, 2, 3};
               }),
-              HasSubstr(refused + "growth.method decoalesce"));
+              HasSubstr("phases[0].search.steps does not go with growth.method decoalesce"));
 }
 
 }  // namespace

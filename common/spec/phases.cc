@@ -14,8 +14,6 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/features.h"
-#include "common/spec/model_family.h"
-#include "common/spec/offload.h"
 #include "common/spec/phase_search.h"
 
 namespace weft {
@@ -42,6 +40,17 @@ bool SameSizes(const ModelSpec& a, const ModelSpec& b) {
   const auto of_a = SizesOf(a), of_b = SizesOf(b);
   return std::equal(of_a.begin(), of_a.end(), of_b.begin(),
                     [](const Size& x, const Size& y) { return x.value == y.value; });
+}
+
+/// `phase` with all sizes that growth changes, in place of those it leaves to its job.
+PhaseSpec WithSizesOf(const ModelSpec& model, PhaseSpec phase) {
+  phase.layers = model.layers;
+  phase.width = model.width;
+  phase.heads = model.heads;
+  phase.kv_heads = model.kv_heads;
+  phase.mlp_width = model.mlp_width;
+  if (model.family == "vit") phase.image_size = model.image_size;
+  return phase;
 }
 
 /// "phases[2].width".
@@ -159,25 +168,6 @@ const MethodRule& RuleOf(const std::string& method) {
                        [&](const MethodRule& rule) { return method == rule.method; });
 }
 
-/// What the network needs so that its function, or a mean of functions, survives another width.
-/// Masked columns leave the logits as they are.
-Status CheckWidthGrowth(const ModelSpec& model, bool masks, size_t phase) {
-  const std::string field = FieldOf(phase, "width");
-  if (InitializationOf(model) == "mup") {
-    return InvalidError(field +
-                        " does not go with model.initialization.method mup, because muP divides "
-                        "logits by the width; hint: phases that differ in layers alone");
-  }
-  const bool tied =
-      !model.untied_classifier && !FactorisedEmbedding(model) && HeadOf(model) != "classification";
-  if (tied && !masks && model.family != "bert" && NormPositionOf(model) != "pre") {
-    return InvalidError(field + " does not go with model.norm_position " + NormPositionOf(model) +
-                        " and a classifier that is the token table: no norm before the classifier "
-                        "takes up the factor of the logits; hint: model.untied_classifier true");
-  }
-  return OkStatus();
-}
-
 /// Patterns of the parameters of `now` that are not of an added block.
 std::vector<std::string> OldParameters(const ModelSpec& before, const GrowthSpec& growth,
                                        ModelSpec now) {
@@ -214,41 +204,6 @@ Status CheckFrozenParts(const JobSpec& job, size_t phase) {
   }
   if (JobOfPhase(job, phase).model.layers <= JobOfPhase(job, phase - 1).model.layers) {
     return InvalidError(field + " would freeze all: no block is added; hint: more layers");
-  }
-  if (kept) {
-    return InvalidError(field + " does not go with growth.optimizer_state " + std::string(state) +
-                        ": added blocks have no state; hint: optimizer_state new");
-  }
-  return OkStatus();
-}
-
-/// What a learned growth (ligo) does not go with.
-Status CheckLearned(const JobSpec& job, size_t phase) {
-  const GrowthSpec& growth = job.phases[phase].growth;
-  const std::string with = " does not go with growth.method ligo, ";
-  if (growth.new_blocks != "copy") {
-    return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks + with +
-                        "which mixes all blocks; hint: copy");
-  }
-  if (growth.optimizer_state == "kept" || growth.optimizer_state == "asymmetric") {
-    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + growth.optimizer_state +
-                        with + "whose weights are new ones; hint: new");
-  }
-  if (JobOfPhase(job, phase - 1).model.image_size != JobOfPhase(job, phase).model.image_size) {
-    return InvalidError(FieldOf(phase, "image_size") + with +
-                        "which learns on images as they were; hint: a phase of its own with "
-                        "growth.method none");
-  }
-  const ResourceSpec& resources = job.resources;
-  const bool whole = resources.tensor_parallel == 1 && resources.pipeline_parallel == 1 &&
-                     resources.context_parallel == 1 && resources.expert_parallel == 1 &&
-                     resources.zero_stage == 0 && !IsOffloaded(resources.offload_optimizer) &&
-                     !IsOffloaded(resources.offload_parameters);
-  if (!whole) {
-    return InvalidError(FieldOf(phase, "growth.method") +
-                        " ligo learns on ranks that each have the whole model on their device; "
-                        "hint: data parallelism alone without zero_stage and offload, or "
-                        "growth.method fpi or stack");
   }
   return OkStatus();
 }
@@ -296,42 +251,15 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
   const bool shrinks = growth.method == "coalesce";
   WEFT_RETURN_IF_ERROR(masks ? CheckMaskedHeads(before, now, phase)
                              : CheckHeads(shrinks ? before : now, shrinks ? now : before, phase));
-  if (before.width != now.width) WEFT_RETURN_IF_ERROR(CheckWidthGrowth(now, masks, phase));
   if (before.layers == 0 && now.layers > 0 && growth.new_blocks != "random") {
     return InvalidError(FieldOf(phase, "growth.new_blocks") + " " + growth.new_blocks +
                         " makes blocks of those of the phase before, and it has none; hint: "
                         "new_blocks random");
   }
-  if (before.layers != now.layers && now.distinct_blocks > 0) {
-    return InvalidError(FieldOf(phase, "layers") +
-                        " does not go with model.distinct_blocks: layers that share blocks are not "
-                        "grown; hint: model.distinct_blocks 0");
-  }
   if (growth.method == "decoalesce" && growth.alpha < 1 && !MixedPhase(job, phase)) {
     return InvalidError(method +
                         ": no phase before it had these sizes, whose weights would be mixed in; "
                         "hint: growth.alpha 1, or a phase with these sizes before coalesce");
-  }
-  if (growth.method == "ligo") WEFT_RETURN_IF_ERROR(CheckLearned(job, phase));
-  const std::string& optimizer = job.optimizer.name;
-  // Without it copies of sparkling would stay equal.
-  const std::string state =
-      growth.method == "sparkling" ? std::string(OptimizerStateOf(growth)) : growth.optimizer_state;
-  if (state == "asymmetric" && (shrinks || growth.method == "decoalesce")) {
-    return InvalidError(FieldOf(phase, "growth.optimizer_state") +
-                        " asymmetric does not go with growth.method " + growth.method +
-                        ", which leaves no weight as it was; hint: kept or new");
-  }
-  if ((state == "kept" || state == "asymmetric") &&
-      (optimizer == "adafactor" || optimizer == "schedule_free_adamw")) {
-    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
-                        " does not go with optimizer.name " + optimizer +
-                        ", whose state is no moment of each parameter; hint: new");
-  }
-  if ((state == "kept" || state == "asymmetric") &&
-      !ExportedAverages(JobOfPhase(job, phase), job.phases[phase].steps).empty()) {
-    return InvalidError(FieldOf(phase, "growth.optimizer_state") + " " + state +
-                        " does not go with averages of the weights, which begin anew; hint: new");
   }
   if (growth.new_blocks == "averaged" &&
       ExportedAverages(JobOfPhase(job, phase - 1), job.phases[phase - 1].steps).empty()) {
@@ -339,31 +267,7 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                         " averaged copies averaged weights of the phase before, and there are "
                         "none; hint: new_blocks copy, or a job that averages its weights (ema)");
   }
-  if (growth.new_blocks == "identity" && NormPositionOf(now) == "post") {
-    return InvalidError(FieldOf(phase, "growth.new_blocks") +
-                        " identity does not go with norms after the residual sums, which change "
-                        "what passes through a block; hint: new_blocks copy or random");
-  }
   return OkStatus();
-}
-
-/// Whether weights of the network are all that is grown.
-Status CheckTensors(const ModelSpec& model) {
-  ModelSpec known = model;
-  if (known.vocab_size == 0) known.vocab_size = kVocabularyTile;
-  if (known.classes == 0) known.classes = kVocabularyTile;
-  const std::vector<ParameterInfo> plain = PlainParametersOf(known), all = ParametersOf(known);
-  const bool same = std::equal(plain.begin(), plain.end(), all.begin(), all.end(),
-                               [](const ParameterInfo& a, const ParameterInfo& b) {
-                                 return a.name == b.name && b.quantized_words == 0;
-                               });
-  const bool own = std::all_of(plain.begin(), plain.end(), [&](const ParameterInfo& parameter) {
-    return SourcesOf(known, parameter).empty();
-  });
-  if (same && own && !TicketOf(known)) return OkStatus();
-  return InvalidError(
-      "phases grow the weights of networks alone, and model asks for tensors in place of weights "
-      "or besides them; hint: such a job of its own, from the export of this one");
 }
 
 }  // namespace
@@ -535,18 +439,28 @@ Status SpreadImportedSizes(JobSpec& job) {
                           std::to_string(from.model.image_size) + "; hint: leave it out");
     }
     PhaseSpec& phase = job.phases[i];
-    phase.layers = model.layers;
-    phase.width = model.width;
-    phase.heads = model.heads;
-    phase.kv_heads = model.kv_heads;
-    phase.mlp_width = model.mlp_width;
-    if (model.family == "vit") phase.image_size = model.image_size;
+    phase = WithSizesOf(model, phase);
     job.model.layers = model.layers;
     job.model.width = model.width;
     job.model.heads = model.heads;
     job.model.kv_heads = model.kv_heads;
     job.model.mlp_width = model.mlp_width;
     job.model.image_size = model.image_size;
+  }
+  return OkStatus();
+}
+
+Status CheckPhaseCompatibility(const JobSpec& job, size_t phase, const JobSpec& own) {
+  JobSpec asked = own;
+  asked.phases.clear();
+  // Of the phase before, only what growth changes: the rest of it is asked in its own turn.
+  if (phase > 0) asked.phases.push_back(WithSizesOf(JobOfPhase(job, phase - 1).model, {}));
+  asked.phases.push_back(WithSizesOf(own.model, job.phases[phase]));
+  for (const Refusal& row : Refusals()) {
+    if (!row.feature->of_phases && !row.with->of_phases) continue;
+    if (FindRefusal({&row, 1}, asked) == nullptr) continue;
+    return InvalidError(RefusalText(row, asked))
+        .WithContext("phases[" + std::to_string(phase) + "]");
   }
   return OkStatus();
 }
@@ -589,7 +503,10 @@ Status CheckPhases(const JobSpec& job) {
     WEFT_RETURN_IF_ERROR(
         ValidateJob(JobOfPhase(job, i)).WithContext("phases[" + std::to_string(i) + "]"));
   }
-  return CheckTensors(job.model);
+  for (size_t i = 0; i < job.phases.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(CheckPhaseCompatibility(job, i, JobOfPhase(job, i)));
+  }
+  return OkStatus();
 }
 
 }  // namespace weft

@@ -87,6 +87,10 @@ Status CheckOnePhase(const JobSpec& job);
 /// with the folder's sizes. kInvalid when the first phase has other sizes than the folder.
 Status SpreadImportedSizes(JobSpec& job);
 
+/// kInvalid, naming the phase, where a row of refusals about phases (Feature::of_phases) refuses
+/// phase `phase` of `job`. `own` is its JobOfPhase, as it is or as a plan trains it (JobAsPlanned).
+Status CheckPhaseCompatibility(const JobSpec& job, size_t phase, const JobSpec& own);
+
 /// Whether the phases fit each other and each is a valid job. kInvalid names the field, as
 /// "phases[2].width": sizes that no growth method makes of those before, or a last phase whose
 /// sizes are not those of model. Of a job with model.import_path most of it is left out.

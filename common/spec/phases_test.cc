@@ -167,7 +167,7 @@ TEST(Phases, SparklingWidensAndKeepsTheStateOfWhatWasThere) {
   const auto averaged = [](JobSpec& j) { j.train.averaging.kind = "ema"; };
   EXPECT_THAT(
       Error(job, averaged),
-      HasSubstr("growth.optimizer_state asymmetric does not go with averages of the weights"));
+      HasSubstr("train.averaging ema does not go with phases[].growth.optimizer_state asymmetric"));
   job.phases[1].growth.optimizer_state = "new";
   averaged(job);
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
@@ -178,12 +178,15 @@ TEST(Phases, StackFromAnyNumberOfBlocks) {
     EXPECT_TRUE(ValidateJob(Stack(layers)).ok()) << ValidateJob(Stack(layers)).message();
   }
   EXPECT_THAT(Error(Stack(6), [](JobSpec&) {}), HasSubstr("changes no size"));
-  EXPECT_THAT(Error(Stack(3),
-                    [](JobSpec& j) {
-                      j.model.family = "bert";
-                      j.phases[1].growth.new_blocks = "identity";
-                    }),
-              HasSubstr("phases[1].growth.new_blocks identity does not go with norms after"));
+  EXPECT_THAT(
+      Error(Stack(3),
+            [](JobSpec& j) {
+              j.model.family = "bert";
+              j.phases[1].growth.new_blocks = "identity";
+            }),
+      HasSubstr(
+          "phases[1]: phases[].growth.new_blocks identity does not go with model.norm_position "
+          "post"));
 }
 
 TEST(Phases, MayTrainAddedBlocksAlone) {
@@ -199,7 +202,7 @@ TEST(Phases, MayTrainAddedBlocksAlone) {
                           "transformer.ln_f.bias"));
   EXPECT_THAT(JobOfPhase(job, 2).model.freeze, IsEmpty());
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
-              HasSubstr("phases[1].growth.freeze_old does not go with growth.optimizer_state"));
+              HasSubstr("phases[1]: phases[].growth.freeze_old does not go with phases[].growth."));
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[2].growth.optimizer_state = "kept"; }),
               HasSubstr("phases[2].growth.optimizer_state kept is for parameters that"));
   EXPECT_THAT(Error(job,
@@ -361,31 +364,33 @@ TEST(Phases, RefuseHeadsThatShareKeysInNoGroups) {
 }
 
 TEST(Phases, RefuseWhatGrowthDoesNotKnow) {
-  EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.initialization.method = "mup"; }),
-              HasSubstr("phases[1].width does not go with model.initialization.method mup"));
+  EXPECT_THAT(
+      Error(VCycle(), [](JobSpec& j) { j.model.initialization.method = "mup"; }),
+      HasSubstr("phases[1]: phases[].width 192 does not go with model.initialization.method mup"));
   EXPECT_TRUE([] {
     JobSpec job = Stack(2);
     job.model.initialization.method = "mup";
     return ValidateJob(job).ok();
   }());
-  EXPECT_THAT(Error(VCycle(),
-                    [](JobSpec& j) {
-                      j.optimizer.name = "adafactor";
-                      j.phases[2].growth.optimizer_state = "kept";
-                    }),
-              HasSubstr("phases[2].growth.optimizer_state kept does not go with optimizer.name"));
+  EXPECT_THAT(
+      Error(VCycle(),
+            [](JobSpec& j) {
+              j.optimizer.name = "adafactor";
+              j.phases[2].growth.optimizer_state = "kept";
+            }),
+      HasSubstr("phases[2]: phases[].growth.optimizer_state kept does not go with optimizer.name"));
   EXPECT_THAT(
       Error(VCycle(), [](JobSpec& j) { j.phases[2].growth.optimizer_state = "asymmetric"; }),
-      HasSubstr("phases[2].growth.optimizer_state asymmetric does not go with growth.method "));
+      HasSubstr("phases[2]: phases[].growth.method decoalesce does not go with phases[].growth."));
   EXPECT_THAT(Error(VCycle(), [](JobSpec& j) { j.model.norm_position = "post"; }),
               HasSubstr("model.untied_classifier"));
   EXPECT_THAT(Error(Stack(3), [](JobSpec& j) { j.model.distinct_blocks = 3; }),
-              HasSubstr("phases[1].layers does not go with model.distinct_blocks"));
+              HasSubstr("phases[1]: phases[].layers 6 does not go with model.distinct_blocks 3"));
   EXPECT_THAT(Error(Stack(3), [](JobSpec& j) { j.model.structured_matrices.kind = "monarch"; }),
-              HasSubstr("tensors in place of weights"));
+              HasSubstr("phases does not go with model.structured_matrices"));
   EXPECT_THAT(
       Error(Stack(3), [](JobSpec& j) { j.model.over_parameterization.kind = "linear_expansion"; }),
-      HasSubstr("tensors in place of weights"));
+      HasSubstr("phases does not go with model.over_parameterization linear_expansion"));
   EXPECT_THAT(Error(Stack(3),
                     [](JobSpec& j) {
                       j.train.sequence_warmup_start = 8;
@@ -450,10 +455,13 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
   job.phases[0].width = 192;
   job.phases[1].growth.method = "ligo";
   ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
-  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.new_blocks = "random"; }),
-              HasSubstr("phases[1].growth.new_blocks random does not go with growth.method ligo"));
+  EXPECT_THAT(
+      Error(job, [](JobSpec& j) { j.phases[1].growth.new_blocks = "random"; }),
+      HasSubstr(
+          "phases[1]: phases[].growth.method ligo does not go with phases[].growth.new_blocks "
+          "random"));
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
-              HasSubstr("phases[1].growth.optimizer_state kept does not go with"));
+              HasSubstr("ligo does not go with phases[].growth.optimizer_state kept"));
   for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 3; },
                                    +[](JobSpec& j) { j.resources.zero_stage = 1; },
                                    +[](JobSpec& j) { j.resources.offload_optimizer = "host"; }}) {

@@ -83,7 +83,7 @@ std::optional<Person> People::WithToken(const std::string& token) {
   const std::string hash = Sha256Hex(token);
   std::lock_guard lock(mutex_);
   ReadAgainIfChanged();
-  // Where the search ends tells something of a hash, from which nobody finds a token.
+  // Where the search ends reveals something of a hash, from which nobody finds a token.
   const auto name = known_.names_by_hash.find(hash);
   if (name == known_.names_by_hash.end()) return std::nullopt;
   return known_.by_name.at(name->second);

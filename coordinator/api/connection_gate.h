@@ -35,7 +35,7 @@ class ConnectionGate {
 
  private:
   /// A socket that was handed over. gRPC closes it without a word, and then its number may name
-  /// another file: the inode tells.
+  /// another file: the inode shows it.
   struct Handed {
     int fd;
     ino_t inode;

@@ -49,8 +49,8 @@ class LeaseTable {
  private:
   struct Entry {
     Duration renewed_at{0};
-    bool expired = false;         ///< kExpired has been told.
-    std::optional<Duration> due;  ///< When there is something to tell; none after kGone.
+    bool expired = false;         ///< kExpired has been reported.
+    std::optional<Duration> due;  ///< When there is something to report; none after kGone.
   };
 
   const Clock& clock_;

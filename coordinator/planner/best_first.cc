@@ -28,7 +28,7 @@ auto ShareKey(const JobSpec& choice, const MeshChoice& mesh, bool sequence_paral
 using Sharings = std::span<const SharingChoice>;
 
 /// Meshes of a family that have candidates with this many ranks.
-struct Having {
+struct FamilyMeshes {
   int64_t count = 0;
   /// Of them, one whose ranks have whole parameters and gradients.
   struct Whole {
@@ -38,20 +38,20 @@ struct Having {
   std::vector<Whole> whole = {};
 };
 
-Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options,
-                const ResourceSpec* asked, int64_t ranks) {
-  Having having;
+FamilyMeshes FamilyMeshesOf(JobSpec& job, Sharings sharings, const MeshOptions& options,
+                            const ResourceSpec* asked, int64_t ranks) {
+  FamilyMeshes meshes;
   const int64_t gradient_ranks = GradientRanks(job.resources, ranks);
   for (const SharingChoice& sharing : sharings) {
     sharing.Put(job.resources);
     if (!options.Has(job.resources, asked, ranks)) continue;
-    ++having.count;
+    ++meshes.count;
     if (sharing.zero_stage > 1) continue;
     const int64_t shard_ranks =
         ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, gradient_ranks);
-    having.whole.push_back({shard_ranks, &sharing});
+    meshes.whole.push_back({shard_ranks, &sharing});
   }
-  return having;
+  return meshes;
 }
 
 /// Of each choice the candidates of one mesh that has them.
@@ -226,7 +226,7 @@ double BestFirst::Room(const JobSpec& job, const Pool& pool) {
 BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
   Counts counts;
   // By sharings and ranks that sum their gradients: many families have the same.
-  std::map<std::pair<const SharingChoice*, int64_t>, Having> known;
+  std::map<std::pair<const SharingChoice*, int64_t>, FamilyMeshes> known;
   // By choices of ranks, ranks of a pipeline and its schedule: candidates of each choice.
   std::map<std::tuple<const std::vector<RankChoice>*, int64_t, std::string>, std::vector<int64_t>>
       counts_of;
@@ -269,12 +269,13 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
       if (count == 0) continue;
       const auto [at, added] =
           known.try_emplace({sharings.data(), GradientRanks(resources, choice.ranks)});
-      Having& having = at->second;
-      if (added) having = HavingOf(job, sharings, options, AskedFor(family.first), choice.ranks);
-      if (having.count == 0) continue;
-      counts.considered += having.count * count;
+      FamilyMeshes& meshes = at->second;
+      if (added)
+        meshes = FamilyMeshesOf(job, sharings, options, AskedFor(family.first), choice.ranks);
+      if (meshes.count == 0) continue;
+      counts.considered += meshes.count * count;
       int64_t large = 0;
-      for (const Having::Whole& whole : having.whole) {
+      for (const FamilyMeshes::Whole& whole : meshes.whole) {
         const size_t sequence = whole.sharing->sequence_parallel ? 1 : 0;
         if (whole.shard_ranks > few[sequence]) continue;
         ++large;
@@ -283,7 +284,7 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
         AddToFirst(wanted_, {bytes_of(sequence, whole.shard_ranks), number, &choice}, counts.large);
       }
       counts.without_room += large * count;
-      if (large == having.count) continue;
+      if (large == meshes.count) continue;
       for (const RankShare* share : own.shares) {
         if (share == nullptr) continue;
         for (const int64_t micro : choice.micro_batches) {
@@ -440,13 +441,13 @@ void BestFirst::JudgeUpTo(double least_seconds) {
     threads_.Run(judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
-      own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.option);
+      own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.costed);
       own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
       return !stop_.stop_requested();
     });
     for (size_t i = first; i < judged_.size(); ++i) {
       if (!judged_[i].fits) continue;
-      fastest_.push(StepSeconds(judged_[i].option.time));
+      fastest_.push(StepSeconds(judged_[i].costed.time));
       if (fastest_.size() > wanted_ && wanted_ > 0) fastest_.pop();
     }
   }
@@ -470,7 +471,7 @@ void BestFirst::JudgeWithoutRoom() {
         cache_.Add({ScheduleOf(*mesh.job, own.candidate)}, threads_);
       }
       StepBound none;
-      own.fits = search.Judge(own.candidate, none, own.option);
+      own.fits = search.Judge(own.candidate, none, own.costed);
       --without_room_;
       judged_.push_back(std::move(own));
       ++infeasible;

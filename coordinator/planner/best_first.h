@@ -17,11 +17,11 @@
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/cluster/on_threads.h"
+#include "coordinator/planner/costed_plan.h"
 #include "coordinator/planner/job_set.h"
 #include "coordinator/planner/mesh_group.h"
 #include "coordinator/planner/mesh_options.h"
 #include "coordinator/planner/mesh_search.h"
-#include "coordinator/planner/option.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/schedule_cache.h"
 #include "coordinator/planner/worker_groups.h"
@@ -33,7 +33,7 @@ struct Judged {
   size_t mesh = 0;
   Candidate candidate;
   bool fits = false;
-  Option option = {};
+  CostedPlan costed = {};
 };
 
 /// Looks at the candidates of several meshes in the order of what they take at least: first by a

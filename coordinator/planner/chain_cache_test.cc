@@ -45,7 +45,7 @@ std::optional<RematPlan> ByItself(const ChainName& name, int64_t bytes) {
 }
 
 TEST(ChainCache, SchedulesAreThoseOfEachChainByItself) {
-  ChainCache book;
+  ChainCache cache;
   int schedules = 0;
   // More than it keeps, and each asked for again.
   for (int round = 0; round < 2; ++round) {
@@ -53,7 +53,7 @@ TEST(ChainCache, SchedulesAreThoseOfEachChainByItself) {
       for (const bool offloading : {false, true}) {
         const ChainName name = NameOf(seed, offloading);
         for (int64_t bytes = 0; bytes <= name.bytes; bytes += 4 * kUnit) {
-          const auto found = book.At(name)->Schedule(bytes);
+          const auto found = cache.At(name)->Schedule(bytes);
           EXPECT_EQ(found, ByItself(name, bytes)) << seed << ", " << bytes;
           schedules += found ? 1 : 0;
         }
@@ -64,23 +64,23 @@ TEST(ChainCache, SchedulesAreThoseOfEachChainByItself) {
 }
 
 TEST(ChainCache, ChainsThatAreStillInUseOutliveTheBooksInterest) {
-  ChainCache book;
+  ChainCache cache;
   const ChainName name = NameOf(0, true);
-  const auto chain = book.At(name);
-  EXPECT_EQ(book.At(name), chain) << "found once";
-  for (uint32_t seed = 1; seed < 20; ++seed) book.At(NameOf(seed, true));
-  EXPECT_NE(book.At(name), chain) << "forgotten";
+  const auto chain = cache.At(name);
+  EXPECT_EQ(cache.At(name), chain) << "found once";
+  for (uint32_t seed = 1; seed < 20; ++seed) cache.At(NameOf(seed, true));
+  EXPECT_NE(cache.At(name), chain) << "forgotten";
   EXPECT_EQ(chain->Schedule(name.bytes), ByItself(name, name.bytes));
 }
 
 TEST(ChainCache, SeveralThreadsMayAskOnAnyNumberOfThreads) {
-  ChainCache book;
+  ChainCache cache;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&book, t] {
+    threads.emplace_back([&cache, t] {
       for (uint32_t i = 0; i < 24; ++i) {
         const ChainName name = NameOf((i + static_cast<uint32_t>(t)) % 12, i % 2 == 0);
-        EXPECT_EQ(book.At(name)->Schedule(name.bytes / 2), ByItself(name, name.bytes / 2));
+        EXPECT_EQ(cache.At(name)->Schedule(name.bytes / 2), ByItself(name, name.bytes / 2));
       }
     });
   }

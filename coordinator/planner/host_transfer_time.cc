@@ -53,12 +53,12 @@ double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
   const double passes = D(inputs.accumulation_steps);
   const GradientLinkBytes gradients =
       GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.shard_ranks);
-  const double trained = D(inputs.shape.trained - inputs.kept.trained);
+  const double trained = D(inputs.shape.trained - inputs.device_updated.trained);
   const double going_share = trained / std::max(1.0, D(inputs.shape.trained));
   // The backward pass of a block takes twice as long as its forward pass.
   const double of_block = pass.block_forward_gemm_seconds;
-  const double of_first = 2 * of_block * D(inputs.kept.first_blocks);
-  const double of_last = of_block * D(inputs.kept.last_blocks);
+  const double of_first = 2 * of_block * D(inputs.device_updated.first_blocks);
+  const double of_last = of_block * D(inputs.device_updated.last_blocks);
   const auto exposed = [&](int64_t bytes) {
     const double going = going_share * D(bytes) / link;
     const double buckets = std::max(1.0, 4 * trained / D(inputs.bucket_bytes));

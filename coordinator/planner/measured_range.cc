@@ -40,10 +40,10 @@ void Add(Sizes& sizes, int64_t m, int64_t n, int64_t k) {
   sizes[2].Add(k);
 }
 
-Sizes ProductsOf(const JobSpec& job, const Option& option) {
-  const int64_t length = SequenceLength(job) / option.context;
+Sizes ProductsOf(const JobSpec& job, const CostedPlan& costed) {
+  const int64_t length = SequenceLength(job) / costed.context;
   const std::vector<Gemm> products =
-      WeightGemms(ShapeOfRank(job), option.micro_batch * length, SequenceLength(job),
+      WeightGemms(ShapeOfRank(job), costed.micro_batch * length, SequenceLength(job),
                   ElementBytes(PrecisionOf(job.train.precision).activations));
   double work = 0;
   for (const Gemm& product : products) work += product.Flops();
@@ -54,13 +54,13 @@ Sizes ProductsOf(const JobSpec& job, const Option& option) {
   return sizes;
 }
 
-/// What of one worker the option extrapolates.
+/// What of one worker the plan extrapolates.
 std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& worker,
-                                     const Option& option, int64_t ranks) {
+                                     const CostedPlan& costed, int64_t ranks) {
   std::vector<Extrapolation> outside;
   const DeviceSpec* device = nullptr;
   for (const DeviceSpec& each : worker.devices) {
-    if (option.on_devices && device == nullptr && each.unusable.empty()) device = &each;
+    if (costed.on_devices && device == nullptr && each.unusable.empty()) device = &each;
   }
   const std::vector<GemmRate>& rates = device != nullptr ? device->gemm : worker.gemm;
   const PrecisionRecipe& recipe = PrecisionOf(job.train.precision);
@@ -82,7 +82,7 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
     for (const std::string& name : precisions) known += (known.empty() ? "" : ", ") + name;
     outside.push_back(OutsideKinds("products of", std::string(precision), known));
   } else {
-    const Sizes needed = ProductsOf(job, option);
+    const Sizes needed = ProductsOf(job, costed);
     for (size_t i = 0; i < needed.size(); ++i) {
       const Span& span = measured[i];
       if (needed[i].high > kNear * span.high) {
@@ -91,9 +91,9 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
         outside.push_back(OutsideSpan(kSizeNames[i], needed[i].low, span.low, span.high));
       }
     }
-    if (device == nullptr && (option.threads < threads.low || option.threads > threads.high)) {
+    if (device == nullptr && (costed.threads < threads.low || costed.threads > threads.high)) {
       outside.push_back(
-          OutsideSpan("threads of a rank", option.threads, threads.low, threads.high));
+          OutsideSpan("threads of a rank", costed.threads, threads.low, threads.high));
     }
   }
   const auto timed = [](const DeviceLink& link) { return link.bytes_per_second > 0; };
@@ -101,7 +101,7 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
       std::none_of(device->links.begin(), device->links.end(), timed)) {
     outside.push_back(OutsideKinds("links", "between GPUs", ""));
   }
-  if (ranks < option.ranks && worker.network_bytes_per_second <= 0) {
+  if (ranks < costed.ranks && worker.network_bytes_per_second <= 0) {
     outside.push_back(OutsideKinds("links", "between machines", "within one"));
   }
   return outside;
@@ -110,13 +110,13 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
 }  // namespace
 
 std::vector<Extrapolation> OutsideMeasured(const JobSpec& job, const SearchResult& result,
-                                           const Option& option) {
+                                           const CostedPlan& costed) {
   std::vector<Extrapolation> outside;
   std::set<size_t> seen;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());
   for (size_t w = 0; w < result.workers->workers().size(); ++w) {
     if (ranks_on[w] == 0 || !seen.insert(result.workers->kinds()[w]).second) continue;
-    for (Extrapolation& each : OutsideOf(job, *result.workers->workers()[w], option, ranks_on[w])) {
+    for (Extrapolation& each : OutsideOf(job, *result.workers->workers()[w], costed, ranks_on[w])) {
       const bool known =
           std::any_of(outside.begin(), outside.end(),
                       [&](const Extrapolation& other) { return other.quantity == each.quantity; });

@@ -27,8 +27,9 @@ StepInputs PlainInputsOf(const JobSpec& mesh, const RankShare& share) {
   return inputs;
 }
 
-/// What the time depends on of units that are kept on the device.
-StepInputs::KeptUnits KeptOf(const std::vector<int64_t>& kept, const ModelShape& shape) {
+/// What the time depends on of units that are updated on the device.
+StepInputs::DeviceUpdatedUnits DeviceUpdatedUnitsOf(const std::vector<int64_t>& kept,
+                                                    const ModelShape& shape) {
   const std::vector<StreamedUnit> units =
       StreamedUnits(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks);
   const auto is_kept = [&](int64_t unit) {
@@ -38,7 +39,7 @@ StepInputs::KeptUnits KeptOf(const std::vector<int64_t>& kept, const ModelShape&
   const auto goes = [&](int64_t unit) {
     return !is_kept(unit) && units[static_cast<size_t>(unit)].trained > 0;
   };
-  StepInputs::KeptUnits found{.trained = SumOfUnits(units, kept).trained};
+  StepInputs::DeviceUpdatedUnits found{.trained = SumOfUnits(units, kept).trained};
   // Blocks that layers share are done with in the last of their passes.
   if (DistinctBlocks(shape.spec) < shape.spec.layers) return found;
   const int64_t head = std::ssize(units) - 1;
@@ -87,7 +88,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.host_link_bytes_per_second = resources.host_link_bytes_per_second;
   inputs.offloads_optimizer = resources.offload_optimizer != "none";
   if (!resources.device_updated_units.empty()) {
-    inputs.kept = KeptOf(resources.device_updated_units, share.shape());
+    inputs.device_updated = DeviceUpdatedUnitsOf(resources.device_updated_units, share.shape());
   }
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
@@ -259,7 +260,7 @@ void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) con
   inputs.most_on_worker = candidate.ranks_per_worker;
 }
 
-// The step without recomputation. Ranks that exchange data are as close together as the option
+// The step without recomputation. Ranks that exchange data are as close together as the plan
 // allows. On GPUs recomputing adds to the device's work at least as long as the processor waits
 // less. On processors fewer ranks on a machine have more of its memory's bandwidth: as few as there
 // are machines for. Of several ranks that offload the products alone

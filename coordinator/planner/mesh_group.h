@@ -26,7 +26,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share);
 /// Sets what goes through files in an update, and in the passes of a micro-batch, for this mesh.
 void SetFiles(const ResourceSpec& resources, StepInputs& inputs);
 
-/// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
+/// No plan of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
 /// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide
 /// how it is cut, any has its share of all passes. The rest is left to MeshGroup.
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,

@@ -15,13 +15,13 @@
 
 namespace weft::planner {
 
-/// What of an option is chosen before anything is known of its memory.
+/// What of a plan is chosen before anything is known of its memory.
 struct Candidate {
   int64_t threads = 1;
   int64_t ranks = 1;
   int64_t ranks_per_worker = 1;
   int64_t micro_batch = 1;
-  double least_seconds = 0;  ///< No option that is made of it has a shorter step.
+  double least_seconds = 0;  ///< No plan that is made of it has a shorter step.
   int64_t number = 0;        ///< Of those of its mesh.
 };
 
@@ -67,7 +67,7 @@ class MeshOptions {
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at(ReplicaRanks(mesh.resources));
   }
-  /// With `asked`, another mesh of the job, options that this one has in common with that of fewer
+  /// With `asked`, another mesh of the job, plans that this one has in common with that of fewer
   /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
   bool Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const;
 

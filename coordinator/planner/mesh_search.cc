@@ -24,21 +24,21 @@ namespace {
 /// Accounts of memory under way: choosing what to recompute asks for some twice.
 class Accounts {
  public:
-  /// Sets the memory of `option`, which says what it recomputes; false where it is not known.
-  bool Find(Option& option) const {
+  /// Sets the memory of `costed`, which says what it recomputes; false where it is not known.
+  bool Find(CostedPlan& costed) const {
     for (const Account& known : known_) {
-      if (known.blocks != option.recomputed_blocks || known.attention != option.attention_blocks) {
+      if (known.blocks != costed.recomputed_blocks || known.attention != costed.attention_blocks) {
         continue;
       }
-      option.memory = known.memory;
-      option.stage_bytes = known.stage_bytes;
+      costed.memory = known.memory;
+      costed.stage_bytes = known.stage_bytes;
       return true;
     }
     return false;
   }
-  void Add(const Option& option) {
+  void Add(const CostedPlan& costed) {
     known_.push_back(
-        {option.recomputed_blocks, option.attention_blocks, option.memory, option.stage_bytes});
+        {costed.recomputed_blocks, costed.attention_blocks, costed.memory, costed.stage_bytes});
   }
 
  private:
@@ -76,45 +76,45 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   SetLinkBytes(memory_, step_);
 }
 
-Option MeshSearch::OptionOf(const Candidate& candidate) const {
-  Option option;
-  option.on_devices = workers_.on_devices();
-  option.threads = candidate.threads;
-  option.ranks = candidate.ranks;
-  option.tensor = tensor_;
-  option.pipeline = pipeline_;
-  option.context = memory_.context.ranks;
-  option.experts = step_.shape.expert_ranks;
-  option.ranks_per_worker = candidate.ranks_per_worker;
-  option.micro_batch = candidate.micro_batch;
-  option.accumulation_steps =
-      job_.train.global_batch / (option.data_ranks() * candidate.micro_batch);
-  if (pipeline_ > 1) option.cut = cut_;
-  return option;
+CostedPlan MeshSearch::CostedPlanOf(const Candidate& candidate) const {
+  CostedPlan costed;
+  costed.on_devices = workers_.on_devices();
+  costed.threads = candidate.threads;
+  costed.ranks = candidate.ranks;
+  costed.tensor = tensor_;
+  costed.pipeline = pipeline_;
+  costed.context = memory_.context.ranks;
+  costed.experts = step_.shape.expert_ranks;
+  costed.ranks_per_worker = candidate.ranks_per_worker;
+  costed.micro_batch = candidate.micro_batch;
+  costed.accumulation_steps =
+      job_.train.global_batch / (costed.data_ranks() * candidate.micro_batch);
+  if (pipeline_ > 1) costed.cut = cut_;
+  return costed;
 }
 
-std::optional<ScheduleName> MeshSearch::NameOf(const Option& option) const {
+std::optional<ScheduleName> MeshSearch::NameOf(const CostedPlan& costed) const {
   if (pipeline_ == 1) return std::nullopt;
   return ScheduleName{job_.resources.pipeline_schedule, pipeline_, job_.resources.pipeline_chunks,
-                      option.accumulation_steps};
+                      costed.accumulation_steps};
 }
 
-const CachedSchedule* MeshSearch::Held(const Option& option) const {
-  const std::optional<ScheduleName> name = NameOf(option);
+const CachedSchedule* MeshSearch::Held(const CostedPlan& costed) const {
+  const std::optional<ScheduleName> name = NameOf(costed);
   return name ? &cache_.At(*name) : nullptr;
 }
 
-const CachedSchedule* MeshSearch::MakeHeld(const Option& option) {
+const CachedSchedule* MeshSearch::MakeHeld(const CostedPlan& costed) {
   ThreadPool alone(1);
-  if (const std::optional<ScheduleName> name = NameOf(option)) cache_.Add({*name}, alone);
-  return Held(option);
+  if (const std::optional<ScheduleName> name = NameOf(costed)) cache_.Add({*name}, alone);
+  return Held(costed);
 }
 
-std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
+std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const CostedPlan& costed) const {
   // Machines that are alike count once, except in a pipeline that others have a part of.
-  if (pipeline_ == 1 || workers_.kind_count() == 1) return workers_.Placements(option);
+  if (pipeline_ == 1 || workers_.kind_count() == 1) return workers_.Placements(costed);
   std::vector<std::pair<size_t, int64_t>> placements;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_.workers());
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
     if (ranks_on[worker] > 0) placements.emplace_back(workers_.kinds()[worker], ranks_on[worker]);
   }
@@ -122,13 +122,13 @@ std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& opt
 }
 
 std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
-    const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const {
+    const CostedPlan& costed, const std::vector<std::pair<size_t, int64_t>>& placements) const {
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(pipeline_));
   const bool alike = workers_.kind_count() == 1;
-  const int64_t replicas = option.ranks / pipeline_;
+  const int64_t replicas = costed.ranks / pipeline_;
   int64_t first = 0;
   for (const auto& [kind, count] : placements) {
-    const PipelinePlace place{&share_.StagePass(kind, option.threads, option.micro_batch), count};
+    const PipelinePlace place{&share_.StagePass(kind, costed.threads, costed.micro_batch), count};
     const int64_t last = alike ? pipeline_ - 1 : (first + count - 1) / replicas;
     for (int64_t rank = alike ? 0 : first / replicas; rank <= last; ++rank) {
       places[static_cast<size_t>(rank)].push_back(place);
@@ -138,49 +138,49 @@ std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
   return places;
 }
 
-Option MeshSearch::FewCores(const Candidate& candidate) {
-  Option option = OptionOf(candidate);
+CostedPlan MeshSearch::FewCores(const Candidate& candidate) {
+  CostedPlan costed = CostedPlanOf(candidate);
   MemoryInputs inputs = memory_;
-  SetOption(option, inputs);
-  std::optional<PipelineMemory> pipeline = MemoryOf(option, MakeHeld(option));
-  SetMemory(inputs, pipeline, option);
-  option.lacks_cores = true;
-  option.infeasible_reason = std::to_string(option.ranks) + " ranks of " +
-                             std::to_string(option.threads) + " threads need more " +
+  SetCostedPlan(costed, inputs);
+  std::optional<PipelineMemory> pipeline = MemoryOf(costed, MakeHeld(costed));
+  SetMemory(inputs, pipeline, costed);
+  costed.lacks_cores = true;
+  costed.infeasible_reason = std::to_string(costed.ranks) + " ranks of " +
+                             std::to_string(costed.threads) + " threads need more " +
                              (workers_.on_devices() ? "GPUs or cores" : "cores") +
                              " than the workers offer: they have room for " +
-                             std::to_string(workers_.Slots(option.threads));
-  return option;
+                             std::to_string(workers_.Slots(costed.threads));
+  return costed;
 }
 
-int64_t MeshSearch::ShardGroupSize(const Option& option) const {
+int64_t MeshSearch::ShardGroupSize(const CostedPlan& costed) const {
   return ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks,
-                    option.gradient_ranks());
+                    costed.gradient_ranks());
 }
 
-const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
-  return share_.Sharded(job_.resources.zero_stage, ShardGroupSize(option));
+const ShardedParameters& MeshSearch::Sharded(const CostedPlan& costed) const {
+  return share_.Sharded(job_.resources.zero_stage, ShardGroupSize(costed));
 }
 
-bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
-  option = OptionOf(candidate);
-  if (pipeline_ > 1 && workers_.kind_count() > 1) return JudgeMixed(option);
-  return JudgeCut(Held(option), bound, option);
+bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, CostedPlan& costed) const {
+  costed = CostedPlanOf(candidate);
+  if (pipeline_ > 1 && workers_.kind_count() > 1) return JudgeMixed(costed);
+  return JudgeCut(Held(costed), bound, costed);
 }
 
-bool MeshSearch::JudgeMixed(Option& option) const {
-  const CachedSchedule* held = Held(option);
+bool MeshSearch::JudgeMixed(CostedPlan& costed) const {
+  const CachedSchedule* held = Held(costed);
   StepInputs step = step_;
-  SetOption(option, step);
+  SetCostedPlan(costed, step);
   std::vector<StageRank> ranks(static_cast<size_t>(pipeline_));
-  const auto places = PlacesOf(option, Placements(option));
+  const auto places = PlacesOf(costed, Placements(costed));
   std::map<PipelinePlace, double> pass_seconds;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const PipelinePlace& place : places[rank]) {
       const auto [seconds, added] = pass_seconds.try_emplace(place, 0);
       if (added) {
         step.ranks_on_worker = place.ranks_on_worker;
-        for (const StageForecast& stage : PredictStages(step, option.cut, *place.passes)) {
+        for (const StageForecast& stage : PredictStages(step, costed.cut, *place.passes)) {
           seconds->second += SecondsOfPass(stage.cost);
         }
       }
@@ -188,34 +188,34 @@ bool MeshSearch::JudgeMixed(Option& option) const {
     }
   }
   StepBound none;
-  if (pass_seconds.size() == 1) return JudgeCut(held, none, option);
+  if (pass_seconds.size() == 1) return JudgeCut(held, none, costed);
   MemoryInputs memory = memory_;
-  SetOption(option, memory);
-  const std::vector<int64_t> room = workers_.RoomByPlace(option);
+  SetCostedPlan(costed, memory);
+  const std::vector<int64_t> room = workers_.RoomByPlace(costed);
   for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].memory_bytes = room[rank];
   bool fits = false;
-  const Option uncut = option;
+  const CostedPlan uncut = costed;
   for (const std::vector<int64_t>& cut :
        StageCuts(job_, ranks, memory, share_.stages(), held->in_flight)) {
-    Option own = uncut;
+    CostedPlan own = uncut;
     own.cut = cut;
     const bool own_fits = JudgeCut(held, none, own);
     const bool better =
-        own_fits ? !fits || StepSeconds(own.time) < StepSeconds(option.time) : !fits;
-    if (better) option = std::move(own);
+        own_fits ? !fits || StepSeconds(own.time) < StepSeconds(costed.time) : !fits;
+    if (better) costed = std::move(own);
     fits = fits || own_fits;
   }
   return fits;
 }
 
-bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, Option& option) const {
+bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, CostedPlan& costed) const {
   MemoryInputs inputs = memory_;
-  SetOption(option, inputs);
-  std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
+  SetCostedPlan(costed, inputs);
+  std::optional<PipelineMemory> pipeline = MemoryOf(costed, held);
   if (!pipeline && Offloads(job_.resources) && std::isfinite(bound.limit)) {
     // Whatever is computed again, and of activations goes over the link, takes longer.
-    option.time = SlowestOf(StepOf(option, inputs), option, Placements(option));
-    bound.least_seconds = kRoundingOfBounds * StepSeconds(option.time);
+    costed.time = SlowestOf(StepOf(costed, inputs), costed, Placements(costed));
+    bound.least_seconds = kRoundingOfBounds * StepSeconds(costed.time);
     if (bound.least_seconds > bound.limit) return true;
   }
   Accounts accounts;
@@ -225,95 +225,96 @@ bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, Option& 
                      job_.resources.device_memory_bytes == 0;
   const auto lacks_room = [&] {
     if (!alone) return false;
-    option.memory = pipeline->Rank(inputs, 0);
-    option.device_bytes = 0;
-    return !Fits(option);
+    costed.memory = pipeline->Rank(inputs, 0);
+    costed.device_bytes = 0;
+    return !Fits(costed);
   };
   bool whole = true;  // the memory is that of all ranks
   const auto fits = [&](const RematChoice& choice) {
-    inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
-    inputs.attention_blocks = option.attention_blocks = choice.attention_blocks;
-    inputs.remat = option.schedule = choice.schedule;
-    whole = choice.schedule.empty() && accounts.Find(option);
+    inputs.recomputed_blocks = costed.recomputed_blocks = choice.recomputed_blocks;
+    inputs.attention_blocks = costed.attention_blocks = choice.attention_blocks;
+    inputs.remat = costed.schedule = choice.schedule;
+    whole = choice.schedule.empty() && accounts.Find(costed);
     if (!whole) {
       whole = !lacks_room();
       if (!whole) return false;
-      SetMemory(inputs, pipeline, option);
-      if (choice.schedule.empty()) accounts.Add(option);
+      SetMemory(inputs, pipeline, costed);
+      if (choice.schedule.empty()) accounts.Add(costed);
     }
-    option.device_bytes = DeviceBytes(inputs, pipeline, option.memory);
-    return Fits(option);
+    costed.device_bytes = DeviceBytes(inputs, pipeline, costed.memory);
+    return Fits(costed);
   };
   // A schedule takes long to find, and none helps where what it is not about has no room.
   const RematChoice least{memory_.shape.spec.layers, 0, {}};
   const bool optimal = job_.resources.recompute == "optimal";
-  if (optimal && !fits(least) && !FitsBeside(option, inputs, pipeline)) return false;
+  if (optimal && !fits(least) && !FitsBeside(costed, inputs, pipeline)) return false;
   const auto choose = [&] {
     if (!optimal || !pipeline) {
-      return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(option), share_.chains(),
+      return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(costed), share_.chains(),
                          fits);
     }
-    const std::optional<RematChoice> schedules = ScheduleStages(option, inputs, *held, *pipeline);
+    const std::optional<RematChoice> schedules = ScheduleStages(costed, inputs, *held, *pipeline);
     return (schedules && fits(*schedules)) || fits(least);
   };
   if (!choose()) {
-    if (!whole) SetMemory(inputs, pipeline, option);
+    if (!whole) SetMemory(inputs, pipeline, costed);
     return false;
   }
-  option.time = SlowestRank(option, inputs, held, bound, Placements(option));
+  costed.time = SlowestRank(costed, inputs, held, bound, Placements(costed));
   return true;
 }
 
-bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option) {
-  if (!MeshOptions::Takes(job_, option.ranks, option.micro_batch)) return false;
+bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements,
+                      CostedPlan& costed) {
+  if (!MeshOptions::Takes(job_, costed.ranks, costed.micro_batch)) return false;
   MemoryInputs inputs = memory_;
-  SetOption(option, inputs);
-  inputs.recomputed_blocks = option.recomputed_blocks;
-  inputs.attention_blocks = option.attention_blocks;
-  inputs.remat = option.schedule;
+  SetCostedPlan(costed, inputs);
+  inputs.recomputed_blocks = costed.recomputed_blocks;
+  inputs.attention_blocks = costed.attention_blocks;
+  inputs.remat = costed.schedule;
   StepBound none;
-  option.time = SlowestRank(option, inputs, MakeHeld(option), none, placements);
+  costed.time = SlowestRank(costed, inputs, MakeHeld(costed), none, placements);
   return true;
 }
 
-void MeshSearch::SetOption(const Option& option, MemoryInputs& inputs) const {
-  inputs.micro_batch = option.micro_batch;
-  inputs.accumulation_steps = option.accumulation_steps;
-  inputs.ranks = option.gradient_ranks();
-  inputs.threads = option.threads;
-  inputs.sharded = Sharded(option);
+void MeshSearch::SetCostedPlan(const CostedPlan& costed, MemoryInputs& inputs) const {
+  inputs.micro_batch = costed.micro_batch;
+  inputs.accumulation_steps = costed.accumulation_steps;
+  inputs.ranks = costed.gradient_ranks();
+  inputs.threads = costed.threads;
+  inputs.sharded = Sharded(costed);
 }
 
-void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
-  inputs.accumulation_steps = option.accumulation_steps;
-  inputs.recomputed_blocks = option.recomputed_blocks;
+void MeshSearch::SetCostedPlan(const CostedPlan& costed, StepInputs& inputs) const {
+  inputs.accumulation_steps = costed.accumulation_steps;
+  inputs.recomputed_blocks = costed.recomputed_blocks;
   inputs.recomputed_attentions =
-      option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule);
-  inputs.threads = option.threads;
-  inputs.ranks = option.gradient_ranks();
-  inputs.tokens = option.micro_batch * memory_.sequence_length;
-  inputs.sharded = Sharded(option);
-  inputs.shard_ranks = ShardGroupSize(option);
+      costed.schedule.empty() ? costed.attention_blocks : ReplayedAttentions(costed.schedule);
+  inputs.threads = costed.threads;
+  inputs.ranks = costed.gradient_ranks();
+  inputs.tokens = costed.micro_batch * memory_.sequence_length;
+  inputs.sharded = Sharded(costed);
+  inputs.shard_ranks = ShardGroupSize(costed);
   SetFiles(job_.resources, inputs);
 }
 
-std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
+std::optional<PipelineMemory> MeshSearch::MemoryOf(const CostedPlan& costed,
                                                    const CachedSchedule* held) const {
   if (held == nullptr) return std::nullopt;
-  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->in_flight);
+  return std::make_optional<PipelineMemory>(share_.stages(), costed.cut, held->in_flight);
 }
 
 void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
-                           Option& option) const {
+                           CostedPlan& costed) const {
   if (!pipeline) {
-    option.memory = PredictMemory(inputs);
+    costed.memory = PredictMemory(inputs);
     return;
   }
-  option.memory = {};
-  option.stage_bytes.clear();
+  costed.memory = {};
+  costed.stage_bytes.clear();
   for (const MemoryBreakdown& rank : pipeline->Ranks(inputs)) {
-    if (workers_.kind_count() > 1) option.stage_bytes.push_back(TotalBytes(rank));
-    if (TotalBytes(rank) > TotalBytes(option.memory)) option.memory = rank;
+    if (workers_.kind_count() > 1) costed.stage_bytes.push_back(TotalBytes(rank));
+    if (TotalBytes(rank) > TotalBytes(costed.memory)) costed.memory = rank;
   }
 }
 
@@ -337,31 +338,31 @@ int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<Pipeli
   return most;
 }
 
-bool MeshSearch::WithinLimits(const Option& option) const {
+bool MeshSearch::WithinLimits(const CostedPlan& costed) const {
   const ResourceSpec& resources = job_.resources;
   const auto within = [](int64_t bytes, int64_t most) { return most == 0 || bytes <= most; };
-  return within(TotalBytes(option.memory), resources.memory_per_rank_bytes) &&
-         within(option.device_bytes, resources.device_memory_bytes);
+  return within(TotalBytes(costed.memory), resources.memory_per_rank_bytes) &&
+         within(costed.device_bytes, resources.device_memory_bytes);
 }
 
-bool MeshSearch::Fits(const Option& option) const {
-  return WithinLimits(option) && workers_.HasRoom(option, option.PlacedBytes());
+bool MeshSearch::Fits(const CostedPlan& costed) const {
+  return WithinLimits(costed) && workers_.HasRoom(costed, costed.PlacedBytes());
 }
 
-std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, MemoryInputs inputs,
+std::optional<RematChoice> MeshSearch::ScheduleStages(const CostedPlan& costed, MemoryInputs inputs,
                                                       const CachedSchedule& held,
                                                       PipelineMemory& pipeline) const {
   const bool mixed = workers_.kind_count() > 1;
   const std::vector<int64_t> room =
-      mixed ? workers_.RoomByPlace(OptionOf(
-                  {option.threads, option.ranks, option.ranks_per_worker, option.micro_batch}))
+      mixed ? workers_.RoomByPlace(CostedPlanOf(
+                  {costed.threads, costed.ranks, costed.ranks_per_worker, costed.micro_batch}))
             : std::vector<int64_t>();
-  Option alone = option;
+  CostedPlan alone = costed;
   alone.stage_bytes.clear();
   const auto rank_fits = [&](int64_t rank, const RematChoice& choice) {
     inputs.remat = choice.schedule;
     alone.memory = pipeline.Rank(inputs, rank);
-    if (option.device_bytes > 0) {
+    if (costed.device_bytes > 0) {
       alone.device_bytes = Offloads(job_.resources) ? TotalBytes(pipeline.DeviceTier(inputs, rank))
                                                     : BytesWithoutTiers(alone.memory);
     }
@@ -369,64 +370,64 @@ std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, Memo
     return mixed ? WithinLimits(alone) && alone.PlacedBytes() <= room[static_cast<size_t>(rank)]
                  : Fits(alone);
   };
-  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.in_flight, rank_fits,
+  return ChooseStageSchedules(inputs, CostsOfRemat(costed), costed.cut, held.in_flight, rank_fits,
                               share_.stop());
 }
 
-bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs,
+bool MeshSearch::FitsBeside(CostedPlan costed, const MemoryInputs& inputs,
                             std::optional<PipelineMemory>& pipeline) const {
   const auto beside = [this](MemoryBreakdown memory) {
     memory.activations_bytes = memory.workspace_bytes = 0;
     if (workers_.on_devices()) memory.runtime_bytes = 0;  // a part of the whole
     return memory;
   };
-  option.memory = beside(option.memory);
-  if (option.device_bytes > 0) {
+  costed.memory = beside(costed.memory);
+  if (costed.device_bytes > 0) {
     std::vector<MemoryBreakdown> tiers;
     if (pipeline) tiers = pipeline->DeviceTiers(inputs);
     if (!pipeline) tiers = {PredictDeviceTier(inputs)};
-    option.device_bytes = 0;
+    costed.device_bytes = 0;
     for (const MemoryBreakdown& tier : tiers) {
-      option.device_bytes = std::max(option.device_bytes, TotalBytes(beside(tier)));
+      costed.device_bytes = std::max(costed.device_bytes, TotalBytes(beside(tier)));
     }
   }
-  return Fits(option);
+  return Fits(costed);
 }
 
 std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
-                         const Option& option) {
-  const int64_t over = option.device_bytes - resources.device_memory_bytes;
+                         const CostedPlan& costed) {
+  const int64_t over = costed.device_bytes - resources.device_memory_bytes;
   if (resources.device_memory_bytes > 0 && over > 0) {
-    return "needs " + HumanBytes(option.device_bytes) + " on the device, " + HumanBytes(over) +
+    return "needs " + HumanBytes(costed.device_bytes) + " on the device, " + HumanBytes(over) +
            " more than resources.device_memory_bytes allows";
   }
-  int64_t need = option.PlacedBytes();
+  int64_t need = costed.PlacedBytes();
   int64_t limit = workers.LargestLimit();
   std::string whose = workers.on_devices() ? "the largest GPU offers" : "the largest worker offers";
-  const int64_t all = TotalBytes(option.memory);
+  const int64_t all = TotalBytes(costed.memory);
   if (const int64_t asked = resources.memory_per_rank_bytes; asked > 0 && all > asked) {
     need = all;
     limit = asked;
     whose = "resources.memory_per_rank_bytes allows";
   }
   const int64_t host = workers.LargestHost();
-  if (need <= limit && option.HostBytes() > host) {
-    return "needs " + HumanBytes(option.HostBytes()) + " of its worker's memory, " +
-           HumanBytes(option.HostBytes() - host) + " more than the largest worker offers";
+  if (need <= limit && costed.HostBytes() > host) {
+    return "needs " + HumanBytes(costed.HostBytes()) + " of its worker's memory, " +
+           HumanBytes(costed.HostBytes() - host) + " more than the largest worker offers";
   }
   std::string text = "needs " + HumanBytes(need) + " per rank";
   if (need > limit) {
     text += ", " + HumanBytes(need - limit) + " more than " + whose;
   } else {
-    text += ", which leaves no room for " + std::to_string(option.ranks) + " ranks";
+    text += ", which leaves no room for " + std::to_string(costed.ranks) + " ranks";
   }
-  const MemoryComponent largest = LargestComponent(option.memory);
+  const MemoryComponent largest = LargestComponent(costed.memory);
   return text + "; largest part: " + std::string(largest.name) + ", " + HumanBytes(largest.bytes);
 }
 
-StepInputs MeshSearch::StepOf(const Option& option, const MemoryInputs& memory) const {
+StepInputs MeshSearch::StepOf(const CostedPlan& costed, const MemoryInputs& memory) const {
   StepInputs inputs = step_;
-  SetOption(option, inputs);
+  SetCostedPlan(costed, inputs);
   if (memory.SharesParameters()) SetLinkBytes(memory, inputs);
   return inputs;
 }
@@ -439,29 +440,29 @@ void MeshSearch::SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) co
 }
 
 TimeBreakdown MeshSearch::SlowestOf(
-    StepInputs inputs, const Option& option,
+    StepInputs inputs, const CostedPlan& costed,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
   if (inputs.round_seconds > 0 && placements.size() > 1) {
-    return MeanOfSpeeds(std::move(inputs), option);
+    return MeanOfSpeeds(std::move(inputs), costed);
   }
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {
     inputs.ranks_on_worker = count;
-    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates(kind));
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, costed), workers_.rates(kind));
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;
 }
 
-TimeBreakdown MeshSearch::MeanOfSpeeds(StepInputs inputs, const Option& option) const {
+TimeBreakdown MeshSearch::MeanOfSpeeds(StepInputs inputs, const CostedPlan& costed) const {
   TimeBreakdown mean;
   double speeds = 0;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_.workers());
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
     if (ranks_on[worker] == 0) continue;
     const size_t kind = workers_.kinds()[worker];
     inputs.ranks_on_worker = ranks_on[worker];
-    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates(kind));
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, costed), workers_.rates(kind));
     const double speed = static_cast<double>(ranks_on[worker]) / StepSeconds(time);
     speeds += speed;
     Mix(time, speed / speeds, mean);
@@ -470,9 +471,9 @@ TimeBreakdown MeshSearch::MeanOfSpeeds(StepInputs inputs, const Option& option) 
 }
 
 TimeBreakdown MeshSearch::SlowestRank(
-    const Option& option, const MemoryInputs& memory, const CachedSchedule* held, StepBound& bound,
-    const std::vector<std::pair<size_t, int64_t>>& placements) const {
-  StepInputs inputs = StepOf(option, memory);
+    const CostedPlan& costed, const MemoryInputs& memory, const CachedSchedule* held,
+    StepBound& bound, const std::vector<std::pair<size_t, int64_t>>& placements) const {
+  StepInputs inputs = StepOf(costed, memory);
   if (Offloads(job_.resources)) inputs.activation_bytes = OffloadedActivationBytes(memory);
   if (held != nullptr && memory.offload_parameters) {
     const auto of_stages = [&](StreamedBytes (*bytes)(const MemoryInputs&)) {
@@ -501,28 +502,28 @@ TimeBreakdown MeshSearch::SlowestRank(
     block.recomputed_blocks = 1;
     inputs.compressed_block.input = CompressedActivationBytes(block);
   }
-  if (!option.schedule.empty()) {
-    inputs.schedule = option.schedule;
+  if (!costed.schedule.empty()) {
+    inputs.schedule = costed.schedule;
     inputs.block = BlockBytesOf(memory);
   }
   if (held != nullptr) {
     const PipelineForecast forecast =
-        PredictPipeline(inputs, {.cut = option.cut,
-                                 .places = PlacesOf(option, placements),
-                                 .within_worker = placements.front().second == option.ranks});
+        PredictPipeline(inputs, {.cut = costed.cut,
+                                 .places = PlacesOf(costed, placements),
+                                 .within_worker = placements.front().second == costed.ranks});
     const PipelineFloor floor(forecast.costs, pipeline_, held->schedule.split_backward);
-    const TimeBreakdown least = forecast.StepUntil(floor.Seconds(option.accumulation_steps));
+    const TimeBreakdown least = forecast.StepUntil(floor.Seconds(costed.accumulation_steps));
     bound.least_seconds = kRoundingOfBounds * StepSeconds(least);
     if (bound.least_seconds > bound.limit) return least;
     return forecast.StepUntil(EndOfPipeline(held->schedule, forecast.costs));
   }
-  return SlowestOf(std::move(inputs), option, placements);
+  return SlowestOf(std::move(inputs), costed, placements);
 }
 
-RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
+RematCosts MeshSearch::CostsOfRemat(const CostedPlan& costed) const {
   const StepRates& rates = workers_.rates(0);
-  const RankPlace alone{option.threads, 1};
-  return {SecondsOfBlock(Pass(0, option), step_.shape, rates.MemoryBytesPerSecond(alone)),
+  const RankPlace alone{costed.threads, 1};
+  return {SecondsOfBlock(Pass(0, costed), step_.shape, rates.MemoryBytesPerSecond(alone)),
           1 / rates.HostLinkBytesPerSecond(alone, step_.host_link_bytes_per_second)};
 }
 

@@ -11,8 +11,8 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/sharded_parameters.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/costed_plan.h"
 #include "coordinator/planner/mesh_options.h"
-#include "coordinator/planner/option.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
@@ -28,11 +28,11 @@ struct StepBound {
   double least_seconds = 0;
 };
 
-/// Why the workers have no memory for an option of a job with these resources.
+/// Why the workers have no memory for a plan of a job with these resources.
 std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
-                         const Option& option);
+                         const CostedPlan& costed);
 
-/// The options of a job with one mesh.
+/// The plans of a job with one mesh.
 class MeshSearch {
  public:
   /// All outlive it. `share` is of a mesh with the same tensor, context and expert parallelism;
@@ -44,78 +44,79 @@ class MeshSearch {
   /// none fits, with one that needs least and without a time; false. Above `bound.limit` it need
   /// not fit, and the time may be less than it is. From several threads, while the cache does not
   /// change.
-  bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
+  bool Judge(const Candidate& candidate, StepBound& bound, CostedPlan& costed) const;
 
-  /// Fills in the time of an option that says what it recomputes and how it is cut, with this many
+  /// Fills in the time of a plan that says what it recomputes and how it is cut, with this many
   /// ranks on workers of these kinds, one after the other; false where the pipeline has no such
   /// schedule. Not for several threads at once.
-  bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option);
+  bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, CostedPlan& costed);
 
   /// Of a candidate for which the workers have no cores, with this reason.
-  Option FewCores(const Candidate& candidate);
+  CostedPlan FewCores(const Candidate& candidate);
 
  private:
-  Option OptionOf(const Candidate& candidate) const;
+  CostedPlan CostedPlanOf(const Candidate& candidate) const;
   /// Of a pipeline, else none.
-  std::optional<ScheduleName> NameOf(const Option& option) const;
+  std::optional<ScheduleName> NameOf(const CostedPlan& costed) const;
   /// From the cache; null without a pipeline.
-  const CachedSchedule* Held(const Option& option) const;
+  const CachedSchedule* Held(const CostedPlan& costed) const;
   /// The same, made where it is not there.
-  const CachedSchedule* MakeHeld(const Option& option);
+  const CachedSchedule* MakeHeld(const CostedPlan& costed);
   /// Of a pipeline: the machines of each of its ranks.
   std::vector<std::vector<PipelinePlace>> PlacesOf(
-      const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const;
-  /// Kinds of the workers that have ranks of the option, and how many.
-  std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const;
+      const CostedPlan& costed, const std::vector<std::pair<size_t, int64_t>>& placements) const;
+  /// Kinds of the workers that have ranks of the plan, and how many.
+  std::vector<std::pair<size_t, int64_t>> Placements(const CostedPlan& costed) const;
   /// Of a pipeline whose ranks are not all on machines of one kind.
-  bool JudgeMixed(Option& option) const;
-  /// Of an option that says how it is cut.
-  bool JudgeCut(const CachedSchedule* held, StepBound& bound, Option& option) const;
+  bool JudgeMixed(CostedPlan& costed) const;
+  /// Of a plan that says how it is cut.
+  bool JudgeCut(const CachedSchedule* held, StepBound& bound, CostedPlan& costed) const;
 
-  /// What the steps of an option depend on, except what it recomputes, which activations go over
+  /// What the steps of a plan depend on, except what it recomputes, which activations go over
   /// the link, and what the stages of a pipeline have.
-  StepInputs StepOf(const Option& option, const MemoryInputs& memory) const;
+  StepInputs StepOf(const CostedPlan& costed, const MemoryInputs& memory) const;
   /// Of weights, what goes over the link.
   void SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const;
   /// The same steps, without a pipeline, on the slowest of these places; in rounds by time the mean
   /// of the steps that ranks make on them, each at its own speed.
-  TimeBreakdown SlowestOf(StepInputs inputs, const Option& option,
+  TimeBreakdown SlowestOf(StepInputs inputs, const CostedPlan& costed,
                           const std::vector<std::pair<size_t, int64_t>>& placements) const;
-  TimeBreakdown MeanOfSpeeds(StepInputs inputs, const Option& option) const;
-  TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
+  TimeBreakdown MeanOfSpeeds(StepInputs inputs, const CostedPlan& costed) const;
+  TimeBreakdown SlowestRank(const CostedPlan& costed, const MemoryInputs& memory,
                             const CachedSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
-  void SetOption(const Option& option, MemoryInputs& inputs) const;
-  void SetOption(const Option& option, StepInputs& inputs) const;
-  /// Of a pipeline, else none. `held` outlives it, as does the option.
-  std::optional<PipelineMemory> MemoryOf(const Option& option, const CachedSchedule* held) const;
-  /// The option's memory, of all its ranks.
+  void SetCostedPlan(const CostedPlan& costed, MemoryInputs& inputs) const;
+  void SetCostedPlan(const CostedPlan& costed, StepInputs& inputs) const;
+  /// Of a pipeline, else none. `held` outlives it, as does the plan.
+  std::optional<PipelineMemory> MemoryOf(const CostedPlan& costed,
+                                         const CachedSchedule* held) const;
+  /// The plan's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
-                 Option& option) const;
+                 CostedPlan& costed) const;
   /// Of it on the device, without offload.
   int64_t BytesWithoutTiers(const MemoryBreakdown& memory) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
   /// Within the job's own limits,
-  bool WithinLimits(const Option& option) const;
+  bool WithinLimits(const CostedPlan& costed) const;
   /// and the workers'.
-  bool Fits(const Option& option) const;
+  bool Fits(const CostedPlan& costed) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
-  bool FitsBeside(Option option, const MemoryInputs& inputs,
+  bool FitsBeside(CostedPlan costed, const MemoryInputs& inputs,
                   std::optional<PipelineMemory>& pipeline) const;
   /// What "optimal" comes to on a pipeline.
-  std::optional<RematChoice> ScheduleStages(const Option& option, MemoryInputs inputs,
+  std::optional<RematChoice> ScheduleStages(const CostedPlan& costed, MemoryInputs inputs,
                                             const CachedSchedule& held,
                                             PipelineMemory& pipeline) const;
   /// On the worker that is looked at first.
-  RematCosts CostsOfRemat(const Option& option) const;
+  RematCosts CostsOfRemat(const CostedPlan& costed) const;
 
-  const PassCost& Pass(size_t kind, const Option& option) const {
-    return share_.Pass(kind, option.threads, option.micro_batch);
+  const PassCost& Pass(size_t kind, const CostedPlan& costed) const {
+    return share_.Pass(kind, costed.threads, costed.micro_batch);
   }
   /// What data- and context-parallel ranks shard of the parameters.
-  const ShardedParameters& Sharded(const Option& option) const;
-  int64_t ShardGroupSize(const Option& option) const;
+  const ShardedParameters& Sharded(const CostedPlan& costed) const;
+  int64_t ShardGroupSize(const CostedPlan& costed) const;
 
   const JobSpec& job_;
   const WorkerGroups& workers_;
@@ -123,7 +124,7 @@ class MeshSearch {
   ScheduleCache& cache_;
   const int64_t tensor_;
   const int64_t pipeline_;
-  MemoryInputs memory_;       ///< What of them is the same in all options ...
+  MemoryInputs memory_;       ///< What of them is the same in all plans ...
   StepInputs step_;           ///< ... and of these.
   std::vector<int64_t> cut_;  ///< Blocks of each stage, on machines of one kind.
 };

@@ -203,7 +203,7 @@ class Meshes {
     if (!family.sharings->empty()) families_.push_back(std::move(family));
   }
 
-  /// What of a mesh tells which ZeRO stages, with groups or without, go with it: ValidateJob asks
+  /// What of a mesh decides which ZeRO stages, with groups or without, go with it: ValidateJob asks
   /// whether there is some parallelism of a kind, and, where their number is asked for, how many
   /// ranks sum their gradients; only experts ask for more.
   using Kind = std::tuple<bool, bool, bool, bool, bool, int64_t, bool, std::string, bool, int64_t,

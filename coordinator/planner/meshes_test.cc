@@ -472,10 +472,10 @@ TEST_P(AnyMesh, HasNoShorterStepThanItsBounds) {
     // Looks at all.
     for (const Judged& judged : BestFirst(jobs, cluster, 0, 1).Run()) {
       if (!judged.fits) continue;
-      const double seconds = StepSeconds(judged.option.time);
+      const double seconds = StepSeconds(judged.costed.time);
       ASSERT_LE(judged.candidate.least_seconds, seconds * (1 + 1e-12))
           << trial << ": " << ToJson(jobs.At(judged.mesh).resources).dump();
-      if (judged.option.pipeline == 1) continue;
+      if (judged.costed.pipeline == 1) continue;
       ++pipelines;
       near += judged.candidate.least_seconds > 0.9 * seconds ? 1 : 0;
     }

@@ -36,20 +36,20 @@ constexpr size_t kFittingShown = 20;
 constexpr size_t kInfeasibleShown = 10;
 
 /// What a rank of the job's grid sends, and what one of the grid that sends least would.
-std::string GridText(const JobSpec& job, const Option& option) {
+std::string GridText(const JobSpec& job, const CostedPlan& costed) {
   const ModelShape shape = ShapeOfRank(job);
   const std::vector<TensorParallel2d> grids =
       RankTensorGrids({.shape = shape,
-                       .tokens = option.micro_batch * SequenceLength(job),
+                       .tokens = costed.micro_batch * SequenceLength(job),
                        .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
-                       .recomputed_blocks = option.recomputed_blocks,
-                       .recomputed_attentions = option.attention_blocks});
+                       .recomputed_blocks = costed.recomputed_blocks,
+                       .recomputed_attentions = costed.attention_blocks});
   const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorParallel2d& grid) {
     return grid.rows == job.resources.tensor_rows;
   });
   if (own == grids.end()) return "";
   const auto name = [&](const TensorParallel2d& grid) {
-    return std::to_string(grid.rows) + " x " + std::to_string(option.tensor / grid.rows);
+    return std::to_string(grid.rows) + " x " + std::to_string(costed.tensor / grid.rows);
   };
   const std::string text = "; a rank of the grid of " + name(*own) + " sends " +
                            HumanBytes(own->sent) + " a micro-batch, ";
@@ -57,7 +57,7 @@ std::string GridText(const JobSpec& job, const Option& option) {
   return text + "of " + name(grids.front()) + " it would send " + HumanBytes(grids.front().sent);
 }
 
-std::string WhyChosen(const Option& option, const SearchResult& result,
+std::string WhyChosen(const CostedPlan& costed, const SearchResult& result,
                       const SearchResults& counts) {
   const JobSpec& job = result.job;
   std::string text = "shortest predicted step of " + std::to_string(counts.fit) + " plans that fit";
@@ -69,33 +69,33 @@ std::string WhyChosen(const Option& option, const SearchResult& result,
     text += "; " + std::to_string(counts.without_room) +
             " have no room for what they keep from step to step";
   }
-  if (option.recomputed_blocks > 0) {
-    text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
+  if (costed.recomputed_blocks > 0) {
+    text += "; recomputes " + std::to_string(costed.recomputed_blocks) + " blocks to fit in memory";
   }
-  if (option.attention_blocks > 0) {
-    text += "; recomputes the attention of " + std::to_string(option.attention_blocks) + " blocks";
+  if (costed.attention_blocks > 0) {
+    text += "; recomputes the attention of " + std::to_string(costed.attention_blocks) + " blocks";
   }
-  if (Travels(option.schedule)) {
+  if (Travels(costed.schedule)) {
     text +=
-        "; what " + std::to_string(SentBlocks(option.schedule)) + " blocks keep waits on the host";
+        "; what " + std::to_string(SentBlocks(costed.schedule)) + " blocks keep waits on the host";
   }
-  if (option.context > 1) {
-    text += "; " + std::to_string(option.context) + " context-parallel ranks";
+  if (costed.context > 1) {
+    text += "; " + std::to_string(costed.context) + " context-parallel ranks";
   }
-  if (option.experts > 1) {
-    text += "; " + std::to_string(option.experts) + " expert-parallel ranks";
+  if (costed.experts > 1) {
+    text += "; " + std::to_string(costed.experts) + " expert-parallel ranks";
   }
-  if (job.resources.tensor_rows > 1) text += GridText(job, option);
-  if (option.pipeline > 1 && option.cut != CutModel(job).value()) {
+  if (job.resources.tensor_rows > 1) text += GridText(job, costed);
+  if (costed.pipeline > 1 && costed.cut != CutModel(job).value()) {
     text += "; stages of ";
-    for (size_t stage = 0; stage < option.cut.size(); ++stage) {
-      text += (stage > 0 ? ", " : "") + std::to_string(option.cut[stage]);
+    for (size_t stage = 0; stage < costed.cut.size(); ++stage) {
+      text += (stage > 0 ? ", " : "") + std::to_string(costed.cut[stage]);
     }
     text += " blocks, by what their machines do";
   }
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   std::string outside;
-  for (const Extrapolation& each : OutsideMeasured(job, result, option)) {
+  for (const Extrapolation& each : OutsideMeasured(job, result, costed)) {
     outside += (outside.empty() ? "" : ", ") + each.text;
   }
   if (!outside.empty()) text += "; beyond what was measured: " + outside;
@@ -128,34 +128,34 @@ TimeBreakdown TimeOf(const MeanStep& mean, TimeBreakdown largest) {
   return largest;
 }
 
-PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
+PlanCandidate MakeCandidate(const SearchResult& result, const CostedPlan& costed) {
   const JobSpec& job = result.job;
   const ModelShape shape = ShapeOf(job);
   PlanCandidate candidate;
   Plan& plan = candidate.plan;
-  plan.mesh.data = option.data_ranks() / option.experts;
-  plan.mesh.expert = option.experts;
-  plan.mesh.tensor = option.tensor;
-  plan.mesh.context = option.context;
+  plan.mesh.data = costed.data_ranks() / costed.experts;
+  plan.mesh.expert = costed.experts;
+  plan.mesh.tensor = costed.tensor;
+  plan.mesh.context = costed.context;
   plan.context_method = job.resources.context_method;
-  plan.mesh.pipeline = option.pipeline;
-  if (option.pipeline > 1) {
+  plan.mesh.pipeline = costed.pipeline;
+  if (costed.pipeline > 1) {
     plan.pipeline_schedule = job.resources.pipeline_schedule;
     plan.pipeline_chunks = job.resources.pipeline_chunks;
-    plan.stage_blocks = option.cut;
+    plan.stage_blocks = costed.cut;
   }
   plan.sequence_parallel = job.resources.sequence_parallel;
   plan.tensor_rows = job.resources.tensor_rows;
-  if (option.gradient_ranks() > 1) {
+  if (costed.gradient_ranks() > 1) {
     plan.zero_stage = job.resources.zero_stage;
     plan.zero_shard_ranks = job.resources.zero_shard_ranks;
   }
-  plan.micro_batch = option.micro_batch;
-  plan.accumulation_steps = option.accumulation_steps;
-  plan.threads_per_rank = option.threads;
+  plan.micro_batch = costed.micro_batch;
+  plan.accumulation_steps = costed.accumulation_steps;
+  plan.threads_per_rank = costed.threads;
   plan.bucket_bytes = BucketBytes(job, shape.spec);
   plan.precision = job.train.precision;
-  plan.device = option.on_devices ? "cuda" : "cpu";
+  plan.device = costed.on_devices ? "cuda" : "cpu";
   plan.offload_optimizer = job.resources.offload_optimizer;
   plan.offload_directory = job.resources.offload_directory;
   plan.offload_activations = job.resources.offload_activations;
@@ -168,20 +168,20 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   plan.recompute_segment = job.resources.recompute_segment;
   plan.activation_bits = job.resources.activation_bits;
   plan.gradient_reduction = job.resources.gradient_reduction;
-  if (option.schedule.empty()) {
+  if (costed.schedule.empty()) {
     plan.block_memory_policy =
-        BlockPolicies(shape.spec.layers, option.recomputed_blocks, option.attention_blocks);
+        BlockPolicies(shape.spec.layers, costed.recomputed_blocks, costed.attention_blocks);
   } else {
-    plan.block_memory_policy = PoliciesOf(option.schedule);
-    plan.recompute_schedule = RematOperations(option.schedule);
+    plan.block_memory_policy = PoliciesOf(costed.schedule);
+    plan.recompute_schedule = RematOperations(costed.schedule);
   }
-  candidate.feasible = option.infeasible_reason.empty();
-  candidate.lacks_cores = option.lacks_cores;
-  candidate.reason = option.infeasible_reason;
-  plan.prediction.memory_per_rank = option.memory;
-  plan.prediction.stage_bytes = option.stage_bytes;
+  candidate.feasible = costed.infeasible_reason.empty();
+  candidate.lacks_cores = costed.lacks_cores;
+  candidate.reason = costed.infeasible_reason;
+  plan.prediction.memory_per_rank = costed.memory;
+  plan.prediction.stage_bytes = costed.stage_bytes;
   // What the rank has besides is on its worker.
-  if (option.HostBytes() > 0) plan.prediction.stage_bytes = {option.PlacedBytes()};
+  if (costed.HostBytes() > 0) plan.prediction.stage_bytes = {costed.PlacedBytes()};
   const MeanStep mean = MeanStepOf(job);
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
@@ -190,7 +190,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
            AddedNetworkFlopsPerToken(job.train, SequenceLength(job))) +
       static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape, job.train).Flops();
   if (!candidate.feasible) return candidate;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());
   std::vector<int64_t> devices;
   int64_t devices_bytes = 0;
   for (size_t w = 0; w < result.workers->workers().size(); ++w) {
@@ -202,7 +202,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     }
     plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
                              worker.worker_id);
-    if (!option.on_devices) continue;
+    if (!costed.on_devices) continue;
     if (w == 0 || result.workers->kinds()[w] != result.workers->kinds()[w - 1] ||
         ranks_on[w] != ranks_on[w - 1] || bytes != devices_bytes) {
       devices = NearestDevices(worker.devices, ranks_on[w], bytes);
@@ -210,14 +210,14 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     }
     plan.rank_devices.insert(plan.rank_devices.end(), devices.begin(), devices.end());
   }
-  plan.prediction.time = TimeOf(mean, option.time);
+  plan.prediction.time = TimeOf(mean, costed.time);
   plan.prediction.step_seconds = StepSeconds(plan.prediction.time);
   plan.prediction.tokens_per_second = mean.tokens * tokens / plan.prediction.step_seconds;
   return candidate;
 }
 
-/// `closest`: the option that needs least; null where there is none.
-Status NothingFits(const JobSpec& job, const Option* closest) {
+/// `closest`: the plan that needs least; null where there is none.
+Status NothingFits(const JobSpec& job, const CostedPlan* closest) {
   if (closest == nullptr && (job.resources.min_ranks > 0 || job.resources.max_ranks > 0)) {
     return ExhaustedError(
         "no number of ranks within resources.min_ranks and resources.max_ranks "
@@ -230,7 +230,7 @@ Status NothingFits(const JobSpec& job, const Option* closest) {
                           " threads, or the micro-batch is past any memory; hint: lower "
                           "resources.threads_per_rank or resources.micro_batch");
   }
-  const Option& least = *closest;
+  const CostedPlan& least = *closest;
   std::string text = "no plan fits; the one that needs least (" + std::to_string(least.ranks) +
                      " ranks of " + std::to_string(least.threads) + " threads, micro-batch " +
                      std::to_string(least.micro_batch) + ", " +
@@ -286,10 +286,10 @@ Status NoDevices(const ClusterProfile& cluster) {
                         "; hint: see docs/operations.md, or ask for resources.device: cpu");
 }
 
-/// A fitting option of one of several searches.
+/// A fitting plan of one of several searches.
 struct Found {
   const SearchResult* search;
-  const Option* option;
+  const CostedPlan* costed;
 };
 
 /// In order. What was asked for comes first among equals.
@@ -301,18 +301,18 @@ std::vector<Found> FastestOf(const SearchResults& results, size_t of_each) {
     }
   }
   std::stable_sort(fitting.begin(), fitting.end(), [](const Found& a, const Found& b) {
-    return StepSeconds(a.option->time) < StepSeconds(b.option->time);
+    return StepSeconds(a.costed->time) < StepSeconds(b.costed->time);
   });
   return fitting;
 }
 
 /// What the prediction of a step owes to runs with blocks of nearly the same shape.
-std::string NearRunsText(const SearchResult& result, const Option& option) {
+std::string NearRunsText(const SearchResult& result, const CostedPlan& costed) {
   const StepRates& rates = result.workers->rates(0);
   if (!rates.has_near_shapes()) return "";
   const NearShapes near = rates.Near(
-      BlockOfPass(ShapeOfRank(result.job), option.micro_batch, SequenceLength(result.job),
-                  PrecisionOf(result.job.train.precision).products, option.context));
+      BlockOfPass(ShapeOfRank(result.job), costed.micro_batch, SequenceLength(result.job),
+                  PrecisionOf(result.job.train.precision).products, costed.context));
   if (near.runs == 0) return "";
   char text[96];
   std::snprintf(text, sizeof(text), "; its products as %lld %s near measured them: x %.2f",
@@ -339,24 +339,24 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
     }
   }
   std::stable_sort(infeasible.begin(), infeasible.end(), [](const Found& a, const Found& b) {
-    return TotalBytes(a.option->memory) < TotalBytes(b.option->memory);
+    return TotalBytes(a.costed->memory) < TotalBytes(b.costed->memory);
   });
   if (fitting.empty()) {
-    return NothingFits(asked, infeasible.empty() ? nullptr : infeasible.front().option);
+    return NothingFits(asked, infeasible.empty() ? nullptr : infeasible.front().costed);
   }
   for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
-    const auto& [result, option] = fitting[i];
-    PlanCandidate candidate = MakeCandidate(*result, *option);
+    const auto& [result, costed] = fitting[i];
+    PlanCandidate candidate = MakeCandidate(*result, *costed);
     candidate.chosen = i == 0;
     candidate.reason =
-        i == 0 ? WhyChosen(*option, *result, results) + WhatWasOpen(asked, candidate.plan, *result)
-               : WhySlower(option->time, fitting.front().option->time);
-    candidate.reason += NearRunsText(*result, *option);
+        i == 0 ? WhyChosen(*costed, *result, results) + WhatWasOpen(asked, candidate.plan, *result)
+               : WhySlower(costed->time, fitting.front().costed->time);
+    candidate.reason += NearRunsText(*result, *costed);
     report.candidates.push_back(std::move(candidate));
   }
   for (size_t i = 0; i < std::min(infeasible.size(), kInfeasibleShown); ++i) {
-    const auto& [result, option] = infeasible[i];
-    report.candidates.push_back(MakeCandidate(*result, *option));
+    const auto& [result, costed] = infeasible[i];
+    report.candidates.push_back(MakeCandidate(*result, *costed));
   }
   return report;
 }
@@ -425,7 +425,7 @@ Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile&
   std::vector<Plan> plans;
   std::set<std::string> known;
   for (const Found& each : FastestOf(results, count)) {
-    Plan plan = MakeCandidate(*each.search, *each.option).plan;
+    Plan plan = MakeCandidate(*each.search, *each.costed).plan;
     Plan nowhere = plan;
     nowhere.rank_workers.clear();
     nowhere.rank_devices.clear();

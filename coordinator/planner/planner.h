@@ -28,7 +28,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
                            const std::stop_token& stop = {});
 
 /// As PlanJob, and finds the mesh where the job leaves that open (MeshesOf), with
-/// options left out that provably are not among those shown. Computes on `threads` threads (0: as
+/// plans left out that provably are not among those shown. Computes on `threads` threads (0: as
 /// many as the machine runs); the report does not depend on their number. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
                                const std::stop_token& stop = {});

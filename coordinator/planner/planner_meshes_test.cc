@@ -186,7 +186,7 @@ TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
   EXPECT_NEAR(static_cast<double>(half.activations_bytes),
               static_cast<double>(all.activations_bytes) / 2,
               0.01 * static_cast<double>(all.activations_bytes));
-  // As many products, of fewer rows each, and what the ranks tell each other on top.
+  // As many products, of fewer rows each, and what the ranks exchange on top.
   EXPECT_GT(ring.prediction.time.exposed_communication_seconds,
             whole.prediction.time.exposed_communication_seconds);
   EXPECT_GT(ulysses.prediction.time.exposed_communication_seconds,

@@ -40,7 +40,7 @@ class ProcessorRates final : public StepRates {
                          bool on_host) const override;
   bool overlaps_files_with_forward() const override { return true; }
   /// What the job says, or a share of the memory's bandwidth: half of it, which reads and writes
-  /// each, where no run has told more.
+  /// each, where no run has shown more.
   double HostLinkBytesPerSecond(const RankPlace& place, int64_t wanted) const override;
 
   const OperationCounts& operations() const override;

@@ -75,7 +75,7 @@ class RankShare {
   const StagePasses& StagePass(size_t kind, int64_t threads, int64_t micro_batch) const {
     return stage_passes_.at({kind, threads, micro_batch});
   }
-  /// No option of `mesh`, whose blocks are cut so, where this many ranks sum their gradients has a
+  /// No plan of `mesh`, whose blocks are cut so, where this many ranks sum their gradients has a
   /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
   /// where more than that state is shared, something is outside the device, or stages are cut
   /// by machine or have blocks that are not alike.

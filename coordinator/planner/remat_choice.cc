@@ -44,7 +44,7 @@ RematPlan OfBlocks(RematPlan schedule) {
 
 /// The schedule of the largest budget with which the whole fits, of a chain that has one for every
 /// step of `unit` bytes, with `coarse` stages. Budgets are those of the chain; whether it fits is
-/// told by following the schedule exactly.
+/// found by following the schedule exactly.
 std::optional<RematChoice> Largest(CachedChain& chain, int64_t unit, const CoarseChain& coarse,
                                    const std::function<bool(const RematChoice&)>& fits) {
   std::optional<RematChoice> found;

@@ -20,7 +20,7 @@ namespace weft::planner {
 namespace {
 
 /// Faster; then fewer ranks, less recomputation, less memory, fewer threads.
-bool Faster(const Option& a, const Option& b) {
+bool Faster(const CostedPlan& a, const CostedPlan& b) {
   const double time_a = StepSeconds(a.time), time_b = StepSeconds(b.time);
   const int64_t bytes_a = TotalBytes(a.memory), bytes_b = TotalBytes(b.memory);
   return std::tie(time_a, a.ranks, a.recomputed_blocks, bytes_a, a.threads, a.micro_batch,
@@ -28,7 +28,7 @@ bool Faster(const Option& a, const Option& b) {
                                                  b.threads, b.micro_batch, a.ranks_per_worker);
 }
 
-bool Smaller(const Option& a, const Option& b) {
+bool Smaller(const CostedPlan& a, const CostedPlan& b) {
   const int64_t bytes_a = TotalBytes(a.memory), bytes_b = TotalBytes(b.memory);
   return std::tie(bytes_a, a.ranks, a.threads, a.micro_batch, a.ranks_per_worker) <
          std::tie(bytes_b, b.ranks, b.threads, b.micro_batch, b.ranks_per_worker);
@@ -36,7 +36,7 @@ bool Smaller(const Option& a, const Option& b) {
 
 /// Keeps the head of the list, in order.
 template <class Before>
-void SortHead(std::vector<Option>& options, size_t count, Before before) {
+void SortHead(std::vector<CostedPlan>& options, size_t count, Before before) {
   const auto head = options.begin() + static_cast<int64_t>(std::min(options.size(), count));
   std::partial_sort(options.begin(), head, options.end(), before);
   options.erase(head, options.end());
@@ -107,7 +107,7 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   if (stop.stop_requested()) return {};
   for (Judged& each : looked_at) {
     SearchResult& result = found[each.mesh];
-    (each.fits ? result.fitting : result.infeasible).push_back(std::move(each.option));
+    (each.fits ? result.fitting : result.infeasible).push_back(std::move(each.costed));
   }
   SearchResults results;
   results.has_workers = search.has_workers();
@@ -127,9 +127,9 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
     SortHead(result.infeasible, wanted, Smaller);
     result.job = jobs.At(mesh);
     result.workers = search.Workers(mesh);
-    for (Option& option : result.infeasible) {
-      if (!option.infeasible_reason.empty()) continue;
-      option.infeasible_reason = MemoryReason(result.job.resources, *result.workers, option);
+    for (CostedPlan& costed : result.infeasible) {
+      if (!costed.infeasible_reason.empty()) continue;
+      costed.infeasible_reason = MemoryReason(result.job.resources, *result.workers, costed);
     }
     result.cluster = search.Cluster(mesh);
     result.times_from = TimesFrom(*result.workers);

@@ -9,8 +9,8 @@
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/costed_plan.h"
 #include "coordinator/planner/job_set.h"
-#include "coordinator/planner/option.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -18,8 +18,8 @@ namespace weft::planner {
 /// What was found for a job with one mesh.
 struct SearchResult {
   JobSpec job;
-  std::vector<Option> fitting;                    ///< Fastest first, as many as asked for.
-  std::vector<Option> infeasible;                 ///< Least memory first, as many.
+  std::vector<CostedPlan> fitting;                ///< Fastest first, as many as asked for.
+  std::vector<CostedPlan> infeasible;             ///< Least memory first, as many.
   std::shared_ptr<const ClusterProfile> cluster;  ///< That of `workers`, where it is not the one
                                                   ///< given.
   std::shared_ptr<const WorkerGroups> workers;
@@ -28,7 +28,7 @@ struct SearchResult {
 
 /// What was found for several.
 struct SearchResults {
-  std::vector<SearchResult> found;  ///< Of jobs with an option to show, in their order.
+  std::vector<SearchResult> found;  ///< Of jobs with a plan to show, in their order.
   bool has_workers = false;         ///< For any of them.
   int64_t considered = 0;
   int64_t fit = 0;       ///< Of them; where several jobs are searched, of those that are judged.
@@ -36,7 +36,7 @@ struct SearchResults {
   int64_t without_room = 0;  ///< Of them, not judged: of several jobs, no worker has room for them.
 };
 
-/// This many of the fastest options are found where no other number is asked for.
+/// This many of the fastest plans are found where no other number is asked for.
 inline constexpr size_t kSorted = 32;
 
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, and

@@ -35,22 +35,22 @@ WorkerProfile TimesAsFast(WorkerProfile worker, double times) {
   return worker;
 }
 
-/// The shortest step of `job`, whose option is that of `plan` except the cut, of all cuts in two.
+/// The shortest step of `job`, planned as in `plan` except the cut, of all cuts in two.
 double FastestOfAllCuts(const JobSpec& job, const ClusterProfile& cluster, const Plan& plan) {
   const WorkerGroups groups(cluster, PrecisionOf(job.train.precision), false);
   const RankShare share(job, groups, {plan.threads_per_rank}, {plan.micro_batch});
-  ScheduleCache book;
-  MeshSearch search(job, groups, share, book, CutModel(job).value());
+  ScheduleCache schedules;
+  MeshSearch search(job, groups, share, schedules, CutModel(job).value());
   double fastest = std::numeric_limits<double>::infinity();
   for (int64_t blocks = 1; blocks < job.model.layers; ++blocks) {
-    Option option;
-    option.ranks = option.pipeline = 2;
-    option.threads = plan.threads_per_rank;
-    option.micro_batch = plan.micro_batch;
-    option.accumulation_steps = plan.accumulation_steps;
-    option.cut = {blocks, job.model.layers - blocks};
-    EXPECT_TRUE(search.Time({{groups.kinds()[0], 1}, {groups.kinds()[1], 1}}, option));
-    fastest = std::min(fastest, StepSeconds(option.time));
+    CostedPlan costed;
+    costed.ranks = costed.pipeline = 2;
+    costed.threads = plan.threads_per_rank;
+    costed.micro_batch = plan.micro_batch;
+    costed.accumulation_steps = plan.accumulation_steps;
+    costed.cut = {blocks, job.model.layers - blocks};
+    EXPECT_TRUE(search.Time({{groups.kinds()[0], 1}, {groups.kinds()[1], 1}}, costed));
+    fastest = std::min(fastest, StepSeconds(costed.time));
   }
   return fastest;
 }

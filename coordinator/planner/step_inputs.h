@@ -56,11 +56,11 @@ struct StepInputs {
   } compressed_block = {};
   bool offloads_optimizer = false;  ///< Gradients go to the host in every pass.
   /// With offloads_optimizer, units that reside on the device and are updated there.
-  struct KeptUnits {
+  struct DeviceUpdatedUnits {
     int64_t trained = 0;       ///< Their trained numbers.
     int64_t first_blocks = 0;  ///< Kept blocks right after the embeddings.
     int64_t last_blocks = 0;   ///< Kept blocks right before the head.
-  } kept = {};
+  } device_updated = {};
   int64_t file_bytes = 0;          ///< State in a file that an update reads and writes.
   StreamedBytes file_pass = {};    ///< Read and written in the passes of a micro-batch.
   StreamedStage filed_stage = {};  ///< FiledWeightBytes, as streamed_stage.

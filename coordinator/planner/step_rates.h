@@ -112,7 +112,7 @@ class StepRates {
   virtual double backward_dropout_draws() const { return 1; }
   /// How many times longer products take with the other ranks on the worker.
   virtual double Slowdown(const RankPlace& /*place*/) const { return 1; }
-  /// Whether runs have told something of blocks of some shapes, and what they say of blocks that
+  /// Whether runs have said something about blocks of some shapes, and what they say of blocks that
   /// have nearly the shape `block`.
   virtual bool has_near_shapes() const { return false; }
   virtual NearShapes Near(const MeasuredShape& /*block*/) const { return {}; }

@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMostThreadsOfDevice = 8;
 
 /// Ranks on GPUs for which a worker with this many bytes has room besides these.
-int64_t HeldBeside(const Option& option, int64_t bytes) {
-  return option.HostBytes() > 0 ? bytes / option.HostBytes() : option.ranks;
+int64_t HeldBeside(const CostedPlan& costed, int64_t bytes) {
+  return costed.HostBytes() > 0 ? bytes / costed.HostBytes() : costed.ranks;
 }
 
 /// Whether they measured the same: all but names is equal.
@@ -118,15 +118,15 @@ int64_t WorkerGroups::Room(const Group& group, int64_t threads) const {
   return on_devices_ ? std::min(room, std::ssize(group.devices)) : room;
 }
 
-int64_t WorkerGroups::RanksOn(const Group& group, const Option& option, int64_t bytes,
+int64_t WorkerGroups::RanksOn(const Group& group, const CostedPlan& costed, int64_t bytes,
                               int64_t left) const {
   const auto lacks = [bytes](int64_t limit) { return limit < bytes; };
   const int64_t held =
       on_devices_
           ? std::find_if(group.devices.begin(), group.devices.end(), lacks) - group.devices.begin()
           : group.memory / std::max<int64_t>(bytes, 1);
-  return std::min({left, option.ranks_per_worker, group.cores / option.threads, held,
-                   HeldBeside(option, group.memory)});
+  return std::min({left, costed.ranks_per_worker, group.cores / costed.threads, held,
+                   HeldBeside(costed, group.memory)});
 }
 
 int64_t WorkerGroups::LargestHost() const {
@@ -188,28 +188,28 @@ bool WorkerGroups::HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t thr
   return room >= ranks;
 }
 
-bool WorkerGroups::HasRoom(const Option& option, int64_t bytes) const {
-  if (!option.stage_bytes.empty()) {
-    const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_);
-    return std::accumulate(ranks_on.begin(), ranks_on.end(), int64_t{0}) == option.ranks;
+bool WorkerGroups::HasRoom(const CostedPlan& costed, int64_t bytes) const {
+  if (!costed.stage_bytes.empty()) {
+    const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_);
+    return std::accumulate(ranks_on.begin(), ranks_on.end(), int64_t{0}) == costed.ranks;
   }
-  int64_t left = option.ranks;
+  int64_t left = costed.ranks;
   for (const Group& group : groups_) {
-    left -= std::min(left, group.count * RanksOn(group, option, bytes, left));
+    left -= std::min(left, group.count * RanksOn(group, costed, bytes, left));
   }
   return left == 0;
 }
 
-std::vector<int64_t> WorkerGroups::RoomByPlace(const Option& option) const {
-  std::vector<int64_t> room(static_cast<size_t>(option.pipeline),
+std::vector<int64_t> WorkerGroups::RoomByPlace(const CostedPlan& costed) const {
+  std::vector<int64_t> room(static_cast<size_t>(costed.pipeline),
                             std::numeric_limits<int64_t>::max());
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_);
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_);
   int64_t first = 0;
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
     const Group group = GroupOf(*workers_[worker]);
     for (int64_t rank = first; rank < first + ranks_on[worker]; ++rank) {
       // Of its GPUs those with most memory are taken.
-      int64_t& least = room[static_cast<size_t>(rank * option.pipeline / option.ranks)];
+      int64_t& least = room[static_cast<size_t>(rank * costed.pipeline / costed.ranks)];
       least = std::min(least, on_devices_ ? group.devices[static_cast<size_t>(ranks_on[worker] - 1)]
                                           : group.memory / ranks_on[worker]);
     }
@@ -218,11 +218,11 @@ std::vector<int64_t> WorkerGroups::RoomByPlace(const Option& option) const {
   return room;
 }
 
-std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const Option& option) const {
+std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const CostedPlan& costed) const {
   std::vector<std::pair<size_t, int64_t>> placements;
-  int64_t left = option.ranks;
+  int64_t left = costed.ranks;
   for (const Group& group : groups_) {
-    const int64_t each = RanksOn(group, option, option.PlacedBytes(), left);
+    const int64_t each = RanksOn(group, costed, costed.PlacedBytes(), left);
     if (each == 0) continue;
     const int64_t full = std::min(group.count, left / each);
     placements.emplace_back(group.kind, each);
@@ -234,25 +234,25 @@ std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const Option& o
   return placements;
 }
 
-int64_t BytesOfRank(const Option& option, int64_t rank) {
-  if (option.stage_bytes.empty()) return option.PlacedBytes();
-  return option.stage_bytes[static_cast<size_t>(rank * option.pipeline / option.ranks)];
+int64_t BytesOfRank(const CostedPlan& costed, int64_t rank) {
+  if (costed.stage_bytes.empty()) return costed.PlacedBytes();
+  return costed.stage_bytes[static_cast<size_t>(rank * costed.pipeline / costed.ranks)];
 }
 
-std::vector<int64_t> PlaceRanks(const Option& option,
+std::vector<int64_t> PlaceRanks(const CostedPlan& costed,
                                 const std::vector<const WorkerProfile*>& workers) {
   std::vector<int64_t> ranks_on;
   int64_t placed = 0;
   for (const WorkerProfile* worker : workers) {
     const int64_t room =
-        std::min({option.ranks - placed, option.ranks_per_worker, worker->cores / option.threads,
-                  HeldBeside(option, worker->memory_limit_bytes)});
+        std::min({costed.ranks - placed, costed.ranks_per_worker, worker->cores / costed.threads,
+                  HeldBeside(costed, worker->memory_limit_bytes)});
     int64_t held = 0, most = 0, sum = 0;
     for (; held < room; ++held) {
-      const int64_t bytes = BytesOfRank(option, placed + held);
+      const int64_t bytes = BytesOfRank(costed, placed + held);
       most = std::max(most, bytes);
       sum += bytes;
-      if (option.on_devices ? UsableDevices(worker->devices, most) <= held
+      if (costed.on_devices ? UsableDevices(worker->devices, most) <= held
                             : sum > worker->memory_limit_bytes) {
         break;
       }

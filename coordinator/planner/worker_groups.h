@@ -10,7 +10,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
-#include "coordinator/planner/option.h"
+#include "coordinator/planner/costed_plan.h"
 #include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
@@ -49,17 +49,17 @@ class WorkerGroups {
   /// Ranks of `threads` for which there are cores and GPUs.
   int64_t Slots(int64_t threads) const;
 
-  /// Whether ranks find cores and GPUs, and whether those of the option have room with this many
+  /// Whether ranks find cores and GPUs, and whether those of the plan have room with this many
   /// bytes each.
   bool HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const;
-  bool HasRoom(const Option& option, int64_t bytes) const;
+  bool HasRoom(const CostedPlan& costed, int64_t bytes) const;
 
   /// By rank of a pipeline, what there is for each of its replicas as they follow one another: of
   /// the workers that have some, the least.
-  std::vector<int64_t> RoomByPlace(const Option& option) const;
+  std::vector<int64_t> RoomByPlace(const CostedPlan& costed) const;
 
   /// PlaceRanks, without repetitions: a kind, and how many ranks are on one such worker.
-  std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const;
+  std::vector<std::pair<size_t, int64_t>> Placements(const CostedPlan& costed) const;
 
  private:
   /// Workers in a row that are of one kind.
@@ -74,7 +74,7 @@ class WorkerGroups {
   Group GroupOf(const WorkerProfile& worker) const;
   void AddKind(const WorkerProfile& worker, const PrecisionRecipe& precision);
   int64_t Room(const Group& group, int64_t threads) const;
-  int64_t RanksOn(const Group& group, const Option& option, int64_t bytes, int64_t left) const;
+  int64_t RanksOn(const Group& group, const CostedPlan& costed, int64_t bytes, int64_t left) const;
 
   const bool on_devices_;
   std::vector<const WorkerProfile*> workers_;

@@ -84,16 +84,16 @@ Ledger LedgerAccount::Until(const AttemptRecord* running, double until) const {
 }
 
 Ledger LedgerOf(const JobRecord& job, std::span<const AttemptRecord> attempts, double now) {
-  LedgerAccount book(job.submitted_at);
+  LedgerAccount account(job.submitted_at);
   const AttemptRecord* running = nullptr;
   for (const AttemptRecord& attempt : attempts) {
     if (attempt.ended_at) {
-      book.Close(attempt);
+      account.Close(attempt);
     } else {
       running = &attempt;
     }
   }
-  return book.Until(running, job.ended_at.value_or(now));
+  return account.Until(running, job.ended_at.value_or(now));
 }
 
 }  // namespace weft::coordinator

@@ -23,7 +23,7 @@ struct Ledger {
   }
 };
 
-/// What a worker tells of the steps of an attempt, and when.
+/// What a worker reports of the steps of an attempt, and when.
 struct StepSighting {
   double at = 0;  ///< Seconds since 1970 UTC.
   int64_t step = 0;

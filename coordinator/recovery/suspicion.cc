@@ -6,7 +6,7 @@
 namespace weft::coordinator {
 namespace {
 
-/// Less than this is as good as nothing, and not told.
+/// Less than this is as good as nothing, and not reported.
 constexpr double kNegligible = 0.05;
 
 /// What the program of a job may have done as well.

@@ -103,7 +103,7 @@ struct LiveJob {
     if (current.job.spec.phases.empty()) return;
     own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
   }
-  LedgerAccount book;                          ///< Of the attempts that have ended.
+  LedgerAccount account;                       ///< Of the attempts that have ended.
   Ledger counted;                              ///< What of its time the metrics have.
   StragglerWatch straggler;                    ///< Of the newest attempt.
   std::chrono::nanoseconds straggler_from{0};  ///< Not looked for before.

@@ -196,9 +196,9 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
   }
-  live->book = LedgerAccount(live->current.job.submitted_at);
+  live->account = LedgerAccount(live->current.job.submitted_at);
   for (const AttemptRecord& attempt : attempts) {
-    if (attempt.ended_at) live->book.Close(attempt);
+    if (attempt.ended_at) live->account.Close(attempt);
   }
   live->counted = LedgerOf(live->current.job, attempts, clock_.UnixSeconds());
   if (!attempts.empty()) {
@@ -339,7 +339,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     }
     if (attempt.ended_at) {
       live.history.Add(attempt);
-      live.book.Close(attempt);
+      live.account.Close(attempt);
       if (HasFailed(attempt)) metrics_.AttemptFailed(attempt.reason);
       AddTried(attempt, live.steps.MedianSeconds(), live.tried);
       const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);

@@ -328,7 +328,7 @@ class Service {
   bool MustLeave(const std::string& worker_id) const;
 
   // service_ledger.cc: where the time of jobs goes. On the loop.
-  /// What the worker of rank 0 tells of the steps.
+  /// What the worker of rank 0 reports of the steps.
   void SeeTimes(LiveJob& live, const RunningAttempt& item);
   void ShowTimes(const LiveJob& live);
   void CountTimesLater();

@@ -1,4 +1,4 @@
-// Where the time of jobs goes: what heartbeats tell of their steps, and the metric of all jobs.
+// Where the time of jobs goes: what heartbeats report of their steps, and the metric of all jobs.
 #include <algorithm>
 
 #include "coordinator/service/service.h"
@@ -53,7 +53,7 @@ void Service::CountTimes(LiveJob& live) {
   if (running != nullptr && running->times.step_at > 0 && !running->times.failed_at) {
     until = running->times.step_at;
   }
-  const Ledger now = live.book.Until(running, until);
+  const Ledger now = live.account.Until(running, until);
   metrics_.JobTime(Difference(now, live.counted));
   live.counted = now;
 }

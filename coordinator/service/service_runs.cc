@@ -63,7 +63,7 @@ std::optional<RunRecord> Service::RunOf(const LiveJob& live, const AttemptRecord
       if (memory.ok()) run.memory_bytes = AccountedBytes(*memory);
     }
   } else {
-    // One that did not get to its end: what heartbeats told of it.
+    // One that did not get to its end: what heartbeats reported of it.
     run.step_seconds = live.steps.MedianSeconds();
     run.timed_steps = live.steps.reports();
   }

@@ -7,7 +7,7 @@
 namespace weft::coordinator {
 namespace {
 
-/// Each heartbeat of each worker could tell, and jobs may have thousands.
+/// Each heartbeat of each worker could show it, and jobs may have thousands.
 constexpr std::chrono::seconds kLookEvery(1);
 
 }  // namespace

@@ -106,7 +106,7 @@ TEST_F(ServiceTest, AJobWhoseGpuBreaksGoesOnOnAnother) {
   std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
   EXPECT_EQ(service_->Get(id)->attempts[0].plan.rank_devices, std::vector<int64_t>{0});
-  // As the worker tells it: first what broke, then how the attempt ended.
+  // As the worker reports it: first what broke, then how the attempt ended.
   service_->BreakDevices(a, {{0, "XID 79"}});
   service_->Report(a, id,
                    {"", 1, PlacementEvent::kFailed, Reason::kDeviceFailed, "GPU 0: XID 79", ""});
@@ -287,7 +287,7 @@ TEST_F(ServiceTest, SuccessBeforeTheLastStepIsReportedIsAFailedAttempt) {
               HasSubstr("step " + std::to_string(last - 1) + " of " + std::to_string(last) +
                         " was the last one reported"));
   EXPECT_EQ(view.job.summary_json, "");
-  // What a worker tells before it reports the end is enough.
+  // What a worker reports before the end is enough.
   running.epoch = 2;
   running.progress.step = last;
   Pass(1, {a}, {running});

@@ -153,7 +153,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->current.retry = options_.retry;
         live->SetPhase();
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
-        live->book = LedgerAccount(job.submitted_at);
+        live->account = LedgerAccount(job.submitted_at);
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;
         CountJob(job.queue, JobState::kQueued, 1);

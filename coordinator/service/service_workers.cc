@@ -299,7 +299,7 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       CheckStraggler(item.job_id);
     }
     FindMissing(id, *session, false, running);
-    link->AckHeartbeat(sequence);  // what it told can be seen now
+    link->AckHeartbeat(sequence);  // what it reported can be seen now
     if (was_lost) CountWorker(*session);
     if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });
@@ -383,7 +383,7 @@ void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
   if (report.event != PlacementEvent::kFinished || it == live_.end()) return;
   const LiveJob& live = *it->second;
   const PlacementRecord* placement = FindPlacement(live.current, report.epoch, report.worker_id);
-  // Only the worker of rank 0 has the numbers of the whole job. It tells them, and of the
+  // Only the worker of rank 0 has the numbers of the whole job. It reports them and the
   // checkpoint with which every training ends, before it reports the end.
   if (placement == nullptr || placement->ranks.empty() || placement->ranks.front() != 0) return;
   const JobSpec& job = live.current.job.spec;

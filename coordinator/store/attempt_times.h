@@ -7,7 +7,7 @@
 
 namespace weft::coordinator {
 
-/// What the wall time of an attempt went to, as far as its workers have told.
+/// What the wall time of an attempt went to, as far as its workers have reported.
 struct AttemptTimes {
   std::optional<double> training_at;
   std::optional<double> failed_at;

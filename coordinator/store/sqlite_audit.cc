@@ -24,7 +24,7 @@ AuditRecord ReadRecord(SqliteQuery& row) {
 }  // namespace
 
 std::string AuditHash(const AuditRecord& record, const std::string& hash_before) {
-  // JSON tells where one field ends and the next begins.
+  // JSON shows where one field ends and the next begins.
   const Json fields = {record.sequence, record.time,   record.who,    record.role, record.peer,
                        record.method,   record.object, record.result, hash_before};
   return Sha256Hex(fields.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -65,7 +65,7 @@ struct Transaction {
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
   /// By whose call this is. Its record is appended to the audit log, unless nothing is written, and
-  /// CallRecord::stored tells of it once that is durable.
+  /// CallRecord::stored is true once that is durable.
   std::shared_ptr<CallRecord> audit = nullptr;
 
   bool empty() const {

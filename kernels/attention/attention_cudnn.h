@@ -7,7 +7,7 @@ namespace weft::kernels::cuda {
 
 /// Attention by cuDNN, of arguments that were checked. False, and nothing is done, where the stream
 /// is to use our kernels, where there is no cuDNN, or where it does not take the call, which the
-/// log tells once for each reason; kUnavailable with the reason where the stream is to use cuDNN
+/// log records once for each reason; kUnavailable with the reason where the stream is to use cuDNN
 /// alone.
 ///
 /// It takes bf16 and f16 with rows aligned to 16 bytes, in sequences of one known length

@@ -62,7 +62,7 @@ class CudnnPlan {
 };
 
 /// A graph of operations on tensors of four dimensions, as cuDNN wants it described. What fails is
-/// told by Compile(); until then descriptions go on.
+/// reported by Compile(); until then descriptions go on.
 class CudnnGraph {
  public:
   struct Layout {

@@ -39,7 +39,7 @@ int DeviceCount() {
 }
 
 DeviceMemory::~DeviceMemory() {
-  // A failure here is one of earlier work, which Synchronize() tells.
+  // A failure here is one of earlier work, which Synchronize() reports.
   if (data_ != nullptr) (void)cudaFree(data_);
 }
 

@@ -7,7 +7,7 @@
 namespace weft::kernels::cuda {
 
 Graph::~Graph() {
-  // One that is running ends first. A failure is one of earlier work, which Synchronize() tells.
+  // One that is running ends first. A failure is one of earlier work, which Synchronize() reports.
   if (handle_ != nullptr) (void)cudaGraphExecDestroy(handle_);
 }
 

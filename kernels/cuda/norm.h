@@ -19,7 +19,7 @@ namespace weft::kernels::cuda {
 /// What is normed.
 enum class NormRows : uint8_t {
   kWhole,
-  kPart,  ///< Columns of longer rows: a kernel tells what others have to know (kernels/norm_part).
+  kPart,  ///< Columns of longer rows: a kernel writes what others have to know (kernels/norm_part).
   kMasked,  ///< Rows whose columns count by a mask (kernels/masked_norm).
 };
 

@@ -53,7 +53,7 @@ void PinnedArena::Give(void* piece) {
   }
   {
     const ScopedDevice use(used.device);
-    // A failure here is one of earlier work, which Synchronize() tells.
+    // A failure here is one of earlier work, which Synchronize() reports.
     (void)cudaDeviceSynchronize();
   }
   const std::lock_guard lock(mutex_);

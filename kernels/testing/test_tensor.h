@@ -28,7 +28,7 @@ using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 /// A tensor for tests: owns its memory, has guard elements between rows (when padded) and behind
 /// the last, and can return to the state it was made in, so that a case can run many times. One
 /// made under a ScopedTestDevice of a CUDA device has its view there: Reset() copies it to the
-/// device, and after an operation Fetch() brings back what all other functions tell. Values of a
+/// device, and after an operation Fetch() brings back what all other functions return. Values of a
 /// tensor of more than kMostDrawn elements repeat; one of more than kMostKept on a device is to be
 /// timed alone, and is not kept here: Values() and its like are of the part that repeats.
 class TestTensor {

@@ -112,7 +112,7 @@ TEST_F(Drain, WhileTheCoordinatorIsAwaySavesTheLastStep) {
   for (int victim : {0, 1}) cluster_.StartWorker(victim);
   cluster_.AwaitWorkers(2);
   ASSERT_TRUE(Eventually([&] { return cluster_.Get(id).attempts_size() == 2; }, seconds(30)));
-  // They tell what became of the ranks: nobody died, and the checkpoint is in the list.
+  // They report what became of the ranks: nobody died, and the checkpoint is in the list.
   EXPECT_FALSE(cluster_.Checkpoints(id).empty());
   ExpectNoStepLost(id);
 }

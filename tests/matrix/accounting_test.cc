@@ -355,7 +355,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                                      static_cast<int64_t>(rank) / way.replicas());
       }
       const RankTraffic traffic = TrafficOfStep(inputs);
-      // None alone has anything to tell of its experts.
+      // None alone has anything to say about its experts.
       const bool alone = inputs.ShardGroupSize() == way.expert || way.data == 1;
       const auto of_experts = [&](int64_t bytes) { return alone ? 0 : static_cast<double>(bytes); };
       const auto expect = [&](const char* collective, int64_t of_all, double experts) {

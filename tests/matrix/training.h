@@ -9,7 +9,7 @@
 
 namespace weft::testing {
 
-/// What a training told.
+/// What a training reported.
 struct Training {
   std::vector<double> losses;                   ///< Of each step, from rank 0.
   std::vector<trainer::ProgressMessage> ranks;  ///< The last message of each rank.

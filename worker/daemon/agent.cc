@@ -206,7 +206,7 @@ void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
   FinishDrainIfDone();
 }
 
-// --------------------------------------------------------------------- what attempts tell
+// --------------------------------------------------------------------- what attempts report
 
 void Agent::OnReport(v1::AttemptReport report) {
   Placement* placement = FindPlacement({report.job_id(), report.epoch()});

@@ -26,7 +26,7 @@
 namespace weft::daemon {
 
 /// The worker's side of the Attach stream: keeps it up, holds the lease, starts and stops attempts
-/// as the coordinator says, and sends what they tell until it is acknowledged. Everything happens
+/// as the coordinator says, and sends what they report until it is acknowledged. Everything happens
 /// on the one thread of the io_context.
 class Agent : private AttemptListener {
  public:

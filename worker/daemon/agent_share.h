@@ -27,7 +27,7 @@ struct Agent::Placement {
              JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch())),
              LogBuffer::Limits{}) {}
 
-  /// Nothing of it is left to do or tell.
+  /// Nothing of it is left to do or report.
   bool Settled() const { return attempt.over() && reports.empty() && logs.empty(); }
 };
 

@@ -410,7 +410,7 @@ TEST_F(AgentTest, KillsItsRanksWhenTheLeaseRunsOut) {
   EXPECT_TRUE(WaitForNoRanks());
   auto took = std::chrono::steady_clock::now() - before;
   EXPECT_LT(took, std::chrono::milliseconds(600)) << "before the coordinator would give it away";
-  // It comes back and tells.
+  // It comes back and reports.
   coordinator_.ForgetMessages();
   coordinator_.Start();
   auto report = coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_FAILED);

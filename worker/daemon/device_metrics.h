@@ -22,7 +22,7 @@ class DeviceMetrics {
   /// A GPU that will be reported. Once for each.
   void Add(const DeviceSpec& device);
 
-  /// What the driver does not tell makes no series. Of a lost GPU the last values are taken away.
+  /// What the driver does not report makes no series. Of a lost GPU the last values are taken away.
   void Set(int index, const DeviceSample& sample);
 
   /// Counts an XID, and remembers that the GPU broke.

@@ -89,7 +89,7 @@ class DevicesTest : public ::testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(dir_).ok()); }
 
-  /// What the library tells from now on.
+  /// What the library reports from now on.
   void Say(const std::string& lines) {
     ASSERT_TRUE(WriteFileAtomic(Env::Posix(), dir_ + "/nvml", lines).ok());
   }
@@ -103,7 +103,7 @@ class DevicesTest : public ::testing::Test {
   std::string dir_;
 };
 
-/// Rates that tell which call made them.
+/// Rates that show which call made them.
 struct CountingMeasure {
   int calls = 0;
   Result<DeviceSpec> operator()(const std::vector<DeviceSpec>& devices, size_t which) {
@@ -118,7 +118,7 @@ struct CountingMeasure {
   }
 };
 
-/// Collects what a monitor tells.
+/// Collects what a monitor reports.
 struct Heard {
   std::mutex mutex;
   std::condition_variable changed;

@@ -85,7 +85,7 @@ void LinkMeasurement::Measure(const std::shared_ptr<Run>& run) {
       opened.set_port(port);
       Tell(run, std::move(opened), false);
     });
-    if (status.ok()) {  // the other end tells the result
+    if (status.ok()) {  // the other end reports the result
       boost::asio::post(io_, [run] { run->over = true; });
       return;
     }

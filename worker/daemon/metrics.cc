@@ -299,7 +299,7 @@ void Metrics::SetProgress(const std::string& name, const v1::Progress& progress)
   Run* run = Find(name);
   if (run == nullptr || !run->has_rank_zero) return;
   Families& f = *families_;
-  // The first report of a resumed attempt, or after a rollback, tells where it goes on, not that it
+  // The first report of a resumed attempt, or after a rollback, says where it goes on, not that it
   // did all of that.
   if (progress.step() < run->last_step) run->last_step = -1;
   int64_t before = run->last_step < 0 ? progress.step() - 1 : run->last_step;

@@ -69,7 +69,7 @@ class Metrics {
   void ObserveUse(const std::string& run, int rank, const std::vector<CollectiveUse>& collectives,
                   const TierUse& tiers);
 
-  /// What a step told about numbers that were not finite, dropped updates and the loss scale.
+  /// What a step reported about numbers that were not finite, dropped updates and the loss scale.
   void ObserveNumerics(const std::string& run, const trainer::ProgressMessage& step);
   /// What techniques have measured, by name.
   void ObserveTechniques(const std::string& run, const std::map<std::string, double>& metrics);

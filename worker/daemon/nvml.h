@@ -12,7 +12,7 @@
 
 namespace weft::daemon {
 
-/// What a GPU is doing now. Absent is what its driver does not tell.
+/// What a GPU is doing now. Absent is what its driver does not report.
 struct DeviceSample {
   std::optional<int64_t> memory_total_bytes;
   std::optional<int64_t> memory_used_bytes;     ///< Of all processes.
@@ -35,8 +35,8 @@ struct XidEvent {
 };
 
 /// NVIDIA's management library, loaded while the program runs: no part of Weft is linked against
-/// it, and functions that an older driver lacks leave what they would tell unknown. GPUs are named
-/// by their index in its order, that of their PCI addresses. Thread-safe.
+/// it, and functions that an older driver lacks leave what they would return unknown. GPUs are
+/// named by their index in its order, that of their PCI addresses. Thread-safe.
 class Nvml {
  public:
   /// kUnavailable without the library, a driver or what every driver has.

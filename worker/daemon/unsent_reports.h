@@ -15,8 +15,8 @@ struct UnsentAttempt {
   std::vector<v1::AttemptReport> reports;         ///< Not acknowledged, oldest first.
 };
 
-/// Ends of attempts that a daemon could not tell before it ended itself, because the coordinator
-/// was away. They are kept in its data folder, and the next daemon there tells them: ranks that
+/// Ends of attempts that a daemon could not report before it ended itself, because the coordinator
+/// was away. They are kept in its data folder, and the next daemon there reports them: ranks that
 /// saved and stopped did not die. Their log lines are lost.
 class UnsentReports {
  public:

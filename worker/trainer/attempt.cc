@@ -198,9 +198,9 @@ Status Attempt::Join() {
                                 !spec_.job.model.untied_classifier,
                                 FirstTrainedStage(spec_.job.model, spec_.plan.stage_blocks)}));
   }
-  books_ = CollectiveAccounts(groups_.Accounts());
-  if (tensor_) books_.Add(tensor_->Accounts());
-  if (pipeline_ != nullptr) books_.Add(pipeline_->Accounts());
+  accounts_ = CollectiveAccounts(groups_.Accounts());
+  if (tensor_) accounts_.Add(tensor_->Accounts());
+  if (pipeline_ != nullptr) accounts_.Add(pipeline_->Accounts());
   return OkStatus();
 }
 
@@ -270,7 +270,7 @@ Status Attempt::BuildModel() {
   WEFT_ASSIGN_OR_RETURN(
       reducer_, engine::NewReducer(context_, spec_.plan, same_parameters, parameters, gathered,
                                    groups_.Along(axes.same_experts)));
-  if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
+  if (reducer_ != nullptr) accounts_.Add(reducer_->Accounts());
   outer_ = engine::NewOuterReducer(context_, spec_.plan, groups_.Along(axes.outer), same_parameters,
                                    parameters);
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, parameters, reducer_.get());

@@ -23,7 +23,7 @@
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
-#include "worker/trainer/collective_books.h"
+#include "worker/trainer/collective_accounts.h"
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/peer_snapshots.h"
 #include "worker/trainer/profile.h"
@@ -58,7 +58,7 @@ class Attempt {
   void TellMemory();
 
  private:
-  /// What one rank tells all after a step.
+  /// What one rank sends to all after a step.
   struct Votes {
     bool stop = false;
     bool fenced = false;
@@ -107,7 +107,7 @@ class Attempt {
   Status CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
-  /// Tells everybody of the step: the worker, the loss curve, the log.
+  /// Reports the step to the worker, the loss curve, the log.
   Status ReportStep(const engine::StepReport& report);
   /// Counts dropped updates in a row, and warns of them.
   void CountSkipped(const engine::StepReport& report);
@@ -124,7 +124,7 @@ class Attempt {
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
   Status EvaluateNow();
-  /// Tells, after weights were grown and before the first step, what this did to the loss.
+  /// Reports, after weights were grown and before the first step, what this did to the loss.
   Status EvaluateGrown();
   /// The error of a diverged training when a weight is not finite, or the last updates, more than
   /// `dropped_allowed` of them, were dropped. Such a state is not saved: it would replace the good
@@ -166,7 +166,7 @@ class Attempt {
   std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
   std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
-  CollectiveAccounts books_;                            ///< Of all groups of this rank.
+  CollectiveAccounts accounts_;                         ///< Of all groups of this rank.
   std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.

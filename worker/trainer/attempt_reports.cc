@@ -1,4 +1,4 @@
-// What an attempt tells: of each step, of evaluations, of memory, and at its end.
+// What an attempt reports: of each step, of evaluations, of memory, and at its end.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -78,7 +78,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.memory_peak = peak_memory_ = report.peak_memory;
   progress.memory_step = report.step_memory;
   progress.tiers = report.tiers;
-  std::vector<CollectiveUse> totals = books_.Totals();
+  std::vector<CollectiveUse> totals = accounts_.Totals();
   progress.collectives = Difference(totals, told_);
   told_ = std::move(totals);
   progress.norms = report.norms;

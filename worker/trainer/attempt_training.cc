@@ -75,7 +75,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
     }
     if (votes.profile_steps > 0) {
-      profile_.emplace(context_, books_, step + 1, votes.profile_steps);
+      profile_.emplace(context_, accounts_, step + 1, votes.profile_steps);
     }
     if (IsDue(job.train.eval_every_steps, last_outer_step, step)) {
       WEFT_RETURN_IF_ERROR(EvaluateNow());

@@ -232,7 +232,8 @@ struct EventMessage {
   }
 };
 
-/// What the rank does from now on, where that is no step: the time it takes tells nothing of hangs.
+/// What the rank does from now on, where that is no step: the time it takes says nothing about
+/// hangs.
 struct ActivityMessage {
   static constexpr std::string_view kName = "activity";
   std::string activity = "training";

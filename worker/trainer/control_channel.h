@@ -14,7 +14,7 @@
 
 namespace weft::trainer {
 
-/// The rank's end of the control channel: tells the daemon, hears from it, and reaches the
+/// The rank's end of the control channel: reports to the daemon, hears from it, and reaches the
 /// rendezvous store through it. Two threads read and write, so that training never waits for the
 /// daemon. Thread-safe.
 class ControlChannel : public Reporter, public engine::Store {

@@ -14,15 +14,6 @@ namespace {
 
 using engine::ParameterSet;
 
-Status CheckPlace(const AttemptSpec& spec, const ParameterSet& parameters) {
-  const bool whole = spec.world_size == spec.plan.mesh.data && spec.plan.zero_stage == 0;
-  if (whole && !parameters.offloaded() && !parameters.streamed()) return OkStatus();
-  return InvalidError(
-      "growth.method ligo learns on ranks that each have the whole model and its gradients on "
-      "their device; hint: data parallelism alone without zero_stage and offload, or growth.method "
-      "fpi or stack");
-}
-
 Status SetValues(engine::LearnedGrowth& learned, ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values, learned.ValueOf(parameters[i].name));
@@ -56,7 +47,6 @@ Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
                                  engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
   ParameterSet& parameters = model.parameters();
-  WEFT_RETURN_IF_ERROR(CheckPlace(spec, parameters));
   const engine::TrainCounters fresh = trainer.counters();
   LearnedStart start;
   for (; start.steps < growth.fit_steps; ++start.steps) {

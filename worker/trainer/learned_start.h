@@ -28,7 +28,8 @@ struct LearnedStart {
 /// Learns `learned` on the loss of `model`, which `trainer` trains by spec.plan, in
 /// growth.fit_steps steps on the batches of the training from `data_step` on, and fills the model
 /// with what it then makes. The counters of the trainer are as before its first step afterwards.
-/// All ranks call it. kInvalid where ranks, host or files have parts of the model or its gradients.
+/// All ranks call it, each with the whole model and its gradients on its device, as rows of
+/// refusals want it of learned growth.
 Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
                                  engine::LearnedGrowth& learned, engine::Model& model,
                                  engine::Trainer& trainer);

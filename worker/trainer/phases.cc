@@ -6,6 +6,7 @@
 
 #include "common/json.h"
 #include "common/spec/phases.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/manifest.h"
@@ -37,7 +38,6 @@ Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_d
 /// stopped.
 Result<AttemptOutcome> Search(Env& env, const AttemptSpec& attempt, const PhaseSearchSpec& search,
                               Reporter& reporter, engine::Store& store) {
-  WEFT_RETURN_IF_ERROR(CheckSearchPlace(attempt));
   const AttemptSpec first = AttemptOfSearch(attempt);
   AttemptOutcome outcome;
   WEFT_ASSIGN_OR_RETURN(outcome.choice, ReadSizeChoice(env, first.run_dir));
@@ -109,6 +109,9 @@ Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase
                                 Reporter& reporter, engine::Store& store) {
   AttemptSpec attempt = AttemptOfPhase(whole, phase);
   if (whole.job.phases.empty()) return RunAttempt(env, attempt, reporter, store);
+  // The plan may have chosen what the job leaves open.
+  WEFT_RETURN_IF_ERROR(
+      CheckPhaseCompatibility(whole.job, phase, JobAsPlanned(attempt.job, attempt.plan)));
   if (whole.rank == 0) reporter.Report(EventMessage{"info", PhaseTitle(whole.job, phase)});
   if (const PhaseSearchSpec& search = whole.job.phases[phase].search; search.steps > 0) {
     WEFT_ASSIGN_OR_RETURN(AttemptOutcome searched, Search(env, attempt, search, reporter, store));

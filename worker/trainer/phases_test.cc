@@ -322,7 +322,7 @@ TEST_F(PhasesTest, AModelWithoutBlocksLearnsAndGrowsAllOfThem) {
   EXPECT_EQ(Manifest("none").job.model.layers, job.model.layers);
   EXPECT_EQ(Manifest("none").updates, 14);
   const RunSummary summary = Summary("none");
-  // Each token tells something of the next one, which random weights do not.
+  // Each token says something about the next one, which random weights do not.
   EXPECT_LT(*summary.phases[0].validation_loss_nats, std::log(264.0) - 0.1);
   EXPECT_LT(*summary.validation_loss_nats, *summary.phases[1].start_validation_loss_nats);
   for (const int64_t steps : {3, 8}) ASSERT_TRUE(Run("stopped", job, steps).ok());

@@ -23,7 +23,7 @@
 
 namespace weft::trainer {
 
-/// Notes what an attempt tells and asks it to stop after some steps.
+/// Notes what an attempt reports and asks it to stop after some steps.
 class Listener : public Reporter {
  public:
   explicit Listener(int64_t steps) : steps_(steps) {}

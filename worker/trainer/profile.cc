@@ -52,18 +52,18 @@ Json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-ProfileRecording::ProfileRecording(engine::Context& context, const CollectiveAccounts& books,
+ProfileRecording::ProfileRecording(engine::Context& context, const CollectiveAccounts& accounts,
                                    int64_t first_step, int64_t steps)
     : context_(context),
-      books_(books),
-      before_(books.Totals()),
+      accounts_(accounts),
+      before_(accounts.Totals()),
       first_step_(first_step),
       wanted_(steps),
       unix_seconds_(Clock::System().UnixSeconds()),
       steady_begin_(std::chrono::steady_clock::now()) {
   profiler_.StartTrace(context.allocator);
   context_.profiler = &profiler_;
-  books_.SetProfiler(&profiler_);
+  accounts_.SetProfiler(&profiler_);
 }
 
 ProfileRecording::~ProfileRecording() {
@@ -72,7 +72,7 @@ ProfileRecording::~ProfileRecording() {
 
 void ProfileRecording::Detach() {
   if (context_.profiler == &profiler_) context_.profiler = nullptr;
-  books_.SetProfiler(nullptr);
+  accounts_.SetProfiler(nullptr);
 }
 
 void ProfileRecording::OnStep(double seconds, const TierUse& tiers) {
@@ -88,7 +88,7 @@ void ProfileRecording::OnStep(double seconds, const TierUse& tiers) {
 
 Result<std::vector<std::string>> ProfileRecording::GatherEvents(engine::Collective& group) {
   Detach();
-  after_ = books_.Totals();
+  after_ = accounts_.Totals();
   return group.AllGather(Events(group.rank()));
 }
 

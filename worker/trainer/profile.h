@@ -9,7 +9,7 @@
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/tensor/context.h"
-#include "worker/trainer/collective_books.h"
+#include "worker/trainer/collective_accounts.h"
 #include "worker/trainer/profile_report.h"
 
 namespace weft::trainer {
@@ -18,9 +18,9 @@ namespace weft::trainer {
 /// to context and collectives for as long as it lives. Not thread-safe.
 class ProfileRecording {
  public:
-  /// `first_step` counts from 1. `books`: the accounts of the groups of this rank, which outlive
+  /// `first_step` counts from 1. `accounts`: the accounts of the groups of this rank, which outlive
   /// this.
-  ProfileRecording(engine::Context& context, const CollectiveAccounts& books, int64_t first_step,
+  ProfileRecording(engine::Context& context, const CollectiveAccounts& accounts, int64_t first_step,
                    int64_t steps);
   ~ProfileRecording();
   ProfileRecording(const ProfileRecording&) = delete;
@@ -44,7 +44,7 @@ class ProfileRecording {
   ProfileReport Summarize() const;
 
   engine::Context& context_;
-  const CollectiveAccounts& books_;
+  const CollectiveAccounts& accounts_;
   const std::vector<CollectiveUse> before_;  ///< What the account said at the start.
   std::vector<CollectiveUse> after_;         ///< And at the end.
   const int64_t first_step_;

@@ -46,8 +46,8 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    const CollectiveAccounts books({{"data", &group.account()}});
-    ProfileRecording recording(context, books, 12, 2);
+    const CollectiveAccounts accounts({{"data", &group.account()}});
+    ProfileRecording recording(context, accounts, 12, 2);
     TakeSteps(context, recording);
     std::vector<float> numbers(64, 1);
     const TensorView view(numbers.data(), DType::kF32, {64});
@@ -125,8 +125,8 @@ TEST(ProfileRecording, AFullDiskLeavesNoHalfTrace) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    const CollectiveAccounts books({{"data", &group.account()}});
-    ProfileRecording recording(context, books, 1, 2);
+    const CollectiveAccounts accounts({{"data", &group.account()}});
+    ProfileRecording recording(context, accounts, 1, 2);
     TakeSteps(context, recording);
     EXPECT_FALSE(recording.Write(env, "/run", *recording.GatherEvents(group)).ok());
   });

@@ -4,7 +4,7 @@
 
 namespace weft::trainer {
 
-/// Whom an attempt tells how it goes, and who may ask it to stop. Thread-safe: checkpoints report
+/// What an attempt reports to, and who may ask it to stop. Thread-safe: checkpoints report
 /// from a thread of their own.
 class Reporter {
  public:

@@ -68,7 +68,7 @@ class RollbackTest : public testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
-  /// Trains on two ranks, or one, or goes on; gives what rank 0 told.
+  /// Trains on two ranks, or one, or goes on; returns what rank 0 reported.
   std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
                                   int64_t zero_stage = 0, int64_t steps = kSteps,
                                   int64_t tensor = 1, int64_t pipeline = 1,

@@ -5,7 +5,6 @@
 
 #include "common/json.h"
 #include "common/model/technique_cost.h"
-#include "common/spec/offload.h"
 #include "common/spec/spec_json.h"
 
 namespace weft::trainer {
@@ -106,19 +105,6 @@ Status CheckSameSearch(const SizeChoice& choice, const PhaseSearchSpec& search,
   return InvalidError("the search in " + run_dir +
                       " had other steps or layers than the job has now; hint: another --run-dir, "
                       "or delete the folder of its phase and those of later phases");
-}
-
-Status CheckSearchPlace(const AttemptSpec& attempt) {
-  const Plan& plan = attempt.plan;
-  const bool whole = attempt.world_size == 1 && plan.recompute_segment <= 1 &&
-                     plan.recompute_schedule.empty() && !IsOffloaded(plan.offload_optimizer) &&
-                     !IsOffloaded(plan.offload_parameters) &&
-                     !IsOffloaded(plan.offload_activations);
-  if (whole) return OkStatus();
-  return InvalidError(
-      "phases[].search runs on one rank that has the whole network on its device, and recomputes "
-      "blocks one at a time; hint: resources.ranks 1 without offload and recompute_segment, or a "
-      "phase without search");
 }
 
 }  // namespace weft::trainer

@@ -76,8 +76,4 @@ Result<std::optional<SizeChoice>> ReadSizeChoice(Env& env, const std::string& ru
 Status CheckSameSearch(const SizeChoice& choice, const PhaseSearchSpec& search,
                        const std::string& run_dir);
 
-/// kInvalid unless one rank has the whole network on its device, and blocks that are recomputed
-/// alone.
-Status CheckSearchPlace(const AttemptSpec& attempt);
-
 }  // namespace weft::trainer

@@ -266,15 +266,19 @@ TEST_F(SizeSearchTest, AveragedWeightsAreCompared) {
   EXPECT_EQ(Manifest("averaged/phase-1").updates, 10) << "a new state of the optimizer";
 }
 
-TEST_F(SizeSearchTest, OneRankSearches) {
-  AttemptSpec attempt;
-  attempt.plan = engine::TinyPlan("fp32");
-  EXPECT_TRUE(CheckSearchPlace(attempt).ok());
-  attempt.plan.recompute_segment = 2;
-  EXPECT_THAT(CheckSearchPlace(attempt).message(), HasSubstr("phases[].search runs on one rank"));
-  attempt.plan.recompute_segment = 1;
-  attempt.world_size = 2;
-  EXPECT_EQ(CheckSearchPlace(attempt).code(), StatusCode::kInvalid);
+TEST_F(SizeSearchTest, RefusesPlansThatLeaveBlocksOut) {
+  AttemptSpec whole;
+  whole.run_dir = root_ + "/refused";
+  whole.job = Job();
+  whole.plan = engine::TinyPlan("fp32", 4, 1);
+  whole.plan.recompute_segment = 2;
+  Listener listener(1000);
+  engine::HashStore store;
+  const auto refused = RunPhase(Env::Posix(), whole, 0, listener, store);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("phases[0]: phases[].search.steps 10 does not go with "
+                        "resources.recompute_segment 2"));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ inline std::vector<ChainStage> RandomChain(PhiloxStream& random, int64_t length,
   return chain;
 }
 
-/// Seconds of a schedule and the bytes that it needs on the device, told by following it.
+/// Seconds of a schedule and the bytes that it needs on the device, found by following it.
 struct Followed {
   double seconds = 0;
   int64_t peak = 0;

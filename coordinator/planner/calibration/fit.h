@@ -16,7 +16,7 @@ struct FitRun {
 /// The constants of a machine fitted to runs on its kind: least squares of the logarithm of
 /// predicted over measured step time, large errors counted by their logarithm, each constant within
 /// the range of its field. A constant counts as a run of its own that says it is what the defaults
-/// say, so that runs that tell nothing of it leave it there, and few runs move none of them far.
+/// say, so that runs that say nothing about it leave it there, and few runs move none of them far.
 /// Without runs: the defaults. `runs`, `error_ratio` and `shapes` are left to the caller.
 TimeCalibration FitCalibration(const std::vector<const FitRun*>& runs);
 

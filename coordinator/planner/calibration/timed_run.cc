@@ -21,26 +21,26 @@
 namespace weft::planner {
 namespace {
 
-/// The option of the search that a plan was made of.
-Option OptionOf(const Plan& plan, int64_t layers) {
-  Option option;
-  option.ranks = RankCount(plan.mesh);
-  option.tensor = plan.mesh.tensor;
-  option.pipeline = plan.mesh.pipeline;
-  option.context = plan.mesh.context;
-  option.experts = plan.mesh.expert;
-  option.threads = plan.threads_per_rank;
-  option.micro_batch = plan.micro_batch;
-  option.accumulation_steps = plan.accumulation_steps;
-  option.cut = plan.stage_blocks;
+/// That of the search which `plan` was made of.
+CostedPlan CostedPlanOf(const Plan& plan, int64_t layers) {
+  CostedPlan costed;
+  costed.ranks = RankCount(plan.mesh);
+  costed.tensor = plan.mesh.tensor;
+  costed.pipeline = plan.mesh.pipeline;
+  costed.context = plan.mesh.context;
+  costed.experts = plan.mesh.expert;
+  costed.threads = plan.threads_per_rank;
+  costed.micro_batch = plan.micro_batch;
+  costed.accumulation_steps = plan.accumulation_steps;
+  costed.cut = plan.stage_blocks;
   if (plan.recompute_schedule.empty()) {
-    option.recomputed_blocks = BlocksWith(plan, "recompute");
-    option.attention_blocks = BlocksWith(plan, "attention");
+    costed.recomputed_blocks = BlocksWith(plan, "recompute");
+    costed.attention_blocks = BlocksWith(plan, "attention");
   } else {
-    option.schedule = ParseRemat(plan.recompute_schedule, layers).value();
-    option.recomputed_blocks = ReplayedBlocks(option.schedule);
+    costed.schedule = ParseRemat(plan.recompute_schedule, layers).value();
+    costed.recomputed_blocks = ReplayedBlocks(costed.schedule);
   }
-  return option;
+  return costed;
 }
 
 Status CheckPlan(const JobSpec& planned, const Plan& plan, const ClusterProfile& cluster) {
@@ -120,17 +120,17 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
   std::map<std::string, int64_t> ranks_on;
   for (const std::string& id : plan_.rank_workers) ++ranks_on[id];
   std::vector<std::pair<size_t, int64_t>> placements;
-  Option option = OptionOf(plan_, planned_.model.layers);
+  CostedPlan costed = CostedPlanOf(plan_, planned_.model.layers);
   for (size_t w = 0; w < groups.workers().size(); ++w) {
     const auto found = ranks_on.find(groups.workers()[w]->worker_id);
     if (found == ranks_on.end()) continue;
     placements.emplace_back(groups.kinds()[w], found->second);
-    option.ranks_per_worker = std::max(option.ranks_per_worker, found->second);
+    costed.ranks_per_worker = std::max(costed.ranks_per_worker, found->second);
   }
-  const RankShare share(planned_, groups, {option.threads}, {option.micro_batch});
-  ScheduleCache book;
-  MeshSearch search(planned_, groups, share, book, CutModel(planned_).value());
-  return search.Time(placements, option) ? option.time : TimeBreakdown{};
+  const RankShare share(planned_, groups, {costed.threads}, {costed.micro_batch});
+  ScheduleCache schedules;
+  MeshSearch search(planned_, groups, share, schedules, CutModel(planned_).value());
+  return search.Time(placements, costed) ? costed.time : TimeBreakdown{};
 }
 
 MeasuredShape RunForecast::Block() const {

@@ -39,7 +39,7 @@ class RunsInDoubt {
 };
 
 /// Indices, ascending, of the `count` candidates to measure so that the others are predicted best:
-/// one after the other that which tells most (RunsInDoubt). Measured seconds are not looked at.
+/// one after the other the most informative one (RunsInDoubt). Measured seconds are not looked at.
 /// Fewer where fewer can run.
 std::vector<size_t> RunsToMeasure(const SoftwareStack& stack,
                                   const std::vector<MeasuredRun>& candidates, size_t count);

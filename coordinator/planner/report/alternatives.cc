@@ -155,7 +155,7 @@ bool Further(const Tried& a, const Tried& b) {
 /// `tried` with what was found.
 Tried With(Tried tried, const SearchResult& result) {
   if (!result.fitting.empty()) {
-    const Option& best = result.fitting.front();
+    const CostedPlan& best = result.fitting.front();
     tried.reached = Reached::kFits;
     tried.time = best.time;
     tried.answer.fits = true;
@@ -163,7 +163,7 @@ Tried With(Tried tried, const SearchResult& result) {
     tried.answer.memory_bytes = TotalBytes(best.memory);
     tried.answer.reason.clear();
   } else if (!result.infeasible.empty()) {
-    const Option& least = result.infeasible.front();
+    const CostedPlan& least = result.infeasible.front();
     tried.reached = Reached::kTooLarge;
     tried.answer.memory_bytes = TotalBytes(least.memory);
     tried.answer.reason = least.infeasible_reason;

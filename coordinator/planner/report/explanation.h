@@ -198,7 +198,7 @@ struct RunToMeasure {
   }
 };
 
-/// Which runs would tell most of all plans of a job.
+/// Which runs would say most about all plans of a job.
 struct MeasureAdvice {
   int64_t plans = 0;
   int64_t runs_known = 0;

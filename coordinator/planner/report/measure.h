@@ -13,7 +13,7 @@ namespace weft::planner {
 /// Why steps of such a job teach nothing of others; empty where they do.
 std::string WhyTeachesNothing(const JobSpec& job);
 
-/// The `count` plans of `job` that tell most of the fastest kPlansInDoubt together, if they are
+/// The `count` plans of `job` that say most about the fastest kPlansInDoubt together, if they are
 /// measured, one after the other (RunsInDoubt), after what is known of runs on these machines; each
 /// with a job that runs so for some seconds. Fewer where there are fewer. kInvalid: nothing is
 /// learned of such runs, which the message explains.

@@ -5,6 +5,7 @@
 
 #include "common/duration_text.h"
 #include "common/spec/phases.h"
+#include "common/spec/planned_job.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/money.h"
@@ -74,6 +75,8 @@ Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
     plans.currency = explanation->currency;
     const PhasePlan& one =
         plans.phases.emplace_back(PhasePlanOf(phase, title, *std::move(explanation)));
+    // The planner has chosen what the phase left open.
+    WEFT_RETURN_IF_ERROR(CheckPhaseCompatibility(job, i, JobAsPlanned(phase, one.plan)));
     plans.steps += one.steps;
     plans.seconds += one.seconds;
     plans.flops += one.flops;

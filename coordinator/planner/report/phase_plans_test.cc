@@ -88,6 +88,25 @@ TEST(PhasePlans, AWishOfOnePlanIsRefused) {
   }
 }
 
+TEST(PhasePlans, WhatThePlannerChoosesIsHeldAgainstThePhase) {
+  JobSpec job = SmallGpt2();
+  job.schedule.warmup_steps = 0;
+  job.phases.resize(2);
+  job.phases[0].steps = job.phases[1].steps = 100;
+  job.phases[0].layers = 6;
+  job.phases[0].search.steps = 40;
+  job.phases[0].search.layers = {2, 4, 6};
+  job.phases[1].growth.method = "stack";
+  job.resources.ranks = 1;
+  EXPECT_TRUE(PlanPhases(job, TwoMachines(), {}).ok());
+  job.resources.ranks = 0;
+  const Status status = PlanPhases(job, TwoMachines(), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalid);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("phases[0]: phases[].search.steps 40 does not go with"),
+                    HasSubstr("resources.ranks 1")));
+}
+
 TEST(PhasePlans, AnErrorSaysOfWhichPhaseItIs) {
   JobSpec job = VCycle();
   ClusterProfile small{{CpuMachine("a", 4, int64_t{2} << 30)}};

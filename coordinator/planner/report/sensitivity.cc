@@ -110,15 +110,15 @@ double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan&
   if (results.found.empty()) return 0;
   const SearchResult& result = results.found.front();
   double seconds = 0;
-  for (const Option& option : result.fitting) {
-    const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
+  for (const CostedPlan& costed : result.fitting) {
+    const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());
     std::map<std::string, int64_t> placed;
     for (size_t w = 0; w < ranks_on.size(); ++w) {
       if (ranks_on[w] > 0) placed[result.workers->workers()[w]->worker_id] = ranks_on[w];
     }
     if (placed != wanted) continue;
-    const double own = StepSeconds(option.time);
-    if (option.schedule.empty() && option.recomputed_blocks == recomputed) return own;
+    const double own = StepSeconds(costed.time);
+    if (costed.schedule.empty() && costed.recomputed_blocks == recomputed) return own;
     if (seconds == 0 || own < seconds) seconds = own;
   }
   return seconds;

@@ -1,5 +1,5 @@
 // Attention by cuDNN against a cuDNN of our own. Says nothing about the real one but that calls
-// keep its rules; whether it takes our graphs, cudnn_plans_test tells where it is.
+// keep its rules; whether it takes our graphs, cudnn_plans_test checks where it is.
 
 #include "tests/gpu/host/cudnn.h"
 

@@ -1,4 +1,4 @@
-// What the engine may not do with a device, which only the host execution can tell.
+// What the engine may not do with a device, which only the host execution can show.
 
 #include <array>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What offload may not do with a device, which only the host execution can tell.
+// What offload may not do with a device, which only the host execution can show.
 
 #include <cstdint>
 #include <string>

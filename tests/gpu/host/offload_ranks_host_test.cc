@@ -1,5 +1,5 @@
 // What ranks with state in host tiers may not do with their devices, and what the planner promises
-// of both tiers, which only the host execution can tell.
+// of both tiers, which only the host execution can show.
 
 #include <string>
 #include <vector>

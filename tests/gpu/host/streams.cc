@@ -95,7 +95,7 @@ std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
   return RunUntil(lock, stream, stream.enqueued);
 }
 
-// While the calling thread captures: why it may not do that, which the end of the capture tells.
+// While the calling thread captures: why it may not do that, which the end of the capture reports.
 std::string Refuse(const std::string& what) {
   if (captured == nullptr) return "";
   std::string failure = what + " while the thread captures a stream";

@@ -1,4 +1,4 @@
-// A libnvidia-ml.so.1 for tests: it tells what the text file named by WEFT_FAKE_NVML says at each
+// A libnvidia-ml.so.1 for tests: it returns what the text file named by WEFT_FAKE_NVML says at each
 // call, so that a test changes it meanwhile. Lines of the file, `*` meaning every GPU:
 //   driver 580.65.06            count 2
 //   GPU KEY VALUE               0 name NVIDIA H100     * power 300000

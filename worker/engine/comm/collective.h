@@ -134,7 +134,7 @@ class Collective {
   /// afterwards, but the Store must outlive both.
   virtual Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) = 0;
 
-  /// kUnavailable once the group is known to be broken, which a lost peer's connection tells at any
+  /// kUnavailable once the group is known to be broken, which a lost peer's connection shows at any
   /// time. Asks nobody; from any thread.
   virtual Status Health() { return OkStatus(); }
 

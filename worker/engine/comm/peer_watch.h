@@ -16,7 +16,7 @@
 namespace weft::engine {
 
 /// Notices that a peer of a connected Gloo context dies or gives up while nothing is exchanged with
-/// it, by its connection; and knows which one it was. A peer that loses another tells so before it
+/// it, by its connection; and knows which one it was. A peer that loses another says so before it
 /// cuts its own connections, so that nobody takes it for the one that was lost. A machine that
 /// falls silent is not noticed: timeouts are others' affair.
 class PeerWatch {

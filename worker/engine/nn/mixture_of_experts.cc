@@ -176,7 +176,7 @@ Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted
   return OkStatus();
 }
 
-// The ranks tell each other how often each chunk of their sequences has chosen each expert; in the
+// The ranks exchange how often each chunk of their sequences has chosen each expert; in the
 // order of the tokens these numbers add up to what an expert has taken before.
 Result<Tensor> MixtureOfExperts::ShareCapacity(Context& context, const Tensor& chosen,
                                                const TokenBatch& batch) const {

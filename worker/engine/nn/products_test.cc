@@ -1,4 +1,4 @@
-// What layers tell those who make their products, and what these are asked for.
+// What layers pass to those who make their products, and what these are asked for.
 #include "worker/engine/nn/products.h"
 
 #include <algorithm>

@@ -64,7 +64,7 @@ Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t in
   return floats;
 }
 
-// Each rank tells the others its runs: where in the whole one begins, its length, its numbers.
+// Each rank sends the others its runs: where in the whole one begins, its length, its numbers.
 Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
                                       Collective* tensor_ranks) {
   const Parameter& parameter = parameters[index];

@@ -54,7 +54,7 @@ class FusedOptimizer : public Optimizer {
                                                 const std::vector<ParameterRule>& rules,
                                                 std::span<const ParameterPart> parts);
 
-  /// In the host memory pool it runs tile by tile, in the order of the parameters, and tells of
+  /// In the host memory pool it runs tile by tile, in the order of the parameters, and reports
   /// each (UpdateProgress): the bits are the same.
   Status Update(Context& context, const UpdateArgs& args) override;
   bool repeats() const override { return true; }

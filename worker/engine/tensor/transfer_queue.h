@@ -19,7 +19,7 @@ namespace weft::engine {
 /// What went over one direction of a link since the start.
 struct LinkTotals {
   int64_t bytes = 0;
-  double busy_seconds = 0;    ///< Something was on the way; not told of a CUDA device.
+  double busy_seconds = 0;    ///< Something was on the way; not measured on a CUDA device.
   double waited_seconds = 0;  ///< A rank waited for it.
 };
 

@@ -58,7 +58,7 @@ class RandomLabelled : public BatchSource {
 };
 
 /// Images of noise in the shape that `model`, a vit, reads, each of a class that its
-/// brightness tells: learnt within some steps.
+/// brightness gives: learnt within some steps.
 class BrightPictures : public BatchSource {
  public:
   explicit BrightPictures(const ModelSpec& model) : model_(model) {}

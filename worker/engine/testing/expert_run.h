@@ -12,7 +12,7 @@
 namespace weft::engine {
 
 /// How a small mixture of experts is trained, for tests.
-struct ExpertWays {
+struct ExpertRunConfig {
   int64_t ranks = 1;   ///< Data-parallel ranks, ...
   int64_t expert = 1;  ///< ... in expert-parallel groups of this size.
   double capacity = 0;
@@ -44,48 +44,49 @@ inline ModelSpec MixtralModel() {
 }
 
 /// In steps of eight sequences, with a micro-batch of one.
-inline MeshCase CaseOf(const ExpertWays& ways, const ModelSpec& model = MixtralModel()) {
+inline MeshCase CaseOf(const ExpertRunConfig& config, const ModelSpec& model = MixtralModel()) {
   constexpr int64_t kBatch = 8;
-  MeshCase c{TinyJob(kBatch), TinyPlan(ways.precision, 1, kBatch / ways.ranks)};
+  MeshCase c{TinyJob(kBatch), TinyPlan(config.precision, 1, kBatch / config.ranks)};
   c.job.model = model;
-  c.job.model.expert_capacity = ways.capacity;
+  c.job.model.expert_capacity = config.capacity;
   c.job.train.steps = kManyTrainedSteps;
-  c.job.train.precision = ways.precision;
+  c.job.train.precision = config.precision;
   c.job.train.eval_sequences = 11;
   c.job.train.log_every_steps = 3;
   c.job.train.gradient_clip_norm = 0.5;
   c.job.optimizer.learning_rate = 1e-2;
-  c.job.resources.context_method = ways.method;
-  c.plan.mesh.data = ways.ranks / ways.expert;
-  c.plan.mesh.expert = ways.expert;
-  c.plan.mesh.context = ways.context;
-  c.plan.mesh.tensor = ways.tensor;
-  c.plan.sequence_parallel = ways.sequence;
-  if (!ways.cut.empty()) {
-    c.plan.mesh.pipeline = std::ssize(ways.cut) / ways.chunks;
-    c.plan.pipeline_schedule = ways.schedule;
-    c.plan.pipeline_chunks = ways.chunks;
-    c.plan.stage_blocks = ways.cut;
+  c.job.resources.context_method = config.method;
+  c.plan.mesh.data = config.ranks / config.expert;
+  c.plan.mesh.expert = config.expert;
+  c.plan.mesh.context = config.context;
+  c.plan.mesh.tensor = config.tensor;
+  c.plan.sequence_parallel = config.sequence;
+  if (!config.cut.empty()) {
+    c.plan.mesh.pipeline = std::ssize(config.cut) / config.chunks;
+    c.plan.pipeline_schedule = config.schedule;
+    c.plan.pipeline_chunks = config.chunks;
+    c.plan.stage_blocks = config.cut;
   }
-  c.plan.zero_stage = ways.zero_stage;
-  c.plan.zero_shard_ranks = ways.shard_ranks;
+  c.plan.zero_stage = config.zero_stage;
+  c.plan.zero_shard_ranks = config.shard_ranks;
   c.plan.bucket_bytes = 4000;
-  c.plan.activation_bits = ways.bits;
-  c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), ways.policy);
+  c.plan.activation_bits = config.bits;
+  c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), config.policy);
   return c;
 }
 
-inline std::string NameOf(const ExpertWays& ways) {
-  std::string name = std::to_string(ways.ranks) + " ranks, expert parallelism of " +
-                     std::to_string(ways.expert) + ", capacity " + std::to_string(ways.capacity) +
-                     ", " + ways.policy + ", " + ways.precision + ", zero_stage " +
-                     std::to_string(ways.zero_stage);
-  if (ways.shard_ranks > 0) name += " in groups of " + std::to_string(ways.shard_ranks);
-  if (!ways.cut.empty()) name += ", " + ways.schedule + " of " + std::to_string(ways.cut.size());
-  if (ways.bits > 0) name += ", in " + std::to_string(ways.bits);
-  if (ways.context > 1) name += ", " + ways.method + " of " + std::to_string(ways.context);
-  if (ways.tensor > 1) {
-    name += ", tensor " + std::to_string(ways.tensor) + (ways.sequence ? " with sequence" : "");
+inline std::string NameOf(const ExpertRunConfig& config) {
+  std::string name = std::to_string(config.ranks) + " ranks, expert parallelism of " +
+                     std::to_string(config.expert) + ", capacity " +
+                     std::to_string(config.capacity) + ", " + config.policy + ", " +
+                     config.precision + ", zero_stage " + std::to_string(config.zero_stage);
+  if (config.shard_ranks > 0) name += " in groups of " + std::to_string(config.shard_ranks);
+  if (!config.cut.empty())
+    name += ", " + config.schedule + " of " + std::to_string(config.cut.size());
+  if (config.bits > 0) name += ", in " + std::to_string(config.bits);
+  if (config.context > 1) name += ", " + config.method + " of " + std::to_string(config.context);
+  if (config.tensor > 1) {
+    name += ", tensor " + std::to_string(config.tensor) + (config.sequence ? " with sequence" : "");
   }
   return name;
 }

@@ -36,8 +36,8 @@ class LocalRounds {
   /// Counts the local step of `report`.
   void AddStep(const StepReport& report) { tokens_ += report.tokens - report.padding_tokens; }
 
-  /// Inside of a round: counts of tokens become what they are if the others had the same. What they
-  /// have they tell in the outer step.
+  /// Inside of a round: counts of tokens become what they are if the others had the same. They say
+  /// what they have in the outer step.
   void EstimateAll(StepReport& report) const;
 
   /// The outer step. The report of the local step before it, or of the round, becomes one of all

@@ -78,7 +78,7 @@ void PipelineRun::Post(Outbox& outbox, Tensor values) {
   outbox.sent.push_back({std::move(values), work});
 }
 
-// Nothing comes back that tells a rank how far the next one is: it runs ahead, but not far.
+// Nothing comes back that shows a rank how far the next one is: it runs ahead, but not far.
 Status PipelineRun::WaitForFirstSent() {
   constexpr size_t kMostSent = 2;
   return outputs_.sent.size() > kMostSent ? Release(outputs_, outputs_.taken + 1) : OkStatus();

@@ -166,7 +166,7 @@ TEST_F(RanksOnCuda, TrainAsRanksOnCpusAndAsOneRank) {
   Compare(job, SmallBuckets("bf16"), data, kManySteps, 1e-2);
 }
 
-// As graphs, operation by operation, and where one rank has no graphs: the same bits and books.
+// As graphs, operation by operation, and where one rank has no graphs: the same bits and accounts.
 TEST_F(RanksOnCuda, StepsAsGraphsComeToTheSameBits) {
   RandomTokens data(50, 16);
   JobSpec job = Job();

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kBucketBytes = 16384;  // several buckets, also of the tiny models
 
-/// What training leaves and tells.
+/// What training leaves and reports.
 struct Outcome {
   SavedState state;
   std::vector<std::vector<float>> parameters;  ///< By rank; not of stage 3, where no rank has all.
@@ -337,7 +337,7 @@ TEST(ShardedTraining, GradientsTravelInBFloat16) {
   }
 }
 
-// Sums of groups are added up there, here those of ranks, which tells in the last bits; everything
+// Sums of groups are added up there, here those of ranks, which shows in the last bits; everything
 // else is as with one group.
 TEST(ShardedTraining, GroupsThatShareAmongThemselvesFollowPlainRanks) {
   constexpr int kSteps = 10;

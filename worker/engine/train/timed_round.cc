@@ -12,7 +12,7 @@ namespace {
 /// Slower ones are expected to be this slow: the order of shares has an end then.
 constexpr double kLeastShareOfFastest = 1e-4;
 
-/// What each rank tells of its round.
+/// What each rank reports of its round.
 enum Told : uint8_t { kLocalSteps, kSeconds, kUpdates, kTolds };
 
 /// Nothing is known of them.

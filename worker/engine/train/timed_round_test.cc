@@ -74,7 +74,7 @@ class Peers {
         }
       }
     }
-    // What all tell, and then what all learn.
+    // What all report, and then what all learn.
     std::vector<double> sum;
     for (size_t rank = 0; rank < rounds_.size(); ++rank) {
       const auto tell = [&sum](std::span<double> values) {

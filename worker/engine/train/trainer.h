@@ -146,7 +146,7 @@ class Trainer {
   void CountStep(const StepReport& report);
   /// Of local steps: counts that of `report`, and where it ends a round makes the outer step.
   Status FinishRound(StepReport& report);
-  /// Whether the local step of `report` was the last of its round, which it then tells of.
+  /// Whether the local step of `report` was the last of its round, which it then reports.
   bool RoundEnds(StepReport& report);
 
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }

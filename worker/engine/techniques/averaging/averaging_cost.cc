@@ -37,6 +37,8 @@ class AveragingCost : public TechniqueCost {
         {&kAveraging, &kParametersInFile,
          "averages reside on the host, and are as large as the weights", kOneOfTwo},
         {&kAveraging, &kLocalSteps, "averages would be of what one rank has learned", kOneOfTwo},
+        {&kAveraging, &kKeptGrowthState, "averages begin anew in each phase",
+         "growth.optimizer_state new"},
         {&kAveraging, &StructuredPruningTechniqueCost().feature(),
          "the export of a search has the initial weights", kOneOfTwo},
     };

@@ -35,7 +35,7 @@ struct Way {
   std::string activations = "none";
 };
 
-/// What training leaves and tells.
+/// What training leaves and reports.
 struct Outcome {
   SavedState state;
   std::vector<std::vector<StepReport>> reports;  ///< By rank.

@@ -114,7 +114,7 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
     EXPECT_EQ(own.up_bytes - saved,
               c.plan.accumulation_steps * (streamed.forward + streamed.backward));
     if (!inputs.parameters_in_file) continue;
-    // Of files passes read the values. Gradients are written once, which tells their norm, and read
+    // Of files passes read the values. Gradients are written once, which gives their norm, and read
     // for the update, which reads and writes values and moments.
     stage.parameters_in_file = true;
     const StreamedBytes read = FiledWeightBytes(stage);

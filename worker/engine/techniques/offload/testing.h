@@ -112,7 +112,7 @@ inline std::string Differing(const State& a, const State& b) {
   return names + (a.size() == b.size() ? "" : "and others");
 }
 
-/// Trains both ways and compares all that is left and told.
+/// Trains both ways and compares all that is left and reported.
 inline void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
   Training plain(job, plan, false), offloaded(job, plan, true);
   for (int i = 0; i < steps; ++i) {

@@ -70,7 +70,7 @@ class BucketReducer : public GradientReducer {
   /// Where of the memory that `bucket` is reduced in this rank has what it keeps.
   virtual TensorView Reduced(int64_t bucket) const = 0;
 
-  /// Waits for the reduction of a bucket of this step, whose first failure all later calls tell.
+  /// Waits for the reduction of a bucket of this step, whose first failure all later calls return.
   /// What it keeps is then at Reduced().
   Status WaitFor(int64_t bucket);
 

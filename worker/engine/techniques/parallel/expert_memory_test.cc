@@ -59,17 +59,17 @@ ModelSpec LargerModel(int64_t layers = 3) {
 }
 
 /// Each token goes to all experts: what comes to a rank does not depend on the choices.
-MeshCase EvenCaseOf(const ExpertWays& ways, int64_t layers = 3) {
+MeshCase EvenCaseOf(const ExpertRunConfig& config, int64_t layers = 3) {
   ModelSpec model = LargerModel(layers);
   model.experts_per_token = model.experts;
-  MeshCase c = CaseOf(ways, model);
+  MeshCase c = CaseOf(config, model);
   c.job.train.steps = 2;
   c.job.train.log_every_steps = 10;
   return c;
 }
 
 TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
-  for (const ExpertWays& ways : std::vector<ExpertWays>{
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
            {2, 2},
            {4, 2, 0, "recompute"},
            {4, 4, 0, "attention"},
@@ -84,11 +84,11 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
            {.ranks = 2, .expert = 2, .precision = "fp8"},
            {.ranks = 2, .expert = 2, .bits = 4},
            {.ranks = 4, .expert = 4, .policy = "attention", .precision = "bf16", .bits = 8}}) {
-    SCOPED_TRACE(NameOf(ways));
-    const MeshCase c = EvenCaseOf(ways);
+    SCOPED_TRACE(NameOf(config));
+    const MeshCase c = EvenCaseOf(config);
     const MemoryInputs inputs = InputsOf(c);
     const RankTraffic traffic = TrafficOfStep(inputs);
-    const auto others = static_cast<double>(ways.expert - 1) / static_cast<double>(ways.expert);
+    const auto others = static_cast<double>(config.expert - 1) / static_cast<double>(config.expert);
     for (const MeshOutcome& own : TrainOnMesh(c)) {
       EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
       EXPECT_EQ(own.exchanged.sent_bytes, others * own.exchanged.bytes);
@@ -98,13 +98,13 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
 }
 
 TEST(ExpertMemory, GroupsThatShareTakeWhatIsPredicted) {
-  for (const ExpertWays& ways :
-       std::vector<ExpertWays>{{.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},
-                               {.ranks = 8, .expert = 2, .zero_stage = 2, .shard_ranks = 4},
-                               {.ranks = 8, .expert = 2, .zero_stage = 3, .shard_ranks = 4},
-                               {.ranks = 4, .expert = 2, .zero_stage = 3, .shard_ranks = 2}}) {
-    SCOPED_TRACE(NameOf(ways));
-    const MeshCase c = EvenCaseOf(ways);
+  for (const ExpertRunConfig& config :
+       std::vector<ExpertRunConfig>{{.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},
+                                    {.ranks = 8, .expert = 2, .zero_stage = 2, .shard_ranks = 4},
+                                    {.ranks = 8, .expert = 2, .zero_stage = 3, .shard_ranks = 4},
+                                    {.ranks = 4, .expert = 2, .zero_stage = 3, .shard_ranks = 2}}) {
+    SCOPED_TRACE(NameOf(config));
+    const MeshCase c = EvenCaseOf(config);
     const MemoryBreakdown predicted = PredictedFor(InputsOf(c));
     for (const MeshOutcome& own : TrainOnMesh(c)) {
       ExpectNear(own.reports.back().peak_memory, predicted);
@@ -152,7 +152,7 @@ TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
 
 TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
   const std::vector<int64_t> twos = {2, 2};
-  for (const ExpertWays& ways : std::vector<ExpertWays>{
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
            {.cut = twos},
            {.ranks = 2, .expert = 2, .cut = twos, .schedule = "gpipe"},
            {.cut = twos, .schedule = "zero_bubble"},
@@ -164,28 +164,28 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
            {.cut = twos, .bits = 4},
            {.cut = twos, .schedule = "zero_bubble", .bits = 4},
            {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble", .bits = 2}}) {
-    SCOPED_TRACE(NameOf(ways));
-    const MeshCase c = EvenCaseOf(ways, 4);
+    SCOPED_TRACE(NameOf(config));
+    const MeshCase c = EvenCaseOf(config, 4);
     const MemoryInputs inputs = InputsOf(c);
-    const auto schedule = NamedSchedule(ways.schedule, 2, 1, c.plan.accumulation_steps);
+    const auto schedule = NamedSchedule(config.schedule, 2, 1, c.plan.accumulation_steps);
     ASSERT_TRUE(schedule.ok());
-    auto predicted = PredictPipelineRanks(inputs, ways.cut, *schedule);
+    auto predicted = PredictPipelineRanks(inputs, config.cut, *schedule);
     // Operands that are widened for one product are the kernels' own, which no allocator counts.
     MemoryInputs unwidened = inputs;
     unwidened.products = ProductKind::kNative;
-    const auto counted = PredictPipelineRanks(unwidened, ways.cut, *schedule);
+    const auto counted = PredictPipelineRanks(unwidened, config.cut, *schedule);
     for (size_t stage = 0; stage < counted.size(); ++stage) {
       predicted[stage].workspace_bytes = counted[stage].workspace_bytes;
     }
     const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const size_t stage = rank / static_cast<size_t>(ways.ranks);
+      const size_t stage = rank / static_cast<size_t>(config.ranks);
       MemoryInputs own = inputs;
-      own.shape = ShapeOfStages(inputs.shape, ways.cut, 2, static_cast<int64_t>(stage));
+      own.shape = ShapeOfStages(inputs.shape, config.cut, 2, static_cast<int64_t>(stage));
       own.recomputed_blocks = std::min(inputs.recomputed_blocks, own.shape.spec.layers);
       EXPECT_EQ(ranks[rank].exchanged.bytes, 2 * static_cast<double>(TrafficOfStep(own).exchanged));
       // Compressed activations are restored once more for the deferred gradients of weights.
-      const bool restored = ways.bits > 0 && ways.schedule == "zero_bubble";
+      const bool restored = config.bits > 0 && config.schedule == "zero_bubble";
       ExpectNear(ranks[rank].reports.back().peak_memory, predicted[stage], 0.01,
                  restored ? 0.02 : 0.01);
     }
@@ -193,24 +193,24 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
 }
 
 TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
-  for (const ExpertWays& ways :
-       std::vector<ExpertWays>{{.tensor = 2},
-                               {.ranks = 2, .expert = 2, .tensor = 2},
-                               {.ranks = 2, .expert = 2, .tensor = 2, .sequence = true},
-                               {.ranks = 1, .tensor = 2, .sequence = true},
-                               {.precision = "fp8", .tensor = 2},
-                               {.precision = "fp8", .tensor = 2, .sequence = true},
-                               {.ranks = 2, .expert = 2, .policy = "recompute", .tensor = 2},
-                               {.tensor = 2, .bits = 4},
-                               {.ranks = 4, .expert = 2, .zero_stage = 2, .tensor = 2},
-                               {.ranks = 4, .expert = 2, .zero_stage = 3, .tensor = 2}}) {
-    SCOPED_TRACE(NameOf(ways));
-    MeshCase c = EvenCaseOf(ways);
+  for (const ExpertRunConfig& config :
+       std::vector<ExpertRunConfig>{{.tensor = 2},
+                                    {.ranks = 2, .expert = 2, .tensor = 2},
+                                    {.ranks = 2, .expert = 2, .tensor = 2, .sequence = true},
+                                    {.ranks = 1, .tensor = 2, .sequence = true},
+                                    {.precision = "fp8", .tensor = 2},
+                                    {.precision = "fp8", .tensor = 2, .sequence = true},
+                                    {.ranks = 2, .expert = 2, .policy = "recompute", .tensor = 2},
+                                    {.tensor = 2, .bits = 4},
+                                    {.ranks = 4, .expert = 2, .zero_stage = 2, .tensor = 2},
+                                    {.ranks = 4, .expert = 2, .zero_stage = 3, .tensor = 2}}) {
+    SCOPED_TRACE(NameOf(config));
+    MeshCase c = EvenCaseOf(config);
     c.job.model.vocab_size = 768;  // in whole tiles on each rank
     const MemoryInputs inputs = InputsOf(c);
     const RankTraffic traffic = TrafficOfStep(inputs);
     for (const MeshOutcome& own : TrainOnMesh(c)) {
-      if (ways.expert > 1) {
+      if (config.expert > 1) {
         EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
       }
       const MemoryBreakdown& peak = own.reports.back().peak_memory;
@@ -220,12 +220,12 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
       predicted.communication_bytes = peak.communication_bytes;
       // Rows that are partitioned between shards are gathered for a while here and there;
       // compressed shards are so small that what routers keep counts.
-      ExpectNear(peak, predicted, ways.sequence ? 0.02 : 0.01,
-                 ways.sequence             ? 0.1
-                 : ways.precision == "fp8" ? 0.03
-                                           : 0.01,
+      ExpectNear(peak, predicted, config.sequence ? 0.02 : 0.01,
+                 config.sequence             ? 0.1
+                 : config.precision == "fp8" ? 0.03
+                                             : 0.01,
                  // Where all are packed in blocks, those that are not in a format count for all.
-                 ways.precision == "fp8" ? 0.02 : 0.01);
+                 config.precision == "fp8" ? 0.02 : 0.01);
       EXPECT_NEAR(static_cast<double>(TotalBytes(predicted) - predicted.runtime_bytes) /
                       static_cast<double>(TotalBytes(peak)),
                   1, 0.01);
@@ -234,17 +234,17 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
 }
 
 TEST(ExpertMemory, RanksThatShareSequencesTakeAndSendWhatIsPredicted) {
-  for (const ExpertWays& ways :
-       std::vector<ExpertWays>{{.context = 2},
-                               {.ranks = 2, .expert = 2, .context = 2},
-                               {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
-                               {.ranks = 2, .expert = 2, .zero_stage = 3, .context = 2}}) {
-    SCOPED_TRACE(NameOf(ways));
-    const MeshCase c = EvenCaseOf(ways);
+  for (const ExpertRunConfig& config :
+       std::vector<ExpertRunConfig>{{.context = 2},
+                                    {.ranks = 2, .expert = 2, .context = 2},
+                                    {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
+                                    {.ranks = 2, .expert = 2, .zero_stage = 3, .context = 2}}) {
+    SCOPED_TRACE(NameOf(config));
+    const MeshCase c = EvenCaseOf(config);
     const MemoryInputs inputs = InputsOf(c);
     const RankTraffic traffic = TrafficOfStep(inputs);
     for (const MeshOutcome& own : TrainOnMesh(c)) {
-      if (ways.expert > 1) {
+      if (config.expert > 1) {
         EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
       }
       ExpectNear(own.reports.back().peak_memory, PredictedFor(inputs));

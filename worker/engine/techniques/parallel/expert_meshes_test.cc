@@ -19,18 +19,18 @@ ModelSpec Model() {
 }
 
 /// After `steps` choices that are nearly even differ.
-void ExpectAllFollow(const std::vector<ExpertWays>& all, const ModelSpec& model = Model(),
+void ExpectAllFollow(const std::vector<ExpertRunConfig>& all, const ModelSpec& model = Model(),
                      int64_t steps = 8) {
   std::map<double, MeshOutcome> wholes;  // by capacity
-  for (const ExpertWays& ways : all) {
-    SCOPED_TRACE(NameOf(ways));
-    MeshCase c = CaseOf(ways, model);
+  for (const ExpertRunConfig& config : all) {
+    SCOPED_TRACE(NameOf(config));
+    MeshCase c = CaseOf(config, model);
     c.job.train.steps = std::min(steps, kManyTrainedSteps);
     c.job.optimizer.layer_decay = 0.9;
     c.job.optimizer.groups.emplace_back().parameters = {"*.0.*.experts.3.*", "*.3.self_attn.*"};
     c.job.optimizer.groups.back().learning_rate_scale = 0.5;
-    if (!wholes.contains(ways.capacity)) wholes[ways.capacity] = TrainOnMesh(c.Whole()).front();
-    ExpectFollows(TrainOnMesh(c), wholes[ways.capacity], 1e-5, 5e-4);
+    if (!wholes.contains(config.capacity)) wholes[config.capacity] = TrainOnMesh(c.Whole()).front();
+    ExpectFollows(TrainOnMesh(c), wholes[config.capacity], 1e-5, 5e-4);
   }
 }
 
@@ -55,11 +55,11 @@ TEST(ExpertMeshes, StagesFollowOneRank) {
 
 // Ranks have other experts and the same scales.
 TEST(ExpertMeshes, ExpertsInFp8FollowOneRank) {
-  for (const ExpertWays& ways : std::vector<ExpertWays>{
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
            {.ranks = 2, .expert = 2, .precision = "fp8"},
            {.ranks = 4, .expert = 2, .policy = "recompute", .precision = "fp8", .zero_stage = 1}}) {
-    SCOPED_TRACE(NameOf(ways));
-    MeshCase c = CaseOf(ways, Model());
+    SCOPED_TRACE(NameOf(config));
+    MeshCase c = CaseOf(config, Model());
     // Roundings choose no expert, and little follows from them.
     c.job.model.experts_per_token = c.job.model.experts;
     c.job.optimizer.learning_rate = 1e-4;
@@ -105,7 +105,7 @@ TEST(ExpertMeshes, RanksThatShareMatricesFollowOneRank) {
 TEST(ExpertMeshes, StagesLeaveTheSameBits) {
   ModelSpec model = Model();
   model.untied_classifier = true;
-  for (const ExpertWays& ways : std::vector<ExpertWays>{
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
            {.ranks = 4, .expert = 2, .cut = {2, 2}},
            {.ranks = 2, .cut = {2, 2}, .schedule = "zero_bubble"},
            {.ranks = 2, .precision = "fp8", .cut = {2, 2}, .schedule = "zero_bubble"},
@@ -116,11 +116,11 @@ TEST(ExpertMeshes, StagesLeaveTheSameBits) {
            .cut = {2, 2},
            .schedule = "zero_bubble"},
            {.ranks = 4, .expert = 4, .capacity = 1, .zero_stage = 1, .cut = {2, 2}}}) {
-    SCOPED_TRACE(NameOf(ways));
-    ExpertWays plain = ways;
+    SCOPED_TRACE(NameOf(config));
+    ExpertRunConfig plain = config;
     plain.cut = {};
     plain.zero_stage = 0;
-    const std::vector<MeshOutcome> stages = TrainOnMesh(CaseOf(ways, model));
+    const std::vector<MeshOutcome> stages = TrainOnMesh(CaseOf(config, model));
     const std::vector<MeshOutcome> ranks = TrainOnMesh(CaseOf(plain, model));
     size_t compared = 0;
     for (size_t rank = 0; rank < stages.size(); ++rank) {

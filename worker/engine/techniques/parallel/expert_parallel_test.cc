@@ -75,33 +75,34 @@ TEST(ExpertParallel, RowsGoToTheirExpertsAndComeBack) {
 }
 
 TEST(ExpertParallel, TrainingFollowsThatOfRanksThatHaveAllExperts) {
-  for (const ExpertWays& ways : std::vector<ExpertWays>{{2, 2},
-                                                        {2, 2, 1.0},
-                                                        {4, 2, 0, "recompute"},
-                                                        {4, 4, 1.25},
-                                                        {4, 4, 0, "attention"},
-                                                        {8, 2},
-                                                        {8, 4},
-                                                        {4, 2, 0, "keep", "bf16"},
-                                                        {2, 2, 0, "keep", "fp16"},
-                                                        {4, 2, 0, "keep", "fp16", 2},
-                                                        {2, 2, 0, "keep", "fp32", 1},
-                                                        {4, 2, 1.0, "keep", "fp32", 1},
-                                                        {4, 4, 0, "keep", "fp32", 2},
-                                                        {8, 2, 0, "recompute", "fp32", 2},
-                                                        {2, 2, 0, "recompute", "fp32", 3},
-                                                        {8, 4, 0, "keep", "fp32", 3},
-                                                        {4, 2, 0, "keep", "bf16", 1},
-                                                        {4, 2, 0, "keep", "bf16", 3},
-                                                        {2, 2, 0, "keep", "bf16", 3},
-                                                        {4, 2, 0, "keep", "bf16_pure", 1},
-                                                        {2, 2, 0, "keep", "bf16_pure", 3}}) {
-    SCOPED_TRACE(NameOf(ways));
-    ExpertWays plain = ways;
+  for (const ExpertRunConfig& config :
+       std::vector<ExpertRunConfig>{{2, 2},
+                                    {2, 2, 1.0},
+                                    {4, 2, 0, "recompute"},
+                                    {4, 4, 1.25},
+                                    {4, 4, 0, "attention"},
+                                    {8, 2},
+                                    {8, 4},
+                                    {4, 2, 0, "keep", "bf16"},
+                                    {2, 2, 0, "keep", "fp16"},
+                                    {4, 2, 0, "keep", "fp16", 2},
+                                    {2, 2, 0, "keep", "fp32", 1},
+                                    {4, 2, 1.0, "keep", "fp32", 1},
+                                    {4, 4, 0, "keep", "fp32", 2},
+                                    {8, 2, 0, "recompute", "fp32", 2},
+                                    {2, 2, 0, "recompute", "fp32", 3},
+                                    {8, 4, 0, "keep", "fp32", 3},
+                                    {4, 2, 0, "keep", "bf16", 1},
+                                    {4, 2, 0, "keep", "bf16", 3},
+                                    {2, 2, 0, "keep", "bf16", 3},
+                                    {4, 2, 0, "keep", "bf16_pure", 1},
+                                    {2, 2, 0, "keep", "bf16_pure", 3}}) {
+    SCOPED_TRACE(NameOf(config));
+    ExpertRunConfig plain = config;
     plain.expert = 1;
     plain.zero_stage = 0;
-    const double tolerance = ways.precision == "fp32" ? 1e-5 : 5e-3;
-    ExpectFollows(TrainOnMesh(CaseOf(ways)), TrainOnMesh(CaseOf(plain)).front(), tolerance,
+    const double tolerance = config.precision == "fp32" ? 1e-5 : 5e-3;
+    ExpectFollows(TrainOnMesh(CaseOf(config)), TrainOnMesh(CaseOf(plain)).front(), tolerance,
                   10 * tolerance);
   }
 }
@@ -114,19 +115,19 @@ TEST(ExpertParallel, WhatIsFrozenAndHowFastTheRestLearnsIsAsOnOneRank) {
   optimizer.layer_decay = 0.8;
   optimizer.groups.emplace_back().parameters = {"*.experts.0.*", "*.experts.3.w2.*"};
   optimizer.groups.back().learning_rate_scale = 0.3;
-  const auto case_of = [&](const ExpertWays& ways) {
-    MeshCase c = CaseOf(ways, model);
+  const auto case_of = [&](const ExpertRunConfig& config) {
+    MeshCase c = CaseOf(config, model);
     optimizer.learning_rate = c.job.optimizer.learning_rate;
     c.job.optimizer = optimizer;
     return c;
   };
   const MeshOutcome whole = TrainOnMesh(case_of({})).front();
-  for (const ExpertWays& ways : std::vector<ExpertWays>{{2, 2},
-                                                        {4, 4, 0, "recompute"},
-                                                        {4, 2, 0, "keep", "fp32", 2},
-                                                        {4, 2, 0, "keep", "fp32", 3}}) {
-    SCOPED_TRACE(NameOf(ways));
-    ExpectFollows(TrainOnMesh(case_of(ways)), whole, 1e-5, 5e-4);
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{{2, 2},
+                                                                    {4, 4, 0, "recompute"},
+                                                                    {4, 2, 0, "keep", "fp32", 2},
+                                                                    {4, 2, 0, "keep", "fp32", 3}}) {
+    SCOPED_TRACE(NameOf(config));
+    ExpectFollows(TrainOnMesh(case_of(config)), whole, 1e-5, 5e-4);
   }
 }
 
@@ -134,14 +135,14 @@ TEST(ExpertParallel, WhatIsFrozenAndHowFastTheRestLearnsIsAsOnOneRank) {
 TEST(ExpertParallel, GroupsThatShareFollowRanksThatHaveAllExperts) {
   const MeshOutcome whole = TrainOnMesh(CaseOf({4, 1})).front();
   const MeshOutcome wide = TrainOnMesh(CaseOf({8, 1})).front();
-  for (const ExpertWays& ways : std::vector<ExpertWays>{
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
            {.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},
            {.ranks = 4, .expert = 2, .zero_stage = 2, .shard_ranks = 2},
            {.ranks = 4, .expert = 2, .policy = "recompute", .zero_stage = 3, .shard_ranks = 2},
            {.ranks = 8, .expert = 2, .zero_stage = 1, .shard_ranks = 4},
            {.ranks = 8, .expert = 2, .zero_stage = 3, .shard_ranks = 4}}) {
-    SCOPED_TRACE(NameOf(ways));
-    ExpectFollows(TrainOnMesh(CaseOf(ways)), ways.ranks == 4 ? whole : wide, 1e-5, 5e-4);
+    SCOPED_TRACE(NameOf(config));
+    ExpectFollows(TrainOnMesh(CaseOf(config)), config.ranks == 4 ? whole : wide, 1e-5, 5e-4);
   }
 }
 

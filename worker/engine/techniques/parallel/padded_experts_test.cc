@@ -116,11 +116,11 @@ class Documents : public BatchSource {
 };
 
 TEST(PaddedExperts, RanksSendNoPadding) {
-  for (const ExpertWays& ways :
-       std::vector<ExpertWays>{{2, 2}, {2, 2, 0.75}, {4, 2, 1.0, "recompute", "fp32", 3}}) {
-    SCOPED_TRACE(NameOf(ways));
+  for (const ExpertRunConfig& config :
+       std::vector<ExpertRunConfig>{{2, 2}, {2, 2, 0.75}, {4, 2, 1.0, "recompute", "fp32", 3}}) {
+    SCOPED_TRACE(NameOf(config));
     const auto train = [&](bool padded) {
-      MeshCase c = CaseOf(ways);
+      MeshCase c = CaseOf(config);
       c.job.train.steps = 6;
       c.tokens = [=] { return std::make_unique<Documents>(padded); };
       return TrainOnMesh(c);

@@ -13,7 +13,7 @@ namespace weft::engine {
 /// they are (STEP; Lu et al. 2023, arXiv 2302.01172): as AutoSwitch does, once their change in a
 /// step is below the epsilon of Adam, in the mean over a window of 1 / (1 - beta2) steps, and not
 /// before kFirstSwitchShare or after kLastSwitchShare of the steps. The change is that of the sum
-/// of all second moments, by weight, which the norm of the gradients tells.
+/// of all second moments, by weight, which the norm of the gradients gives.
 class MomentSwitch {
  public:
   /// After `share` of the steps, or with 0 by itself.

@@ -43,6 +43,11 @@ std::vector<Refusal> Rows() {
       {&kWeightQuantization, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kWeightQuantization, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kWeightQuantization, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &kReadFrozenWeights,
+       "the technique computes with the values of frozen weights, as loha, lokr, oft, vera, pissa "
+       "and olora "
+       "do",
+       "model.peft.method lora with model.peft.init default"},
   };
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->precision() == nullptr) continue;
@@ -78,12 +83,6 @@ class WeightQuantizationCost : public TechniqueCost {
       return InvalidError(
           "model.weight_quantization quantises frozen weights, and nothing is frozen; "
           "hint: model.peft.method lora");
-    }
-    for (const TechniqueCost* technique : TechniqueCosts()) {
-      if (!technique->ReadsFrozenWeights(job.model)) continue;
-      return InvalidError("model.weight_quantization does not work yet with " +
-                          technique->feature().shown(job) +
-                          ", which computes with the values of frozen weights; hint: plain LoRA");
     }
     return OkStatus();
   }

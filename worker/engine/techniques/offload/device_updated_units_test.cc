@@ -32,7 +32,7 @@ Plan Keeping(const Units& units, Plan plan) {
 }
 
 // Of four units: the embeddings, whose table classifies, two blocks, and the head.
-TEST(KeptUnits, HaveTheBitsOfPlainTrainingWhicheverTheyAre) {
+TEST(DeviceUpdatedUnits, HaveTheBitsOfPlainTrainingWhicheverTheyAre) {
   for (const Units& units : std::vector<Units>{{0}, {0, 1}, {0, 1, 2}, {1}, {2}, {3}, {1, 2, 3}}) {
     SCOPED_TRACE(::testing::PrintToString(units));
     for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
@@ -44,7 +44,7 @@ TEST(KeptUnits, HaveTheBitsOfPlainTrainingWhicheverTheyAre) {
   }
 }
 
-TEST(KeptUnits, HaveThemWithFrozenAndSharedParametersAveragesRecomputationAndTightClipping) {
+TEST(DeviceUpdatedUnits, HaveThemWithFrozenAndSharedParametersAveragesRecomputationAndTightClipping) {
   JobSpec job = TinyJob(4);
   job.model.layers = 4;
   job.model.distinct_blocks = 2;
@@ -67,7 +67,7 @@ TEST(KeptUnits, HaveThemWithFrozenAndSharedParametersAveragesRecomputationAndTig
   ExpectSame(job, Keeping({0}, plan));
 }
 
-TEST(KeptUnits, HaveThemWithActivationsThatWaitOnTheHost) {
+TEST(DeviceUpdatedUnits, HaveThemWithActivationsThatWaitOnTheHost) {
   JobSpec job = TinyJob(4);
   job.model.layers = 4;
   Plan plan = Keeping({0, 1, 2}, TinyPlan("bf16", 2, 2));
@@ -75,7 +75,7 @@ TEST(KeptUnits, HaveThemWithActivationsThatWaitOnTheHost) {
   ExpectSame(job, plan);
 }
 
-TEST(KeptUnits, OfRanksHaveTheBitsOfTheSameRanksWithoutOffload) {
+TEST(DeviceUpdatedUnits, OfRanksHaveTheBitsOfTheSameRanksWithoutOffload) {
   for (const char* mesh : {"data", "tensor", "context", "expert"}) {
     SCOPED_TRACE(mesh);
     for (const char* precision : {"fp32", "bf16"}) {
@@ -118,7 +118,7 @@ TEST(KeptUnits, OfRanksHaveTheBitsOfTheSameRanksWithoutOffload) {
   }
 }
 
-TEST(KeptUnits, SendNothingOverTheLink) {
+TEST(DeviceUpdatedUnits, SendNothingOverTheLink) {
   for (const int64_t accumulation : {1, 3}) {
     Training training(TinyJob(6), Keeping({0, 2}, TinyPlan("fp32", 6 / accumulation, accumulation)),
                       true);
@@ -139,7 +139,7 @@ TEST(KeptUnits, SendNothingOverTheLink) {
   }
 }
 
-TEST(KeptUnits, TakeOfEachTierWhatThePlannerPredicts) {
+TEST(DeviceUpdatedUnits, TakeOfEachTierWhatThePlannerPredicts) {
   JobSpec job = TinyJob(2);
   job.model.layers = 6;
   job.model.width = 128;
@@ -172,7 +172,7 @@ TEST(KeptUnits, TakeOfEachTierWhatThePlannerPredicts) {
   }
 }
 
-TEST(KeptUnits, GoOnFromTheStateOfAnyOtherPlacement) {
+TEST(DeviceUpdatedUnits, GoOnFromTheStateOfAnyOtherPlacement) {
   const JobSpec job = TinyJob(4);
   const Plan plan = TinyPlan("bf16");
   Training undisturbed(job, plan, false);
@@ -204,7 +204,7 @@ TEST(KeptUnits, GoOnFromTheStateOfAnyOtherPlacement) {
   EXPECT_EQ(Differing(from->State(), undisturbed.State()), "");
 }
 
-TEST(KeptUnits, AreRefusedWhereTheyAreNoneOrAll) {
+TEST(DeviceUpdatedUnits, AreRefusedWhereTheyAreNoneOrAll) {
   const auto error = [](const JobSpec& job, const Units& units) {
     Training training;
     return training.Make(job, Keeping(units, TinyPlan("fp32")), true).message();

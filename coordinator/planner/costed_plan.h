@@ -10,8 +10,8 @@
 
 namespace weft::planner {
 
-/// One way to run the job, with what it costs.
-struct Option {
+/// A plan that the search looks at, with its predicted time and memory.
+struct CostedPlan {
   bool on_devices = false;  ///< Each rank has a GPU of its own.
   int64_t ranks = 1;
   int64_t tensor = 1;            ///< Tensor-parallel ranks.
@@ -46,13 +46,13 @@ struct Option {
   int64_t gradient_ranks() const { return ranks / (tensor * pipeline); }
 };
 
-/// Bytes that rank `rank` of the option holds, where it has its place by them.
-int64_t BytesOfRank(const Option& option, int64_t rank);
+/// Bytes that rank `rank` of the plan holds, where it has its place by them.
+int64_t BytesOfRank(const CostedPlan& costed, int64_t rank);
 
-/// Ranks on each of `workers`: filled one after the other, at most option.ranks_per_worker on each,
-/// as many as its cores and its memory, or its GPUs, hold. Adds up to less than option.ranks when
+/// Ranks on each of `workers`: filled one after the other, at most costed.ranks_per_worker on each,
+/// as many as its cores and its memory, or its GPUs, hold. Adds up to less than costed.ranks when
 /// there is no room for all.
-std::vector<int64_t> PlaceRanks(const Option& option,
+std::vector<int64_t> PlaceRanks(const CostedPlan& costed,
                                 const std::vector<const WorkerProfile*>& workers);
 
 }  // namespace weft::planner

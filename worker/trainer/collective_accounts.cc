@@ -1,4 +1,4 @@
-#include "worker/trainer/collective_books.h"
+#include "worker/trainer/collective_accounts.h"
 
 #include <algorithm>
 #include <string>

@@ -22,7 +22,7 @@ class CollectiveAccounts {
   /// Since the groups were made: a row for each axis and kind that there was.
   std::vector<CollectiveUse> Totals() const;
 
-  /// Tells `profiler` (null: nobody) of each operation from now on. Between steps.
+  /// Reports each operation to `profiler` (null: nobody) from now on. Between steps.
   void SetProfiler(engine::Profiler* profiler) const;
 
  private:
