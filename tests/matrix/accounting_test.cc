@@ -43,7 +43,7 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  std::string peft = {};            ///< Method on all linear layers, or dora, or two adapters.
+  std::string peft = {};            ///< Method on all linear layers, or dora, pissa, two adapters.
   std::string quantized = "none";   ///< Type of the frozen weights of blocks.
   bool added = false;               ///< Its logits are added to those of a frozen network.
 
@@ -147,6 +147,11 @@ std::vector<Way> Ways() {
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "pissaOfQuantized",
+       .data = 2,
+       .family = "llama",
+       .peft = "pissa",
+       .quantized = "nf4"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
       {.name = "ia3AndZero3", .data = 2, .zero_stage = 3, .family = "llama", .peft = "ia3"},
@@ -208,8 +213,10 @@ JobSpec JobOfWay(const Way& way) {
   if (!way.peft.empty()) {
     PeftSpec& peft = job.model.peft;
     const bool joint = way.peft == "adapters";
-    peft.method = way.peft == "dora" || joint ? "lora" : way.peft;
+    const bool decomposes = way.peft == "pissa";
+    peft.method = way.peft == "dora" || decomposes || joint ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
+    if (decomposes) peft.init = way.peft;
     if (joint) {
       peft.adapters.resize(2);
       peft.adapters[0].name = "one";

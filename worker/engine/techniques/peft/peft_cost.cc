@@ -285,9 +285,11 @@ class PeftCost : public TechniqueCost {
     return HasBottlenecks(model.peft) && model.peft.method != "parallel";
   }
 
+  // What a start takes off quantised weights is gone once the rest has been quantised again.
   bool ReadsFrozenWeights(const ModelSpec& model) const override {
     const PeftSpec& spec = model.peft;
-    return MergesWeights(spec) || spec.init == "pissa" || spec.init == "olora";
+    return MergesWeights(spec) ||
+           (DecomposesWeights(spec) && model.weight_quantization.type == "none");
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
