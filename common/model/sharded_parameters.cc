@@ -28,7 +28,10 @@ struct FlatParameters::Sharing {
 
 FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision,
                                DType gathered, int64_t tensor, int64_t rows, int64_t expert_ranks)
-    : gathered_(gathered), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
+    : gathered_(gathered),
+      expert_ranks_(expert_ranks),
+      last_(DistinctBlocks(model) + 1),
+      trained_passes_(weft::TrainedPasses(model)) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
@@ -84,6 +87,7 @@ ShardedParameters FlatParameters::Among(int64_t ranks) const {
     ++traffic.reductions;
   }
   Gather(sharing, result);
+  GatherTrained(sharing, result);
   OpenGradients(sharing, result);
   CutFiles(sharing, result);
   return result;
@@ -203,6 +207,25 @@ void FlatParameters::Gather(const Sharing& sharing, ShardedParameters& result) c
     hold(Bytes(sharing, unit, true) + Bytes(sharing, unit + 1, true),
          whole_from_host(unit, true) + whole_from_host(unit + 1, true) + gathered(unit, true) +
              part(unit - 1, true));
+  }
+}
+
+// Between passes: as it is held, a unit and the next one at a time.
+void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& result) const {
+  int64_t before = 0;
+  for (int64_t unit = 0; trained_passes_ > 0 && unit <= last_; ++unit) {
+    int64_t whole = 0;
+    for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+      const FlatParameter& flat = flat_parameters_[index];
+      if (!flat.trained || flat.first_unit != unit || sharing.ranks[index] == 1) continue;
+      const int64_t bytes = sharing.elements[index] * Held(flat);
+      ShardedTraffic& traffic = flat.of_experts ? result.experts : result;
+      traffic.between_payload += trained_passes_ * bytes;
+      traffic.between_gathers += trained_passes_;
+      whole += bytes;
+    }
+    result.gathered = std::max(result.gathered, before + whole);
+    before = whole;
   }
 }
 

@@ -19,6 +19,8 @@ struct ShardedTraffic {
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
+  int64_t between_payload = 0;  ///< Gathered once a step, between passes (TrainedPasses).
+  int64_t between_gathers = 0;  ///< Collectives of these.
 };
 
 /// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every
@@ -92,12 +94,14 @@ class FlatParameters {
   void CountGathers(const Sharing& sharing, int64_t unit, bool backward,
                     ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
+  void GatherTrained(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
   void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 
   const DType gathered_;
   const int64_t expert_ranks_;
-  const int64_t last_;  ///< Unit: the head.
+  const int64_t last_;            ///< Unit: the head.
+  const int64_t trained_passes_;  ///< TrainedPasses()
   std::vector<FlatParameter> flat_parameters_;
   std::vector<std::vector<size_t>> of_unit_;  ///< Flat parameters by unit.
   int64_t first_differentiated_ = INT64_MAX;

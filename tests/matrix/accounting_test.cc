@@ -158,6 +158,7 @@ std::vector<Way> Ways() {
       {.name = "doraAndZero3", .data = 2, .zero_stage = 3, .peft = "dora"},
       {.name = "lohaAndZero3", .data = 2, .zero_stage = 3, .peft = "loha"},
       {.name = "adaloraAndZero2", .data = 2, .zero_stage = 2, .peft = "adalora"},
+      {.name = "adaloraAndZero3", .data = 2, .zero_stage = 3, .peft = "adalora"},
       {.name = "ia3OfTensor", .tensor = 2, .family = "llama", .peft = "ia3"},
       {.name = "doraOfTensor", .tensor = 2, .peft = "dora"},
       {.name = "lohaOfTensor", .tensor = 2, .peft = "loha"},

@@ -26,7 +26,11 @@ class DerivedCopies {
   virtual void Drop() = 0;
 };
 
-enum class Pass : uint8_t { kForward, kBackward };
+enum class Pass : uint8_t {
+  kForward,
+  kBackward,
+  kTrained,  ///< Between steps: of each unit what is trained, in rising order, without copies.
+};
 
 /// Fetches the parameters of a model, where not all are in memory at all times, before a part of
 /// the network computes with them. Units are those of ParameterList::StartUnit. Passes go through

@@ -254,7 +254,7 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
          plan.mesh.data = 2;
          plan.zero_stage = 3;
        },
-       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+       [](const PeftSpec& spec) { return spec.method == "vera"; }},
       {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
       {"tensor, sequence parallel, with sharded parameters",
        [](Plan& plan) {
@@ -262,7 +262,7 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
          plan.sequence_parallel = true;
          plan.zero_stage = 3;
        },
-       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+       [](const PeftSpec& spec) { return spec.method == "vera"; }},
       {"tensor, sequence parallel, with sharded gradients",
        [](Plan& plan) {
          plan.mesh.tensor = plan.mesh.data = 2;
@@ -311,7 +311,7 @@ TEST(PeftMethodsTest, ShardedParametersFollowOneRankInBf16) {
     for (const Method& method : Methods()) {
       MeshCase c{JobOf(method, "llama"), TinyPlan(precision, 2, 2)};
       const PeftSpec& spec = c.job.model.peft;
-      if (spec.method == "vera" || spec.method == "adalora") continue;
+      if (spec.method == "vera") continue;
       SCOPED_TRACE(std::string(precision) + ", " + method.name);
       c.job.train.steps = 4;
       c.job.train.log_every_steps = 2;

@@ -173,8 +173,6 @@ std::vector<Refusal> Rows() {
                   "masks are drawn by position in the whole batch",
                   "model.peft.dropout 0, or model.stochastic_depth.mode batch"});
   const Refusal of_adalora[] = {
-      {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
-       "resources.zero_stage 2"},
       {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
       {&kAdaLora, &kReplay, kNotYet, kOneOfTwo},
       {&kAdaLora, &kMeshDeterminism, kNotYet, kOneOfTwo},
@@ -308,6 +306,10 @@ class PeftCost : public TechniqueCost {
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
     if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
+  }
+
+  int64_t TrainedPasses(const ModelSpec& model) const override {
+    return IsAdaLora(model.peft) ? AdaLoraPasses(model.peft.adalora) : 0;
   }
 
   int64_t MergedNumbers(const ModelSpec& model, int64_t block) const override {
