@@ -31,7 +31,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     : gathered_(gathered),
       expert_ranks_(expert_ranks),
       last_(DistinctBlocks(model) + 1),
-      trained_passes_(weft::TrainedPasses(model)) {
+      trained_passes_(TrainedPasses(model)) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
@@ -45,6 +45,10 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     const DType type = parameter.only_multiplied ? frozen_type
                        : parameter.matrix()      ? precision.matrices
                                                  : DType::kF32;
+    if (parameter.replicated) {
+      replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
+      continue;
+    }
     const auto [it, is_new] =
         found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
                                      trained, of_experts),
@@ -69,6 +73,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
 
 ShardedParameters FlatParameters::Among(int64_t ranks) const {
   ShardedParameters result;
+  result.held = replicated_bytes_;
   result.packed = packed_;
   result.packed_in_tiles = packed_in_tiles_;
   result.packed_padding = packed_padding_;

@@ -27,7 +27,7 @@ struct ShardedTraffic {
 /// flat parameter (the matrices, the vectors, and the sharded experts of a block, the embeddings or
 /// the head). Whole ones are gathered for computation.
 struct ShardedParameters : ShardedTraffic {
-  int64_t held = 0;      ///< Parts of values.
+  int64_t held = 0;      ///< Parts of values, and all of what is replicated.
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
   int64_t gathered_from_host = 0;  ///< The same with the parts of that one and the one behind it,
                                    ///< where these come from the host tier.
@@ -105,6 +105,7 @@ class FlatParameters {
   std::vector<FlatParameter> flat_parameters_;
   std::vector<std::vector<size_t>> of_unit_;  ///< Flat parameters by unit.
   int64_t first_differentiated_ = INT64_MAX;
+  int64_t replicated_bytes_ = 0;  ///< That each rank has all of (ParameterInfo::replicated).
   int64_t packed_ = 0;
   int64_t packed_in_tiles_ = 0;
   PackedPadding packed_padding_;

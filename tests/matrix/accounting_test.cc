@@ -154,6 +154,8 @@ std::vector<Way> Ways() {
        .quantized = "nf4"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
+      {.name = "veraOfPipeline", .pipeline = 2, .peft = "vera"},
+      {.name = "veraAndZero3", .data = 2, .zero_stage = 3, .peft = "vera"},
       {.name = "ia3AndZero3", .data = 2, .zero_stage = 3, .family = "llama", .peft = "ia3"},
       {.name = "doraAndZero3", .data = 2, .zero_stage = 3, .peft = "dora"},
       {.name = "lohaAndZero3", .data = 2, .zero_stage = 3, .peft = "loha"},

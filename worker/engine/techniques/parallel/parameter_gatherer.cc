@@ -51,7 +51,7 @@ std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
   std::vector<size_t> wanted;
   for (size_t r = 0; r < gathered_.size(); ++r) {
     const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
-    if (flat.first_unit != unit && flat.last_unit != unit) continue;
+    if (flat.replicated || (flat.first_unit != unit && flat.last_unit != unit)) continue;
     if (pass == Pass::kBackward && unit == 0 && flat.looked_up) continue;
     if (pass == Pass::kTrained && (!flat.trained || flat.first_unit != unit)) continue;
     wanted.push_back(r);

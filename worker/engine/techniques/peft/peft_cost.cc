@@ -47,11 +47,6 @@ bool IsLora(const ModelSpec& model) {
   return model.peft.method == "lora";
 }
 
-/// Whether blocks read tensors that all of them have.
-bool SharesTensors(const PeftSpec& spec) {
-  return spec.method == "vera" || (spec.method == "prefix" && spec.prefix_projection);
-}
-
 std::string MethodOf(const JobSpec& job) {
   return "model.peft.method " + job.model.peft.method;
 }
@@ -64,13 +59,10 @@ const Feature kSettings[] = {
            return AsksForPeft(job.model) && !job.model.peft.layers_to_transform.empty();
          },
      .shown = [](const JobSpec&) { return std::string("model.peft.layers_to_transform"); }},
-    {.name = "adapters that share tensors",
-     .setting = "model.peft.method vera, or prefix with prefix_projection",
-     .asked = [](const JobSpec& job) { return SharesTensors(job.model.peft); },
-     .shown =
-         [](const JobSpec& job) {
-           return job.model.peft.prefix_projection ? "model.peft.prefix_projection" : MethodOf(job);
-         }},
+    {.name = "prefixes that a network makes",
+     .setting = "model.peft.prefix_projection",
+     .asked = [](const JobSpec& job) { return job.model.peft.prefix_projection; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.prefix_projection"); }},
     {.name = "virtual tokens",
      .setting = "model.peft.method prompt, p_tuning or prefix",
      .asked = [](const JobSpec& job) { return HasVirtualTokens(job.model.peft); },
@@ -113,7 +105,7 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
      .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kSharing = kSettings[1];
+const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
 const Feature& kAdaLora = kSettings[3];
 const Feature& kTokenAdapters = kSettings[4];
@@ -146,9 +138,9 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kSharing, &kZeroParameters, "each block would bring what all of them have",
-                  "resources.zero_stage 2"});
-  rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  rows.push_back({&kProjectsPrefix, &kZeroParameters,
+                  "each block would bring what all of them have", "resources.zero_stage 2"});
+  rows.push_back({&kProjectsPrefix, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
@@ -256,7 +248,10 @@ class PeftCost : public TechniqueCost {
   std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model,
                                         const ParameterInfo& weight) const override {
     if (!IsTarget(model, weight)) return {};
-    return AdapterOf(model, weight);
+    std::vector<ParameterInfo> tensors = AdapterOf(model, weight);
+    if (model.peft.method != "vera" || !IsFirstTarget(model, weight)) return tensors;
+    for (ParameterInfo& factor : SharedFactors(model, weight)) tensors.push_back(std::move(factor));
+    return tensors;
   }
 
   std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
