@@ -59,10 +59,10 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       traffic.reduce_scattered = passes * inputs.sharded.reduced_payload / kF32 * wire;
       traffic.gathered =
           passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload) +
-          inputs.sharded.between_payload;
+          inputs.sharded.after_payload;
       traffic.experts_scattered = passes * experts.reduced_payload / kF32 * wire;
       traffic.experts_gathered =
-          passes * (experts.forward_payload + experts.backward_payload) + experts.between_payload;
+          passes * (experts.forward_payload + experts.backward_payload) + experts.after_payload;
       break;
     }
     default: {

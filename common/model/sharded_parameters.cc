@@ -215,7 +215,7 @@ void FlatParameters::Gather(const Sharing& sharing, ShardedParameters& result) c
   }
 }
 
-// Between passes: as it is held, a unit and the next one at a time.
+// After the passes of a step: as it is held, a unit and the next one at a time.
 void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& result) const {
   int64_t before = 0;
   for (int64_t unit = 0; trained_passes_ > 0 && unit <= last_; ++unit) {
@@ -225,8 +225,8 @@ void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& re
       if (!flat.trained || flat.first_unit != unit || sharing.ranks[index] == 1) continue;
       const int64_t bytes = sharing.elements[index] * Held(flat);
       ShardedTraffic& traffic = flat.of_experts ? result.experts : result;
-      traffic.between_payload += trained_passes_ * bytes;
-      traffic.between_gathers += trained_passes_;
+      traffic.after_payload += trained_passes_ * bytes;
+      traffic.after_gathers += trained_passes_;
       whole += bytes;
     }
     result.gathered = std::max(result.gathered, before + whole);

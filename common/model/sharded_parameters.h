@@ -19,8 +19,8 @@ struct ShardedTraffic {
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
-  int64_t between_payload = 0;  ///< Gathered once a step, between passes (TrainedPasses).
-  int64_t between_gathers = 0;  ///< Collectives of these.
+  int64_t after_payload = 0;    ///< Gathered once a step, after its passes (TrainedPasses).
+  int64_t after_gathers = 0;    ///< Collectives of these.
 };
 
 /// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every

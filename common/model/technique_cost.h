@@ -263,8 +263,8 @@ class TechniqueCost {
   /// Whether the model's head keeps a copy of a chunk of its own logits before others are added.
   virtual bool KeepsOwnLogits(const TrainSpec&) const { return false; }
 
-  /// How often between two steps it goes through all that is trained: ranks with sharded parameters
-  /// bring it for that (Pass::kTrained of worker/engine/nn/parameter_prefetcher.h).
+  /// How often it goes through all that is trained after the passes of a step: ranks with sharded
+  /// parameters bring it for that (Pass::kTrained of worker/engine/nn/parameter_prefetcher.h).
   virtual int64_t TrainedPasses(const ModelSpec&) const { return 0; }
 
   /// Forward passes of each micro-batch besides the one that is differentiated.

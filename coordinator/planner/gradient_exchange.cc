@@ -90,9 +90,8 @@ double ParameterShardSeconds(const Exchange& exchange) {
   // Once a step, after the reductions of the last pass. The host sums its parts once all are there.
   const double between = exchange.BetweenGroups(D(sharded.gradients), D(sharded.reductions));
   const double overlapped = inputs.offloads_optimizer ? 0 : between;
-  // As those between steps, which nothing hides.
-  const double trained =
-      seconds(&ShardedTraffic::between_payload, &ShardedTraffic::between_gathers);
+  // What techniques bring after the passes, which nothing hides.
+  const double trained = seconds(&ShardedTraffic::after_payload, &ShardedTraffic::after_gathers);
   const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
   const double passes = D(inputs.accumulation_steps);
   const double multiplying = pass.backward_gemm_seconds;

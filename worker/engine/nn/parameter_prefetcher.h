@@ -29,7 +29,8 @@ class DerivedCopies {
 enum class Pass : uint8_t {
   kForward,
   kBackward,
-  kTrained,  ///< Between steps: of each unit what is trained, in rising order, without copies.
+  kTrained,  ///< After the passes of a step: what is trained of each unit, in rising order, without
+             ///< copies.
 };
 
 /// Fetches the parameters of a model, where not all are in memory at all times, before a part of
