@@ -58,9 +58,11 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       const ShardedTraffic& experts = inputs.sharded.experts;
       traffic.reduce_scattered = passes * inputs.sharded.reduced_payload / kF32 * wire;
       traffic.gathered =
-          passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload);
+          passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload) +
+          inputs.sharded.after_payload;
       traffic.experts_scattered = passes * experts.reduced_payload / kF32 * wire;
-      traffic.experts_gathered = passes * (experts.forward_payload + experts.backward_payload);
+      traffic.experts_gathered =
+          passes * (experts.forward_payload + experts.backward_payload) + experts.after_payload;
       break;
     }
     default: {

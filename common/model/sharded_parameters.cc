@@ -28,7 +28,10 @@ struct FlatParameters::Sharing {
 
 FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision,
                                DType gathered, int64_t tensor, int64_t rows, int64_t expert_ranks)
-    : gathered_(gathered), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
+    : gathered_(gathered),
+      expert_ranks_(expert_ranks),
+      last_(DistinctBlocks(model) + 1),
+      trained_passes_(TrainedPasses(model)) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
@@ -42,6 +45,10 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     const DType type = parameter.only_multiplied ? frozen_type
                        : parameter.matrix()      ? precision.matrices
                                                  : DType::kF32;
+    if (parameter.replicated) {
+      replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
+      continue;
+    }
     const auto [it, is_new] =
         found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
                                      trained, of_experts),
@@ -66,6 +73,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
 
 ShardedParameters FlatParameters::Among(int64_t ranks) const {
   ShardedParameters result;
+  result.held = replicated_bytes_;
   result.packed = packed_;
   result.packed_in_tiles = packed_in_tiles_;
   result.packed_padding = packed_padding_;
@@ -84,6 +92,7 @@ ShardedParameters FlatParameters::Among(int64_t ranks) const {
     ++traffic.reductions;
   }
   Gather(sharing, result);
+  GatherTrained(sharing, result);
   OpenGradients(sharing, result);
   CutFiles(sharing, result);
   return result;
@@ -203,6 +212,25 @@ void FlatParameters::Gather(const Sharing& sharing, ShardedParameters& result) c
     hold(Bytes(sharing, unit, true) + Bytes(sharing, unit + 1, true),
          whole_from_host(unit, true) + whole_from_host(unit + 1, true) + gathered(unit, true) +
              part(unit - 1, true));
+  }
+}
+
+// After the passes of a step: as it is held, a unit and the next one at a time.
+void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& result) const {
+  int64_t before = 0;
+  for (int64_t unit = 0; trained_passes_ > 0 && unit <= last_; ++unit) {
+    int64_t whole = 0;
+    for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+      const FlatParameter& flat = flat_parameters_[index];
+      if (!flat.trained || flat.first_unit != unit || sharing.ranks[index] == 1) continue;
+      const int64_t bytes = sharing.elements[index] * Held(flat);
+      ShardedTraffic& traffic = flat.of_experts ? result.experts : result;
+      traffic.after_payload += trained_passes_ * bytes;
+      traffic.after_gathers += trained_passes_;
+      whole += bytes;
+    }
+    result.gathered = std::max(result.gathered, before + whole);
+    before = whole;
   }
 }
 

@@ -19,13 +19,15 @@ struct ShardedTraffic {
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
+  int64_t after_payload = 0;    ///< Gathered once a step, after its passes (TrainedPasses).
+  int64_t after_gathers = 0;    ///< Collectives of these.
 };
 
 /// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every
 /// flat parameter (the matrices, the vectors, and the sharded experts of a block, the embeddings or
 /// the head). Whole ones are gathered for computation.
 struct ShardedParameters : ShardedTraffic {
-  int64_t held = 0;      ///< Parts of values.
+  int64_t held = 0;      ///< Parts of values, and all of what is replicated.
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
   int64_t gathered_from_host = 0;  ///< The same with the parts of that one and the one behind it,
                                    ///< where these come from the host tier.
@@ -92,15 +94,18 @@ class FlatParameters {
   void CountGathers(const Sharing& sharing, int64_t unit, bool backward,
                     ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
+  void GatherTrained(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
   void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 
   const DType gathered_;
   const int64_t expert_ranks_;
-  const int64_t last_;  ///< Unit: the head.
+  const int64_t last_;            ///< Unit: the head.
+  const int64_t trained_passes_;  ///< TrainedPasses()
   std::vector<FlatParameter> flat_parameters_;
   std::vector<std::vector<size_t>> of_unit_;  ///< Flat parameters by unit.
   int64_t first_differentiated_ = INT64_MAX;
+  int64_t replicated_bytes_ = 0;  ///< That each rank has all of (ParameterInfo::replicated).
   int64_t packed_ = 0;
   int64_t packed_in_tiles_ = 0;
   PackedPadding packed_padding_;

@@ -227,6 +227,12 @@ bool ChangesBranches(const ModelSpec& model) {
              [&](const TechniqueCost* technique) { return technique->ChangesBranches(model); });
 }
 
+int64_t TrainedPasses(const ModelSpec& model) {
+  int64_t passes = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) passes += technique->TrainedPasses(model);
+  return passes;
+}
+
 std::vector<std::string> TechniquePrecisions() {
   std::vector<std::string> names;
   for (const TechniqueCost* technique : TechniqueCosts()) {

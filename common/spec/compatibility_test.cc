@@ -306,7 +306,12 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.method = "lora";
          job.model.peft.init = "pissa";
        }},
-      {FeatureOf("peft", 1), [](JobSpec& job) { job.model.peft.method = "vera"; }},
+      {FeatureOf("peft", 1),
+       [](JobSpec& job) {
+         job.model.peft.method = "prefix";
+         job.model.peft.prefix_projection = true;
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+       }},
       {FeatureOf("peft", 3), [](JobSpec& job) { job.model.peft.method = "adalora"; }},
       {FeatureOf("peft", 2),
        [](JobSpec& job) {

@@ -90,12 +90,15 @@ double ParameterShardSeconds(const Exchange& exchange) {
   // Once a step, after the reductions of the last pass. The host sums its parts once all are there.
   const double between = exchange.BetweenGroups(D(sharded.gradients), D(sharded.reductions));
   const double overlapped = inputs.offloads_optimizer ? 0 : between;
+  // What techniques bring after the passes, which nothing hides.
+  const double trained = seconds(&ShardedTraffic::after_payload, &ShardedTraffic::after_gathers);
   const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
   const double passes = D(inputs.accumulation_steps);
   const double multiplying = pass.backward_gemm_seconds;
   return passes * exchange.Exposed(forward, pass.gemm_seconds - multiplying, units) +
          (passes - 1) * exchange.Exposed(backward, multiplying, units) +
-         exchange.Exposed(backward + overlapped, multiplying, units) + (between - overlapped);
+         exchange.Exposed(backward + overlapped, multiplying, units) + (between - overlapped) +
+         trained;
 }
 
 /// Each worker makes steps of its own, in which context-parallel ranks alone reduce gradients. In

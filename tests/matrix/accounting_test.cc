@@ -43,7 +43,7 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  /// Method on all linear layers, dora, two adapters, or lora with that of the token embedding or
+  /// Method on all linear layers, dora, pissa, two adapters, or lora with that of the token embedding or
   /// with trained tokens.
   std::string peft = {};
   std::string quantized = "none";  ///< Type of the frozen weights of blocks.
@@ -149,12 +149,20 @@ std::vector<Way> Ways() {
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "pissaOfQuantized",
+       .data = 2,
+       .family = "llama",
+       .peft = "pissa",
+       .quantized = "nf4"},
       {.name = "lokrOfPipeline", .pipeline = 2, .family = "llama", .peft = "lokr"},
       {.name = "vera", .data = 2, .peft = "vera"},
+      {.name = "veraOfPipeline", .pipeline = 2, .peft = "vera"},
+      {.name = "veraAndZero3", .data = 2, .zero_stage = 3, .peft = "vera"},
       {.name = "ia3AndZero3", .data = 2, .zero_stage = 3, .family = "llama", .peft = "ia3"},
       {.name = "doraAndZero3", .data = 2, .zero_stage = 3, .peft = "dora"},
       {.name = "lohaAndZero3", .data = 2, .zero_stage = 3, .peft = "loha"},
       {.name = "adaloraAndZero2", .data = 2, .zero_stage = 2, .peft = "adalora"},
+      {.name = "adaloraAndZero3", .data = 2, .zero_stage = 3, .peft = "adalora"},
       {.name = "ia3OfTensor", .tensor = 2, .family = "llama", .peft = "ia3"},
       {.name = "doraOfTensor", .tensor = 2, .peft = "dora"},
       {.name = "lohaOfTensor", .tensor = 2, .peft = "loha"},
@@ -227,9 +235,11 @@ JobSpec JobOfWay(const Way& way) {
   if (!way.peft.empty()) {
     PeftSpec& peft = job.model.peft;
     const bool joint = way.peft == "adapters", tokens = way.peft == "tokens";
-    const bool table = way.peft == "table";
-    peft.method = way.peft == "dora" || joint || tokens || table ? "lora" : way.peft;
+    const bool table = way.peft == "table", decomposes = way.peft == "pissa";
+    const bool lora = way.peft == "dora" || decomposes || joint || tokens || table;
+    peft.method = lora ? "lora" : way.peft;
     peft.use_dora = way.peft == "dora";
+    if (decomposes) peft.init = way.peft;
     if (joint) {
       peft.adapters.resize(2);
       peft.adapters[0].name = "one";

@@ -155,7 +155,7 @@ void ParameterSet::LayOutGradients() {
 
 // Stacks are in one flat parameter, trained as far as a part of them is.
 void ParameterSet::LayOutRegions() {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool>;
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
@@ -167,11 +167,13 @@ void ParameterSet::LayOutRegions() {
     const bool is_matrix = parameter.shape.rank >= 2;
     const bool looked_up = parameter.read_forward_alone();
     const bool of_experts = parameter.of_shared_expert;
-    const auto [it, is_new] = found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix,
-                                                     parameter.dtype, looked_up, of_experts),
-                                                flat_parameters_.size());
+    const bool replicated = parameter.replicated;
+    const auto [it, is_new] =
+        found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix, parameter.dtype,
+                               looked_up, of_experts, replicated),
+                          flat_parameters_.size());
     if (is_new) {
-      const int64_t copies = of_experts ? expert_ranks() : 1;
+      const int64_t copies = replicated ? ranks_ : of_experts ? expert_ranks() : 1;
       flat_parameters_.push_back({.trained = trained,
                                   .matrices = is_matrix,
                                   .dtype = parameter.dtype,
@@ -179,8 +181,11 @@ void ParameterSet::LayOutRegions() {
                                   .last_unit = last_unit,
                                   .looked_up = looked_up,
                                   .of_experts = of_experts,
+                                  .replicated = replicated,
                                   .ranks = ranks_ / copies,
-                                  .rank = of_experts ? part_of_experts_ : shard_rank_});
+                                  .rank = replicated   ? 0
+                                          : of_experts ? part_of_experts_
+                                                       : shard_rank_});
     }
     for (; first < end; ++first) flat_parameters_[it->second].parameters.push_back(first);
   }
@@ -217,6 +222,7 @@ Status ParameterSet::AllocateShards(Context& context) {
   for (FlatParameter& flat : flat_parameters_) {
     flat.held = values_.Part(offset, flat.dtype, {flat.elements.size() / flat.ranks});
     offset += flat.held.Bytes();
+    if (flat.replicated) PlaceFlatParameter(flat, flat.held);
   }
   return Clear(stream_, values_);
 }

@@ -26,7 +26,12 @@ class DerivedCopies {
   virtual void Drop() = 0;
 };
 
-enum class Pass : uint8_t { kForward, kBackward };
+enum class Pass : uint8_t {
+  kForward,
+  kBackward,
+  kTrained,  ///< After the passes of a step: what is trained of each unit, in rising order, without
+             ///< copies.
+};
 
 /// Fetches the parameters of a model, where not all are in memory at all times, before a part of
 /// the network computes with them. Units are those of ParameterList::StartUnit. Passes go through

@@ -355,7 +355,7 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
     const HeldValue held = held_value(i);
     tensors.push_back({.name = (*this)[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
-    if (values_sharded()) {
+    if (values_sharded() && !(*this)[i].replicated) {
       tensors.back().part = {.whole = (*this)[i].shape, .first = held.first};
     }
   }
@@ -369,7 +369,7 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
         0,
         {values.As<uint8_t>() + places_[index].value, DType::kI32, {words}, values.view().device}};
   }
-  if (!values_sharded()) return {0, value(index)};
+  if (!values_sharded() || (*this)[index].replicated) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
   const int64_t end = begin + (*this)[index].shape.Elements();
   const FlatParameter& flat = FlatParameterOf(index);

@@ -117,11 +117,11 @@ Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float>
 }
 
 Status ForEachUnit(Context& context, const ParameterSet& parameters,
-                   const std::function<Status(int64_t unit)>& fn) {
+                   const std::function<Status(int64_t unit)>& fn, Pass pass) {
   ParameterPrefetcher* const brings =
       parameters.values_sharded() ? parameters.prefetcher() : nullptr;
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
-    if (brings != nullptr) WEFT_RETURN_IF_ERROR(brings->Fetch(context, unit, Pass::kForward));
+    if (brings != nullptr) WEFT_RETURN_IF_ERROR(brings->Fetch(context, unit, pass));
     WEFT_RETURN_IF_ERROR(fn(unit));
     if (brings != nullptr) WEFT_RETURN_IF_ERROR(brings->Release(unit));
   }

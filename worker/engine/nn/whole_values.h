@@ -24,8 +24,9 @@ Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float>
 
 /// Calls fn(unit) for each unit of the parameters, while their values are in memory: all ranks that
 /// shard values call this together, once there is a prefetcher. `fn` may set values of the
-/// unit.
+/// unit. kForward brings all of them, in the type that products read; kTrained those that are
+/// trained, in the type in which they are held.
 Status ForEachUnit(Context& context, const ParameterSet& parameters,
-                   const std::function<Status(int64_t unit)>& fn);
+                   const std::function<Status(int64_t unit)>& fn, Pass pass = Pass::kForward);
 
 }  // namespace weft::engine

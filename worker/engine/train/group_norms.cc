@@ -17,9 +17,12 @@ bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view g
   return GroupOf(parameters[index].role) == group && !parameters[index].derived();
 }
 
-/// Whether this rank counts its part of the value of `index`.
+/// Whether this rank counts its part of the value of `index`. Next to sharded values all ranks have
+/// what is replicated, and the first one counts it.
 bool CountsValue(const ParameterSet& parameters, int64_t index) {
-  return parameters.values_sharded() ? parameters.CountsPart(index) : parameters.Counts(index);
+  if (!parameters.values_sharded()) return parameters.Counts(index);
+  const bool first = !parameters[index].replicated || parameters.shard_rank() == 0;
+  return parameters.CountsPart(index) && first;
 }
 
 /// Of parameters in a file.

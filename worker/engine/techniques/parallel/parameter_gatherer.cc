@@ -51,15 +51,18 @@ std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
   std::vector<size_t> wanted;
   for (size_t r = 0; r < gathered_.size(); ++r) {
     const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
-    if (flat.first_unit != unit && flat.last_unit != unit) continue;
+    if (flat.replicated || (flat.first_unit != unit && flat.last_unit != unit)) continue;
     if (pass == Pass::kBackward && unit == 0 && flat.looked_up) continue;
+    if (pass == Pass::kTrained && (!flat.trained || flat.first_unit != unit)) continue;
     wanted.push_back(r);
   }
   return wanted;
 }
 
-DType ParameterGatherer::TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit) const {
-  const bool rounds = flat.matrices && products_ == DType::kBF16 && unit > 0;
+DType ParameterGatherer::TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit,
+                                Pass pass) const {
+  const bool rounds =
+      flat.matrices && products_ == DType::kBF16 && unit > 0 && pass != Pass::kTrained;
   return rounds ? DType::kBF16 : flat.dtype;
 }
 
@@ -89,7 +92,7 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
     if (gathered.part || gathered.values) continue;
     const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
     WEFT_ASSIGN_OR_RETURN(gathered.part, Tensor::New(context, Component::kParameters,
-                                                     TypeOf(flat, unit), flat.held.shape));
+                                                     TypeOf(flat, unit, pass), flat.held.shape));
     if (file != nullptr) {
       WEFT_RETURN_IF_ERROR(file->Start(flat.first_unit));
       ++wanted_images_[static_cast<size_t>(flat.first_unit)];
@@ -141,7 +144,7 @@ Status ParameterGatherer::StartUnit(Context& context, int64_t unit, Pass pass) {
   if (host_ != nullptr) WEFT_RETURN_IF_ERROR(BringParts(context, unit, pass));
   for (size_t r : Wanted(unit, pass)) {
     if (gathered_[r].values) continue;
-    WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->flat_parameters()[r], unit)));
+    WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->flat_parameters()[r], unit, pass)));
   }
   return OkStatus();
 }
@@ -171,8 +174,8 @@ Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>
 }
 
 Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
-  const int64_t forward = pass == Pass::kForward ? 1 : -1;
-  const int64_t lowest = pass == Pass::kForward ? 0 : first_differentiated_;
+  const int64_t forward = pass == Pass::kBackward ? -1 : 1;
+  const int64_t lowest = pass == Pass::kBackward ? first_differentiated_ : 0;
   const auto follows = [&](int64_t other) {
     return other >= lowest && other < parameters_->units();
   };
@@ -184,7 +187,7 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
   std::vector<size_t> placed = Wanted(unit, pass);
   std::erase_if(placed, [&](size_t r) { return gathered_[r].placed; });
   for (const size_t r : placed) WEFT_RETURN_IF_ERROR(Place(r));
-  WEFT_RETURN_IF_ERROR(MakeCopies(context, placed, unit));
+  if (pass != Pass::kTrained) WEFT_RETURN_IF_ERROR(MakeCopies(context, placed, unit));
   const int64_t next = unit + forward;
   if (follows(next)) WEFT_RETURN_IF_ERROR(StartUnit(context, next, pass));
   const int64_t behind = unit + 3 * forward;

@@ -50,7 +50,7 @@ class ParameterGatherer : public ParameterPrefetcher {
   /// Flat parameters that `unit` wants.
   std::vector<size_t> Wanted(int64_t unit, Pass pass) const;
   /// The type in which they are sent.
-  DType TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit) const;
+  DType TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit, Pass pass) const;
   /// Begins to read the parts of a unit that are not on the device, where they are in a file.
   Status StartReading(int64_t unit, Pass pass);
   /// One less wants what the file has of `unit` in memory.

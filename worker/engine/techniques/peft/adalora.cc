@@ -9,6 +9,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -111,24 +112,39 @@ Result<std::vector<float>> AdaLora::ProductOverSide(Context& context, const Tens
   return values;
 }
 
+Status AdaLora::ForEachFactor(
+    Context& context,
+    const std::function<Status(const Scored& tensor, bool of_rows, int64_t index)>& fn) const {
+  const ParameterSet& parameters = *parts_.parameters;
+  const auto of_unit = [&](int64_t unit) -> Status {
+    int64_t index = 2 * adapters_before_;
+    for (const Adapter& adapter : adapters_) {
+      if (parameters[adapter.a.parameter].unit == unit) {
+        WEFT_RETURN_IF_ERROR(fn(adapter.a, /*of_rows=*/true, index));
+        WEFT_RETURN_IF_ERROR(fn(adapter.b, /*of_rows=*/false, index + 1));
+      }
+      index += 2;
+    }
+    return OkStatus();
+  };
+  return ForEachUnit(context, parameters, of_unit, Pass::kTrained);
+}
+
 // Tensor-parallel ranks that have parts of the side of a factor add up their products.
 Result<std::vector<double>> AdaLora::ProductsOverSides(Context& context) const {
   const ParameterSet& parameters = *parts_.parameters;
-  const auto numbers = static_cast<size_t>(spec_.init_r * spec_.init_r);
-  std::vector<double> products(static_cast<size_t>(2 * all_adapters_) * numbers, 0.0);
-  auto own = products.begin() + 2 * adapters_before_ * static_cast<int64_t>(numbers);
-  for (const Adapter& adapter : adapters_) {
-    for (const Scored* tensor : {&adapter.a, &adapter.b}) {
-      const bool counts = !parameters.sharded() || parameters.Counts(tensor->parameter);
-      if (counts) {
-        WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parameters.value(tensor->parameter)));
+  const int64_t numbers = spec_.init_r * spec_.init_r;
+  std::vector<double> products(static_cast<size_t>(2 * all_adapters_ * numbers), 0.0);
+  WEFT_RETURN_IF_ERROR(
+      ForEachFactor(context, [&](const Scored& tensor, bool of_rows, int64_t index) -> Status {
+        const bool counts = !parameters.sharded() || parameters.Counts(tensor.parameter);
+        if (!counts) return OkStatus();
+        WEFT_ASSIGN_OR_RETURN(const Tensor p, InF32(context, parameters.value(tensor.parameter)));
         WEFT_ASSIGN_OR_RETURN(const std::vector<float> product,
-                              ProductOverSide(context, p, /*of_rows=*/tensor == &adapter.a));
-        std::copy(product.begin(), product.end(), own);
-      }
-      own += static_cast<int64_t>(numbers);
-    }
-  }
+                              ProductOverSide(context, p, of_rows));
+        std::copy(product.begin(), product.end(), products.begin() + index * numbers);
+        return OkStatus();
+      }));
   if (parameters.sharded()) WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(products));
   return products;
 }
@@ -178,14 +194,10 @@ Status AdaLora::OnGradients(Context& state, int64_t step) {
   ProfileScope scope(state.profiler, "orthogonality");
   WEFT_ASSIGN_OR_RETURN(const std::vector<double> products, ProductsOverSides(state));
   const auto numbers = static_cast<size_t>(spec_.init_r * spec_.init_r);
-  auto own = std::span(products).subspan(static_cast<size_t>(2 * adapters_before_) * numbers);
-  for (const Adapter& adapter : adapters_) {
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.a, /*of_rows=*/true, own.first(numbers)));
-    own = own.subspan(numbers);
-    WEFT_RETURN_IF_ERROR(AddOrthogonality(state, adapter.b, /*of_rows=*/false, own.first(numbers)));
-    own = own.subspan(numbers);
-  }
-  return OkStatus();
+  return ForEachFactor(state, [&](const Scored& tensor, bool of_rows, int64_t index) {
+    const size_t first = static_cast<size_t>(index) * numbers;
+    return AddOrthogonality(state, tensor, of_rows, std::span(products).subspan(first, numbers));
+  });
 }
 
 Status AdaLora::Score(Context& context, const Scored& tensor, float clip) const {
@@ -261,12 +273,14 @@ Status AdaLora::Choose(Context& context, int64_t budget) {
   return OkStatus();
 }
 
+// Of a sharded diagonal this rank has a part.
 Status AdaLora::Mask(Context& context) const {
   for (const Adapter& adapter : adapters_) {
-    const TensorView diagonal = parts_.parameters->value(adapter.diagonal.parameter);
+    const auto [first, diagonal] = parts_.parameters->held_value(adapter.diagonal.parameter);
+    if (diagonal.shape.Elements() == 0) continue;
     WEFT_ASSIGN_OR_RETURN(const Tensor mask,
                           Tensor::New(context, Component::kWorkspace, DType::kU8, diagonal.shape));
-    WEFT_RETURN_IF_ERROR(Upload(context.stream, adapter.kept.data(), mask));
+    WEFT_RETURN_IF_ERROR(Upload(context.stream, adapter.kept.data() + first, mask));
     WEFT_RETURN_IF_ERROR(kernels::ApplyMask(context.stream, {.x = diagonal, .mask = mask}));
   }
   return OkStatus();

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -56,6 +57,12 @@ class AdaLora {
                                                     bool of_rows);
   /// With a mean for each number that this rank updates of it.
   Scored NewScored(int64_t parameter);
+  /// Calls fn(tensor, of_rows, index) for A, with of_rows, and B of each adapter here, while its
+  /// value is in memory: all ranks that shard values call this together. `index`: among those of
+  /// the network.
+  Status ForEachFactor(
+      Context& context,
+      const std::function<Status(const Scored& tensor, bool of_rows, int64_t index)>& fn) const;
   /// Of all adapters of the network, in their order: that of A, then that of B.
   Result<std::vector<double>> ProductsOverSides(Context& context) const;
   /// For a factor with this product, of the whole factor.

@@ -20,6 +20,12 @@ Status CheckAdaLora(const JobSpec& job);
 /// Adds what the orthogonality of the factors and the scores of their numbers want in each step.
 void AddAdaLoraWork(const ModelSpec& model, StepWork& work);
 
+/// TechniqueCost::TrainedPasses: their products first, which all factors are weighed by, then their
+/// gradients.
+inline int64_t AdaLoraPasses(const AdaLoraSpec& spec) {
+  return spec.orth_reg_weight > 0 ? 2 : 0;
+}
+
 /// Numbers in f32 that scoring a factor wants at most.
 int64_t AdaLoraWorkspace(const ModelSpec& model);
 

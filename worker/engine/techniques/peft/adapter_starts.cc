@@ -214,7 +214,9 @@ int64_t IndexOf(const ParameterSet& parameters, const std::string& name) {
   return *index;
 }
 
-/// Begins with A at index `first`, then B.
+/// Begins with A at index `first`, then B. Takes them off `value`, that of the weight, and stores
+/// the rest. Then `value` is what the layer multiplies by, with its factors: where the rest has
+/// been quantised, not what it was.
 Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t first, int64_t weight,
                     DoubleMatrix& value) {
   const int64_t rank = parameters[first].shape[0];
@@ -227,16 +229,21 @@ Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t firs
     for (double& each : factors.b.values) each /= std::sqrt(scale);
   }
   const DoubleMatrix product = TimesTransposed(factors.b, Turned(factors.a));
-  for (size_t i = 0; i < value.values.size(); ++i) value.values[i] -= scale * product.values[i];
+  DoubleMatrix rest = value;
+  for (size_t i = 0; i < rest.values.size(); ++i) rest.values[i] -= scale * product.values[i];
   WEFT_RETURN_IF_ERROR(SetValueOf(parameters, first, factors.a.values));
   WEFT_RETURN_IF_ERROR(SetValueOf(parameters, first + 1, factors.b.values));
-  return SetValueOf(parameters, weight, value.values);
+  WEFT_RETURN_IF_ERROR(SetValueOf(parameters, weight, rest.values));
+  if (parameters[weight].quantized_words == 0) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(value, ValueOf(parameters, weight, nullptr));
+  for (size_t i = 0; i < value.values.size(); ++i) value.values[i] += scale * product.values[i];
+  return OkStatus();
 }
 
 }  // namespace
 
 bool StartsFromWeights(const PeftSpec& spec) {
-  return spec.method == "lora" && (spec.use_dora || spec.init == "pissa" || spec.init == "olora");
+  return spec.method == "lora" && (spec.use_dora || DecomposesWeights(spec));
 }
 
 Status StartFromWeights(Context& context, const PeftSpec& spec, ParameterSet& parameters,
@@ -244,15 +251,15 @@ Status StartFromWeights(Context& context, const PeftSpec& spec, ParameterSet& pa
   const auto start = [&](int64_t index) -> Status {
     const int64_t weight = IndexOf(parameters, parameters[index].adapter_of);
     WEFT_ASSIGN_OR_RETURN(DoubleMatrix value, ValueOf(parameters, weight, tensor_ranks));
-    if (spec.use_dora) {
-      std::vector<double> lengths;
-      for (int64_t row = 0; row < value.rows; ++row) {
-        lengths.push_back(std::sqrt(Dot(value.row(row), value.row(row), value.columns)));
-      }
-      WEFT_RETURN_IF_ERROR(SetValueOf(parameters, index + 2, lengths));
+    if (DecomposesWeights(spec)) {
+      WEFT_RETURN_IF_ERROR(StartFactors(spec, parameters, index, weight, value));
     }
-    if (spec.init != "pissa" && spec.init != "olora") return OkStatus();
-    return StartFactors(spec, parameters, index, weight, value);
+    if (!spec.use_dora) return OkStatus();
+    std::vector<double> lengths;
+    for (int64_t row = 0; row < value.rows; ++row) {
+      lengths.push_back(std::sqrt(Dot(value.row(row), value.row(row), value.columns)));
+    }
+    return SetValueOf(parameters, index + 2, lengths);
   };
   return ForEachUnit(context, parameters, [&](int64_t unit) -> Status {
     for (int64_t i = 0; i < parameters.size(); ++i) {

@@ -44,7 +44,7 @@ Status CheckOtherSettings(const PeftSpec& spec) {
     return refused("use_dora", "each would have other lengths of rows, which does not work yet",
                    "model.peft.use_dora false");
   }
-  if (spec.init == "pissa" || spec.init == "olora") {
+  if (DecomposesWeights(spec)) {
     return refused("init " + spec.init, "each adapter is taken off the weight that all share",
                    "model.peft.init default");
   }

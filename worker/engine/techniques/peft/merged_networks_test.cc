@@ -12,6 +12,7 @@
 #include "common/formats/peft_adapter.h"
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
+#include "common/model/pipeline_shape.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
@@ -88,6 +89,11 @@ TEST(MergedNetworksTest, MeshesFollowOneRank) {
          c.plan.mesh.data = 2;
          c.plan.zero_stage = 2;
        }},
+      {"data, sharded parameters",
+       [](MeshCase& c) {
+         c.plan.mesh.data = 2;
+         c.plan.zero_stage = 3;
+       }},
       {"pipeline",
        [](MeshCase& c) {
          c.plan.mesh.pipeline = 2;
@@ -105,10 +111,31 @@ TEST(MergedNetworksTest, MeshesFollowOneRank) {
       SCOPED_TRACE(std::string(method.name) + ", " + way.name);
       MeshCase meshes = c;
       way.change(meshes);
-      const bool shares = c.job.model.peft.method == "vera";
-      if (shares && meshes.plan.mesh.pipeline > 1) continue;  // is refused
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
       ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    }
+  }
+}
+
+// A stage has what all layers share once, wherever the first target of the network is.
+TEST(MergedNetworksTest, StagesHaveTheNumbersThatAreCounted) {
+  for (const MergingMethod& method : MergingMethods()) {
+    const ModelSpec spec = MergingModel(method);
+    for (const int64_t stage : {0, 1}) {
+      SCOPED_TRACE(std::string(method.name) + ", stage " + std::to_string(stage));
+      ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+      options.pipeline = PipelinePart{{{stage, 1}}, stage == 0, stage == 1};
+      const TinyRun run(spec, options);
+      const ParameterSet& parameters = run.model->parameters();
+      int64_t numbers = 0;
+      for (const Parameter& parameter : parameters) numbers += parameter.StoredElements();
+      EXPECT_EQ(ShapeOfStage(ModelShape(spec), {1, 1}, stage).stored, numbers);
+      if (spec.peft.method != "vera") continue;
+      for (const char* factor : {kVeraA, kVeraB}) {
+        const Result<int64_t> index = parameters.Find(factor);
+        ASSERT_TRUE(index.ok()) << factor;
+        EXPECT_EQ(parameters[*index].counted, stage == 0) << factor;
+      }
     }
   }
 }

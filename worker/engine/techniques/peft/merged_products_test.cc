@@ -40,6 +40,7 @@ struct LayerRun {
       parameters.Register(kVeraA, {3, kIn + 2}, ParameterRole::kMlpUp);
       parameters.Register(kVeraB, {kOut, 3}, ParameterRole::kMlpUp);
     }
+    factory.SetParameters(&parameters);
     linear = std::make_unique<Linear>(
         &parameters, LinearOptions{{{"h.0.a", kRows[0]}, {"h.0.b", kRows[1]}}, kIn, bias},
         ProductOptions(compute, &factory));

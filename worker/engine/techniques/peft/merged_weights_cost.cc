@@ -66,13 +66,18 @@ std::array<int64_t, 2> LargestSides(const ModelSpec& model) {
   return most;
 }
 
-bool IsFirstTarget(const ModelSpec& model, const ParameterInfo& weight) {
-  for (int64_t block = 0; block <= weight.block; ++block) {
-    for (const ParameterInfo& each : PlainBlockParameters(model, block)) {
-      if (IsTarget(model, each)) return each.name == weight.name;
-    }
-  }
-  return false;
+/// A tensor that is read for the matrix that products read in place of `weight`.
+ParameterInfo MergedTensor(const ParameterInfo& weight, std::string name,
+                           std::vector<int64_t> shape, AdapterSide side, bool of_whole_weight) {
+  ParameterInfo info = weight;
+  info.name = std::move(name);
+  info.shape = std::move(shape);
+  info.parts.clear();
+  info.adapter = side;
+  info.read_directly = true;
+  info.merged = true;
+  info.of_whole_weight = of_whole_weight;
+  return info;
 }
 
 /// An operand of f32 products [rows, columns], and its copy in whole blocks of 64 rows.
@@ -119,14 +124,7 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
                        bool of_whole_weight = true) {
-    ParameterInfo& info = tensors.emplace_back(weight);
-    info.name = name;
-    info.shape = std::move(shape);
-    info.parts.clear();
-    info.adapter = side;
-    info.read_directly = true;
-    info.merged = true;
-    info.of_whole_weight = of_whole_weight;
+    tensors.push_back(MergedTensor(weight, name, std::move(shape), side, of_whole_weight));
   };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
@@ -140,11 +138,6 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   } else if (spec.method == "vera") {
     add(layer + "vera_lambda_b", {out}, kOutput, false);
     add(layer + "vera_lambda_d", {rank}, kInput);
-    if (IsFirstTarget(model, weight)) {
-      const std::array<int64_t, 2> most = LargestSides(model);
-      add(kVeraA, {spec.rank, most[1]}, kInput);
-      add(kVeraB, {most[0], spec.rank}, kOutput);
-    }
   } else {
     const KroneckerSizes sizes = KroneckerOf(spec, weight);
     for (size_t i = 0; i < 2; ++i) {
@@ -158,6 +151,25 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
     }
   }
   return tensors;
+}
+
+std::vector<ParameterInfo> SharedFactors(const ModelSpec& model, const ParameterInfo& weight) {
+  const int64_t rank = model.peft.rank;
+  const std::array<int64_t, 2> most = LargestSides(model);
+  std::vector<ParameterInfo> factors = {
+      MergedTensor(weight, kVeraA, {rank, most[1]}, AdapterSide::kInput, true),
+      MergedTensor(weight, kVeraB, {most[0], rank}, AdapterSide::kOutput, true)};
+  for (ParameterInfo& factor : factors) factor.replicated = true;
+  return factors;
+}
+
+bool IsFirstTarget(const ModelSpec& model, const ParameterInfo& weight) {
+  for (int64_t block = 0; block <= weight.block; ++block) {
+    for (const ParameterInfo& each : PlainBlockParameters(model, block)) {
+      if (IsTarget(model, each)) return each.name == weight.name;
+    }
+  }
+  return false;
 }
 
 Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight) {

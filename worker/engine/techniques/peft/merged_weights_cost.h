@@ -34,8 +34,14 @@ struct KroneckerSizes {
 };
 KroneckerSizes KroneckerOf(const PeftSpec& spec, const ParameterInfo& weight);
 
-/// AdapterOf for these methods.
+/// AdapterOf for these methods, without what all layers share.
 std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const ParameterInfo& weight);
+
+/// vera_A and vera_B, as the layer of `weight` has them besides it.
+std::vector<ParameterInfo> SharedFactors(const ModelSpec& model, const ParameterInfo& weight);
+
+/// Whether this weight of block weight.block is the first target of the network.
+bool IsFirstTarget(const ModelSpec& model, const ParameterInfo& weight);
 
 /// kInvalid where oft cannot cut the inputs of `weight` into its blocks.
 Status CheckMerge(const PeftSpec& spec, const ParameterInfo& weight);

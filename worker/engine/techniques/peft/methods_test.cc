@@ -240,29 +240,23 @@ TEST(PeftMethodsTest, TrainWhatTheySayAlone) {
   }
 }
 
-/// What of a mesh some methods do not go with.
-struct Way {
-  const char* name;
-  void (*change)(Plan& plan);
-  bool (*refused)(const PeftSpec& spec) = [](const PeftSpec&) { return false; };
-};
-
 TEST(PeftMethodsTest, MeshesFollowOneRank) {
-  const Way ways[] = {
+  const struct {
+    const char* name;
+    void (*change)(Plan& plan);
+  } ways[] = {
       {"data, sharded parameters",
        [](Plan& plan) {
          plan.mesh.data = 2;
          plan.zero_stage = 3;
-       },
-       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+       }},
       {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
       {"tensor, sequence parallel, with sharded parameters",
        [](Plan& plan) {
          plan.mesh.tensor = plan.mesh.data = 2;
          plan.sequence_parallel = true;
          plan.zero_stage = 3;
-       },
-       [](const PeftSpec& spec) { return spec.method == "vera" || spec.method == "adalora"; }},
+       }},
       {"tensor, sequence parallel, with sharded gradients",
        [](Plan& plan) {
          plan.mesh.tensor = plan.mesh.data = 2;
@@ -293,8 +287,7 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
       c.job.optimizer.learning_rate = 3e-3;
       c.plan.bucket_bytes = 4000;
       const MeshOutcome whole = TrainOnMesh(c).front();
-      for (const Way& way : ways) {
-        if (way.refused(c.job.model.peft)) continue;
+      for (const auto& way : ways) {
         SCOPED_TRACE(std::string(method.name) + ", " + family + ", " + way.name);
         MeshCase meshes = c;
         way.change(meshes.plan);
@@ -310,8 +303,6 @@ TEST(PeftMethodsTest, ShardedParametersFollowOneRankInBf16) {
   for (const char* precision : {"bf16", "bf16_pure"}) {
     for (const Method& method : Methods()) {
       MeshCase c{JobOf(method, "llama"), TinyPlan(precision, 2, 2)};
-      const PeftSpec& spec = c.job.model.peft;
-      if (spec.method == "vera" || spec.method == "adalora") continue;
       SCOPED_TRACE(std::string(precision) + ", " + method.name);
       c.job.train.steps = 4;
       c.job.train.log_every_steps = 2;

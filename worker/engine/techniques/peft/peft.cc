@@ -49,6 +49,7 @@ class Peft : public Technique {
   }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
+    factory_.SetParameters(site.parameters);
     const std::optional<int64_t> drawn = PutBottleneck(model_, site, grafts);
     if (drawn) drawn_.push_back(*drawn);
     if (site.looks_up) virtual_tokens_.Put(model_, site, grafts);
@@ -67,7 +68,7 @@ class Peft : public Technique {
       const Parameter& parameter = parameters[i];
       if (parameter.adapter != AdapterSide::kNone) {
         SetStart(parameters, i);
-        if (IsSharedFactor(parameter.name)) parameters.SetFrozen(i);
+        if (IsSharedFactor(parameter.name)) SetShared(parameters, i);
       } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
       }
@@ -125,6 +126,20 @@ class Peft : public Technique {
     return StartsFromWeights(model_.peft)
                ? StartFromWeights(context, model_.peft, parameters, tensor_ranks_)
                : StartAtTokens(context, seed_, parameters, tensor_ranks_);
+  }
+
+  /// A factor of all layers: each stage of a pipeline has it, and the first counts it; with sharded
+  /// values each rank has all of it, so that blocks do not bring it again and again.
+  void SetShared(ParameterSet& parameters, int64_t index) const {
+    const Parameter& parameter = parameters[index];
+    ParameterInfo target;
+    target.name = parameter.adapter_of;
+    target.block = parameter.block;
+    parameters.SetFrozen(index);
+    parameters.SetReplicated(index);
+    if (parameters.of_stage()) {
+      parameters.SetSharedByStages(index, IsFirstTarget(model_, target));
+    }
   }
 
   /// Each starts so that the network is as it is without adapters.

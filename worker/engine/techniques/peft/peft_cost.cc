@@ -47,11 +47,6 @@ bool IsLora(const ModelSpec& model) {
   return model.peft.method == "lora";
 }
 
-/// Whether blocks read tensors that all of them have.
-bool SharesTensors(const PeftSpec& spec) {
-  return spec.method == "vera" || (spec.method == "prefix" && spec.prefix_projection);
-}
-
 std::string MethodOf(const JobSpec& job) {
   return "model.peft.method " + job.model.peft.method;
 }
@@ -64,13 +59,10 @@ const Feature kSettings[] = {
            return AsksForPeft(job.model) && !job.model.peft.layers_to_transform.empty();
          },
      .shown = [](const JobSpec&) { return std::string("model.peft.layers_to_transform"); }},
-    {.name = "adapters that share tensors",
-     .setting = "model.peft.method vera, or prefix with prefix_projection",
-     .asked = [](const JobSpec& job) { return SharesTensors(job.model.peft); },
-     .shown =
-         [](const JobSpec& job) {
-           return job.model.peft.prefix_projection ? "model.peft.prefix_projection" : MethodOf(job);
-         }},
+    {.name = "prefixes that a network makes",
+     .setting = "model.peft.prefix_projection",
+     .asked = [](const JobSpec& job) { return job.model.peft.prefix_projection; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.prefix_projection"); }},
     {.name = "virtual tokens",
      .setting = "model.peft.method prompt, p_tuning or prefix",
      .asked = [](const JobSpec& job) { return HasVirtualTokens(job.model.peft); },
@@ -117,7 +109,7 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return !job.model.peft.trainable_token_indices.empty(); },
      .shown = [](const JobSpec&) { return std::string("model.peft.trainable_token_indices"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kSharing = kSettings[1];
+const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
 const Feature& kAdaLora = kSettings[3];
 const Feature& kTokenAdapters = kSettings[4];
@@ -151,9 +143,9 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kSharing, &kZeroParameters, "each block would bring what all of them have",
-                  "resources.zero_stage 2"});
-  rows.push_back({&kSharing, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  rows.push_back({&kProjectsPrefix, &kZeroParameters,
+                  "each block would bring what all of them have", "resources.zero_stage 2"});
+  rows.push_back({&kProjectsPrefix, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
@@ -178,8 +170,6 @@ std::vector<Refusal> Rows() {
                   "masks are drawn by position in the whole batch",
                   "model.peft.dropout 0, or model.stochastic_depth.mode batch"});
   const Refusal of_adalora[] = {
-      {&kAdaLora, &kZeroParameters, "the norms of factors need all of them",
-       "resources.zero_stage 2"},
       {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
       {&kAdaLora, &kReplay, kNotYet, kOneOfTwo},
       {&kAdaLora, &kMeshDeterminism, kNotYet, kOneOfTwo},
@@ -261,7 +251,10 @@ class PeftCost : public TechniqueCost {
   std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model,
                                         const ParameterInfo& weight) const override {
     if (!IsTarget(model, weight)) return {};
-    return AdapterOf(model, weight);
+    std::vector<ParameterInfo> tensors = AdapterOf(model, weight);
+    if (model.peft.method != "vera" || !IsFirstTarget(model, weight)) return tensors;
+    for (ParameterInfo& factor : SharedFactors(model, weight)) tensors.push_back(std::move(factor));
+    return tensors;
   }
 
   std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
@@ -288,9 +281,11 @@ class PeftCost : public TechniqueCost {
     return HasBottlenecks(model.peft) && model.peft.method != "parallel";
   }
 
+  // What a start takes off quantised weights is gone once the rest has been quantised again.
   bool ReadsFrozenWeights(const ModelSpec& model) const override {
     const PeftSpec& spec = model.peft;
-    return MergesWeights(spec) || spec.init == "pissa" || spec.init == "olora";
+    return MergesWeights(spec) ||
+           (DecomposesWeights(spec) && model.weight_quantization.type == "none");
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
@@ -309,6 +304,10 @@ class PeftCost : public TechniqueCost {
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
     if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
+  }
+
+  int64_t TrainedPasses(const ModelSpec& model) const override {
+    return IsAdaLora(model.peft) ? AdaLoraPasses(model.peft.adalora) : 0;
   }
 
   int64_t MergedNumbers(const ModelSpec& model, int64_t block) const override {

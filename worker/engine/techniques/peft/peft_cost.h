@@ -27,7 +27,8 @@ inline bool AsksForPeft(const ModelSpec& model) {
 ///   oft   "<layer>.oft_R.weight" [blocks, numbers above the diagonal of a block]
 ///   vera  "<layer>.vera_lambda_b" [out], "<layer>.vera_lambda_d" [rank], and once in the network
 ///         "vera_A" and "vera_B"
-/// Hugging Face's peft library names them so, after "base_model.model.".
+/// Those last two are SharedFactors. Hugging Face's peft library names them so, after
+/// "base_model.model.".
 std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo& weight);
 
 }  // namespace weft

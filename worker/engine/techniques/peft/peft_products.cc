@@ -44,7 +44,10 @@ double LengthOf(const std::vector<double>& row) {
 
 std::vector<ParameterInfo> PeftProductsFactory::AdaptersOf(const ParameterInfo& weight) const {
   if (!IsTarget(model_, weight)) return {};
-  return AdapterOf(model_, weight);
+  std::vector<ParameterInfo> tensors = AdapterOf(model_, weight);
+  if (model_.peft.method != "vera" || parameters_->Find(kVeraA).ok()) return tensors;
+  for (ParameterInfo& factor : SharedFactors(model_, weight)) tensors.push_back(std::move(factor));
+  return tensors;
 }
 
 std::vector<float> PeftProductsFactory::Merged(
@@ -95,7 +98,6 @@ std::vector<float> PeftProductsFactory::MergedBias(
 
 std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& layer) {
   const PeftSpec& spec = model_.peft;
-  parameters_ = layer.parameters;
   const auto adapted = std::find_if(layer.weights.begin(), layer.weights.end(),
                                     [](const OutputWeight& weight) { return weight.adapters > 0; });
   if (adapted == layer.weights.end()) return std::make_unique<DenseProducts>(layer);

@@ -21,6 +21,10 @@ class PeftProductsFactory : public ProductsFactory {
   PeftProductsFactory(const ModelSpec& model, Collective* tensor_ranks)
       : model_(model), tensor_ranks_(tensor_ranks) {}
 
+  /// Where layers are about to register what AdaptersOf says.
+  void SetParameters(const ParameterSet* parameters) { parameters_ = parameters; }
+
+  /// What all layers share is of the first target of this rank.
   std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
   std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
                             const std::vector<std::vector<float>>& tensors) const override;
@@ -35,7 +39,7 @@ class PeftProductsFactory : public ProductsFactory {
  private:
   ModelSpec model_;
   Collective* tensor_ranks_;
-  const ParameterSet* parameters_ = nullptr;  ///< Once a layer is made.
+  const ParameterSet* parameters_ = nullptr;  ///< From SetParameters on.
   /// By rank, number of inputs, and the first of them.
   std::map<std::array<int64_t, 3>, std::shared_ptr<RepeatedOnes>> ones_;
 };

@@ -169,8 +169,7 @@ Status CheckPeftNames(const ModelSpec& model) {
     }
     WEFT_RETURN_IF_ERROR(CheckMerge(spec, weight));
     const int64_t most = std::min(weight.shape[0], weight.shape[1]);
-    const bool from_weight = spec.init == "pissa" || spec.init == "olora";
-    if ((from_weight && RankOf(spec, weight.name) > most) ||
+    if ((DecomposesWeights(spec) && RankOf(spec, weight.name) > most) ||
         (spec.method == "miss" && RankOf(spec, weight.name) > weight.shape[1])) {
       return InvalidError("model.peft.rank " + std::to_string(RankOf(spec, weight.name)) +
                           " is more than " + LayerOf(weight.name) + " has, " +

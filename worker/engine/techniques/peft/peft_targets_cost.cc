@@ -82,6 +82,10 @@ bool IsSavedWhole(const ModelSpec& model, const std::string& parameter) {
                      [&](const std::string& module) { return IsOfModule(parameter, module); });
 }
 
+bool DecomposesWeights(const PeftSpec& spec) {
+  return spec.init == "pissa" || spec.init == "olora";
+}
+
 int64_t RankOf(const PeftSpec& spec, const std::string& weight) {
   if (spec.method == "adalora") return spec.adalora.init_r;
   return ByPattern(spec.rank_pattern, weight, spec.rank);

@@ -25,6 +25,9 @@ bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight);
 /// Whether model.peft.modules_to_save names this parameter of the network.
 bool IsSavedWhole(const ModelSpec& model, const std::string& parameter);
 
+/// Whether factors start as a part of their weight, which keeps the rest (init pissa or olora).
+bool DecomposesWeights(const PeftSpec& spec);
+
 /// Columns of the last factor of lora, adalora, loha, lokr, vera or miss besides a weight of this
 /// name.
 int64_t RankOf(const PeftSpec& spec, const std::string& weight);

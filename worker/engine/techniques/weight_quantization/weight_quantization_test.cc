@@ -1,6 +1,7 @@
 // Quantised frozen weights, against a network whose weights are what these stand for.
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -23,13 +24,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// `method`: of model.peft, or dora.
+/// `method`: of model.peft, or dora, or what the factors of lora start from.
 JobSpec Job(const std::string& family, const std::string& method = "lora") {
   JobSpec job = TinyJob(4);
   job.resources.device = "cpu";
   job.model.family = family;
-  job.model.peft.method = method == "dora" ? "lora" : method;
+  const bool decomposes = method == "pissa" || method == "olora";
+  job.model.peft.method = method == "dora" || decomposes ? "lora" : method;
   job.model.peft.use_dora = method == "dora";
+  if (decomposes) job.model.peft.init = method;
   job.model.weight_quantization = {.type = "nf4", .block_size = 32};
   job.optimizer.learning_rate = 1e-2;
   return job;
@@ -37,6 +40,11 @@ JobSpec Job(const std::string& family, const std::string& method = "lora") {
 
 ModelSpec Unquantized(ModelSpec model) {
   model.weight_quantization = {};
+  return model;
+}
+
+ModelSpec WithInit(ModelSpec model, const std::string& init) {
+  model.peft.init = init;
   return model;
 }
 
@@ -152,7 +160,7 @@ TEST(WeightQuantization, ParametersAreThoseThatAreCounted) {
 
 TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
   RandomTokens tokens{TinyModel().vocab_size, TinyModel().context};
-  for (const char* method : {"lora", "dora", "ia3", "miss", "selective"}) {
+  for (const char* method : {"lora", "pissa", "dora", "ia3", "miss", "selective"}) {
     for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
       SCOPED_TRACE(std::string(method) + " " + precision);
       JobSpec job = Job("gpt2", method);
@@ -219,6 +227,73 @@ TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
   }
 }
 
+// Factors come off what the words stand for, and the rest becomes words again.
+TEST(WeightQuantization, FactorsOfAWeightLeaveAQuantizedRest) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const char* init : {"pissa", "olora"}) {
+      for (const bool dora : {false, true}) {
+        SCOPED_TRACE(std::string(family) + " " + init + (dora ? " dora" : ""));
+        JobSpec job = Job(family, init);
+        job.model.peft.rank = 4;
+        job.model.peft.alpha = 8;
+        job.model.peft.target_modules = {"all-linear"};
+        job.model.peft.use_dora = dora;
+        const TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
+        const ParameterSet& parameters = run.model->parameters();
+        // Such a start of a network that has what the words of its weights stand for.
+        TinyRun plain(WithInit(Unquantized(job.model), "default"),
+                      ModelOptionsOf(TinyPlan("fp32")));
+        TinyRun words(WithInit(job.model, "default"), ModelOptionsOf(TinyPlan("fp32")));
+        Couple(job.model, words.model->parameters(), plain.model->parameters());
+        TinyRun whole(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
+        ParameterSet& expected = whole.model->parameters();
+        for (int64_t i = 0; i < expected.size(); ++i) {
+          const TensorView from = plain.model->parameters().value(i);
+          std::memcpy(expected.value(i).data, from.data, from.Bytes());
+        }
+        ASSERT_TRUE(expected.OnValues(whole.context, ValuesFrom::kImported).ok());
+        int64_t rests = 0;
+        for (int64_t i = 0; i < parameters.size(); ++i) {
+          const Parameter& parameter = parameters[i];
+          if (parameter.adapter != AdapterSide::kOutput || parameter.shape.rank < 2) continue;
+          const std::vector<float> a = ValuesOf(parameters.value(i - 1));
+          const std::vector<float> b = ValuesOf(parameters.value(i));
+          EXPECT_EQ(a, ValuesOf(expected.value(i - 1))) << parameter.name;
+          EXPECT_EQ(b, ValuesOf(expected.value(i))) << parameter.name;
+          const int64_t weight = *parameters.Find(parameter.adapter_of);
+          ASSERT_GT(parameters[weight].quantized_words, 0);
+          ParameterSet& other = words.model->parameters();
+          ASSERT_TRUE(other.Quantize(weight, ValuesOf(expected.value(weight))).ok());
+          const TensorView own = parameters.held_value(weight).view;
+          EXPECT_EQ(std::memcmp(own.data, other.held_value(weight).view.data, own.Bytes()), 0)
+              << parameters[weight].name;
+          ++rests;
+          if (!dora) continue;
+          // Lengths are those of the rows that the layer multiplies by.
+          const auto rows = parameters[weight].shape[0], columns = parameters[weight].shape[1];
+          std::vector<float> rest(static_cast<size_t>(rows * columns));
+          ASSERT_TRUE(
+              parameters.Dequantize({}, weight, {rest.data(), DType::kF32, {rows * columns}}).ok());
+          const std::vector<float> lengths = ValuesOf(parameters.value(i + 1));
+          ASSERT_EQ(std::ssize(lengths), rows);
+          for (int64_t row = 0; row < rows; ++row) {
+            double squares = 0;
+            for (int64_t c = 0; c < columns; ++c) {
+              double sum = rest[row * columns + c];
+              for (int64_t k = 0; k < 4; ++k) {
+                sum += 2.0 * b[row * 4 + k] * a[k * columns + c];
+              }
+              squares += sum * sum;
+            }
+            EXPECT_NEAR(lengths[row], std::sqrt(squares), 1e-5 * std::sqrt(squares));
+          }
+        }
+        EXPECT_EQ(rests, job.model.family == "llama" ? 14 : 8);
+      }
+    }
+  }
+}
+
 TEST(WeightQuantization, MeshesFollowOneRank) {
   const struct {
     const char* name;
@@ -236,7 +311,7 @@ TEST(WeightQuantization, MeshesFollowOneRank) {
          plan.stage_blocks = {1, 1};
        }},
   };
-  for (const char* method : {"lora", "dora"}) {
+  for (const char* method : {"lora", "dora", "pissa"}) {
     MeshCase c{Job("llama", method), TinyPlan("fp32", 2, 2)};
     c.job.train.steps = 4;
     c.plan.bucket_bytes = 4000;
@@ -263,7 +338,7 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal(job), HasSubstr("and nothing is frozen; hint: model.peft.method lora"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
-  job.model.peft.init = "pissa";
+  job.model.peft.method = "vera";
   EXPECT_THAT(refusal(job), HasSubstr("computes with the values of frozen weights"));
   job = Job("gpt2", "dora");
   job.data.train = {"a.txt"};
