@@ -34,7 +34,8 @@ fi
 log=build/$preset/tests.log
 echo "test: ctest ${select[*]:-all}; details in $log"
 status=0
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" \
+# Two more than cores: of the tests that run processes, two at a time wait for them.
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) + 2)) \
   "${select[@]}" >"$log" 2>&1 || status=$?
 grep -E '\(Failed\)|\(Timeout\)|\(Not Run\)|\*\*\*' "$log" || true
 summary=$(grep -E '^[0-9]+% tests passed' "$log") || { tail -n 40 "$log"; exit 1; }

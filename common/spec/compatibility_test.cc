@@ -301,11 +301,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.weight_quantization.type = "nf4";
          job.model.freeze = {"*.0.*"};
        }},
-      {&kReadFrozenWeights,
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.init = "pissa";
-       }},
+      {&kReadFrozenWeights, [](JobSpec& job) { job.model.peft.method = "loha"; }},
       {FeatureOf("peft", 1),
        [](JobSpec& job) {
          job.model.peft.method = "prefix";

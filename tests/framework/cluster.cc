@@ -137,12 +137,16 @@ void Cluster::StartCoordinator(const Environment& environment) {
       grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
 }
 
+std::string Cluster::SharedProfile() const {
+  return Binary("../test_profile_") + std::to_string(options_.cores) + ".json";
+}
+
 void Cluster::StartWorker(int index, const Environment& environment) {
-  // The machine is measured once for all clusters of a test program.
-  static std::string profile;
-  std::string kept = WorkerDir(index) + "/profile.json";
-  if (profile.empty()) profile = ReadText(WorkerDir(0) + "/profile.json");
-  if (!profile.empty() && ReadText(kept).empty()) {
+  // The machine is measured once for all clusters of a build. Workers look whether what was
+  // measured is of their version and machine.
+  const std::string kept = WorkerDir(index) + "/profile.json";
+  if (const std::string profile = ReadText(SharedProfile());
+      !profile.empty() && ReadText(kept).empty()) {
     EXPECT_TRUE(Env::Posix().CreateDirs(WorkerDir(index)).ok());
     std::ofstream(kept) << profile;
   }
@@ -168,6 +172,10 @@ void Cluster::AwaitWorkers(int count) {
       },
       seconds(30));
   ASSERT_TRUE(ready) << "workers do not attach\n" << LogTails();
+  if (options_.ranks.empty() && ReadText(SharedProfile()).empty()) {
+    const std::string profile = ReadText(WorkerDir(0) + "/profile.json");
+    EXPECT_TRUE(WriteFileAtomic(Env::Posix(), SharedProfile(), profile).ok());
+  }
 }
 
 std::vector<pid_t> Cluster::RankPids(const std::string& job_id, int worker) const {

@@ -84,6 +84,8 @@ class Cluster {
   std::string LogTails() const;
 
  private:
+  /// What a worker measured of this machine, for those of all test programs.
+  std::string SharedProfile() const;
   std::string WorkerDir(int index) const { return dir_ + "/worker-" + std::to_string(index); }
   Environment WithMarker(Environment environment) const;
 

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -46,13 +47,15 @@ class Process {
 inline constexpr int kPatience = 4;
 
 /// Looks every few milliseconds until `condition` holds; false after kPatience times `timeout`,
-/// which is what a quiet machine is sure to keep.
+/// which is what a quiet machine is sure to keep. What takes long is looked at less often: most
+/// looks are calls that a coordinator answers, next to other tests.
 template <class Condition>
 bool Eventually(Condition condition, std::chrono::milliseconds timeout) {
   auto deadline = std::chrono::steady_clock::now() + kPatience * timeout;
-  while (!condition()) {
+  for (std::chrono::microseconds pause{3000}; !condition();
+       pause = std::min(pause + pause / 8, std::chrono::microseconds(12000))) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    std::this_thread::sleep_for(pause);
   }
   return true;
 }

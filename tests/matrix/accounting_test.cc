@@ -43,8 +43,8 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  /// Method on all linear layers, dora, pissa, two adapters, or lora with that of the token embedding or
-  /// with trained tokens.
+  /// Method on all linear layers, dora, pissa, two adapters, or lora with that of the token
+  /// embedding or with trained tokens.
   std::string peft = {};
   std::string quantized = "none";  ///< Type of the frozen weights of blocks.
   bool added = false;              ///< Its logits are added to those of a frozen network.

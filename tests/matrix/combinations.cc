@@ -12,9 +12,11 @@ namespace weft::testing {
 namespace {
 
 constexpr int64_t kMostRanks = 8;
+/// Of what is put into a combination besides the two choices that it is there for: more ranks than
+/// processors take longer than they find.
+constexpr int64_t kEnrichedRanks = 2;
 
 using Place = std::pair<size_t, size_t>;  // axis, choice
-using Pair = std::pair<Place, Place>;
 
 std::vector<Place> Places() {
   std::vector<Place> places;
@@ -45,43 +47,82 @@ std::optional<Combination> Legalize(const Combination& combination, const std::s
   return std::nullopt;
 }
 
-std::vector<Pair> PairsOf(const Combination& combination) {
-  std::vector<Pair> pairs;
-  for (size_t a = 0; a < combination.size(); ++a) {
-    for (size_t b = a + 1; b < combination.size(); ++b) {
-      pairs.push_back({{a, combination[a]}, {b, combination[b]}});
+/// Two choices of different axes, each of which one combination has.
+class Pairs {
+ public:
+  Pairs() {
+    for (const Axis& axis : Axes()) {
+      first_.push_back(choices_);
+      choices_ += axis.size();
+    }
+    counts_.resize(choices_ * choices_);
+  }
+
+  bool Has(const Place& one, const Place& other) const {
+    return counts_[Index(one.first, one.second, other.first, other.second)] > 0;
+  }
+  void Add(const Combination& combination) {
+    ForEach(combination, [&](size_t index) { ++counts_[index]; });
+  }
+  /// How many more there would be.
+  size_t Gain(const Combination& combination) const {
+    size_t gain = 0;
+    ForEach(combination, [&](size_t index) { gain += counts_[index] == 0 ? 1 : 0; });
+    return gain;
+  }
+  /// Others have all of its pairs, too.
+  bool Spares(const Combination& combination) const {
+    bool spares = true;
+    ForEach(combination, [&](size_t index) { spares &= counts_[index] > 1; });
+    return spares;
+  }
+  void Remove(const Combination& combination) {
+    ForEach(combination, [&](size_t index) { --counts_[index]; });
+  }
+
+ private:
+  /// Of the choices of two axes, the first of which comes first.
+  size_t Index(size_t a, size_t choice, size_t b, size_t other) const {
+    return (first_[a] + choice) * choices_ + first_[b] + other;
+  }
+  template <class Fn>
+  void ForEach(const Combination& combination, const Fn& fn) const {
+    for (size_t a = 0; a < combination.size(); ++a) {
+      for (size_t b = a + 1; b < combination.size(); ++b) {
+        fn(Index(a, combination[a], b, combination[b]));
+      }
     }
   }
-  return pairs;
-}
 
-/// The growing set, with the pairs that are missing from it.
+  size_t choices_ = 0;
+  std::vector<size_t> first_;  // of an axis, among all choices
+  std::vector<int> counts_;    // combinations that have a pair
+};
+
+/// The growing set, with the pairs that are in it.
 struct Cover {
   std::vector<Combination> chosen;
   std::set<Combination> known;
-  std::set<Pair> covered;
+  Pairs covered;
 
   void Take(const Combination& combination) {
     if (!known.insert(combination).second) return;
     chosen.push_back(combination);
-    for (const Pair& pair : PairsOf(combination)) covered.insert(pair);
-  }
-  size_t Gain(const Combination& combination) const {
-    size_t gain = 0;
-    for (const Pair& pair : PairsOf(combination)) gain += covered.count(pair) == 0;
-    return gain;
+    covered.Add(combination);
   }
 
   /// Puts into the axes that are not in `kept` what covers most.
   Combination Enrich(Combination combination, const std::set<size_t>& kept) const {
-    size_t best = Gain(combination);
+    size_t best = covered.Gain(combination);
+    const int64_t most_ranks = std::max(kEnrichedRanks, JobOf(combination).resources.ranks);
     for (size_t axis = 0; axis < combination.size(); ++axis) {
       if (kept.count(axis) > 0) continue;
       const Combination before = combination;
       for (size_t choice = 0; choice < Axes()[axis].size(); ++choice) {
         Combination other = With(before, {axis, choice});
-        const size_t gain = Gain(other);
+        const size_t gain = covered.Gain(other);
         if (gain <= best || !IsLegal(other)) continue;
+        if (JobOf(other).resources.ranks > most_ranks) continue;
         best = gain;
         combination = std::move(other);
       }
@@ -89,6 +130,25 @@ struct Cover {
     return combination;
   }
 };
+
+/// Leaves out, of most ranks first, combinations whose pairs others have.
+std::vector<Combination> WithoutSpare(std::vector<Combination> all, size_t least) {
+  Pairs counts;
+  for (const Combination& combination : all) counts.Add(combination);
+  std::vector<Combination> by_ranks = all;
+  std::stable_sort(by_ranks.begin(), by_ranks.end(), [](const auto& one, const auto& other) {
+    return JobOf(one).resources.ranks > JobOf(other).resources.ranks;
+  });
+  std::set<Combination> spare;
+  for (const Combination& combination : by_ranks) {
+    if (all.size() - spare.size() > least && counts.Spares(combination)) {
+      counts.Remove(combination);
+      spare.insert(combination);
+    }
+  }
+  std::erase_if(all, [&](const Combination& one) { return spare.contains(one); });
+  return all;
+}
 
 }  // namespace
 
@@ -158,7 +218,7 @@ std::vector<Combination> CoveringSet(size_t least) {
   for (size_t a = 0; a < places.size(); ++a) {
     for (size_t b = a + 1; b < places.size(); ++b) {
       const std::set<size_t> kept = {places[a].first, places[b].first};
-      if (kept.size() < 2 || cover.covered.count({places[a], places[b]}) > 0) continue;
+      if (kept.size() < 2 || cover.covered.Has(places[a], places[b])) continue;
       const auto both = Legalize(With(With(Plain(), places[a]), places[b]), kept);
       if (both) cover.Take(cover.Enrich(*both, kept));
     }
@@ -172,7 +232,7 @@ std::vector<Combination> CoveringSet(size_t least) {
     }
     if (IsLegal(combination)) cover.Take(combination);
   }
-  return cover.chosen;
+  return WithoutSpare(std::move(cover.chosen), least);
 }
 
 }  // namespace weft::testing

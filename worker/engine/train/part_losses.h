@@ -35,7 +35,7 @@ class PartLosses {
   Status Add(Context& context, const TokenBatch& batch) const;
 
   /// Waits for them and sums them over the ranks that sum their gradients and over the stages of
-  /// `pipeline` (null: there is none), of which the last alone has losses. All ranks call this.
+  /// `pipeline` (null: there is none), where the last one alone has losses. All ranks call this.
   Result<std::vector<double>> Sum(Context& context, const TrainingRanks& ranks,
                                   const PipelineParallel* pipeline);
 

@@ -172,7 +172,8 @@ Status StepTotals::Decide(const Decision& decision) {
 }
 
 Status StepTotals::SumGroups(PhaseSeconds& seconds) {
-  if (ranks_->updated_parts().empty()) return OkStatus();
+  // Where this rank has no part, it has those of other stages by now.
+  if (parts_.reducer == nullptr || !parts_.reducer->shares_updates()) return OkStatus();
   const size_t sums = parts_.model->parameters().values_sharded() ? 2 : 1;
   std::array<double, 2 * kParameterGroups> squares;
   GroupSums* groups = numbers_.host()->groups;

@@ -44,7 +44,7 @@ TEST(DeviceUpdatedUnits, HaveTheBitsOfPlainTrainingWhicheverTheyAre) {
   }
 }
 
-TEST(DeviceUpdatedUnits, HaveThemWithFrozenAndSharedParametersAveragesRecomputationAndTightClipping) {
+TEST(DeviceUpdatedUnits, HaveThemWithFrozenAndSharedParametersAveragesRecomputationAndClipping) {
   JobSpec job = TinyJob(4);
   job.model.layers = 4;
   job.model.distinct_blocks = 2;

@@ -49,6 +49,7 @@ class OffloadedGradients : public GradientReducer {
   /// a file.
   Status Finish() override;
   std::span<const ParameterPart> parts() const override;
+  bool shares_updates() const override { return ranks_ != nullptr && ranks_->shares_updates(); }
   Status GradientsMoved() override;
   bool first_shards() const override { return ranks_ == nullptr || ranks_->first_shards(); }
   Status SumOverParts(std::span<double> values) override;

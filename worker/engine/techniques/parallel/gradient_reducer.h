@@ -70,6 +70,10 @@ class GradientReducer {
   /// whose gradient Finish sums. Empty: every rank updates everything.
   virtual std::span<const ParameterPart> parts() const { return {}; }
 
+  /// Whether ranks update different parts. True on each of them, also where a stage of a pipeline
+  /// trains nothing, so that there are no parts().
+  virtual bool shares_updates() const { return false; }
+
   /// Gradients are in other memory from now on (ParameterSet::MoveGradients).
   virtual Status GradientsMoved() { return OkStatus(); }
 

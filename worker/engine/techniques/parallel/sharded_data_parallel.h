@@ -56,6 +56,7 @@ class ShardedDataParallel : public BucketReducer {
   ~ShardedDataParallel() override;
 
   std::span<const ParameterPart> parts() const override { return parts_; }
+  bool shares_updates() const override { return true; }
   Status GradientsMoved() override { return MakeParts(); }
   bool first_shards() const override { return group()->rank() < shards_->size(); }
   Status SumOverParts(std::span<double> values) override;

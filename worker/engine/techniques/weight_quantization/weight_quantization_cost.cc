@@ -44,10 +44,8 @@ std::vector<Refusal> Rows() {
       {&kWeightQuantization, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kWeightQuantization, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kWeightQuantization, &kReadFrozenWeights,
-       "the technique computes with the values of frozen weights, as loha, lokr, oft, vera, pissa "
-       "and olora "
-       "do",
-       "model.peft.method lora with model.peft.init default"},
+       "the technique computes with the values of frozen weights, as loha, lokr, oft and vera do",
+       "model.peft.method lora"},
   };
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->precision() == nullptr) continue;
