@@ -291,10 +291,10 @@ Result<TokenizerExport> DescribeTokenizer(const Tokenizer& tokenizer, const Mode
     } else {
       const TokenizerConfig& config = tokenizer.config();
       WEFT_ASSIGN_OR_RETURN(
-          const SentencePieceFile model,
+          const SentencePieceFile pieces,
           ParseSentencePiece(tokenizer.content(), {.legacy = config.legacy,
                                                    .add_prefix_space = config.add_prefix_space}));
-      file = SentencePieceJson(model);
+      file = SentencePieceJson(pieces);
     }
     return Describer(tokenizer, model, imported, std::move(file)).Describe();
   } catch (const Json::exception& error) {
