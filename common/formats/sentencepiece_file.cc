@@ -1,5 +1,6 @@
 #include "common/formats/sentencepiece_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -141,7 +142,8 @@ Status ReadNormalizer(std::string_view message, SentencePieceFile& file) {
 
 }  // namespace
 
-Result<SentencePieceFile> ParseSentencePiece(std::string_view bytes) {
+Result<SentencePieceFile> ParseSentencePiece(std::string_view bytes,
+                                             const PrefixSwitches& switches) {
   ProtoReader field(bytes);
   SentencePieceFile file;
   Names names;
@@ -185,7 +187,26 @@ Result<SentencePieceFile> ParseSentencePiece(std::string_view bytes) {
       return InvalidError("byte_fallback needs the piece " + BytePiece(byte));
     }
   }
+  file.add_dummy_prefix = switches.add_prefix_space.value_or(file.add_dummy_prefix);
+  file.prefix_only_first = !switches.legacy.value_or(true);
+  if (file.prefix_only_first && !file.escape_whitespaces) {
+    return InvalidError(
+        "tokenizer_config.json has legacy false, which is not supported for a model that leaves "
+        "spaces as they are. hint: take legacy out of tokenizer_config.json");
+  }
   return file;
+}
+
+std::vector<double> UnigramScores(const SentencePieceFile& file) {
+  float highest = 0;
+  for (const SentencePiece& piece : file.pieces) highest = std::max(highest, piece.score);
+  std::vector<double> scores;
+  for (const SentencePiece& piece : file.pieces) {
+    scores.push_back(piece.type == PieceType::kUserDefined
+                         ? static_cast<double>(piece.text.size()) * highest - 0.1
+                         : static_cast<double>(piece.score));
+  }
+  return scores;
 }
 
 std::string BytePiece(int byte) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "common/formats/charsmap.h"
-#include "common/formats/sentencepiece_file.h"
 #include "common/formats/utf8.h"
 
 namespace weft {
@@ -24,10 +24,53 @@ Json Sequence(const char* parts, const Json& list) {
   return {{"type", "Sequence"}, {parts, list}};
 }
 
-/// SentencePiece's order: characters, outer and repeated spaces, the space before the text, spaces
-/// as symbols.
+/// User-defined pieces, longest first, so that of several at one place the first is the longest.
+std::vector<std::string> UserDefinedPieces(const SentencePieceFile& file) {
+  std::vector<std::string> pieces;
+  for (const SentencePiece& piece : file.pieces) {
+    if (piece.type == PieceType::kUserDefined) pieces.push_back(piece.text);
+  }
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return pieces;
+}
+
+/// A user-defined piece, and the character that hides it from the character map.
+struct HiddenPiece {
+  std::string text;
+  std::string mark;
+};
+
+/// SentencePiece normalizes no user-defined piece, such as a line end that others lose. So those
+/// that the character map changes become a character of private use meanwhile, which no piece has.
+std::vector<HiddenPiece> HiddenPieces(const SentencePieceFile& file) {
+  std::vector<HiddenPiece> hidden;
+  if (!file.charsmap) return hidden;
+  char32_t mark = 0x10fffd;
+  for (const std::string& text : UserDefinedPieces(file)) {
+    // One with a space is in no normalized text.
+    if (file.charsmap->Apply(text) == text || text.find(' ') != std::string::npos) continue;
+    for (bool taken = true; taken; --mark) {
+      std::string spelling;
+      AppendUtf8(spelling, mark);
+      taken = file.charsmap->Apply(spelling) != spelling ||
+              std::any_of(file.pieces.begin(), file.pieces.end(), [&](const SentencePiece& piece) {
+                return piece.text.find(spelling) != std::string::npos;
+              });
+      if (!taken) hidden.push_back({text, std::move(spelling)});
+    }
+  }
+  return hidden;
+}
+
+/// SentencePiece's order: characters, first and repeated spaces, the space before the text, spaces
+/// as symbols, last spaces, where a symbol that the text itself has counts as one.
 Json NormalizerOf(const SentencePieceFile& file) {
   Json steps = Json::array();
+  const std::vector<HiddenPiece> hidden = HiddenPieces(file);
+  for (const HiddenPiece& piece : hidden) {
+    steps.push_back(Replace({{"String", piece.text}}, piece.mark));
+  }
   if (file.charsmap) {
     // Programs that read this normalize such a pair as one character.
     constexpr std::string_view kLineEnd = "\r\n";
@@ -42,12 +85,55 @@ Json NormalizerOf(const SentencePieceFile& file) {
         {{"type", "Precompiled"}, {"precompiled_charsmap", EncodeBase64(file.charsmap_bytes)}});
   }
   if (file.remove_extra_whitespaces) {
-    steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+    // Strip would take line ends, too.
+    if (!file.prefix_only_first) steps.push_back(Replace({{"Regex", R"(\A +)"}}, ""));
     steps.push_back(Replace({{"Regex", " {2,}"}}, " "));
   }
-  if (file.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
+  if (file.add_dummy_prefix && !file.prefix_only_first) {
+    steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
+  }
   if (file.escape_whitespaces) steps.push_back(Replace({{"String", " "}}, kSpaceSymbol));
+  for (const HiddenPiece& piece : hidden) {
+    steps.push_back(Replace({{"String", piece.mark}}, piece.text));
+  }
+  if (file.remove_extra_whitespaces) {
+    const std::string space = file.escape_whitespaces ? kSpaceSymbol : " ";
+    steps.push_back(Replace({{"Regex", space + "+\\z"}}, ""));
+  }
   return steps.empty() ? Json(nullptr) : Sequence("normalizers", steps);
+}
+
+/// A regular expression of the text.
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (std::string_view(R"(\^$.|?*+()[]{}-#&~)").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+/// A normalizer cannot tell where the document starts, and in BPE nothing else keeps a user-defined
+/// piece from being merged.
+Json PreTokenizerOf(const SentencePieceFile& file) {
+  Json steps = Json::array();
+  if (file.add_dummy_prefix && file.prefix_only_first) {
+    steps.push_back({{"type", "Metaspace"},
+                     {"replacement", kSpaceSymbol},
+                     {"prepend_scheme", "first"},
+                     {"split", false}});
+  }
+  std::string pieces;
+  for (const std::string& text : UserDefinedPieces(file)) {
+    pieces += (pieces.empty() ? "" : "|") + Escaped(text);
+  }
+  if (file.is_bpe && !pieces.empty()) {
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", pieces}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  }
+  return steps.empty() ? Json(nullptr) : Sequence("pretokenizers", steps);
 }
 
 Json DecoderOf(const SentencePieceFile& file) {
@@ -59,34 +145,32 @@ Json DecoderOf(const SentencePieceFile& file) {
   return Sequence("decoders", steps);
 }
 
-Json AddedTokens(const SentencePieceFile& file) {
+Json AddedTokensOf(const SentencePieceFile& file) {
   Json added = Json::array();
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const SentencePiece& piece = file.pieces[id];
-    const bool user_defined = piece.type == PieceType::kUserDefined;
-    if (piece.type != PieceType::kControl && piece.type != PieceType::kUnknown && !user_defined) {
-      continue;
-    }
+    if (piece.type != PieceType::kControl && piece.type != PieceType::kUnknown) continue;
     added.push_back({{"id", id},
                      {"content", piece.text},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
-                     {"special", !user_defined}});
+                     {"special", true}});
   }
   return added;
 }
 
 Json UnigramOf(const SentencePieceFile& file) {
   Json vocab = Json::array();
+  const std::vector<double> scores = UnigramScores(file);
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const SentencePiece& piece = file.pieces[id];
     // A piece out of use gets a spelling that no text has.
     const std::string text = piece.type == PieceType::kUnused
                                  ? std::string("\0unused", 7) + std::to_string(id)
                                  : piece.text;
-    vocab.push_back({text, static_cast<double>(piece.score)});
+    vocab.push_back({text, scores[id]});
   }
   return {{"type", "Unigram"},
           {"unk_id", file.unknown},
@@ -121,9 +205,11 @@ Json MergesOf(const SentencePieceFile& file, const std::unordered_map<std::strin
 Json BpeOf(const SentencePieceFile& file) {
   Json vocab = Json::object();
   std::unordered_map<std::string, size_t> merged;
+  bool user_defined = false;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     vocab[file.pieces[id].text] = id;
     if (file.pieces[id].type == PieceType::kNormal) merged.emplace(file.pieces[id].text, id);
+    user_defined |= file.pieces[id].type == PieceType::kUserDefined;
   }
   return {{"type", "BPE"},
           {"dropout", nullptr},
@@ -132,24 +218,24 @@ Json BpeOf(const SentencePieceFile& file) {
           {"end_of_word_suffix", nullptr},
           {"fuse_unk", true},
           {"byte_fallback", file.byte_fallback},
-          {"ignore_merges", false},
+          // No merges make a user-defined piece.
+          {"ignore_merges", user_defined},
           {"vocab", std::move(vocab)},
           {"merges", MergesOf(file, merged)}};
 }
 
 }  // namespace
 
-Result<Json> SentencePieceJson(std::string_view model) {
-  WEFT_ASSIGN_OR_RETURN(const SentencePieceFile file, ParseSentencePiece(model));
-  return Json{{"version", "1.0"},
-              {"truncation", nullptr},
-              {"padding", nullptr},
-              {"added_tokens", AddedTokens(file)},
-              {"normalizer", NormalizerOf(file)},
-              {"pre_tokenizer", nullptr},
-              {"post_processor", nullptr},
-              {"decoder", DecoderOf(file)},
-              {"model", file.is_bpe ? BpeOf(file) : UnigramOf(file)}};
+Json SentencePieceJson(const SentencePieceFile& file) {
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", AddedTokensOf(file)},
+          {"normalizer", NormalizerOf(file)},
+          {"pre_tokenizer", PreTokenizerOf(file)},
+          {"post_processor", nullptr},
+          {"decoder", DecoderOf(file)},
+          {"model", file.is_bpe ? BpeOf(file) : UnigramOf(file)}};
 }
 
 }  // namespace weft

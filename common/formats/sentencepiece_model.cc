@@ -21,16 +21,10 @@ TokenizerDefinition AsUnigram(const SentencePieceFile& file) {
   definition.single_precision = true;
   definition.unknown_id = file.unknown;
   definition.spelling.metaspace = kSpaceSymbol;
-  float highest = 0;
-  for (const SentencePiece& piece : file.pieces) highest = std::max(highest, piece.score);
+  definition.scores = UnigramScores(file);
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const SentencePiece& piece = file.pieces[id];
     definition.tokens.push_back(piece.text);
-    // A user-defined piece beats any way to make it up of others.
-    const double score = piece.type == PieceType::kUserDefined
-                             ? static_cast<double>(piece.text.size()) * highest - 0.1
-                             : static_cast<double>(piece.score);
-    definition.scores.push_back(score);
     if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) {
       definition.not_in_text.push_back(static_cast<int32_t>(id));
     }
@@ -81,18 +75,20 @@ std::pair<std::string_view, size_t> SentencePieceModel::NormalizePrefix(
   return {c.valid ? text.substr(0, size) : kReplacement, size};
 }
 
-std::string SentencePieceModel::Normalize(std::string_view text) const {
+std::string SentencePieceModel::Normalize(std::string_view text, bool at_start) const {
   const bool trim = file_.remove_extra_whitespaces;
   const std::string_view space = file_.escape_whitespaces ? kSpaceSymbol : " ";
+  bool after_space = false;
   while (trim && !text.empty()) {
     const auto [part, size] = NormalizePrefix(text);
     if (part != " ") break;
     text.remove_prefix(size);
+    after_space = true;
   }
   std::string out;
   if (text.empty()) return out;
-  if (file_.add_dummy_prefix) out += space;
-  bool after_space = trim;
+  if (file_.prefix_only_first ? after_space : file_.add_dummy_prefix) out += space;
+  after_space |= trim && !file_.prefix_only_first;
   while (!text.empty()) {
     auto [part, size] = NormalizePrefix(text);
     while (after_space && part.starts_with(' ')) part.remove_prefix(1);
@@ -108,12 +104,16 @@ std::string SentencePieceModel::Normalize(std::string_view text) const {
     text.remove_prefix(size);
   }
   while (trim && out.ends_with(space)) out.resize(out.size() - space.size());
+  if (file_.prefix_only_first && file_.add_dummy_prefix && at_start && !out.empty() &&
+      !out.starts_with(space)) {
+    out.insert(0, space);
+  }
   return out;
 }
 
-Status SentencePieceModel::Encode(std::string_view text, bool /*at_start*/,
+Status SentencePieceModel::Encode(std::string_view text, bool at_start,
                                   std::vector<int32_t>& out) const {
-  const std::string normalized = Normalize(text);
+  const std::string normalized = Normalize(text, at_start);
   if (normalized.empty()) return OkStatus();
   if (!file_.is_bpe) {
     return static_cast<const UnigramModel&>(*unigram_).EncodeWord(normalized, out);
@@ -124,11 +124,13 @@ Status SentencePieceModel::Encode(std::string_view text, bool /*at_start*/,
 
 void SentencePieceModel::Decode(std::span<const int32_t> ids, bool at_start,
                                 std::string& out) const {
-  const size_t before = out.size();
+  // The library drops one space of each piece until something is left of one.
+  while (at_start && file_.remove_extra_whitespaces && !ids.empty() &&
+         file_.pieces[static_cast<size_t>(ids.front())].text == kSpaceSymbol) {
+    ids = ids.subspan(1);
+  }
   unigram_->Decode(ids, at_start && (file_.add_dummy_prefix || file_.remove_extra_whitespaces),
                    out);
-  if (!at_start || !file_.remove_extra_whitespaces) return;
-  out.erase(before, std::min(out.find_first_not_of(' ', before), out.size()) - before);
 }
 
 void SentencePieceModel::EncodeBpe(std::string_view text, std::vector<int32_t>& out) const {

@@ -34,7 +34,7 @@ class SentencePieceModel : public TokenModel {
 
   /// What the first characters of `text` become, and how many bytes they are.
   std::pair<std::string_view, size_t> NormalizePrefix(std::string_view text) const;
-  std::string Normalize(std::string_view text) const;
+  std::string Normalize(std::string_view text, bool at_start) const;
   void EncodeBpe(std::string_view text, std::vector<int32_t>& out) const;
 
   SentencePieceFile file_;

@@ -65,6 +65,12 @@ struct Step {
   }
 
   std::string operator()(const StripNormalizer& strip) const {
+    if (!strip.text.empty()) {
+      std::string_view rest = text;
+      while (strip.left && rest.starts_with(strip.text)) rest.remove_prefix(strip.text.size());
+      while (strip.right && rest.ends_with(strip.text)) rest.remove_suffix(strip.text.size());
+      return std::string(rest);
+    }
     size_t begin = text.size();
     size_t end = 0;
     for (size_t at = 0; at < text.size();) {

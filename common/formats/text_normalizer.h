@@ -23,6 +23,7 @@ struct StripAccentsNormalizer {};  ///< Takes out all combining marks.
 struct StripNormalizer {
   bool left = true;
   bool right = true;
+  std::string text = {};  ///< Repeats of this alone; "": whitespace of all kinds.
 };
 struct PrependNormalizer {
   std::string text;

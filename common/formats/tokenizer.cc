@@ -103,7 +103,9 @@ Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, s
 }
 
 Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfig config) {
-  WEFT_ASSIGN_OR_RETURN(SentencePieceFile file, ParseSentencePiece(bytes));
+  WEFT_ASSIGN_OR_RETURN(SentencePieceFile file,
+                        ParseSentencePiece(bytes, {.legacy = config.legacy,
+                                                   .add_prefix_space = config.add_prefix_space}));
   Tokenizer tokenizer;
   tokenizer.kind_ = "SentencePiece";
   TokenizerDefinition definition;

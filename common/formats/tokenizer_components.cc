@@ -9,6 +9,9 @@ namespace {
 
 /// The only regular expression that real normalizers replace by: runs of spaces.
 constexpr std::string_view kSpaceRuns = " {2,}";
+constexpr std::string_view kFirstSpaces = R"(\A +)";
+constexpr std::string_view kLastSpaces = R"( +\z)";
+constexpr std::string_view kLastSpaceSymbols = "\xe2\x96\x81+\\z";  // U+2581
 constexpr size_t kMaxFormTokens = 16;
 constexpr size_t kMaxSteps = 64;
 
@@ -25,6 +28,11 @@ Result<NormalizerStep> ReadReplace(const Json& json) {
   WEFT_ASSIGN_OR_RETURN(replace.to, ReadText(json, "content"));
   const Json& regex = Member(pattern, "Regex");
   if (regex.is_string()) {
+    const bool first = regex == kFirstSpaces;
+    if (replace.to.empty() && (first || regex == kLastSpaces || regex == kLastSpaceSymbols)) {
+      const char* text = regex == kLastSpaceSymbols ? "\xe2\x96\x81" : " ";
+      return NormalizerStep(StripNormalizer{.left = first, .right = !first, .text = text});
+    }
     if (regex != kSpaceRuns) return Unsupported("the normalizer pattern " + regex.dump());
     replace.from = " ";
     replace.whole_run = true;

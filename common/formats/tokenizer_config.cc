@@ -77,11 +77,12 @@ Status ReadRoles(const Json& json, const char* file, TokenizerConfig& config) {
 }
 
 Status ReadSwitches(const Json& json, TokenizerConfig& config) {
-  const std::array<std::pair<const char*, std::optional<bool>*>, 6> switches = {
+  const std::array<std::pair<const char*, std::optional<bool>*>, 7> switches = {
       {{"add_bos_token", &config.add_bos_token},
        {"add_eos_token", &config.add_eos_token},
        {"add_prefix_space", &config.add_prefix_space},
        {"do_lower_case", &config.do_lower_case},
+       {"legacy", &config.legacy},
        {"strip_accents", &config.strip_accents},
        {"tokenize_chinese_chars", &config.tokenize_chinese_chars}}};
   for (const auto& [key, out] : switches) {

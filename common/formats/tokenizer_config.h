@@ -40,6 +40,7 @@ struct TokenizerConfig {
   // Switches of tokenizer_config.json that change ids; nothing where it does not say.
   std::optional<bool> add_bos_token, add_eos_token;
   std::optional<bool> add_prefix_space;
+  std::optional<bool> legacy;  ///< Of SentencePiece models: see PrefixSwitches.
   std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars;
 
   // Carried over into exports as they are.

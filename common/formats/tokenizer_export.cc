@@ -227,9 +227,12 @@ class Describer {
     if (!config.contains("chat_template") && !given.chat_template.empty()) {
       config["chat_template"] = given.chat_template;
     }
+    DescribePrefix(config);
+    const bool is_json = tokenizer_.file_name() == "tokenizer.json";
     Json more = Json::array();
     for (const std::string& text : given.more_special_tokens) {
-      if (ids_.contains(text)) more.push_back(text);
+      // To a SentencePiece model a piece in this list is text like others.
+      if (is_json ? ids_.contains(text) : IsAdded(text)) more.push_back(text);
     }
     if (!more.empty()) config["additional_special_tokens"] = more;
     // The class that takes tokenizer.json as it is; those of the families build another one from
@@ -242,6 +245,29 @@ class Describer {
                                       : Json({"input_ids", "attention_mask"});
     for (const auto& [role, text] : roles_) config[role] = text;
     return config;
+  }
+
+  bool IsAdded(const std::string& text) const {
+    const Json& added = file_.at("added_tokens");
+    return std::any_of(added.begin(), added.end(),
+                       [&](const Json& token) { return token.at("content") == text; });
+  }
+
+  /// The switches of the space before a text, where something is read from them.
+  void DescribePrefix(Json& config) const {
+    if (tokenizer_.file_name() != "tokenizer.json") {
+      // tokenizer.json does it; these are for tokenizer.model.
+      const TokenizerConfig& given = tokenizer_.config();
+      if (given.legacy) config["legacy"] = *given.legacy;
+      if (given.add_prefix_space) config["add_prefix_space"] = *given.add_prefix_space;
+      return;
+    }
+    const Json* splitter = Find(file_, "pre_tokenizer");
+    // transformers 4 takes it out of a ByteLevel unless this file asks for it, too.
+    if (splitter != nullptr && tokenizer_json::TypeOf(*splitter) == "ByteLevel" &&
+        splitter->value("add_prefix_space", false)) {
+      config["add_prefix_space"] = true;
+    }
   }
 
   const Tokenizer& tokenizer_;
@@ -263,7 +289,12 @@ Result<TokenizerExport> DescribeTokenizer(const Tokenizer& tokenizer, const Mode
     if (tokenizer.file_name() == "tokenizer.json") {
       WEFT_ASSIGN_OR_RETURN(file, ParseJson(tokenizer.content(), {.bytes = size_t{1} << 30}));
     } else {
-      WEFT_ASSIGN_OR_RETURN(file, SentencePieceJson(tokenizer.content()));
+      const TokenizerConfig& config = tokenizer.config();
+      WEFT_ASSIGN_OR_RETURN(
+          const SentencePieceFile pieces,
+          ParseSentencePiece(tokenizer.content(), {.legacy = config.legacy,
+                                                   .add_prefix_space = config.add_prefix_space}));
+      file = SentencePieceJson(pieces);
     }
     return Describer(tokenizer, model, imported, std::move(file)).Describe();
   } catch (const Json::exception& error) {

@@ -206,6 +206,51 @@ TEST(TokenizerExport, WritesSentencePieceAsATokenizerJsonThatEncodesTheSame) {
   EXPECT_EQ(config["unk_token"], "<unk>");
 }
 
+TEST(TokenizerExport, KeepsUserDefinedPiecesAndThePrefixOfSentencePiece) {
+  for (const char* name : {"bpe.model", "defined_unigram.model", "defined_bpe.model",
+                           "defined_spaces.model", "llama_first", "llama_no_prefix", "t5_first"}) {
+    const TokenizerExport described = Describe(Load(name), Model("llama"));
+    const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    const Json rows = Golden(name);
+    ASSERT_FALSE(rows.empty());
+    for (const Json& row : rows) {
+      const std::vector<int32_t> ids = Ids(*again, row["text"]);
+      EXPECT_EQ(ids, row["ids"].get<std::vector<int32_t>>()) << name << row["text"];
+    }
+    // For a program that reads tokenizer.model.
+    const Json config = File(described, "tokenizer_config.json");
+    const TokenizerConfig& given = Load(name).config();
+    EXPECT_EQ(config.value("legacy", true), given.legacy.value_or(true));
+    EXPECT_EQ(config.value("add_prefix_space", true), given.add_prefix_space.value_or(true));
+  }
+}
+
+TEST(TokenizerExport, ListsNoUserDefinedPieceAsASpecialToken) {
+  // transformers would give a text after it a prefix of its own.
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/t").ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer.model", Load("bpe.model").content()).ok());
+  ASSERT_TRUE(WriteFileAtomic(env, "/t/tokenizer_config.json",
+                              R"({"additional_special_tokens": ["<tool>", "</s>"]})")
+                  .ok());
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(env, "/t");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const TokenizerExport described = Describe(*tokenizer, Model("llama"));
+  EXPECT_EQ(File(described, "tokenizer_config.json")["additional_special_tokens"], Json({"</s>"}));
+}
+
+TEST(TokenizerExport, SaysThatByteLevelTextGetsASpaceBeforeIt) {
+  // transformers 4 takes it out of tokenizer.json otherwise.
+  EXPECT_FALSE(File(Describe(Load("neox.json"), Model("gpt2")), "tokenizer_config.json")
+                   .contains("add_prefix_space"));
+  Json json = *ParseJson(Load("neox.json").content());
+  json["pre_tokenizer"]["add_prefix_space"] = true;
+  const Tokenizer spaced = *Tokenizer::FromJson(json.dump());
+  EXPECT_EQ(File(Describe(spaced, Model("gpt2")), "tokenizer_config.json")["add_prefix_space"],
+            true);
+}
+
 TEST(TokenizerExport, PutsTokensThatOtherFilesAddToSentencePieceIntoTheTokenizerJson) {
   for (const char* name : {"unigram_added", "llama2_chat"}) {
     const Tokenizer tokenizer = Load(name);

@@ -98,6 +98,12 @@ TEST(DamagedTokenizerFiles, SayWhatIsWrong) {
   EXPECT_THAT(refusal(piece("", 2)), HasSubstr("empty"));
   EXPECT_THAT(refusal(piece("<unk>", 9)), HasSubstr("kind 9"));
 
+  // Its normalizer leaves spaces as they are.
+  const std::string plain = piece("<unk>", 2) + std::string("\x1a\x02\x28\x00", 4);
+  EXPECT_TRUE(ParseSentencePiece(plain).ok());
+  EXPECT_THAT(ParseSentencePiece(plain, {.legacy = false}).status().message(),
+              HasSubstr("legacy false"));
+
   EXPECT_THAT(WordPieceJson("[PAD]\n[UNK]\n[CLS]\na\n").status().message(), HasSubstr("[SEP]"));
   EXPECT_THAT(WordPieceJson("[UNK]\n[UNK]\n").status().message(), HasSubstr("twice"));
   EXPECT_THAT(WordPieceJson("[UNK]\n\xff\n").status().message(), HasSubstr("line 2"));

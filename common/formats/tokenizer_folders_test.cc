@@ -242,6 +242,36 @@ TEST(TokenizerFolder, AddsTokensToASentencePieceModel) {
               AllOf(HasSubstr("added_tokens.json"), HasSubstr("tokenizer_config.json")));
 }
 
+TEST(TokenizerFolder, PutsTheSpaceBeforeATextOfSentencePieceWhereTheConfigSays) {
+  Result<std::string> model = ReadFile(Env::Posix(), kTokenizers + "bpe.model");
+  ASSERT_TRUE(model.ok());
+  auto pieces = [&](const std::string& switches, const std::string& text) {
+    const Tokenizer tokenizer =
+        Loaded({{"tokenizer.model", *model},
+                {"tokenizer_config.json",
+                 "{" + switches + R"("added_tokens_decoder": {"420": {"content": "<new>"}}})"}});
+    std::string out;
+    for (int32_t id : Ids(tokenizer, text)) out += *tokenizer.TokenOf(id) + " ";
+    return out;
+  };
+  // Nothing said: as SentencePiece does with each text, and transformers with `legacy: true`.
+  for (const char* legacy : {"", R"("legacy": true, )", R"("legacy": null, )"}) {
+    EXPECT_EQ(pieces(legacy, "the<new>the"), "▁the <new> ▁the ");
+    EXPECT_EQ(pieces(legacy, " the<new> the"), "▁ ▁the <new> ▁ ▁the ");
+  }
+  const std::string first = R"("legacy": false, )";
+  EXPECT_EQ(pieces(first, "the<new>the"), "▁the <new> the ");
+  EXPECT_EQ(pieces(first, " the<new> the"), "▁the <new> ▁the ");
+  EXPECT_EQ(pieces(first, "<new>the"), "<new> the ");
+  EXPECT_EQ(pieces(R"("add_prefix_space": false, )" + first, "the<new> the"), "the <new> ▁the ");
+  EXPECT_EQ(pieces(R"("add_prefix_space": false, )", "the<new>the"), "the <new> the ");
+  // A user-defined piece ends no text.
+  EXPECT_EQ(pieces("", "a<tool>b"), "▁ a <tool> b ");
+  EXPECT_EQ(pieces(first, "<tool> b"), "▁ <tool> ▁ b ");
+  EXPECT_THAT(Refusal({{"tokenizer.model", *model}, {"tokenizer_config.json", R"({"legacy": 0})"}}),
+              HasSubstr("legacy must be true or false"));
+}
+
 TEST(TokenizerFolder, TakesTheModelWhereTheJsonIsNotSupported) {
   Result<std::string> model = ReadFile(Env::Posix(), kTokenizers + "unigram.model");
   Result<std::string> json = ReadFile(Env::Posix(), kTokenizers + "t5.json");

@@ -95,8 +95,10 @@ INSTANTIATE_TEST_SUITE_P(Files, GoldenTokenizer,
                                            "bert_cased.vocab.txt", "wordpiece_parts.json",
                                            "t5.json", "xlmr.json", "unigram_bytes.json",
                                            "unigram.model", "bpe.model", "unigram_added",
-                                           "llama2_chat", "llama2.json", "qwen2.json", "neox.json",
-                                           "smollm.json", "o200k.json", "roberta",
+                                           "defined_unigram.model", "defined_bpe.model",
+                                           "defined_spaces.model", "llama_first", "llama_no_prefix",
+                                           "t5_first", "llama2_chat", "llama2.json", "qwen2.json",
+                                           "neox.json", "smollm.json", "o200k.json", "roberta",
                                            "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
                          [](const auto& test) {
                            std::string name = test.param;

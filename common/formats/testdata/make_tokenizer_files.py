@@ -4,7 +4,7 @@ tokenizers/             WordPiece, Unigram, BPE, SentencePiece and tiktoken file
                         text below
 tokenizer_files.json    for each: texts with their ids and the text of these ids
 
-Run: python make_tokenizer_files.py [KIND...]   (needs tokenizers, sentencepiece, tiktoken)
+Run: python make_tokenizer_files.py [KIND...]   (needs tokenizers, sentencepiece, tiktoken, transformers 4.57)
 
 KIND: a name of KINDS at the end; the files and texts of the others stay as they are. WordPiece is
 trained to another vocabulary in each run.
@@ -159,13 +159,18 @@ def train_sentencepiece(prefix, **options):
     return FOLDER / (prefix + ".model")
 
 
-def sentencepieces():
+def write_rules():
     rules = FOLDER / "rules.tmp"
     rows = [("ﬁ", "fi"), ("½", "1/2"), ("Ⅷ", "VIII"), ("\u00a0", " "), ("\u2009", " "), ("\u3000", " "),
             ("\t", " "), ("\n", " "), ("\r", ""), ("\u200b", ""), ("e\u0301", "é"), ("Ａ", "A"),
             ("①", "1"), ("…", "...")]
     rules.write_text("".join("%s\t%s\n" % (" ".join("%X" % ord(c) for c in a),
                                             " ".join("%X" % ord(c) for c in b)) for a, b in rows))
+    return rules
+
+
+def sentencepieces():
+    rules = write_rules()
     unigram = train_sentencepiece("unigram", vocab_size=180, model_type="unigram", pad_id=3,
                                   normalization_rule_tsv=str(rules))
     bpe = train_sentencepiece("bpe", vocab_size=420, model_type="bpe", byte_fallback=True,
@@ -177,6 +182,68 @@ def sentencepieces():
         # The library writes the unknown token in another way.
         record(path.name, processor.encode, lambda ids: processor.decode(ids).replace(" ⁇ ", "<unk>"))
     unigrams(unigram)
+
+
+def mixed(parts, count, seed):
+    rng = random.Random(seed)
+    return ["".join(rng.choices(parts, k=rng.randint(1, 9))) for _ in range(count)]
+
+
+def user_defined():
+    """Pieces that SentencePiece always takes whole: one that begins another, ones that a pattern has
+    to escape, ones that the rules would change, and two spaces."""
+    symbols = ["<tool>", "<tool>s", "[a+b|c]", "½", "\n", "▁▁"]
+    texts = TEXTS[:60] + mixed(symbols + [" ", "  ", "Kalo", "the", "to", "é", "\r\n", "<tool"], 90, 21)
+    for symbol in symbols:
+        texts += [symbol, symbol + "the", " " + symbol + " the", "a" + symbol + "b", symbol + symbol,
+                  "the " + symbol, "the" + symbol + "  "]
+    for name, options in (
+            ("defined_unigram", {"vocab_size": 180, "model_type": "unigram"}),
+            ("defined_bpe", {"vocab_size": 420, "model_type": "bpe", "byte_fallback": True}),
+            ("defined_spaces", {"vocab_size": 420, "model_type": "bpe", "byte_fallback": True,
+                                "normalization_rule_name": "identity", "add_dummy_prefix": False,
+                                "remove_extra_whitespaces": False})):
+        rules = write_rules()
+        if "normalization_rule_name" not in options:
+            options["normalization_rule_tsv"] = str(rules)
+        path = train_sentencepiece(name, user_defined_symbols=symbols, **options)
+        rules.unlink()
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        record(path.name, processor.encode, lambda ids: processor.decode(ids).replace(" ⁇ ", "<unk>"),
+               texts=texts)
+
+
+def prefix_switches():
+    """Folders of a SentencePiece model whose tokenizer_config.json says where a space goes before a
+    text, as transformers reads them."""
+    from transformers import AutoTokenizer
+    texts = ["", " ", "the <|im_start|> kalo"] + [t for t in TEXTS[:20] if t.isascii() and SPECIAL != t]
+    texts += [" ".join(words(9)[i : i + 2]) for i in range(0, 30, 2)]
+    texts += mixed(["<|im_start|>", "<|im_start|>", " ", "  ", "Kalo", "the", "to", "é", "▁", "12"], 180, 23)
+    start = {"content": "<|im_start|>", "lstrip": False, "normalized": False, "rstrip": False,
+             "single_word": False, "special": False}
+    for name, model, config in (
+            ("llama_first", "bpe.model", {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+            ("llama_no_prefix", "bpe.model", {"tokenizer_class": "LlamaTokenizer", "legacy": True,
+                                              "add_prefix_space": False}),
+            ("t5_first", "unigram.model", {"tokenizer_class": "T5Tokenizer", "legacy": False,
+                                           "extra_ids": 0})):
+        path = FOLDER / name
+        path.mkdir(exist_ok=True)
+        shutil.copyfile(FOLDER / model, path / "tokenizer.model")
+        size = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model")).get_piece_size()
+        # transformers knows T5's model by this name alone.
+        if name.startswith("t5"):
+            (path / "tokenizer.model").rename(path / "spiece.model")
+        write_json(path / "tokenizer_config.json", {
+            **config, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+            "added_tokens_decoder": {str(size): start}})
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        # These it normalizes for T5 otherwise than SentencePiece does.
+        other = ("▁", "\r") if name.startswith("t5") else ()
+        record(name, lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+               lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False),
+               texts=[t for t in texts if not any(part in t for part in other)])
 
 
 def charsmap_of(model):
@@ -381,7 +448,7 @@ def bytes_to_unicode():
 
 
 KINDS = {"wordpiece": wordpiece, "sentencepieces": sentencepieces, "byte_bpes": byte_bpes,
-         "mixed_byte_bpes": mixed_byte_bpes, "llama2": llama2,
+         "mixed_byte_bpes": mixed_byte_bpes, "llama2": llama2, "user_defined": user_defined, "prefix_switches": prefix_switches,
          "added_to_sentencepiece": added_to_sentencepiece}
 GOLDEN = HERE / "tokenizer_files.json"
 before = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
