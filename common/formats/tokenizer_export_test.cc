@@ -220,7 +220,7 @@ TEST(TokenizerExport, KeepsUserDefinedPiecesAndThePrefixOfSentencePiece) {
     }
     // For a program that reads tokenizer.model.
     const Json config = File(described, "tokenizer_config.json");
-    const TokenizerConfig& given = Load(name).config();
+    const TokenizerConfig given = Load(name).config();
     EXPECT_EQ(config.value("legacy", true), given.legacy.value_or(true));
     EXPECT_EQ(config.value("add_prefix_space", true), given.add_prefix_space.value_or(true));
   }

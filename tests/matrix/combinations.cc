@@ -47,7 +47,7 @@ std::optional<Combination> Legalize(const Combination& combination, const std::s
   return std::nullopt;
 }
 
-/// Two choices of different axes, each of which one combination has.
+/// Pairs of choices of different axes that combinations have.
 class Pairs {
  public:
   Pairs() {
@@ -81,7 +81,7 @@ class Pairs {
   }
 
  private:
-  /// Of the choices of two axes, the first of which comes first.
+  /// Of the choices of two axes, in the order of the axes.
   size_t Index(size_t a, size_t choice, size_t b, size_t other) const {
     return (first_[a] + choice) * choices_ + first_[b] + other;
   }
