@@ -227,6 +227,8 @@ const Refusal kRows[] = {
     {&kIdentityBlocks, &kPostNorm, "the norms change what passes through a block",
      "growth.new_blocks copy or random"},
     {&kFreezeOld, &kKeptGrowthState, "added blocks have no state", kNewState},
+    {&kFreezeOld, &kGrowthOtherThanStack, "the method adds no blocks of their own",
+     "growth.method stack"},
     {&kKeptGrowthState, &kNoParameterMoments, "growth maps the moments of each parameter",
      kNewState},
 

@@ -133,6 +133,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.phases[0].layers = job.model.layers / 2;
        }},
       {&kLearnedGrowth, [](JobSpec& job) { GrowthOf(job).method = "ligo"; }},
+      {&kGrowthOtherThanStack, [](JobSpec& job) { GrowthOf(job).method = "fpi"; }},
       {&kGrowthOfDepth, AskForPhases},
       {&kGrowthOfWidth, AskForWidth},
       {&kGrowthOfWidthByCopies, AskForWidth},
@@ -301,7 +302,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.weight_quantization.type = "nf4";
          job.model.freeze = {"*.0.*"};
        }},
-      {&kReadFrozenWeights, [](JobSpec& job) { job.model.peft.method = "loha"; }},
+      {&kReadFrozenWeights,
+       [](JobSpec& job) {
+         job.model.peft.method = "loha";
+         job.model.freeze.clear();  // the method says what is trained
+       }},
       {FeatureOf("peft", 1),
        [](JobSpec& job) {
          job.model.peft.method = "prefix";
@@ -341,6 +346,32 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.peft.method = "lora";
          job.model.peft.trainable_token_indices = {0};
+       }},
+      {FeatureOf("peft", 10),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.use_dora = true;
+       }},
+      {FeatureOf("peft", 11),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.init = "pissa";
+       }},
+      {FeatureOf("peft", 12),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.import_path = "folder";
+       }},
+      {FeatureOf("peft", 13),
+       [](JobSpec& job) {
+         job.model.peft.method = "lora";
+         job.model.peft.modules_to_save = {"*.bias"};
+       }},
+      {FeatureOf("peft", 14),
+       [](JobSpec& job) {
+         job.model.peft.method = "prompt";
+         job.model.peft.modules_to_save = {"wpe"};
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
@@ -387,6 +418,7 @@ const std::map<const Feature*, Change>& Changes() {
       {&kNoBlocks, [](JobSpec& job) { job.model.layers = 0; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},
+      {&kFreeze, [](JobSpec& job) { job.model.freeze = {"*.0.*"}; }},
       {&kUnevenFreeze,
        [](JobSpec& job) {
          job.model.experts = 4;

@@ -35,6 +35,7 @@ extern const Feature kPhaseSearch;
 extern const Feature kSearchedTechniques;
 extern const Feature kMultiLevelGrowth;
 extern const Feature kLearnedGrowth;
+extern const Feature kGrowthOtherThanStack;
 extern const Feature kGrowthOfDepth;
 extern const Feature kGrowthOfWidth;
 extern const Feature kGrowthOfWidthByCopies;
@@ -108,6 +109,7 @@ extern const Feature kEmbeddingWidth;
 extern const Feature kNoBlocks;
 extern const Feature kDistinctBlocks;
 extern const Feature kExperts;
+extern const Feature kFreeze;
 extern const Feature kUnevenFreeze;
 extern const Feature kReadFrozenWeights;
 

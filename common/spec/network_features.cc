@@ -297,6 +297,11 @@ const Feature kExperts = {
     .shown = [](const JobSpec& job) { return Shown("model.experts", job.model.experts); },
     .of_folder = true};
 
+const Feature kFreeze = {.name = "frozen parameters",
+                         .setting = "model.freeze",
+                         .asked = [](const JobSpec& job) { return !job.model.freeze.empty(); },
+                         .shown = [](const JobSpec&) { return std::string("model.freeze"); }};
+
 const Feature kUnevenFreeze = {
     .name = "some experts of a layer frozen",
     .setting = "model.freeze with some of the experts of a layer",

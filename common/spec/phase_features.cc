@@ -36,6 +36,11 @@ bool IsLearned(const PhaseSpec& phase) {
   return phase.growth.method == "ligo"sv;
 }
 
+/// Of a phase that grows at all.
+bool GrowsWithoutStacking(const PhaseSpec& phase) {
+  return phase.growth.method != "none"sv && phase.growth.method != "stack"sv;
+}
+
 bool MakesOtherBlocks(const PhaseSpec& phase) {
   return phase.growth.new_blocks != "copy"sv;
 }
@@ -201,6 +206,13 @@ const Feature kLearnedGrowth = {
     .setting = "phases[].growth.method ligo",
     .asked = [](const JobSpec& job) { return FindPhase(job, IsLearned) != nullptr; },
     .shown = [](const JobSpec& job) { return ShownMethod(*FindPhase(job, IsLearned)); },
+    .of_phases = true};
+
+const Feature kGrowthOtherThanStack = {
+    .name = "growth by another method than stack",
+    .setting = "phases[].growth.method other than none and stack",
+    .asked = [](const JobSpec& job) { return FindPhase(job, GrowsWithoutStacking) != nullptr; },
+    .shown = [](const JobSpec& job) { return ShownMethod(*FindPhase(job, GrowsWithoutStacking)); },
     .of_phases = true};
 
 const Feature kGrowthOfDepth = {

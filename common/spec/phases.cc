@@ -197,15 +197,12 @@ Status CheckFrozenParts(const JobSpec& job, size_t phase) {
                         "growth.freeze_old froze some; hint: optimizer_state new");
   }
   if (!growth.freeze_old) return OkStatus();
-  const std::string field = FieldOf(phase, "growth.freeze_old");
-  if (growth.method != "stack") {
-    return InvalidError(field + " does not go with growth.method " + growth.method +
-                        ", which adds no blocks of their own; hint: growth.method stack");
+  if (JobOfPhase(job, phase).model.layers > JobOfPhase(job, phase - 1).model.layers) {
+    return OkStatus();
   }
-  if (JobOfPhase(job, phase).model.layers <= JobOfPhase(job, phase - 1).model.layers) {
-    return InvalidError(field + " would freeze all: no block is added; hint: more layers");
-  }
-  return OkStatus();
+  return InvalidError(FieldOf(phase, "growth.freeze_old") +
+                      " would freeze all: no block is added; hint: growth.method stack with more "
+                      "layers");
 }
 
 Status CheckGrowth(const JobSpec& job, size_t phase) {

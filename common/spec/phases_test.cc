@@ -203,6 +203,10 @@ TEST(Phases, MayTrainAddedBlocksAlone) {
   EXPECT_THAT(JobOfPhase(job, 2).model.freeze, IsEmpty());
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
               HasSubstr("phases[1]: phases[].growth.freeze_old does not go with phases[].growth."));
+  EXPECT_THAT(
+      Error(job, [](JobSpec& j) { j.phases[1].growth.method = "fpi"; }),
+      HasSubstr(
+          "phases[1]: phases[].growth.freeze_old does not go with phases[].growth.method fpi"));
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[2].growth.optimizer_state = "kept"; }),
               HasSubstr("phases[2].growth.optimizer_state kept is for parameters that"));
   EXPECT_THAT(Error(job,
@@ -210,7 +214,7 @@ TEST(Phases, MayTrainAddedBlocksAlone) {
                       j.phases[1].growth.freeze_old = false;
                       j.phases[2].growth.freeze_old = true;
                     }),
-              HasSubstr("phases[2].growth.freeze_old does not go with growth.method none"));
+              HasSubstr("phases[2].growth.freeze_old would freeze all: no block is added"));
 }
 
 TEST(Phases, OfNoBlocksGrowRandomOnes) {

@@ -1,5 +1,6 @@
 #include "worker/engine/models/decoder.h"
 
+#include "common/check.h"
 #include "common/model/model_sizes.h"
 #include "worker/engine/autograd/add.h"
 #include "worker/engine/autograd/scale.h"
@@ -245,12 +246,8 @@ Result<Decoder::BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& b
   const int64_t first_position = virtual_tokens_.Total();
   BlockRows rows{batch, std::nullopt, Tensor()};
   if (first_position > 0) {
-    if (first_position + batch.length > spec_.context) {
-      return InvalidError("rows of " + std::to_string(batch.length) + " tokens and " +
-                          std::to_string(first_position) +
-                          " virtual tokens have more positions than model.context " +
-                          std::to_string(spec_.context) + "; hint: shorter sequences");
-    }
+    WEFT_CHECK(first_position + batch.length <= spec_.context,
+               "virtual tokens and those of a row fit the positions");
     // Caches that have something have the virtual tokens.
     const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
     const bool in_blocks = virtual_tokens_.in_blocks > 0;

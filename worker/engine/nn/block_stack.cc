@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/check.h"
 #include "worker/engine/nn/activation_compressor.h"
 
 namespace weft::engine {
@@ -162,13 +163,9 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
                                         const Residual& x, const Pass& pass) const {
   const int64_t layers = pass.remat.back().end();
   const ParameterPrefetcher* prefetcher = parameters_->prefetcher();
-  if (prefetcher != nullptr && prefetcher->drops() &&
-      BlockOf(step.first, layers) != BlockOf(step.end() - 1, layers)) {
-    return InvalidError("blocks " + std::to_string(step.first) + " to " +
-                        std::to_string(step.end() - 1) +
-                        " are recomputed at once, and parameters of one block at a time are in "
-                        "memory; hint: resources.recompute_segment 1");
-  }
+  WEFT_CHECK(prefetcher == nullptr || !prefetcher->drops() ||
+                 BlockOf(step.first, layers) == BlockOf(step.end() - 1, layers),
+             "what is recomputed at once reads the parameters of one block");
   WEFT_ASSIGN_OR_RETURN(Value input, Sum(context, tape, x));
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
     Note(layer > step.first ? "F_none" : step.travels() ? "F_ck_host" : "F_ck", layer);

@@ -75,12 +75,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
                         ", but the model is on the device");
   }
-  if (!plan.device_updated_units.empty() &&
-      (plan.offload_optimizer != "host" ||
-       parts.context->stream.device.type == DeviceType::kCuda)) {
-    return InvalidError(
-        "plan.device_updated_units is of a plan for CPUs with offload_optimizer host, not " +
-        plan.offload_optimizer + "; hint: leave it out");
+  if (!plan.device_updated_units.empty() && plan.offload_optimizer != "host") {
+    return InvalidError("plan.device_updated_units is for offload_optimizer host, not " +
+                        plan.offload_optimizer + "; hint: leave it out");
   }
   if (plan.offload_activations != "none" && parts.context->host == nullptr) {
     return InvalidError("plan.offload_activations " + plan.offload_activations +

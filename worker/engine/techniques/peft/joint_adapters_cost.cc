@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "worker/engine/techniques/peft/peft_targets_cost.h"
-#include "worker/engine/techniques/peft/token_adapters_cost.h"
-
 namespace weft {
 namespace {
 
@@ -25,35 +22,6 @@ Status CheckNames(const std::vector<AdapterSpec>& adapters) {
       return InvalidError("model.peft.adapters has the name '" + adapter.name +
                           "' twice; hint: a name for each");
     }
-  }
-  return OkStatus();
-}
-
-/// What several adapters do not have yet, or what they would share.
-Status CheckOtherSettings(const PeftSpec& spec) {
-  const auto refused = [](const std::string& field, const std::string& why,
-                          const std::string& hint) {
-    return InvalidError("model.peft." + field + " with model.peft.adapters: " + why +
-                        "; hint: " + hint);
-  };
-  if (spec.method != "lora") {
-    return InvalidError("model.peft.adapters with method " + spec.method +
-                        "; hint: model.peft.method lora");
-  }
-  if (spec.use_dora) {
-    return refused("use_dora", "each would have other lengths of rows, which does not work yet",
-                   "model.peft.use_dora false");
-  }
-  if (DecomposesWeights(spec)) {
-    return refused("init " + spec.init, "each adapter is taken off the weight that all share",
-                   "model.peft.init default");
-  }
-  if (!spec.import_path.empty()) {
-    return refused("import_path", "the folder has one adapter", "a job for each");
-  }
-  if (!spec.modules_to_save.empty() || !spec.trainable_token_indices.empty()) {
-    return refused(spec.modules_to_save.empty() ? "trainable_token_indices" : "modules_to_save",
-                   "the network that all adapters share stays as it is", "leave it out");
   }
   return OkStatus();
 }
@@ -153,13 +121,6 @@ Status CheckJointAdapters(const JobSpec& job) {
         "and its rate in optimizer.learning_rate");
   }
   WEFT_RETURN_IF_ERROR(CheckNames(spec.adapters));
-  WEFT_RETURN_IF_ERROR(CheckOtherSettings(spec));
-  if (AdaptsTokenTable(job.model)) {
-    return InvalidError("model.peft.target_modules names the token embedding " +
-                        LayerOf(TokenTable(job.model)) +
-                        " with model.peft.adapters, which do not work together yet; hint: linear "
-                        "layers alone");
-  }
   // A network by itself has no batch.
   return job.data.train.empty() ? OkStatus() : CheckBatch(job);
 }

@@ -38,8 +38,7 @@ std::string JointTensorName(const std::string& name, const std::string& adapter)
 /// What the same tensor is called in a job of its own, and in files of peft.
 std::string OwnTensorName(const std::string& name, const std::string& adapter);
 
-/// kInvalid where the adapters do not fit each other, the other settings of model.peft or the
-/// batch.
+/// kInvalid where the adapters do not fit each other or the batch.
 Status CheckJointAdapters(const JobSpec& job);
 
 }  // namespace weft

@@ -399,17 +399,17 @@ TEST(JointAdaptersTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.adapters[1].name = "B.2"; }),
               HasSubstr("has the name 'B.2'; hint: lower-case letters, digits and dashes"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.method = "loha"; }),
-              HasSubstr("model.peft.adapters with method loha; hint: model.peft.method lora"));
+              HasSubstr("model.peft.adapters does not go with model.peft.method loha"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.use_dora = true; }),
-              HasSubstr("use_dora with model.peft.adapters"));
+              HasSubstr("model.peft.adapters does not go with model.peft.use_dora"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.init = "pissa"; }),
-              HasSubstr("init pissa with model.peft.adapters"));
+              HasSubstr("model.peft.adapters does not go with model.peft.init pissa"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.model.peft.modules_to_save = {"ln_f"}; }),
               HasSubstr("the network that all adapters share stays as it is"));
   EXPECT_THAT(refusal([](JobSpec& job) {
                 job.model.peft.target_modules = {"wte", "c_fc"};
               }),
-              HasSubstr("names the token embedding transformer.wte with model.peft.adapters"));
+              HasSubstr("does not go with model.peft.target_modules with transformer.wte"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.global_batch = 16; }),
               HasSubstr("train.global_batch 16 has not as many sequences of each of 3 adapters "
                         "(model.peft.adapters); hint: 18"));

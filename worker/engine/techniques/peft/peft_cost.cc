@@ -107,7 +107,32 @@ const Feature kSettings[] = {
     {.name = "trained tokens",
      .setting = "model.peft.trainable_token_indices",
      .asked = [](const JobSpec& job) { return !job.model.peft.trainable_token_indices.empty(); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.trainable_token_indices"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.peft.trainable_token_indices"); }},
+    {.name = "DoRA",
+     .setting = "model.peft.use_dora",
+     .asked = [](const JobSpec& job) { return job.model.peft.use_dora; },
+     .shown = [](const JobSpec&) { return std::string("model.peft.use_dora"); }},
+    {.name = "factors that start as a part of their weight",
+     .setting = "model.peft.init pissa or olora",
+     .asked = [](const JobSpec& job) { return DecomposesWeights(job.model.peft); },
+     .shown = [](const JobSpec& job) { return "model.peft.init " + job.model.peft.init; }},
+    {.name = "an adapter of a folder",
+     .setting = "model.peft.import_path",
+     .asked = [](const JobSpec& job) { return !job.model.peft.import_path.empty(); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.import_path"); }},
+    {.name = "modules trained whole besides adapters",
+     .setting = "model.peft.modules_to_save",
+     .asked = [](const JobSpec& job) { return !job.model.peft.modules_to_save.empty(); },
+     .shown = [](const JobSpec&) { return std::string("model.peft.modules_to_save"); }},
+    {.name = "virtual tokens with positions that are trained",
+     .setting =
+         "model.peft.method prompt or p_tuning with the positions of gpt2 in modules_to_save",
+     .asked = [](const JobSpec& job) { return TrainsVirtualPositions(job.model); },
+     .shown =
+         [](const JobSpec& job) {
+           return MethodOf(job) + " with trained positions (model.peft.modules_to_save)";
+         },
+     .of_folder = true}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -118,6 +143,11 @@ const Feature& kMakesWeights = kSettings[6];
 const Feature& kDropsInputs = kSettings[7];
 const Feature& kJointAdapters = kSettings[8];
 const Feature& kTrainedTokens = kSettings[9];
+const Feature& kDora = kSettings[10];
+const Feature& kDecomposes = kSettings[11];
+const Feature& kImportsAdapter = kSettings[12];
+const Feature& kSavesModules = kSettings[13];
+const Feature& kVirtualPositions = kSettings[14];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -133,6 +163,8 @@ std::vector<Refusal> Rows() {
       {&kPeft, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kPeft, &PruningTechniqueCost().feature(), "the weights that it removes are frozen",
        kOneOfTwo},
+      {&kPeft, &kFreeze, "it says what is trained",
+       "leave model.freeze out, and name what is trained besides in model.peft.modules_to_save"},
   };
   // Formats of products that are techniques themselves.
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -164,6 +196,8 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  rows.push_back(
+      {&kVirtualPositions, &kSequenceParallel, kNotYet, "resources.sequence_parallel false"});
   rows.push_back({&kDropsInputs, &kContextParallel, "masks are drawn for whole sequences",
                   "model.peft.dropout 0"});
   rows.push_back({&kDropsInputs, &StochasticDepthTechniqueCost().settings().front(),
@@ -179,6 +213,15 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   const Refusal of_joint_adapters[] = {
+      {&kJointAdapters, &kNotLora, kNotYet, "model.peft.method lora"},
+      {&kJointAdapters, &kDora, kNotYet, "model.peft.use_dora false"},
+      {&kJointAdapters, &kDecomposes, "each is taken off the weight that all share",
+       "model.peft.init default"},
+      {&kJointAdapters, &kImportsAdapter, "the folder has one adapter", "a job for each"},
+      {&kJointAdapters, &kSavesModules, "the network that all adapters share stays as it is",
+       "leave model.peft.modules_to_save out"},
+      {&kJointAdapters, &kTokenAdapters, kNotYet,
+       "adapters of linear layers alone, without trainable_token_indices"},
       {&kJointAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
       {&kJointAdapters, &kBatchWarmup, kNotYet, "train.batch_warmup_steps 0"},
@@ -230,11 +273,6 @@ class PeftCost : public TechniqueCost {
     if (!AsksForPeft(job.model)) {
       if (HasDefaults(spec)) return OkStatus();
       return InvalidError("model.peft has settings and no method; hint: model.peft.method lora");
-    }
-    if (!job.model.freeze.empty()) {
-      return InvalidError(
-          "model.freeze with model.peft, which says what is trained; hint: leave model.freeze "
-          "out, and name what is trained besides in model.peft.modules_to_save");
     }
     WEFT_RETURN_IF_ERROR(CheckSettings(spec));
     WEFT_RETURN_IF_ERROR(CheckBottlenecks(job.model));

@@ -345,7 +345,7 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal(model), HasSubstr("use_dora with method miss; hint: model.peft.method lora"));
   model = Job().model;
   model.freeze = {"*.0.*"};
-  EXPECT_THAT(refusal(model), HasSubstr("leave model.freeze out"));
+  EXPECT_THAT(refusal(model), HasSubstr("model.peft lora does not go with model.freeze"));
   model = Job().model;
   model.peft.method = "none";
   EXPECT_THAT(refusal(model), HasSubstr("has settings and no method"));

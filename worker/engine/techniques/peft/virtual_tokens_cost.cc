@@ -43,18 +43,11 @@ Status CheckDealtOut(const JobSpec& job) {
   if (!resources.sequence_parallel || spec.method == "prefix") return OkStatus();
   const int64_t ranks = std::max<int64_t>(resources.tensor_parallel, 1);
   const int64_t length = SequenceLength(job);
-  if ((length + spec.num_virtual_tokens) % ranks != 0) {
-    return InvalidError("rows of " + std::to_string(length) + " tokens and " +
-                        std::to_string(spec.num_virtual_tokens) +
-                        " virtual tokens cannot be partitioned over " + std::to_string(ranks) +
-                        " tensor-parallel ranks; hint: another model.peft.num_virtual_tokens");
-  }
-  if (job.model.family != "gpt2" || !IsSavedWhole(job.model, "transformer.wpe.weight")) {
-    return OkStatus();
-  }
-  return InvalidError("model.peft.method " + spec.method +
-                      " with positions that are trained (model.peft.modules_to_save) does not go "
-                      "with sequence parallelism; hint: resources.sequence_parallel false");
+  if ((length + spec.num_virtual_tokens) % ranks == 0) return OkStatus();
+  return InvalidError("rows of " + std::to_string(length) + " tokens and " +
+                      std::to_string(spec.num_virtual_tokens) +
+                      " virtual tokens cannot be partitioned over " + std::to_string(ranks) +
+                      " tensor-parallel ranks; hint: another model.peft.num_virtual_tokens");
 }
 
 }  // namespace
@@ -65,6 +58,11 @@ bool HasVirtualTokens(const PeftSpec& spec) {
 
 bool EncodesVirtualTokens(const PeftSpec& spec) {
   return spec.method == "p_tuning" || (spec.method == "prefix" && spec.prefix_projection);
+}
+
+bool TrainsVirtualPositions(const ModelSpec& model) {
+  const bool in_blocks = HasVirtualTokens(model.peft) && model.peft.method != "prefix";
+  return in_blocks && model.family == "gpt2" && IsSavedWhole(model, "transformer.wpe.weight");
 }
 
 int64_t EncoderWidth(const ModelSpec& model) {

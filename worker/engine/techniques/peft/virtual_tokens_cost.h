@@ -17,6 +17,9 @@ bool HasVirtualTokens(const PeftSpec& spec);
 /// Whether a trained network makes them (p_tuning, and prefix with prefix_projection).
 bool EncodesVirtualTokens(const PeftSpec& spec);
 
+/// Whether virtual tokens have trained positions: those of gpt2, which modules_to_save names.
+bool TrainsVirtualPositions(const ModelSpec& model);
+
 /// The inner size of that network.
 int64_t EncoderWidth(const ModelSpec& model);
 

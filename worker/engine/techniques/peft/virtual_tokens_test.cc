@@ -418,12 +418,14 @@ TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
                       }),
               HasSubstr("12 tokens and 3 virtual tokens cannot be partitioned over 2 "
                         "tensor-parallel ranks"));
-  EXPECT_THAT(refusal(methods[0],
-                      [](JobSpec& job) {
-                        shards_tokens(job);
-                        job.model.peft.modules_to_save = {"wpe"};
-                      }),
-              HasSubstr("positions that are trained"));
+  EXPECT_THAT(
+      refusal(methods[0],
+              [](JobSpec& job) {
+                shards_tokens(job);
+                job.model.peft.modules_to_save = {"wpe"};
+              }),
+      HasSubstr("model.peft.method prompt with trained positions (model.peft.modules_to_save) "
+                "does not go with resources.sequence_parallel"));
   EXPECT_THAT(refusal(methods[3], [](JobSpec& job) { job.resources.zero_stage = 3; }),
               HasSubstr("model.peft.prefix_projection does not go with resources.zero_stage 3"));
 }

@@ -307,7 +307,7 @@ TEST(LazyAdapters, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error([](JobSpec& job) { job.train.sparsity.adapter_rank = 0; }),
               HasSubstr("adapter_share is of adapters, and there are none"));
   EXPECT_THAT(error([](JobSpec& job) { job.model.freeze = {"*.0.*"}; }),
-              HasSubstr("does not go with model.freeze yet"));
+              HasSubstr("train.sparsity.adapter_rank 3 does not go with model.freeze"));
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ const Refusal kSparse24Refusals[] = {
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kPhases, kNotYet, kOneOfTwo},
+    {&kLazyAdapters, &kFreeze, kNotYet, kOneOfTwo},
     {&kWeightDecay, &kBf16Pure, "the decay is lost when weights are rounded to bf16",
      "train.precision bf16, or train.sparsity.method masked_decay"},
     {&kKeptMoments, &kNoAdamMoments, "the method keeps the second moments of Adam",
@@ -149,11 +150,6 @@ Status CheckAdapters(const JobSpec& job) {
   if (spec.method != "slope") {
     return InvalidError("train.sparsity.adapter_rank is of train.sparsity.method slope, not of " +
                         spec.method);
-  }
-  if (!job.model.freeze.empty()) {
-    return InvalidError(
-        "train.sparsity.adapter_rank does not go with model.freeze yet; hint: leave one of them "
-        "out");
   }
   if (FirstAdapterStep(job.train) < job.train.steps) return OkStatus();
   return InvalidError("train.sparsity.adapter_share leaves adapters none of train.steps " +
