@@ -1,5 +1,6 @@
 #include "common/glob.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace weft {
@@ -24,6 +25,11 @@ bool GlobMatches(std::string_view pattern, std::string_view text) {
   }
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
+}
+
+bool MatchesAny(std::span<const std::string> patterns, std::string_view text) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return GlobMatches(pattern, text); });
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "common/glob.h"
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -22,6 +23,14 @@ TEST(GlobTest, StarsStandForAnyCharacters) {
         Case{"a.c", "abc", false}}) {
     EXPECT_EQ(GlobMatches(c.pattern, c.text), c.matches) << c.pattern << " on " << c.text;
   }
+}
+
+TEST(GlobTest, AnyOfSeveralPatternsMayMatch) {
+  const std::vector<std::string> patterns = {"a*", "*.c"};
+  EXPECT_TRUE(MatchesAny(patterns, "ab"));
+  EXPECT_TRUE(MatchesAny(patterns, "b.c"));
+  EXPECT_FALSE(MatchesAny(patterns, "b.cd"));
+  EXPECT_FALSE(MatchesAny({}, "a"));
 }
 
 TEST(GlobTest, ManyStarsTakeNoExponentialTime) {

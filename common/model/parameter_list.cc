@@ -10,11 +10,6 @@
 namespace weft {
 namespace {
 
-bool IsFrozen(const ModelSpec& model, const std::string& name) {
-  return std::any_of(model.freeze.begin(), model.freeze.end(),
-                     [&](const std::string& pattern) { return GlobMatches(pattern, name); });
-}
-
 /// A list under way.
 struct Builder {
   explicit Builder(const ModelSpec& of) : model(of) {}
@@ -34,7 +29,7 @@ struct Builder {
     added.unit = after_blocks ? DistinctBlocks(model) + 1 : block + 1;
     added.name = std::move(name);
     added.shape = std::move(shape);
-    added.frozen = IsFrozen(model, added.name) || FrozenByTechniques(model, added);
+    added.frozen = MatchesAny(model.freeze, added.name) || FrozenByTechniques(model, added);
   }
   /// A table or vector with a row for each token or class.
   void AddTiled(std::string name, std::vector<int64_t> shape, ParameterRole role,
@@ -297,7 +292,8 @@ std::vector<ParameterInfo> ReplaceWeights(const ModelSpec& model, std::vector<Pa
   std::vector<ParameterInfo> replaced;
   for (size_t i = 0; i < list.size(); ++i) {
     for (ParameterInfo& tensor : tensors[i]) {
-      tensor.frozen = IsFrozen(model, tensor.name) || IsFrozen(model, list[i].name);
+      tensor.frozen =
+          MatchesAny(model.freeze, tensor.name) || MatchesAny(model.freeze, list[i].name);
       tensor.stacked = false;
       tensor.in_place_of = list[i].name;
       replaced.push_back(std::move(tensor));
@@ -319,7 +315,8 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
     if (!of_layer) end_layer();
     if (parameter.block >= 0 && parameter.matrix()) {
       for (ParameterInfo& adapter : AdaptersOf(model, parameter)) {
-        adapter.frozen = IsFrozen(model, adapter.name) || FrozenByTechniques(model, adapter);
+        adapter.frozen =
+            MatchesAny(model.freeze, adapter.name) || FrozenByTechniques(model, adapter);
         adapter.stacked = false;
         adapter.adapter_of = parameter.name;
         const bool of_layer_again = adapter.multiplied_again && !adapter.matrix();
@@ -340,7 +337,7 @@ std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<Paramet
   int64_t block = -1;
   const auto add_waiting = [&] {
     for (ParameterInfo& tensor : waiting) {
-      tensor.frozen = IsFrozen(model, tensor.name) || FrozenByTechniques(model, tensor);
+      tensor.frozen = MatchesAny(model.freeze, tensor.name) || FrozenByTechniques(model, tensor);
       with.push_back(std::move(tensor));
     }
     waiting.clear();

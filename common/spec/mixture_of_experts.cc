@@ -1,20 +1,11 @@
 #include "common/spec/mixture_of_experts.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "common/glob.h"
 
 namespace weft {
-namespace {
-
-bool IsFrozen(const ModelSpec& model, const std::string& parameter) {
-  return std::any_of(model.freeze.begin(), model.freeze.end(),
-                     [&](const std::string& pattern) { return GlobMatches(pattern, parameter); });
-}
-
-}  // namespace
 
 Status CheckExperts(const ModelSpec& model) {
   if (model.experts == 0) {
@@ -51,9 +42,9 @@ std::string UnevenFreeze(const ModelSpec& model) {
         return "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." +
                std::to_string(expert) + matrix;
       };
-      const bool frozen = IsFrozen(model, name(0));
+      const bool frozen = MatchesAny(model.freeze, name(0));
       for (int64_t expert = 1; expert < model.experts; ++expert) {
-        if (IsFrozen(model, name(expert)) == frozen) continue;
+        if (MatchesAny(model.freeze, name(expert)) == frozen) continue;
         return name(frozen ? 0 : expert) + " and not " + name(frozen ? expert : 0);
       }
     }

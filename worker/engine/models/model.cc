@@ -1,7 +1,7 @@
 #include "worker/engine/models/model.h"
 
 #include "common/model/model_sizes.h"
-#include "common/model/parameter_list.h"
+#include "common/model/name_patterns.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
@@ -104,12 +104,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
                                  std::unique_ptr<T> model) {
   ParameterSet& parameters = model->parameters();
   if (parameters.of_stage()) {
-    std::vector<std::string> names;
-    for (ParameterInfo& each : ParametersOf(model->spec())) {
-      if (!each.in_place_of.empty()) names.push_back(std::move(each.in_place_of));
-      names.push_back(std::move(each.name));
-    }
-    parameters.SetNetwork(std::move(names), DistinctBlocks(model->spec()));
+    parameters.SetNetwork(ParameterNames(model->spec()), DistinctBlocks(model->spec()));
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   for (const std::unique_ptr<Technique>& technique : model->techniques()) {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "common/glob.h"
-#include "common/spec/spec_json.h"
+#include "common/model/name_patterns.h"
 
 namespace weft::engine {
 
@@ -116,25 +116,15 @@ std::vector<std::string> ParameterList::Names() const {
 
 Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
   const std::vector<std::string> names = Names();
-  for (const std::string& pattern : patterns) {
-    for (Parameter& parameter : parameters_) {
-      if (GlobMatches(pattern, parameter.name) || GlobMatches(pattern, parameter.in_place_of)) {
-        parameter.frozen = true;
-      }
-    }
-    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
-    if (std::any_of(names.begin(), names.end(), matches)) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError(
-        "model.freeze '" + pattern + "' matches no parameter; hint: " +
-        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
-  }
-  const auto frozen = [&](const std::string& name) {
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [&](const std::string& pattern) { return GlobMatches(pattern, name); });
-  };
-  if (std::all_of(names.begin(), names.end(), frozen)) {
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
+  if (std::all_of(names.begin(), names.end(),
+                  [&](const std::string& name) { return MatchesAny(patterns, name); })) {
     return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
+  }
+  for (Parameter& parameter : parameters_) {
+    if (MatchesAny(patterns, parameter.name) || MatchesAny(patterns, parameter.in_place_of)) {
+      parameter.frozen = true;
+    }
   }
   return OkStatus();
 }

@@ -1,29 +1,21 @@
 #include "worker/engine/optim/parameter_rules.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "common/glob.h"
-#include "common/spec/spec_json.h"
+#include "common/model/name_patterns.h"
 
 namespace weft::engine {
 namespace {
 
-Status PatternWithoutMatch(const std::string& pattern, const std::vector<std::string>& names) {
-  const std::string nearest = NearestName(pattern, names);
-  return InvalidError("optimizer.groups '" + pattern + "' matches no parameter; hint: " +
-                      (nearest.empty() ? "names are like '" + names.front() + "' and '" +
-                                             names[names.size() / 2] + "'"
-                                       : "did you mean '" + nearest + "'?"));
-}
-
-// A pattern names a source by its own name or by that of what is derived from it, and a tensor in
+// Patterns name a source by its own name or by that of what is derived from it, and a tensor in
 // the place of a weight likewise.
-bool Names(const std::string& pattern, const ParameterList& parameters, int64_t index) {
+bool IsNamed(const std::vector<std::string>& patterns, const ParameterList& parameters,
+             int64_t index) {
   const Parameter& parameter = parameters[index];
-  return GlobMatches(pattern, parameter.name) || GlobMatches(pattern, parameter.in_place_of) ||
-         (parameter.source_of >= 0 && GlobMatches(pattern, parameters[parameter.source_of].name));
+  return MatchesAny(patterns, parameter.name) || MatchesAny(patterns, parameter.in_place_of) ||
+         (parameter.source_of >= 0 && MatchesAny(patterns, parameters[parameter.source_of].name));
 }
 
 }  // namespace
@@ -55,18 +47,9 @@ Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& sp
   }
   std::vector<bool> grouped(rules.size(), false);
   for (const ParameterGroupSpec& group : spec.groups) {
-    std::vector<bool> named(rules.size(), false);
-    for (const std::string& pattern : group.parameters) {
-      const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
-      if (std::none_of(names.begin(), names.end(), matches)) {
-        return PatternWithoutMatch(pattern, names);
-      }
-      for (size_t i = 0; i < rules.size(); ++i) {
-        if (Names(pattern, parameters, static_cast<int64_t>(i))) named[i] = true;
-      }
-    }
+    WEFT_RETURN_IF_ERROR(CheckPatterns("optimizer.groups", group.parameters, names));
     for (size_t i = 0; i < rules.size(); ++i) {
-      if (!named[i] || grouped[i]) continue;
+      if (grouped[i] || !IsNamed(group.parameters, parameters, static_cast<int64_t>(i))) continue;
       grouped[i] = true;
       rules[i].learning_rate_scale *= group.learning_rate_scale;
       rules[i].weight_decay = group.weight_decay.value_or(rules[i].weight_decay);

@@ -3,34 +3,16 @@
 #include <algorithm>
 
 #include "common/glob.h"
-#include "common/spec/spec_json.h"
 
 namespace weft::engine {
 
-Result<std::vector<bool>> ChooseTrainedMatrices(std::string_view field,
-                                                const std::vector<std::string>& patterns,
-                                                const ParameterList& parameters) {
-  std::vector<bool> chosen(static_cast<size_t>(parameters.size()), false);
-  std::vector<bool> eligible = chosen;
-  std::vector<std::string> names;
+std::vector<bool> ChooseTrainedMatrices(const std::vector<std::string>& patterns,
+                                        const ParameterList& parameters) {
+  std::vector<bool> chosen;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    eligible[i] = parameters[i].block_matrix() && parameters[i].trainable();
-    if (eligible[i]) names.push_back(parameters[i].name);
-  }
-  if (patterns.empty()) return eligible;
-  for (const std::string& pattern : patterns) {
-    bool used = false;
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (!eligible[i] || !GlobMatches(pattern, parameters[i].name)) continue;
-      chosen[i] = used = true;
-    }
-    if (used) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError(std::string(field) + " '" + pattern +
-                        "' matches no trained matrix of a block; hint: " +
-                        (nearest.empty() ? names.empty() ? "model.freeze leaves none to train"
-                                                         : "names are like " + names.front()
-                                         : "did you mean '" + nearest + "'?"));
+    const Parameter& parameter = parameters[i];
+    chosen.push_back(parameter.block_matrix() && parameter.trainable() &&
+                     (patterns.empty() || MatchesAny(patterns, parameter.name)));
   }
   return chosen;
 }

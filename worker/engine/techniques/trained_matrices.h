@@ -2,20 +2,16 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "common/status.h"
 #include "worker/engine/nn/parameter_list.h"
 
 namespace weft::engine {
 
 /// By parameter, whether one of `patterns` (common/glob.h) names it among the trained matrices of
-/// blocks; without patterns all of these. kInvalid where a pattern names none, with `field`, a near
-/// name and what to do.
-Result<std::vector<bool>> ChooseTrainedMatrices(std::string_view field,
-                                                const std::vector<std::string>& patterns,
-                                                const ParameterList& parameters);
+/// blocks; without patterns all of these.
+std::vector<bool> ChooseTrainedMatrices(const std::vector<std::string>& patterns,
+                                        const ParameterList& parameters);
 
 /// The derived parameters (ParameterList::Derive), equal shapes one after the other.
 std::vector<int64_t> DerivedMatrices(const ParameterList& parameters);

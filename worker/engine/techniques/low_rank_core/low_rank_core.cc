@@ -78,9 +78,7 @@ class LowRankCore : public Technique {
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
-    WEFT_ASSIGN_OR_RETURN(
-        const std::vector<bool> chosen,
-        ChooseTrainedMatrices("model.low_rank_core.layers", spec_.layers, parameters));
+    const std::vector<bool> chosen = ChooseTrainedMatrices(spec_.layers, parameters);
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) WEFT_RETURN_IF_ERROR(RegisterTensors(parameters, static_cast<int64_t>(i)));
     }

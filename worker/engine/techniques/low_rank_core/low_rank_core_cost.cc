@@ -8,6 +8,7 @@
 
 #include "common/glob.h"
 #include "common/model/memory_model.h"
+#include "common/model/name_patterns.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -67,10 +68,7 @@ std::span<const Refusal> Rows() {
 bool HasCore(const ModelSpec& model, const ParameterInfo& parameter) {
   const LowRankCoreSpec& spec = model.low_rank_core;
   if (spec.rank == 0 || !parameter.block_matrix() || parameter.frozen) return false;
-  return spec.layers.empty() ||
-         std::any_of(spec.layers.begin(), spec.layers.end(), [&](const std::string& pattern) {
-           return GlobMatches(pattern, parameter.name);
-         });
+  return spec.layers.empty() || MatchesAny(spec.layers, parameter.name);
 }
 
 Status CheckRanks(const ModelSpec& model) {
@@ -89,8 +87,10 @@ class LowRankCoreCost : public TechniqueCost {
 
   Status Check(const JobSpec& job) const override {
     const LowRankCoreSpec& spec = job.model.low_rank_core;
-    // The sizes of an imported network are not known yet.
     if (spec.rank > 0) {
+      WEFT_RETURN_IF_ERROR(CheckMatrixPatterns("model.low_rank_core.layers", spec.layers, job.model,
+                                               /*trained=*/true));
+      // The sizes of an imported network are not known yet.
       return job.model.import_path.empty() ? CheckRanks(ShapeOf(job).spec) : OkStatus();
     }
     if (spec == LowRankCoreSpec()) return OkStatus();

@@ -153,9 +153,7 @@ class OverParameterization : public Technique {
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
-    WEFT_ASSIGN_OR_RETURN(
-        const std::vector<bool> chosen,
-        ChooseTrainedMatrices("model.over_parameterization.layers", spec_.layers, parameters));
+    const std::vector<bool> chosen = ChooseTrainedMatrices(spec_.layers, parameters);
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) RegisterFactors(parameters, static_cast<int64_t>(i));
     }

@@ -8,6 +8,7 @@
 
 #include "common/glob.h"
 #include "common/model/memory_model.h"
+#include "common/model/name_patterns.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -43,10 +44,7 @@ const Refusal kOverParameterizationRefusals[] = {
 bool IsOverParameterized(const ModelSpec& model, const ParameterInfo& parameter) {
   const OverParameterizationSpec& spec = model.over_parameterization;
   if (spec.kind == "none" || !parameter.block_matrix() || parameter.frozen) return false;
-  return spec.layers.empty() ||
-         std::any_of(spec.layers.begin(), spec.layers.end(), [&](const std::string& pattern) {
-           return GlobMatches(pattern, parameter.name);
-         });
+  return spec.layers.empty() || MatchesAny(spec.layers, parameter.name);
 }
 
 /// Of the low-rank branch of a weight.
@@ -63,7 +61,11 @@ class OverParameterizationCost : public TechniqueCost {
 
   Status Check(const JobSpec& job) const override {
     const OverParameterizationSpec& spec = job.model.over_parameterization;
-    if (spec.kind != "none" || spec.layers.empty()) return OkStatus();
+    if (spec.kind != "none") {
+      return CheckMatrixPatterns("model.over_parameterization.layers", spec.layers, job.model,
+                                 /*trained=*/true);
+    }
+    if (spec.layers.empty()) return OkStatus();
     return InvalidError(
         "model.over_parameterization.layers needs a model.over_parameterization.kind; hint: "
         "linear_expansion, majority_kernels or branches");

@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/glob.h"
-#include "common/model/parameter_list.h"
 #include "common/rng.h"
-#include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/techniques/mask_choice.h"
@@ -26,26 +23,6 @@
 
 namespace weft::engine {
 namespace {
-
-/// kInvalid where a pattern names no matrix of the network, wherever it is.
-Status CheckPatterns(const PruningSpec& spec, const ModelSpec& model) {
-  std::vector<std::string> names;
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (parameter.block_matrix() && !parameter.frozen) names.push_back(parameter.name);
-  }
-  for (const std::string& pattern : spec.layers) {
-    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
-    if (std::any_of(names.begin(), names.end(), matches)) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError("train.pruning.layers '" + pattern +
-                        "' matches no trained matrix of a block; hint: " +
-                        (nearest.empty() ? names.empty() ? "model.freeze leaves none to train"
-                                                         : "names are like " + names.front()
-                                         : "did you mean '" + nearest + "'?"));
-  }
-  if (!names.empty()) return OkStatus();
-  return InvalidError("train.pruning has nothing to prune: model.freeze leaves no matrix to train");
-}
 
 /// Trainings one after the other (Frankle and Carbin 2019, arXiv 1803.03635; rewinding: Frankle et
 /// al. 2020, arXiv 1912.05671): keeps the weights of a step and goes back to them.
@@ -90,7 +67,6 @@ class Pruning : public Technique {
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
-    WEFT_RETURN_IF_ERROR(CheckPatterns(spec_, parts.job->model));
     std::map<std::string, int64_t> kept;
     for (const PrunedMatrix& matrix : PrunedMatricesOf(spec_, parts.job->model)) {
       kept[matrix.name] = matrix.kept;

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "common/glob.h"
+#include "common/model/model_sizes.h"
+#include "common/model/name_patterns.h"
 #include "common/model/parameter_list.h"
 #include "common/model/precision.h"
 #include "common/model/technique_cost.h"
@@ -101,6 +103,15 @@ double DenseShare(const TrainSpec& train) {
   return 1;
 }
 
+bool PrunesAny(const JobSpec& job) {
+  for (int64_t block = 0; block < DistinctBlocks(job.model); ++block) {
+    for (const ParameterInfo& parameter : PlainBlockParameters(job.model, block)) {
+      if (IsPruned(job.train.pruning, parameter, parameter.name)) return true;
+    }
+  }
+  return false;
+}
+
 class PruningCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "pruning"; }
@@ -147,6 +158,13 @@ class PruningCost : public TechniqueCost {
       return InvalidError("train.pruning.method " + spec.method +
                           " has no scores to rank all matrices by, as distribution global does; "
                           "hint: distribution erk");
+    }
+    WEFT_RETURN_IF_ERROR(CheckMatrixPatterns("train.pruning.layers", spec.layers, job.model,
+                                             /*trained=*/true));
+    // The sizes of an imported network are not known yet.
+    if (job.model.import_path.empty() && !PrunesAny(job)) {
+      return InvalidError(
+          "train.pruning has nothing to prune: model.freeze leaves no matrix to train");
     }
     return spec.method == "lottery_ticket" ? CheckRounds(spec, job.train.steps) : OkStatus();
   }
@@ -245,9 +263,7 @@ bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density) 
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,
               std::string_view name) {
   if (!parameter.block_matrix() || parameter.frozen) return false;
-  return spec.layers.empty() ||
-         std::any_of(spec.layers.begin(), spec.layers.end(),
-                     [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+  return spec.layers.empty() || MatchesAny(spec.layers, name);
 }
 
 std::vector<PrunedMatrix> PrunedMatricesOf(const PruningSpec& spec, const ModelSpec& model) {

@@ -289,10 +289,11 @@ TEST(PruningTest, ChosenLayersAlone) {
                                              "transformer.h.1.attn.c_proj.weight",
                                              "transformer.h.1.mlp.c_fc.weight"}));
   job.train.pruning.layers = {"*.h.0.mlp.*"};
-  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32", 4, 2), job.train));
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
   const auto refused =
-      Trainer::New(job, TinyPlan("fp32", 4, 2),
-                   {.context = &run.context, .model = run.model.get(), .train = &training.tokens});
+      NewModel(context, job.model, ModelOptionsOf(TinyPlan("fp32", 4, 2), job.train));
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);
   EXPECT_NE(refused.status().message().find("matches no trained matrix"), std::string::npos)
       << refused.status().message();

@@ -8,9 +8,9 @@
 
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
+#include "common/model/name_patterns.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
-#include "common/spec/spec_json.h"
 
 namespace weft {
 
@@ -58,24 +58,6 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return BlocksDiffer(job.model); },
      .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-
-Status CheckPatterns(const ModelSpec& model) {
-  std::vector<std::string> names;
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
-      if (parameter.block_matrix()) names.push_back(std::move(parameter.name));
-    }
-  }
-  for (const std::string& pattern : model.structured_matrices.layers) {
-    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
-    if (std::any_of(names.begin(), names.end(), matches)) continue;
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError(
-        "model.structured_matrices.layers '" + pattern + "' matches no matrix of a block; hint: " +
-        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
-  }
-  return OkStatus();
-}
 
 Status CheckPixelfly(const StructuredMatricesSpec& spec, const ParameterInfo& weight) {
   const std::string shape = weight.name + " [" + std::to_string(weight.shape[0]) + ", " +
@@ -156,7 +138,8 @@ class StructuredMatricesCost : public TechniqueCost {
           "model.structured_matrices.kind monarch or pixelfly");
     }
     if (!job.model.import_path.empty()) return OkStatus();  // its sizes are not known yet
-    WEFT_RETURN_IF_ERROR(CheckPatterns(job.model));
+    WEFT_RETURN_IF_ERROR(CheckMatrixPatterns("model.structured_matrices.layers", spec.layers,
+                                             job.model, /*trained=*/false));
     return CheckSizes(job.model);
   }
 
@@ -213,8 +196,7 @@ bool IsStructured(const ModelSpec& model, const ParameterInfo& weight) {
   const StructuredMatricesSpec& spec = model.structured_matrices;
   if (spec.kind == "none" || !weight.block_matrix()) return false;
   if (spec.layers.empty()) return IsMlp(weight.role);
-  return std::any_of(spec.layers.begin(), spec.layers.end(),
-                     [&](const std::string& pattern) { return GlobMatches(pattern, weight.name); });
+  return MatchesAny(spec.layers, weight.name);
 }
 
 namespace {
