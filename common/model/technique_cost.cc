@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "common/model/name_patterns.h"
 #include "common/model/precision.h"
 #include "common/spec/technique_checks.h"
 
@@ -177,7 +178,7 @@ Status CheckTechniques(const JobSpec& job) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     WEFT_RETURN_IF_ERROR(technique->Check(job));
   }
-  return OkStatus();
+  return CheckParameterPatterns(job);
 }
 
 std::vector<Refusal> TechniqueRefusals() {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "common/json.h"
-#include "common/model/name_patterns.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/deterministic_mesh.h"
@@ -275,7 +274,6 @@ Status ValidateJob(const JobSpec& job) {
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckTechniques(job));
-  WEFT_RETURN_IF_ERROR(CheckParameterPatterns(job));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
   WEFT_RETURN_IF_ERROR(CheckCheckpoints(job.checkpoint));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));

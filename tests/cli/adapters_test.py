@@ -18,11 +18,12 @@ class Adapters(unittest.TestCase):
             self.train(name, steps=4, seed=seed)
             self.export(name, name + "-hf")
 
-    def train(self, name, peft=None, base="base-hf", code=0, **train):
+    def train(self, name, peft=None, base="base-hf", code=0, quantized="none", **train):
         path = self.cluster.job(name, **train)
         job = json.loads(path.read_text())
         if peft:
-            job["model"] = {"import_path": base, "peft": peft}
+            job["model"] = {"import_path": base, "peft": peft,
+                            "weight_quantization": {"type": quantized}}
             job["data"]["tokenizer"] = {"path": base}
             job["train"]["sequence_length"] = 32
         path.write_text(json.dumps(job))
@@ -46,6 +47,21 @@ class Adapters(unittest.TestCase):
     def loss(self, run, step):
         lines = (self.cluster.folder / run / "loss.jsonl").read_text().splitlines()
         return json.loads(lines[step])["loss"]
+
+    def test_the_base_stays_whatever_is_made_of_its_weights_in_memory(self):
+        lora = {"method": "lora", "rank": 4, "target_modules": ["all-linear"]}
+        before = self.hashes("base-hf")
+        hashes = set()
+        for name, peft, quantized in (("plain", lora, "none"), ("dora", {**lora, "use_dora": True}, "none"),
+                                      ("pissa", {**lora, "init": "pissa"}, "none"),
+                                      ("olora", {**lora, "init": "olora"}, "nf4"),
+                                      ("qlora", lora, "nf4"), ("vera", {**lora, "method": "vera"}, "none")):
+            with self.subTest(name):
+                self.train(name, peft, quantized=quantized, steps=2)
+                self.export(name, name + "-adapter", "--format", "peft")
+                self.assertEqual(self.hashes("base-hf"), before)
+                hashes.add(self.metadata(name + "-adapter")["base_model_sha256"])
+        self.assertEqual(len(hashes), 1)
 
     def test_the_base_stays_and_a_changed_one_or_another_is_refused(self):
         lora = {"method": "lora", "rank": 4, "target_modules": ["all-linear"]}

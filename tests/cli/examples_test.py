@@ -181,7 +181,11 @@ class Examples(unittest.TestCase):
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
                 self.assertEqual(len(losses), steps)
-                self.assertLess(losses[-1], losses[0] - 0.5)
+                if "import_path: base }" in text and "value_learning:" not in text:  # goes on
+                    self.assertLess(losses[0], self.losses(self.folder / "gpt2")[0] - 0.3)
+                    self.assertLess(losses[-1], losses[0])
+                else:
+                    self.assertLess(losses[-1], losses[0] - 0.5)
                 if classifies:
                     summary = json.loads((run / "summary.json").read_text())
                     self.assertGreater(summary["validation_accuracy"], 0.6)
@@ -189,7 +193,7 @@ class Examples(unittest.TestCase):
                     self.check_chat(run)
                 if "value_learning:" in text:
                     self.check_value_learning(run, job.parent / "base")
-                if re.search(r"family: (gpt2|llama)", text):
+                if re.search(r"family: (gpt2|llama)|import_path: base", text):
                     several = ["--adapter", "quick"] if "adapters: [" in text else []
                     self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)
                 else:

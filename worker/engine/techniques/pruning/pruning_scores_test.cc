@@ -133,10 +133,30 @@ TEST(PruningScoresTest, GradientFlowIsTheDerivativeOfTheGradientByTheMask) {
   }
   constexpr double kStep = 0.02;
   const auto measure = [&] { return network.HalfSquareOfGradient(); };
-  const double slope =
-      (network.Masked(kStep, direction, measure) - network.Masked(-kStep, direction, measure)) /
-      (2 * kStep);
-  EXPECT_NEAR(slope, norm, 0.02 * norm);
+  const auto slope_along = [&](const PruningScores& along) {
+    return (network.Masked(kStep, along, measure) - network.Masked(-kStep, along, measure)) /
+           (2 * kStep);
+  };
+  EXPECT_NEAR(slope_along(direction), norm, 0.02 * norm);
+  // And along other directions in one matrix their product with it: none of its scores is missing.
+  PhiloxStream random({.seed = 11, .step = 0, .site = 0});
+  for (size_t m = 0; m < scores->size(); ++m) {
+    const std::vector<float>& own = (*scores)[m];
+    const double norm_here = Norm({own});
+    for (int draw = 0; draw < 5; ++draw) {
+      PruningScores along;
+      for (const std::vector<float>& matrix : *scores) along.emplace_back(matrix.size(), 0.0f);
+      double product = 0;
+      for (size_t i = 0; i < own.size(); ++i) {
+        // Near the scores in size, so that the product is about as large as their norm.
+        const double size = std::fabs(own[i]) / norm_here + 0.1 / std::sqrt(own.size());
+        along[m][i] =
+            static_cast<float>(random.Below(4) == 0 ? -size : std::copysign(size, own[i]));
+        product += static_cast<double>(along[m][i]) * own[i];
+      }
+      EXPECT_NEAR(slope_along(along), product, 0.03 * norm_here) << "matrix " << m;
+    }
+  }
 }
 
 TEST(PruningScoresTest, ALossScaleThatOverflowsIsLowered) {
