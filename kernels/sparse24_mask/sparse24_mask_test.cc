@@ -148,7 +148,9 @@ TEST(Sparse24Mask, KeepsMoreThanAGreedyChoice) {
     short_of_eight += is_short ? 1 : 0;
     const double kept = Kept(weight, block, best[i]);
     // Seven that are no part of any eight may be larger, now and then.
-    if (!is_short) ASSERT_LE(Kept(weight, block, greedy[i]), kept + 1e-5);
+    if (!is_short) {
+      ASSERT_LE(Kept(weight, block, greedy[i]), kept + 1e-5);
+    }
     ASSERT_LE(kept, Kept(weight, block, rows[i]) + 1e-5);
   }
   EXPECT_NEAR(KeptShare(weight, greedy), 0.692, 0.002);
