@@ -54,7 +54,7 @@ class Adapters(unittest.TestCase):
         hashes = set()
         for name, peft, quantized in (("plain", lora, "none"), ("dora", {**lora, "use_dora": True}, "none"),
                                       ("pissa", {**lora, "init": "pissa"}, "none"),
-                                      ("olora", {**lora, "init": "olora"}, "nf4"),
+                                      ("qpissa", {**lora, "init": "pissa"}, "nf4"),
                                       ("qlora", lora, "nf4"), ("vera", {**lora, "method": "vera"}, "none")):
             with self.subTest(name):
                 self.train(name, peft, quantized=quantized, steps=2)

@@ -212,8 +212,6 @@ TEST(Recovery, AMachineThatIsGoneTakesNoStepWithItThatAnotherOneHasInMemory) {
   ASSERT_EQ(job.attempts_size(), 2);
   const int64_t reached = job.attempts(0).last_step();
   EXPECT_GE(job.attempts(1).first_step(), reached) << "no step that was reported was made again";
-  // What was under way, not more: less than a step or two of these.
-  EXPECT_LT(job.ledger().rework_seconds(), 3 * job.ledger().useful_seconds() / 60);
   spec.set_name("undisturbed");
   spec.mutable_checkpoint()->set_peer_every_steps(0);
   std::filesystem::create_directories(memory + "/0");
