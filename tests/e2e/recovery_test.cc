@@ -212,6 +212,9 @@ TEST(Recovery, AMachineThatIsGoneTakesNoStepWithItThatAnotherOneHasInMemory) {
   ASSERT_EQ(job.attempts_size(), 2);
   const int64_t reached = job.attempts(0).last_step();
   EXPECT_GE(job.attempts(1).first_step(), reached) << "no step that was reported was made again";
+  // What was under way; all steps made again would be more than their share of the useful time.
+  EXPECT_LT(job.ledger().rework_seconds(),
+            static_cast<double>(reached) * job.ledger().useful_seconds() / 60);
   spec.set_name("undisturbed");
   spec.mutable_checkpoint()->set_peer_every_steps(0);
   std::filesystem::create_directories(memory + "/0");
