@@ -11,8 +11,8 @@
 // (common/model/technique_cost.h).
 namespace weft {
 
-/// kInvalid where the fields of a technique do not fit each other, or where a pattern of model.freeze
-/// or optimizer.groups names nothing.
+/// kInvalid where the fields of a technique do not fit each other, or where a pattern of
+/// model.freeze or optimizer.groups names nothing.
 Status CheckTechniques(const JobSpec& job);
 
 /// What techniques do not combine with, in the order of their registry.
