@@ -19,6 +19,20 @@ import sys
 from unity_groups import grouped
 
 MOST = 12
+# Options that make two readings of a source differ: our own switches, instruction sets, our folders. What
+# else some targets have and others lack (libraries' macros and headers, optimisation) all can have.
+DIFFERS = re.compile(r"-DWEFT_|-m|-I")
+
+
+def combined(words):
+    """Options of a command, each with its argument after a line's end; without precompiled headers."""
+    options = []
+    for word in words:
+        if options and options[-1] in ("-isystem", "-include"):
+            options[-1] += "\n" + word
+        else:
+            options.append(word)
+    return [option for option in options if not option.startswith("-include")]
 
 
 def unused(path):
@@ -36,27 +50,32 @@ def main():
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if entry["file"] in wanted:
             commands[entry["file"]].append(entry)
-    alike = collections.defaultdict(list)  # files by how they are compiled: once, or several times
+    alike = collections.defaultdict(list)  # files by how they are read: once, or several times
+    shared = {}  # what the compiler is told of any of them, by what makes readings differ
     for path in sorted(commands):
-        options = []
+        readings = []
         for entry in commands[path]:
             words = shlex.split(entry["command"])
             at = words.index("-o")
-            options.append(tuple(words[:at] + words[at + 2:-2]))
-        alike[tuple(sorted(options))].append(path)
+            options = combined(words[1:at] + words[at + 2:-2])
+            differs = tuple(option for option in options if DIFFERS.match(option))
+            shared.setdefault(differs, {}).update(dict.fromkeys(options))
+            readings.append(differs)
+        alike[tuple(sorted(readings))].append(path)
 
     output.mkdir(parents=True, exist_ok=True)
     database = []
-    for options, paths in alike.items():
+    for readings, paths in alike.items():
         for files in grouped(paths, MOST):
             source = files[0]
             if len(files) > 1:
                 source = output / f"{len(database)}.cc"
                 source.write_text("".join(
                     f'#include "{path}"  // NOLINT(bugprone-suspicious-include)\n' for path in files))
-            for words in options:
+            for differs in readings:
+                options = [word for option in shared[differs] for word in option.split("\n")]
                 database.append({"directory": str(build), "file": str(source),
-                                 "arguments": [*words, "-c", str(source)]})
+                                 "arguments": ["c++", *options, "-c", str(source)]})
             print(source, *files)
     (output / "compile_commands.json").write_text(json.dumps(database))
     sys.exit("\n".join(line for path in sys.argv[3:] for line in unused(path)) or 0)
