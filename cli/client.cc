@@ -16,7 +16,6 @@
 namespace weft::cli {
 namespace {
 
-using std::chrono::duration;
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
@@ -27,7 +26,7 @@ constexpr auto kRetryPause = milliseconds(200);
 constexpr double kPatienceSeconds = 60;
 
 double Now() {
-  return duration<double>(Clock::System().Monotonic()).count();
+  return ToSeconds(Clock::System().Monotonic());
 }
 
 /// Worth trying again: the coordinator is starting, restarting or briefly out of reach.

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "common/formats/tokenizer.h"
 #include "common/formats/tokenizer_training.h"
+#include "common/json.h"
 
 namespace weft::cli {
 namespace {
@@ -81,9 +82,7 @@ Status DecodeLine(const Tokenizer& tokenizer, const TextOptions& options, const 
     ids.push_back(id.get<int32_t>());
   }
   WEFT_ASSIGN_OR_RETURN(std::string text, tokenizer.Decode(ids));
-  std::cout << (options.jsonl ? Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)
-                              : text)
-            << '\n';
+  std::cout << (options.jsonl ? Quoted(text) : text) << '\n';
   return OkStatus();
 }
 

@@ -25,6 +25,14 @@ const Clock& Clock::System() {
   return clock;
 }
 
+double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
+  return ToSeconds(clock.Monotonic() - begin);
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return ToSeconds(std::chrono::steady_clock::now() - begin);
+}
+
 std::string FormatTime(double unix_seconds) {
   auto milliseconds = static_cast<int64_t>(std::llround(unix_seconds * 1e3));
   int64_t fraction = (milliseconds % 1000 + 1000) % 1000;  // never negative, also before 1970

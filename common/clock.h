@@ -36,6 +36,24 @@ class ManualClock : public Clock {
   std::atomic<int64_t> nanoseconds_{0};
 };
 
+/// A span of time in seconds.
+constexpr double ToSeconds(std::chrono::duration<double> span) {
+  return span.count();
+}
+
+/// `seconds` cut to whole nanoseconds; they must be fewer than 2^63 ns, about 292 years.
+constexpr std::chrono::nanoseconds FromSeconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
+/// Seconds that have passed on `clock` since its Monotonic() was `begin`.
+double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin);
+
+/// Seconds since `begin` on the machine's clock, negative before it: for code whose time no test
+/// sets.
+double SecondsSince(std::chrono::steady_clock::time_point begin);
+
 /// RFC 3339 in UTC with milliseconds, "2026-01-31T12:00:00.000Z".
 std::string FormatTime(double unix_seconds);
 

@@ -21,6 +21,24 @@ TEST(Clock, ManualTimeMovesOnlyWhenTold) {
   EXPECT_DOUBLE_EQ(clock.UnixSeconds() - wall, 1.5);
 }
 
+TEST(Durations, GoToSecondsAndBack) {
+  EXPECT_EQ(ToSeconds(std::chrono::milliseconds(1500)), 1.5);
+  EXPECT_EQ(ToSeconds(std::chrono::hours(2)), 7200);
+  EXPECT_EQ(FromSeconds(0.25), std::chrono::milliseconds(250));
+  EXPECT_EQ(FromSeconds(-1e-9), std::chrono::nanoseconds(-1));
+}
+
+TEST(SecondsSince, ReadsTheClockThatItIsGiven) {
+  ManualClock clock;
+  const std::chrono::nanoseconds begin = clock.Monotonic();
+  clock.Advance(std::chrono::milliseconds(1500));
+  EXPECT_EQ(SecondsSince(clock, begin), 1.5);
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_GE(SecondsSince(now), 0);
+  EXPECT_GE(SecondsSince(now - std::chrono::hours(1)), 3600);
+  EXPECT_LT(SecondsSince(now + std::chrono::hours(1)), 0);
+}
+
 // Expected texts from `date -u -d @SECONDS`.
 TEST(FormatTime, WritesUtcWithMilliseconds) {
   EXPECT_EQ(FormatTime(0), "1970-01-01T00:00:00.000Z");

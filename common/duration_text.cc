@@ -3,21 +3,14 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/text.h"
+
 namespace weft {
-namespace {
-
-std::string Format(const char* format, double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
-
-}  // namespace
 
 std::string HumanDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
-  if (seconds < 1) return Format("%.0fms", seconds * 1e3);
-  if (seconds < 60) return Format("%.1fs", seconds);
+  if (seconds < 1) return FormatNumber("%.0fms", seconds * 1e3);
+  if (seconds < 60) return FormatNumber("%.1fs", seconds);
   auto whole = static_cast<long long>(std::llround(seconds));
   char text[48];
   if (whole < 3600) {

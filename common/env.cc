@@ -205,6 +205,10 @@ Result<std::string> ReadFile(Env& env, const std::string& path, uint64_t limit) 
   return text;
 }
 
+bool IsFolder(Env& env, const std::string& path) {
+  return env.ListDir(path).ok();
+}
+
 Status WriteFileAtomic(Env& env, const std::string& path, std::string_view text) {
   static std::atomic<uint64_t> writes{0};  // two threads may write the same path
   std::string temporary = path + ".tmp." + std::to_string(getpid()) + "." +

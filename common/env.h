@@ -72,6 +72,9 @@ class Env {
 /// Reads a whole file; kExhausted when it is longer than `limit` bytes.
 Result<std::string> ReadFile(Env& env, const std::string& path, uint64_t limit = uint64_t{1} << 30);
 
+/// Whether `path` is a directory that can be listed.
+bool IsFolder(Env& env, const std::string& path);
+
 /// Writes `text` to a temporary name next to `path`, syncs, renames and syncs the directory: after
 /// OK the new content is durable, and no crash leaves half of it visible.
 Status WriteFileAtomic(Env& env, const std::string& path, std::string_view text);

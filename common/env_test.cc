@@ -90,6 +90,9 @@ TEST_F(EnvTest, MakesListsAndRemovesTrees) {
   Write(Path("a/.hidden"), "1");
   EXPECT_THAT(*env_.ListDir(Path("a")), ElementsAre(".hidden", "b", "z"));
   EXPECT_TRUE(env_.FileExists(Path("a/z")));
+  EXPECT_TRUE(IsFolder(env_, Path("a")));
+  EXPECT_FALSE(IsFolder(env_, Path("a/z")));
+  EXPECT_FALSE(IsFolder(env_, Path("b")));
   ASSERT_TRUE(env_.RemoveTree(Path("a")).ok());
   EXPECT_FALSE(env_.FileExists(Path("a")));
   EXPECT_TRUE(env_.RemoveTree(Path("a")).ok());

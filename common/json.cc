@@ -56,6 +56,11 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   }
 }
 
+std::string Quoted(std::string_view text, size_t limit) {
+  return Json(std::string(text.substr(0, limit)))
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string Document::Locate(const std::string& path) const {
   std::string place = source;
   if (auto it = lines.find(path); it != lines.end()) {

@@ -22,6 +22,10 @@ struct JsonLimits {
 /// keys, nesting past `limits.depth`, invalid UTF-8, anything after the value, too many bytes.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
+/// The first `limit` bytes of text from outside as a JSON string, for messages and logs: in quotes,
+/// on one line, without control characters. Bytes that are not UTF-8 become U+FFFD.
+std::string Quoted(std::string_view text, size_t limit = std::string_view::npos);
+
 /// A configuration document: its value, and where each part of it is, for error messages.
 struct Document {
   Json value;

@@ -51,6 +51,14 @@ TEST(ParseJson, BoundsNestingAndSize) {
   EXPECT_THAT(ParseJson("[1234567]", {.bytes = 8}).status().message(), HasSubstr("at most 8"));
 }
 
+TEST(Quoted, MakesOneLineOfAnything) {
+  EXPECT_EQ(Quoted("a\"b\n\x1b"), R"("a\"b\n\u001b")");
+  EXPECT_EQ(Quoted("naïve"), "\"naïve\"");
+  EXPECT_EQ(Quoted("a\xff"), "\"a\xef\xbf\xbd\"");  // U+FFFD
+  EXPECT_EQ(Quoted("abcdef", 3), "\"abc\"");
+  EXPECT_EQ(Quoted(""), "\"\"");
+}
+
 TEST(Document, LocatesWhatItKnows) {
   Document document{Json(), "job.yaml", {{"train.steps", 12}}};
   EXPECT_EQ(document.Locate("train.steps"), "job.yaml:12: train.steps");

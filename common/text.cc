@@ -1,6 +1,8 @@
 #include "common/text.h"
 
+#include <array>
 #include <cstdint>
+#include <cstdio>
 
 namespace weft {
 namespace {
@@ -41,6 +43,18 @@ std::string ClipText(std::string_view text, size_t limit) {
     i += printable ? length : 1;
   }
   return whole ? out : out + "...";
+}
+
+std::string AsciiLowerCase(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+std::string FormatNumber(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
 }
 
 }  // namespace weft

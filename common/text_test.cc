@@ -25,5 +25,16 @@ TEST(ClipText, ReplacesWhatATerminalOrAProtocolWouldChokeOn) {
   EXPECT_EQ(ClipText(std::string_view("a\0b", 3)), "a?b");
 }
 
+TEST(AsciiLowerCase, LeavesEverythingButCapitalsAlone) {
+  EXPECT_EQ(AsciiLowerCase("Data.JSONL_@[`{9"), "data.jsonl_@[`{9");
+  EXPECT_EQ(AsciiLowerCase("ÄÉ"), "ÄÉ");  // bytes of other letters
+  EXPECT_EQ(AsciiLowerCase(""), "");
+}
+
+TEST(FormatNumber, WritesAsPrintfDoes) {
+  EXPECT_EQ(FormatNumber("%.1f %%", 12.34), "12.3 %");
+  EXPECT_EQ(FormatNumber("%+.3g", 1e-9), "+1e-09");
+}
+
 }  // namespace
 }  // namespace weft

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "common/clock.h"
 #include "common/env.h"
 #include "common/http/address.h"
 #include "common/http/server.h"
@@ -58,11 +59,11 @@ struct Options {
   double straggler_ratio = StragglerRules().ratio;
   double straggler_seconds = StragglerRules().seconds;
   std::string straggler_action = "report";
-  double check_seconds = std::chrono::duration<double>(HealthRules().limit).count();
+  double check_seconds = ToSeconds(HealthRules().limit);
   double quarantine_at = SuspicionRules().quarantine_at;
   int64_t spare_workers = ServiceOptions().spare_workers;
-  double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
-  double plan_budget_seconds = std::chrono::duration<double>(PlanningRules().budget).count();
+  double stop_seconds = ToSeconds(ServiceOptions().stop_limit);
+  double plan_budget_seconds = ToSeconds(PlanningRules().budget);
   int64_t keep_jobs_days = RetentionRules().jobs.count() / 24;
   bool delete_run_folders = RetentionRules().run_folders;
   int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();

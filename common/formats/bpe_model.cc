@@ -11,9 +11,8 @@ namespace {
 
 using TokenIds = std::unordered_map<std::string_view, int32_t>;
 
-std::string Show(const std::string& text) {
-  return Json(text.substr(0, 60)).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+/// Bytes of a token in a message.
+constexpr size_t kShownBytes = 60;
 
 Status AddMerges(const TokenizerDefinition& definition, const TokenIds& ids, BpeMerges& merges) {
   for (size_t rank = 0; rank < definition.merges.size(); ++rank) {
@@ -21,12 +20,13 @@ Status AddMerges(const TokenizerDefinition& definition, const TokenIds& ids, Bpe
     const std::string merged = left + right;
     auto l = ids.find(left), r = ids.find(right), m = ids.find(merged);
     if (l == ids.end() || r == ids.end() || m == ids.end()) {
-      return InvalidError("merge " + std::to_string(rank) + " of " + Show(left) + " and " +
-                          Show(right) + " names a token that is not in the vocabulary");
+      return InvalidError("merge " + std::to_string(rank) + " of " + Quoted(left, kShownBytes) +
+                          " and " + Quoted(right, kShownBytes) +
+                          " names a token that is not in the vocabulary");
     }
     if (!merges.Add(l->second, r->second, m->second)) {
-      return InvalidError("merge " + std::to_string(rank) + " of " + Show(left) + " and " +
-                          Show(right) + " is given twice");
+      return InvalidError("merge " + std::to_string(rank) + " of " + Quoted(left, kShownBytes) +
+                          " and " + Quoted(right, kShownBytes) + " is given twice");
     }
   }
   return OkStatus();
@@ -86,7 +86,7 @@ Status BpeModel::Encode(std::string_view text, bool at_start, std::vector<int32_
   WEFT_RETURN_IF_ERROR(SplitWords(splits_, text, at_start,
                                   [&](std::string_view piece) { EncodePiece(piece, out, lost); }));
   if (!lost) return OkStatus();
-  return InvalidError("a text needs the unknown token " + Show(unknown_token_) +
+  return InvalidError("a text needs the unknown token " + Quoted(unknown_token_, kShownBytes) +
                       ", which is not in the vocabulary");
 }
 

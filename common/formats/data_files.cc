@@ -8,19 +8,10 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/model_family.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
-
-std::string LowerName(const std::string& path) {
-  std::string name = BaseName(path);
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return name;
-}
-
-bool IsFolder(Env& env, const std::string& path) {
-  return env.ListDir(path).ok();
-}
 
 /// A name that only a shell, or the command line, makes a path of.
 bool IsUnexpanded(const std::string& path) {
@@ -109,7 +100,7 @@ Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
     WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(env, {path}));
     path = files.front();
   }
-  const std::string name = LowerName(path);
+  const std::string name = AsciiLowerCase(BaseName(path));
   if (name.ends_with(".idx")) return std::string("megatron");
   if (name.find("idx3-ubyte") != std::string::npos) return std::string("idx");
   if (!name.ends_with(".bin")) return std::string("text");

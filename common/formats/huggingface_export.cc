@@ -10,6 +10,7 @@
 #include "common/formats/tokenizer_export.h"
 #include "common/formats/two_of_four_bitmask.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 
 namespace weft {
 namespace {
@@ -86,11 +87,10 @@ SafetensorsType TypeOf(DType dtype) {
 
 /// "" where `tensor` is no weight of a linear layer (nn.Linear of PyTorch).
 std::string LinearModuleOf(const HuggingFaceTensor& tensor) {
-  constexpr std::string_view kWeight = ".weight";
   const bool linear = tensor.shape.size() == 2 && !tensor.transposed && tensor.file_shape.empty() &&
-                      tensor.name.ends_with(kWeight) &&
+                      tensor.name.ends_with(".weight") &&
                       tensor.name.find("embed") == std::string::npos;
-  return linear ? tensor.name.substr(0, tensor.name.size() - kWeight.size()) : "";
+  return linear ? LayerOf(tensor.name) : "";
 }
 
 /// The tensors of a folder with compressed weights, and what its config.json says of them.

@@ -18,6 +18,7 @@
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 #include "common/spec/spec_json.h"
 
 namespace weft {
@@ -194,7 +195,7 @@ Json OwnConfig(PeftSpec spec) {
 void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& tensors) {
   std::set<std::string> trained, adapted;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (!parameter.adapter_of.empty()) adapted.insert(LayerOfWeight(parameter.adapter_of));
+    if (!parameter.adapter_of.empty()) adapted.insert(LayerOf(parameter.adapter_of));
     const bool saved = parameter.adapter == AdapterSide::kNone && !parameter.frozen;
     if (saved) trained.insert(parameter.name);
   }

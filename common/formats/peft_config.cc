@@ -14,6 +14,7 @@
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 #include "common/model/technique_cost.h"
 
 namespace weft {
@@ -164,7 +165,7 @@ bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) 
     }
     const bool tokens = parameter.role == ParameterRole::kTokenEmbedding;
     if (tokens && AdaptsTokenLayer(model)) continue;
-    const std::string layer = LayerOfWeight(parameter.name);
+    const std::string layer = LayerOf(parameter.name);
     if (regex) {
       const Result<bool> fits = FullMatch(target, layer);
       if (!fits.ok() || *fits) return true;
@@ -253,7 +254,7 @@ void AddIa3(const ModelSpec& model, Json& config) {
   config["feedforward_modules"] = Json::array();
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (parameter.adapter != AdapterSide::kInput) continue;
-    config["feedforward_modules"].push_back(LayerOfWeight(parameter.adapter_of));
+    config["feedforward_modules"].push_back(LayerOf(parameter.adapter_of));
   }
 }
 
@@ -267,18 +268,13 @@ void AddMiss(const PeftSpec& spec, Json& config) {
 
 }  // namespace
 
-std::string LayerOfWeight(const std::string& weight) {
-  constexpr std::string_view kEnd = ".weight";
-  return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
-}
-
 std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted) {
   std::set<std::string> layers;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
       if (!weight.block_matrix()) continue;
       if (adapted && AdaptersOf(model, weight).empty()) continue;
-      layers.insert(LayerOfWeight(weight.name));
+      layers.insert(LayerOf(weight.name));
     }
   }
   const std::string tokens = TokenLayer(model);

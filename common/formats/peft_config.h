@@ -13,9 +13,6 @@ namespace weft {
 
 inline constexpr char kPeftConfigName[] = "adapter_config.json";
 
-/// The name of the layer of a weight.
-std::string LayerOfWeight(const std::string& weight);
-
 /// The layers of blocks that have weights and the token embedding, or of them those with an adapter
 /// of `model.peft`.
 std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/formats/peft_config.h"
 #include "common/formats/peft_fields.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 #include "common/model/technique_cost.h"
 
 namespace weft {
@@ -26,7 +26,7 @@ bool Names(const Json& name, const std::string& layer) {
 
 std::string TokenLayer(const ModelSpec& model) {
   for (const ParameterInfo& parameter : PlainParametersOf(model)) {
-    if (parameter.role == ParameterRole::kTokenEmbedding) return LayerOfWeight(parameter.name);
+    if (parameter.role == ParameterRole::kTokenEmbedding) return LayerOf(parameter.name);
   }
   return "";
 }

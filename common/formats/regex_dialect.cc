@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/formats/utf8.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -75,12 +76,8 @@ std::optional<std::string_view> ShortName(std::string_view name) {
       {"upper", "Uppercase"},
       {"space", "White_Space"},
   }};
-  std::string plain;
-  for (char c : name) {
-    if (c != ' ' && c != '_' && c != '-') {
-      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-  }
+  std::string plain = AsciiLowerCase(name);
+  std::erase_if(plain, [](char c) { return c == ' ' || c == '_' || c == '-'; });
   for (const auto& [known, shorter] : kNames) {
     if (plain == known) return shorter;
   }
@@ -92,8 +89,7 @@ bool IsProperty(std::string_view name) {
       "any",   "alphabetic",  "lowercase", "uppercase",          "ideographic",
       "emoji", "white_space", "ascii",     "emoji_presentation", "extended_pictographic",
       "math",  "dash"};
-  std::string lower;
-  for (char c : name) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = AsciiLowerCase(name);
   for (std::string_view known : kKnown) {
     if (lower == known) return true;
   }

@@ -24,9 +24,8 @@ std::string Message(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-std::string Show(std::string_view text) {
-  return Json(std::string(text.substr(0, 80))).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+/// Bytes of a pattern or a text in a message.
+constexpr size_t kShownBytes = 80;
 
 /// What matching needs besides the pattern; one a thread.
 struct Scratch {
@@ -73,7 +72,7 @@ Result<SplitRegex> SplitRegex::Compile(std::string_view regex) {
   out.regex_ = regex;
   out.known_ = PatternOfRegex(regex);
   out.cuts_at_spaces_ = out.known_.has_value() || regex == kO200k;
-  const std::string name = "the pattern " + Show(regex);
+  const std::string name = "the pattern " + Quoted(regex, kShownBytes);
   if (regex.size() > kLongestRegex) {
     return InvalidError(name + " has " + std::to_string(regex.size()) + " bytes; at most " +
                         std::to_string(kLongestRegex) + " are read");
@@ -149,9 +148,10 @@ Status SplitRegex::Match(std::string_view valid, std::string_view text, const si
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) {
-      return InvalidError("the pattern " + Show(regex_) + " fails at byte " +
+      return InvalidError("the pattern " + Quoted(regex_, kShownBytes) + " fails at byte " +
                           std::to_string(offsets == nullptr ? from : offsets[from]) +
-                          " of a text (" + Message(result) + "): " + Show(valid.substr(from)));
+                          " of a text (" + Message(result) +
+                          "): " + Quoted(valid.substr(from), kShownBytes));
     }
     const PCRE2_SIZE* places = pcre2_get_ovector_pointer(scratch.data);
     const size_t begin = places[0], end = places[1];

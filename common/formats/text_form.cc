@@ -6,15 +6,10 @@
 #include "common/env.h"
 #include "common/json_scan.h"
 #include "common/spec/instruction_data.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
-
-std::string LowerName(const std::string& path) {
-  std::string name = BaseName(path);
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return name;
-}
 
 bool EndsInAny(std::string_view name, std::initializer_list<const char*> endings) {
   return std::any_of(endings.begin(), endings.end(),
@@ -46,7 +41,7 @@ bool HoldsObjects(std::string_view text) {
 }
 
 Status RefuseTable(const std::string& path) {
-  const bool tabs = LowerName(path).ends_with(".tsv");
+  const bool tabs = AsciiLowerCase(BaseName(path)).ends_with(".tsv");
   return InvalidError(
       path +
       " is a table, which is not read. hint: write a JSON object a line, for example with "
@@ -69,7 +64,7 @@ Result<TextForm> RecognizeText(const std::string& path, std::string_view text,
   if (format == "text") return TextForm::kText;
   if (format == "jsonl") return TextForm::kJsonLines;
   if (format == "json") return TextForm::kJsonArray;
-  const std::string name = LowerName(path);
+  const std::string name = AsciiLowerCase(BaseName(path));
   if (EndsInAny(name, {".csv", ".tsv"})) return RefuseTable(path);
   if (IsInstructionFormat(format)) {
     size_t begin = 0;

@@ -6,10 +6,6 @@
 namespace weft {
 namespace {
 
-std::string Quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string List(const std::vector<int32_t>& ids) {
   return ids.size() == 1 ? std::to_string(ids[0]) : Json(ids).dump();
 }

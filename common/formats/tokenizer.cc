@@ -14,9 +14,8 @@
 namespace weft {
 namespace {
 
-std::string Show(const std::string& text) {
-  return Json(text.substr(0, 60)).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+/// Bytes of a token in a message.
+constexpr size_t kShownBytes = 60;
 
 Result<std::unique_ptr<TokenModel>> NewModel(const TokenizerDefinition& definition) {
   switch (definition.kind) {
@@ -104,8 +103,7 @@ Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, s
 
 Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfig config) {
   WEFT_ASSIGN_OR_RETURN(SentencePieceFile file,
-                        ParseSentencePiece(bytes, {.legacy = config.legacy,
-                                                   .add_prefix_space = config.add_prefix_space}));
+                        ParseSentencePiece(bytes, PrefixSwitchesOf(config)));
   Tokenizer tokenizer;
   tokenizer.kind_ = "SentencePiece";
   TokenizerDefinition definition;
@@ -158,7 +156,7 @@ Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
     if (token.empty()) continue;
     known_[id] = true;
     if (!ids.emplace(token, static_cast<int32_t>(id)).second) {
-      return InvalidError("the vocabulary holds " + Show(token) + " twice");
+      return InvalidError("the vocabulary holds " + Quoted(token, kShownBytes) + " twice");
     }
   }
   added_by_id_.resize(known_.size());
@@ -166,7 +164,7 @@ Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
     const auto id = static_cast<size_t>(token.id);
     auto it = ids.find(token.content);
     if (it != ids.end() && it->second != token.id) {
-      return InvalidError("the added token " + Show(token.content) + " has the id " +
+      return InvalidError("the added token " + Quoted(token.content, kShownBytes) + " has the id " +
                           std::to_string(token.id) + ", but " + std::to_string(it->second) +
                           " in the vocabulary");
     }
@@ -177,13 +175,14 @@ Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
     // The spelling of a vocabulary entry is known; any other use of its id would be a second token.
     if (!added_by_id_[id].empty() || (known_[id] && it == ids.end())) {
       return InvalidError(
-          "the added token " + Show(token.content) + " has the id " + std::to_string(token.id) +
-          " of " + Show(added_by_id_[id].empty() ? definition.tokens[id] : added_by_id_[id]));
+          "the added token " + Quoted(token.content, kShownBytes) + " has the id " +
+          std::to_string(token.id) + " of " +
+          Quoted(added_by_id_[id].empty() ? definition.tokens[id] : added_by_id_[id], kShownBytes));
     }
     known_[id] = true;
     added_by_id_[id] = token.content;
     if (token.content.size() > kLongestAddedToken) {
-      return InvalidError("the added token " + Show(token.content) + " has " +
+      return InvalidError("the added token " + Quoted(token.content, kShownBytes) + " has " +
                           std::to_string(token.content.size()) + " bytes; at most " +
                           std::to_string(kLongestAddedToken) + " are supported");
     }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/formats/git_lfs.h"
+#include "common/formats/sentencepiece_file.h"
 #include "common/formats/tokenizer_components.h"
 
 namespace weft {
@@ -20,10 +21,6 @@ constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
 constexpr std::array<const char*, 3> kIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
-
-std::string Quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 /// An object read from a file of the folder; an empty one when the file is absent.
 Result<Json> ReadObject(Env& env, const std::string& folder, const char* name) {
@@ -228,6 +225,10 @@ Result<TokenizerConfig> ReadTokenizerConfig(Env& env, const std::string& folder)
   WEFT_RETURN_IF_ERROR(ReadModelIds(model, "config.json", config));
   WEFT_RETURN_IF_ERROR(ReadCarriedOver(env, folder, config));
   return config;
+}
+
+PrefixSwitches PrefixSwitchesOf(const TokenizerConfig& config) {
+  return {.legacy = config.legacy, .add_prefix_space = config.add_prefix_space};
 }
 
 std::string TokenizerConfigJson(const TokenizerConfig& config) {

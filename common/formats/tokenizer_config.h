@@ -14,6 +14,8 @@
 
 namespace weft {
 
+struct PrefixSwitches;
+
 /// What the files next to a tokenizer say of it: tokenizer_config.json, special_tokens_map.json,
 /// added_tokens.json, chat_template.jinja, generation_config.json, and the token ids of
 /// config.json. Absent files say nothing; nothing here is guessed.
@@ -53,6 +55,9 @@ struct TokenizerConfig {
 /// Reads these files of a folder. kInvalid names the file and what is malformed in it, and both
 /// files where two disagree.
 Result<TokenizerConfig> ReadTokenizerConfig(Env& env, const std::string& folder);
+
+/// What `config` says of the space before a text, for ParseSentencePiece.
+PrefixSwitches PrefixSwitchesOf(const TokenizerConfig& config);
 
 /// tokenizer_config.json and generation_config.json that say the same alone; "" for one that would
 /// say nothing.

@@ -290,10 +290,8 @@ Result<TokenizerExport> DescribeTokenizer(const Tokenizer& tokenizer, const Mode
       WEFT_ASSIGN_OR_RETURN(file, ParseJson(tokenizer.content(), {.bytes = size_t{1} << 30}));
     } else {
       const TokenizerConfig& config = tokenizer.config();
-      WEFT_ASSIGN_OR_RETURN(
-          const SentencePieceFile pieces,
-          ParseSentencePiece(tokenizer.content(), {.legacy = config.legacy,
-                                                   .add_prefix_space = config.add_prefix_space}));
+      WEFT_ASSIGN_OR_RETURN(const SentencePieceFile pieces,
+                            ParseSentencePiece(tokenizer.content(), PrefixSwitchesOf(config)));
       file = SentencePieceJson(pieces);
     }
     return Describer(tokenizer, model, imported, std::move(file)).Describe();

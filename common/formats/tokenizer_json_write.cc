@@ -8,10 +8,6 @@
 namespace weft {
 namespace {
 
-std::string Quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 /// The steps of `splits`; the last ones may go into a ByteLevel.
 Json PreTokenizerJson(std::vector<WordSplit> splits) {
   auto ends_with = [&](WordSplit::Kind kind) {

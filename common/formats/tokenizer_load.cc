@@ -69,12 +69,9 @@ Status CheckAgree(Env& env, const Tokenizer& tokenizer, const std::string& model
     const std::string piece = model.pieces[id].text;
     const std::optional<std::string> token = tokenizer.TokenOf(static_cast<int32_t>(id));
     if (token != piece) {
-      auto quoted = [](const std::string& text) {
-        return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-      };
       return InvalidError("tokenizer.json and " + BaseName(model_path) + " disagree: the token " +
-                          std::to_string(id) + " is " + (token ? quoted(*token) : "none") +
-                          " in one and " + quoted(piece) +
+                          std::to_string(id) + " is " + (token ? Quoted(*token) : "none") +
+                          " in one and " + Quoted(piece) +
                           " in the other. hint: take the wrong one out of the folder");
     }
   }
@@ -109,7 +106,7 @@ Result<Tokenizer> Tokenizer::Load(Env& env, const std::string& path) {
   };
   constexpr std::array<const char*, 6> kNames = {"tokenizer.json", "vocab.json", kModels[0],
                                                  kModels[1],       kModels[2],   "vocab.txt"};
-  const bool folder = env.ListDir(path).ok();
+  const bool folder = IsFolder(env, path);
   if (!folder && !env.FileExists(path)) {
     return NotFoundError("reading the tokenizer " + path + ": there is no such file or folder" +
                          kHint);

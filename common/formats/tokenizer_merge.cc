@@ -10,10 +10,6 @@ namespace {
 
 constexpr const char* kConfigFile = "tokenizer_config.json";
 
-std::string Quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string Describe(const AddedToken& token) {
   return "{id " + std::to_string(token.id) + ", special " + (token.special ? "true" : "false") +
          ", normalized " + (token.normalized ? "true" : "false") + ", lstrip " +

@@ -106,10 +106,8 @@ Status UnigramModel::EncodeUnknown(std::string_view text, std::vector<int32_t>& 
     return OkStatus();
   }
   if (unknown_ < 0) {
-    return InvalidError(
-        "no token covers " +
-        Json(std::string(text.substr(0, 60))).dump(-1, ' ', false, Json::error_handler_t::replace) +
-        " of a text, and the tokenizer has no unknown token (unk_id)");
+    return InvalidError("no token covers " + Quoted(text, 60) +
+                        " of a text, and the tokenizer has no unknown token (unk_id)");
   }
   out.push_back(unknown_);
   return OkStatus();

@@ -7,6 +7,7 @@
 
 #include "common/model/parameter_list.h"
 #include "common/model/streamed_units.h"
+#include "common/number.h"
 
 namespace weft {
 
@@ -99,7 +100,7 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
     numbers += ranks > 1 ? of_rank / kF32 : bucket.numbers;
     bytes.numbers = std::max(bytes.numbers, numbers);
     const int64_t part = shares_gradients ? of_rank : bucket.bytes;
-    const int64_t in_file = (part + kBlock - 1) / kBlock * kBlock;
+    const int64_t in_file = RoundUp(part, kBlock);
     bytes.file += in_file;
     held.back() += in_file + kBlock;
     bytes.host = std::max(bytes.host, std::accumulate(held.begin(), held.end(), int64_t{0}));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/number.h"
 #include "common/spec/model_family.h"
 
 namespace weft {
@@ -12,7 +13,7 @@ inline constexpr int64_t kVocabularyTile = 64;
 
 /// Rows of a table of `vocab_size` tokens in memory.
 inline int64_t PaddedVocabulary(int64_t vocab_size) {
-  return (vocab_size + kVocabularyTile - 1) / kVocabularyTile * kVocabularyTile;
+  return RoundUp(vocab_size, kVocabularyTile);
 }
 
 // Sizes with the defaults of ModelSpec resolved; MlpWidth is declared next to it.

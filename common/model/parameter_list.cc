@@ -6,6 +6,7 @@
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
+#include "common/number.h"
 
 namespace weft {
 namespace {
@@ -421,8 +422,8 @@ void PackedPadding::Add(const PackedPadding& other, int64_t times) {
 PackedPadding ParameterInfo::packed_padding() const {
   if (stacked) return {};
   const auto padding = [&](int64_t block_rows, int64_t block_columns) {
-    const int64_t rows = (product_rows + block_rows - 1) / block_rows * block_rows;
-    const int64_t columns = (shape[1] + block_columns - 1) / block_columns * block_columns;
+    const int64_t rows = RoundUp(product_rows, block_rows);
+    const int64_t columns = RoundUp(shape[1], block_columns);
     return products * (rows * columns - product_rows * shape[1]);
   };
   PackedPadding all = {

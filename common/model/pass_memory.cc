@@ -11,6 +11,7 @@
 #include "common/model/compressed_activations.h"
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
+#include "common/number.h"
 
 namespace weft {
 namespace {
@@ -248,9 +249,8 @@ int64_t PutOffInFormat(const MemoryInputs& inputs) {
   const ProductFormat* format = inputs.format();
   if (format == nullptr) return 0;
   const ModelSpec& model = inputs.shape.spec;
-  const int64_t multiple = format->size_multiple;
   const int64_t tokens =
-      (inputs.micro_batch * inputs.sequence_length + multiple - 1) / multiple * multiple;
+      RoundUp(inputs.micro_batch * inputs.sequence_length, format->size_multiple);
   const int64_t rows = inputs.shape.ExpertRows();
   const int64_t shared = QkvWidth(model) + rows * MlpInputs(model) * MlpWidth(model);
   return format->element_bytes * tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);

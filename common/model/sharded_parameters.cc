@@ -9,15 +9,12 @@
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
+#include "common/number.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t kF32 = 4;
-
-int64_t RoundUp(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
+#include "common/number.h"
 
 namespace weft {
 namespace {
@@ -83,7 +84,7 @@ FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied, bool shares
   std::vector<int64_t> held;
   FiledValues bytes;
   for (const int64_t own : units) {
-    const int64_t in_file = (own + kBlock - 1) / kBlock * kBlock;
+    const int64_t in_file = RoundUp(own, kBlock);
     bytes.file += in_file;
     if (in_file > 0) held.push_back(in_file + kBlock);
   }

@@ -42,7 +42,7 @@ class RateLimit {
   };
 
   double Level(const Bucket& bucket, std::chrono::nanoseconds now) const {
-    const double seconds = std::chrono::duration<double>(now - bucket.at).count();
+    const double seconds = ToSeconds(now - bucket.at);
     return std::min(burst_, bucket.level + seconds * per_second_);
   }
 

@@ -1,33 +1,22 @@
 #include "coordinator/planner/units.h"
 
-#include <cstdio>
+#include "common/text.h"
 
 namespace weft::planner {
-namespace {
-
-std::string Format(const char* format, double value, const char* unit) {
-  char text[64];
-  std::snprintf(text, sizeof(text), format, value);
-  return std::string(text) + " " + unit;
-}
-
-}  // namespace
 
 std::string HumanSeconds(double seconds) {
   if (seconds <= 0) return "0 s";
-  if (seconds >= 100) return Format("%.0f", seconds, "s");
-  if (seconds >= 1) return Format("%.2f", seconds, "s");
-  if (seconds >= 1e-3) return Format("%.1f", seconds * 1e3, "ms");
-  return Format("%.0f", seconds * 1e6, "us");
+  if (seconds >= 100) return FormatNumber("%.0f s", seconds);
+  if (seconds >= 1) return FormatNumber("%.2f s", seconds);
+  if (seconds >= 1e-3) return FormatNumber("%.1f ms", seconds * 1e3);
+  return FormatNumber("%.0f us", seconds * 1e6);
 }
 
 std::string HumanCount(double count) {
   constexpr std::array<const char*, 7> kPrefixes = {"", " K", " M", " G", " T", " P", " E"};
   size_t prefix = 0;
   for (; count >= 999.5 && prefix + 1 < kPrefixes.size(); ++prefix) count /= 1000;
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.3g%s", count, kPrefixes[prefix]);
-  return text;
+  return FormatNumber("%.3g", count) + kPrefixes[prefix];
 }
 
 std::array<TimeComponent, 6> Components(const TimeBreakdown& time) {

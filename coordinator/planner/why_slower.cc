@@ -1,15 +1,12 @@
 #include "coordinator/planner/why_slower.h"
 
-#include <cstdio>
-
+#include "common/text.h"
 #include "coordinator/planner/units.h"
 
 namespace weft::planner {
 
 std::string Factor(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), value < 1.0995 ? "%.3fx" : "%.2fx", value);
-  return text;
+  return FormatNumber(value < 1.0995 ? "%.3fx" : "%.2fx", value);
 }
 
 std::string WhySlower(const TimeBreakdown& own, const TimeBreakdown& best) {

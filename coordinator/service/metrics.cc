@@ -2,8 +2,7 @@
 
 #include <prometheus/text_serializer.h>
 
-#include <cctype>
-
+#include "common/text.h"
 #include "common/tls/certificate.h"
 #include "common/version.h"
 
@@ -30,12 +29,6 @@ Buckets FineRatioBuckets() {
 }
 Buckets RowBuckets() {
   return {1, 2, 4, 8, 16, 32, 64};
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower;
 }
 
 }  // namespace
@@ -274,7 +267,7 @@ Metrics::Metrics()
   queue_eta_error_.Add(queue, SlowBuckets());
   preemptions_.Add(queue);
   // From its first one on there is a rate.
-  attempt_failures_.Add({{"reason", Lower(Name(Reason::kSilentCorruption))}});
+  attempt_failures_.Add({{"reason", AsciiLowerCase(Name(Reason::kSilentCorruption))}});
   preempted_seconds_.Add(queue);
 }
 
@@ -291,7 +284,7 @@ void Metrics::JobTime(const Ledger& more) {
 }
 
 void Metrics::AttemptFailed(Reason reason) {
-  attempt_failures_.Add({{"reason", Lower(Name(reason))}}).Increment();
+  attempt_failures_.Add({{"reason", AsciiLowerCase(Name(reason))}}).Increment();
 }
 
 void Metrics::MachineChecked(const std::string& outcome) {
@@ -333,7 +326,8 @@ std::string Metrics::Text() const {
 }
 
 void Metrics::SetLiveJobs(const std::string& queue, JobState state, int64_t count) {
-  jobs_.Add({{"queue", queue}, {"state", Lower(Name(state))}}).Set(static_cast<double>(count));
+  jobs_.Add({{"queue", queue}, {"state", AsciiLowerCase(Name(state))}})
+      .Set(static_cast<double>(count));
 }
 
 void Metrics::JobSubmitted(const std::string& queue) {
@@ -341,12 +335,15 @@ void Metrics::JobSubmitted(const std::string& queue) {
 }
 
 void Metrics::JobMoved(JobState from, JobState to) {
-  transitions_.Add({{"from", Lower(Name(from))}, {"to", Lower(Name(to))}}).Increment();
+  transitions_.Add({{"from", AsciiLowerCase(Name(from))}, {"to", AsciiLowerCase(Name(to))}})
+      .Increment();
 }
 
 void Metrics::JobFinished(const std::string& queue, JobState outcome, Reason reason) {
   finished_
-      .Add({{"queue", queue}, {"outcome", Lower(Name(outcome))}, {"reason", Lower(Name(reason))}})
+      .Add({{"queue", queue},
+            {"outcome", AsciiLowerCase(Name(outcome))},
+            {"reason", AsciiLowerCase(Name(reason))}})
       .Increment();
 }
 
@@ -364,7 +361,7 @@ void Metrics::SetPending(const std::map<std::pair<std::string, Reason>, int64_t>
   for (const auto& [key, count] : all) {
     prometheus::Gauge*& gauge = pending_series_[key];
     if (gauge == nullptr) {
-      gauge = &pending_.Add({{"queue", key.first}, {"reason", Lower(Name(key.second))}});
+      gauge = &pending_.Add({{"queue", key.first}, {"reason", AsciiLowerCase(Name(key.second))}});
     }
     gauge->Set(static_cast<double>(count));
   }
@@ -433,7 +430,7 @@ void Metrics::Fenced(const std::string& method) {
 }
 
 void Metrics::Recovered(Reason cause, double seconds) {
-  recovery_.Add({{"cause", Lower(Name(cause))}}, SlowBuckets()).Observe(seconds);
+  recovery_.Add({{"cause", AsciiLowerCase(Name(cause))}}, SlowBuckets()).Observe(seconds);
 }
 
 void Metrics::StoreCommitted(double seconds, int64_t changes) {

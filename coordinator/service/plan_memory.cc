@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/json.h"
 #include "common/model/technique_cost.h"
@@ -202,7 +203,7 @@ Status PlanMemory::TookTooLong() const {
                 "planning it took longer than the %g s that it may take, and is tried again after "
                 "a pause; hint: leave fewer choices open (resources.recompute, resources.ranks, "
                 "resources.micro_batch)",
-                std::chrono::duration<double>(rules_.budget).count());
+                ToSeconds(rules_.budget));
   return AbortedError(text);
 }
 

@@ -8,10 +8,6 @@
 namespace weft::coordinator {
 namespace {
 
-bool IsFolder(Env& env, const std::string& path) {
-  return env.ListDir(path).ok();
-}
-
 /// A folder that a job makes in its run folder.
 bool IsOwnFolder(const std::string& name) {
   return name == "checkpoints" || name == "epochs" || name == "profiles" ||

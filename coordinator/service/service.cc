@@ -1,13 +1,13 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <span>
 
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
+#include "common/text.h"
 
 namespace weft::coordinator {
 namespace {
@@ -22,17 +22,11 @@ constexpr std::chrono::milliseconds kLoadSlice(20);
 /// The state to which a change moves its job, in lower case; empty: it stays where it is.
 std::string MoveOf(JobState from, const Transaction& change) {
   if (!change.job || change.job->state == from) return "";
-  std::string to(Name(change.job->state));
-  for (char& c : to) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return to;
+  return AsciiLowerCase(Name(change.job->state));
 }
 
 Status AtMove(const std::string& to, const char* when) {
   return to.empty() ? OkStatus() : Failpoint("coordinator.to_" + to + "." + when);
-}
-
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
 }
 
 }  // namespace
@@ -108,7 +102,7 @@ Status Service::Start() {
   LookAtPlansLater();
   CountTimesLater();
   SweepLater();
-  metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
+  metrics_.SetStartupSeconds(ToSeconds(clock_.Monotonic() - begin));
   if (!unfinished.empty()) {
     WEFT_LOG_INFO << unfinished.size() << " unfinished jobs, " << placed_.size()
                   << " workers expected back with running attempts";
@@ -449,7 +443,7 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
     metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
   }
   if (job.state == JobState::kRunning && live.interrupted_at) {
-    metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));
+    metrics_.Recovered(live.interrupted_by, ToSeconds(clock_.Monotonic() - *live.interrupted_at));
     live.interrupted_at.reset();
   }
   if (IsTerminal(job.state)) {

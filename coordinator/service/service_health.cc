@@ -19,10 +19,6 @@ constexpr int64_t kLeastPerSuspect = 10;
 /// longer for them.
 constexpr std::chrono::seconds kLongestWait(3);
 
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 /// GPUs, or machines without, that the plan uses.
 int64_t DevicesOf(const Plan& plan) {
   if (!plan.rank_devices.empty()) return std::ssize(plan.rank_devices);
@@ -131,7 +127,7 @@ void Service::CheckMachines() {
       checking_since_ = now;
       loop_.PostAfter(kLongestWait, [this] { ScheduleSoon(); });
     }
-    session.link->CheckHealth(session.health_call, Seconds(options_.health.limit));
+    session.link->CheckHealth(session.health_call, ToSeconds(options_.health.limit));
     // Half as long again, as the answer is under way.
     loop_.PostAfter(options_.health.limit * 3 / 2,
                     [this, id, call = session.health_call] { EndCheck(id, call, std::nullopt); });

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/secret.h"
 #include "coordinator/planner/calibration/timed_run.h"
@@ -113,7 +114,7 @@ void Service::StartLink(const MachinePair& pair, const Session& listener, const 
   call.record.host_b = dialler.profile.host;
   call.listener = listener.link;
   call.dialler = dialler.link;
-  call.order = {id, RandomBytes(kTokenBytes), std::chrono::duration<double>(kLimit).count(), "", 0};
+  call.order = {id, RandomBytes(kTokenBytes), ToSeconds(kLimit), "", 0};
   call.listener->MeasureLink(call.order);
   loop_.PostAfter(kPortPatience, [this, id] {
     const auto it = link_calls_.find(id);
@@ -220,8 +221,7 @@ void Service::ForgetOldLinks() {
   }
   const RetentionRules& rules = options_.retention;
   if (rules.lost_workers.count() == 0) return;
-  const double before =
-      clock_.UnixSeconds() - std::chrono::duration<double>(rules.lost_workers).count();
+  const double before = clock_.UnixSeconds() - ToSeconds(rules.lost_workers);
   std::set<std::string> old, young;
   for (const auto& [pair, link] : links_.links()) {
     for (const std::string& machine : {pair.first, pair.second}) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/clock.h"
 #include "common/model/job_paths.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/memory_advice.h"
@@ -11,10 +12,6 @@ namespace {
 /// For the advice to a job that ran out of memory; while it is found other reports of it wait, and
 /// its ranks must not be missed.
 constexpr std::chrono::seconds kAdviceBudget(2);
-
-double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
-  return std::chrono::duration<double>(clock.Monotonic() - begin).count();
-}
 
 }  // namespace
 
@@ -59,7 +56,7 @@ std::shared_ptr<PlanTicket> Service::PlanForCall(Find find,
           text, sizeof(text),
           "planning took longer than the %g s that it may take; hint: leave fewer choices "
           "open, or plan with weft on a machine of your own (--cluster)",
-          std::chrono::duration<double>(options_.planning.call_budget).count());
+          ToSeconds(options_.planning.call_budget));
       answer = ExhaustedError(text);
     }
     done(std::move(answer));

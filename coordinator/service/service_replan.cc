@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
 #include "coordinator/service/service.h"
@@ -13,9 +14,7 @@ constexpr std::chrono::nanoseconds kLongestPause = std::chrono::seconds(10);
 
 void Service::LookAtPlansLater() {
   const double after = options_.scale_up.after_seconds;
-  const auto quarter =
-      after > 0 ? std::chrono::duration_cast<Duration>(std::chrono::duration<double>(after / 4))
-                : kLongestPause;
+  const auto quarter = after > 0 ? FromSeconds(after / 4) : kLongestPause;
   loop_.PostAfter(std::clamp(quarter, std::min(options_.heartbeat, kLongestPause), kLongestPause),
                   [this] {
                     LookAtPlans();

@@ -13,10 +13,6 @@ constexpr int64_t kJobsPerSweep = 1000;
 
 constexpr const char* kByRetention = "retention";
 
-double Seconds(std::chrono::hours hours) {
-  return std::chrono::duration<double>(hours).count();
-}
-
 /// The change that forgets the job; kConflict when it has not ended.
 Result<Transaction> Forget(const JobCase& current, const std::string& text, double now) {
   const JobRecord& job = current.job;
@@ -200,7 +196,7 @@ void Service::Sweep() {
   Transaction trim;
   trim.keep_events = rules.events_per_job;
   if (rules.jobs.count() > 0) {
-    const double before = clock_.UnixSeconds() - Seconds(rules.jobs);
+    const double before = clock_.UnixSeconds() - ToSeconds(rules.jobs);
     trim.forget_deleted_before = before;
     Result<std::vector<std::string>> ended = store_.ListEndedBefore(before, kJobsPerSweep);
     if (!ended.ok()) {

@@ -12,10 +12,6 @@ namespace {
 /// least.
 constexpr std::chrono::seconds kLongestRest(1);
 
-double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
-  return std::chrono::duration<double>(clock.Monotonic() - begin).count();
-}
-
 }  // namespace
 
 void Service::ScheduleSoon() {

@@ -9,10 +9,6 @@ namespace {
 
 constexpr int64_t kUnknownMemory = int64_t{1} << 50;
 
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 /// The plan with those ranks alone that hold something: those that are alive, or all of them.
 Plan HeldByRanks(const AttemptRecord& attempt, bool all) {
   Plan held = attempt.plan;
@@ -86,7 +82,7 @@ void Service::AddMachines(SchedulerSnapshot& snapshot) const {
     if (profile.memory_limit_bytes <= 0) {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
     }
-    if (Seconds(now - session.steady_from) < options_.scale_up.after_seconds) {
+    if (ToSeconds(now - session.steady_from) < options_.scale_up.after_seconds) {
       snapshot.new_workers.insert(id);
     }
     // A measurement of its network takes seconds, and ranks would spoil it.

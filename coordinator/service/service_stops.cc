@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/service/service.h"
 
@@ -15,10 +16,6 @@ constexpr int kMostStopRounds = 10;
 
 /// They may be silent for this many of their longest steps.
 constexpr double kStepsToStop = 3;
-
-double Seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 }  // namespace
 
@@ -104,11 +101,11 @@ void Service::CheckStop(const std::string& job_id, int64_t epoch, int round) {
         const double step = std::max(predicted, placement.longest_step_seconds);
         return !placement.activity.empty() &&
                placement.silent_seconds <
-                   std::max(Seconds(options_.stop_limit), kStepsToStop * step);
+                   std::max(ToSeconds(options_.stop_limit), kStepsToStop * step);
       });
   if (alive && round < kMostStopRounds) return ExpectStop(job_id, epoch, round + 1);
   const std::string why = "ranks did not stop within " +
-                          std::to_string(std::llround(round * Seconds(options_.stop_limit))) +
+                          std::to_string(std::llround(round * ToSeconds(options_.stop_limit))) +
                           " s: they are killed";
   WEFT_LOG_WARNING << "job " << job_id << ", attempt " << epoch << ": " << why;
   Change(
@@ -125,7 +122,7 @@ void Service::WaitForRetry(LiveJob& live) {
   if (!at) return;
   const double longest = options_.retry.most_seconds;  // also when the wall clock was set back
   const double seconds = std::clamp(*at - clock_.UnixSeconds(), 0.0, longest);
-  const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  const auto delay = FromSeconds(seconds);
   live.retry_from = clock_.Monotonic() + delay;
   loop_.PostAfter(delay, [this] { ScheduleSoon(); });
 }

@@ -1,6 +1,7 @@
 // Ranks that hold up all others: who they are, and how a job goes on without them.
 #include <algorithm>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/service/service.h"
 
@@ -27,7 +28,7 @@ void Service::CheckStraggler(const std::string& job_id) {
     }
   }
   const std::optional<Straggler> before = live.straggler.named();
-  const double now = std::chrono::duration<double>(clock_.Monotonic()).count();
+  const double now = ToSeconds(clock_.Monotonic());
   const std::optional<Straggler> found =
       live.straggler.See(attempt.plan.mesh, paces, now, options_.straggler);
   const std::optional<Straggler>& named = live.straggler.named();

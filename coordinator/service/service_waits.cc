@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/clock.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
 
@@ -169,7 +170,7 @@ void Service::WatchTime(const std::string& job_id) {
                ", as long as scheduling.time_limit_seconds allows; hint: its last checkpoint is "
                "kept, weft job retry gives it that time again");
   } else if (runs) {
-    const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(left));
+    const auto delay = FromSeconds(left);
     loop_.PostAfter(delay, [this, job_id, epoch = current.attempt->epoch] {
       const auto now = live_.find(job_id);
       if (now == live_.end() || !now->second->current.attempt) return;

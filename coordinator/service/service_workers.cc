@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -39,11 +40,6 @@ bool HadRanks(const JobCase& current, int64_t epoch, const std::string& worker_i
   return std::any_of(placements.begin(), placements.end(), [&](const PlacementRecord& placement) {
     return placement.worker_id == worker_id;
   });
-}
-
-/// A text of a worker in quotes, for the log: it begins no line, and commands no terminal.
-std::string Quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -152,8 +148,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     }
     WEFT_LOG_INFO << "worker " << id << " attached (" << hello.profile.cores << " cores, "
                   << adopted.size() << " running attempts adopted)";
-    link->SendRegistered(std::chrono::duration<double>(options_.lease).count(),
-                         std::chrono::duration<double>(options_.heartbeat).count(), adopted);
+    link->SendRegistered(ToSeconds(options_.lease), ToSeconds(options_.heartbeat), adopted);
     FindMissing(id, session, restarted, hello.running);
     std::vector<IntentRecord> intents;
     for (auto it = outbox_.lower_bound({id, "", 0, IntentKind::kStart});
@@ -331,8 +326,7 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
     const PlacementEvent said = report.event;
     DoubtEnd(job_id, report);
     if (auto it = live_.find(job_id); it != live_.end() && it->second->dispatched_at) {
-      metrics_.Dispatched(
-          std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
+      metrics_.Dispatched(ToSeconds(clock_.Monotonic() - *it->second->dispatched_at));
       it->second->dispatched_at.reset();
     }
     if (auto it = live_.find(job_id); it != live_.end() &&
@@ -515,8 +509,7 @@ void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_
                                      });
     if (ticket == 0) return;
     double seconds = std::isfinite(timeout_seconds) ? std::clamp(timeout_seconds, 0.0, 3600.0) : 0;
-    loop_.PostAfter(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)),
-                    [this, ticket] { rendezvous_.Expire(ticket); });
+    loop_.PostAfter(FromSeconds(seconds), [this, ticket] { rendezvous_.Expire(ticket); });
   });
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "common/clock.h"
+
 namespace weft::coordinator {
 
 /// The time of the steps of one attempt as its worker reports them: the mean with what is
@@ -27,8 +29,7 @@ class StepTimer {
   /// 0 before kLeast steps.
   double StepSeconds() const {
     if (!first_ || last_->step - first_->step < kLeast) return 0;
-    return std::chrono::duration<double>(last_->at - first_->at).count() /
-           static_cast<double>(last_->step - first_->step);
+    return ToSeconds(last_->at - first_->at) / static_cast<double>(last_->step - first_->step);
   }
 
   /// 0 before kLeastSingle reports.

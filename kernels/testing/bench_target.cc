@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/clock.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
@@ -27,8 +28,7 @@ class CpuTarget : public BenchTarget {
       WEFT_RETURN_IF_ERROR(Scrub());
       const auto start = std::chrono::steady_clock::now();
       WEFT_RETURN_IF_ERROR(run.run(Stream{}));
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      seconds.push_back(SecondsSince(start));
       spent += seconds.back();
     }
     return seconds;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/env.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/cluster/on_threads.h"
@@ -143,7 +144,7 @@ double SecondsOf(const Work& work) {
   for (double& each : seconds) {
     const auto start = std::chrono::steady_clock::now();
     static_cast<void>(work());
-    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    each = SecondsSince(start);
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];

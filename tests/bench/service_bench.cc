@@ -48,10 +48,6 @@ constexpr int64_t kShapes = 100;
 constexpr int64_t kMostUncommitted = 4096;
 constexpr int32_t kPage = 5000;
 
-double SecondsSince(Steady::time_point begin) {
-  return duration<double>(Steady::now() - begin).count();
-}
-
 /// The value that a share `q` of them does not exceed; 0 of none.
 double Quantile(std::vector<double>& values, double q) {
   if (values.empty()) return 0;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "common/clock.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
@@ -58,10 +59,6 @@ class Chaos : public ::testing::Test {
         },
         std::chrono::seconds(5)))
         << cluster.LogTails();
-  }
-
-  static double SecondsSince(std::chrono::steady_clock::time_point begin) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
   /// Prints a measured time, and leaves it in the test's report under `property`, where

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "common/clock.h"
 #include "common/rng.h"
 #include "tests/chaos/chaos.h"
 
@@ -65,7 +66,7 @@ TEST(Soak, AJobGoesOnWhileRanksAndWorkersAreKilled) {
   const int64_t first = cluster.Get(id).progress().step();
   const auto begin = steady_clock::now();
   int kills = 0;
-  while (std::chrono::duration<double>(steady_clock::now() - begin).count() < time) {
+  while (SecondsSince(begin) < time) {
     std::this_thread::sleep_for(std::chrono::duration<double>(between));
     const std::vector<pid_t> ranks = cluster.RankPids(id);
     if (random.Below(3) == 0) {

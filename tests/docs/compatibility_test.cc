@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -25,11 +26,7 @@ std::vector<const Feature*> FeaturesByName() {
       }
     }
   }
-  const auto key = [](const Feature* feature) {
-    std::string text(feature->name);
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
-  };
+  const auto key = [](const Feature* feature) { return AsciiLowerCase(feature->name); };
   std::sort(features.begin(), features.end(),
             [&](const Feature* a, const Feature* b) { return key(a) < key(b); });
   return features;

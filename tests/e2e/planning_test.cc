@@ -6,20 +6,16 @@
 #include <chrono>
 #include <thread>
 
+#include "common/clock.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
 namespace {
 
-using std::chrono::duration;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
-
-double SecondsSince(steady_clock::time_point begin) {
-  return duration<double>(steady_clock::now() - begin).count();
-}
 
 /// A thousand blocks; each may be recomputed or not.
 v1::JobSpec SlowToPlan(const Cluster& cluster) {

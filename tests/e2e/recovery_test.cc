@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <set>
 
+#include "common/clock.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
 namespace {
 
-using std::chrono::duration;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using ::testing::AllOf;
@@ -62,7 +62,7 @@ double SecondsToTraining(Cluster& cluster, const std::string& id, int attempt) {
       },
       seconds(60)))
       << cluster.LogTails();
-  return duration<double>(steady_clock::now() - begin).count();
+  return SecondsSince(begin);
 }
 
 std::set<std::string> WorkersOf(const v1::Attempt& attempt) {
@@ -116,7 +116,7 @@ TEST(Recovery, ASlowRankIsNamedWithItsMachine) {
   const auto begin = steady_clock::now();
   ASSERT_TRUE(Eventually([&] { return !Events(cluster, id, "straggler").empty(); }, seconds(120)))
       << cluster.LogTails();
-  const double took = duration<double>(steady_clock::now() - begin).count();
+  const double took = SecondsSince(begin);
   RecordProperty("seconds_to_name_a_straggler", std::to_string(took));
   EXPECT_LT(took, 120);
   EXPECT_THAT(Events(cluster, id, "straggler")[0].text(), HasSubstr(" on worker worker-1 takes "));

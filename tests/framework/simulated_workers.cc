@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/rng.h"
 #include "common/version.h"
 #include "weft/v1/worker.grpc.pb.h"
@@ -23,10 +24,6 @@ using Clock = std::chrono::steady_clock;
 /// A heartbeat that is not answered within this many periods is forgotten.
 constexpr size_t kMostUnanswered = 16;
 constexpr int64_t kMemoryBytes = int64_t{8} << 30;
-
-Clock::duration Seconds(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 }  // namespace
 
@@ -240,8 +237,8 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
   void Register(const v1::Registered& registered) {
     if (!registered.refused().empty()) return;
     if (!std::exchange(registered_, true)) ++shared_.attached;
-    lease_ = Seconds(registered.lease_seconds());
-    period_ = Seconds(registered.heartbeat_seconds());
+    lease_ = FromSeconds(registered.lease_seconds());
+    period_ = FromSeconds(registered.heartbeat_seconds());
     heard_at_ = Clock::now();
     unanswered_.clear();
     std::map<Key, bool> adopted;

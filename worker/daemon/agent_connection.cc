@@ -25,10 +25,6 @@ constexpr std::chrono::seconds kRegisterPatience{10};
 /// While ranks run, people see progress at least this often, whatever the lease allows.
 constexpr milliseconds kProgressEvery{500};
 
-nanoseconds Seconds(double seconds) {
-  return duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 }  // namespace
 
 void Agent::Dial() {
@@ -129,12 +125,12 @@ void Agent::OnRegistered(const v1::Registered& registered) {
   registered_ = true;
   backoff_.Reset();
   metrics_.SetAttached(true);
-  lease_.SetLength(Seconds(registered.lease_seconds()));
+  lease_.SetLength(FromSeconds(registered.lease_seconds()));
   lease_.Renew(register_sent_);
   heartbeat_every_ =
-      std::max<nanoseconds>(Seconds(registered.heartbeat_seconds()), milliseconds(10));
+      std::max<nanoseconds>(FromSeconds(registered.heartbeat_seconds()), milliseconds(10));
   // A connection that is silent for half a lease is given up while there is time for another.
-  heartbeat_patience_ = Seconds(registered.lease_seconds() / 2);
+  heartbeat_patience_ = FromSeconds(registered.lease_seconds() / 2);
   ScheduleLeaseCheck();
   ScheduleHeartbeat();
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "proto/convert.h"
 #include "worker/daemon/attempt_rank.h"
@@ -60,9 +61,7 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   evaluation_seconds_ += steps * p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
-  ledger_.OnStep(clock_.Monotonic(), progress.step,
-                 std::chrono::duration_cast<std::chrono::nanoseconds>(
-                     std::chrono::duration<double>(progress.step_seconds)));
+  ledger_.OnStep(clock_.Monotonic(), progress.step, FromSeconds(progress.step_seconds));
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveNumerics(job_id(), progress);
@@ -118,7 +117,7 @@ void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
 /// The save with which an attempt ends is in no message of a step.
 void Attempt::EndSave(const Rank& rank) {
   if (&rank != ranks_.front().get() || !saving_since_) return;
-  checkpoint_seconds_ += std::chrono::duration<double>(clock_.Monotonic() - *saving_since_).count();
+  checkpoint_seconds_ += ToSeconds(clock_.Monotonic() - *saving_since_);
   saving_since_.reset();
 }
 

@@ -6,6 +6,7 @@
 #include <future>
 #include <utility>
 
+#include "common/clock.h"
 #include "worker/daemon/link_rate.h"
 
 namespace weft::daemon {
@@ -18,9 +19,7 @@ constexpr std::chrono::milliseconds kEndPatience{100};
 
 LinkLimit LimitOf(const v1::MeasureLink& request, const std::atomic<bool>& stop) {
   const double seconds = std::clamp(request.limit_seconds(), 0.0, kLongestSeconds);
-  const auto length = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(seconds));
-  return {std::chrono::steady_clock::now() + length, &stop};
+  return {std::chrono::steady_clock::now() + FromSeconds(seconds), &stop};
 }
 
 Status Listen(const std::string& host, const v1::MeasureLink& request, const LinkLimit& limit,

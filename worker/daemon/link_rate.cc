@@ -15,13 +15,13 @@
 #include <memory>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/secret.h"
 
 namespace weft::daemon {
 namespace {
 
-using std::chrono::duration;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
@@ -52,10 +52,6 @@ constexpr size_t kChunk = size_t{256} << 10;
 enum class Operation : char { kEcho = 'e', kReceive = 'r', kSend = 's' };
 constexpr size_t kCommandBytes = 9;
 constexpr char kReady = 'k';
-
-double SecondsSince(steady_clock::time_point begin) {
-  return duration<double>(steady_clock::now() - begin).count();
-}
 
 bool Stopped(const LinkLimit& limit) {
   return limit.stop != nullptr && limit.stop->load();

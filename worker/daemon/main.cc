@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/env.h"
 #include "common/http/address.h"
 #include "common/http/server.h"
@@ -346,22 +347,21 @@ int Run(const Options& options) {
   for (const DeviceSpec& device : profile.devices) metrics.devices().Add(device);
   metrics.SetWorker(profile.worker_id, profile.cores, profile.memory_limit_bytes);
 
-  int exit_code = RunAgent(
-      options,
-      {options.coordinator,
-       NewIncarnation(),
-       options.machine.empty() ? MachineName() : options.machine,
-       profile,
-       parts.data->LogDir(),
-       {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root, parts.data->SpecDir(),
-        BestFlops(profile.gemm), OwnerOf(*parts.data), CudaNames(profile), FlopsPerDevice(profile),
-        std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(options.spin_seconds)),
-        options.data_roots, SnapshotFolder(options.snapshot_dir, parts.data->path())},
-       parts.data->UnsentPath(),
-       OwnProgram(),
-       options.tls},
-      parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
+  int exit_code =
+      RunAgent(options,
+               {options.coordinator,
+                NewIncarnation(),
+                options.machine.empty() ? MachineName() : options.machine,
+                profile,
+                parts.data->LogDir(),
+                {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root,
+                 parts.data->SpecDir(), BestFlops(profile.gemm), OwnerOf(*parts.data),
+                 CudaNames(profile), FlopsPerDevice(profile), FromSeconds(options.spin_seconds),
+                 options.data_roots, SnapshotFolder(options.snapshot_dir, parts.data->path())},
+                parts.data->UnsentPath(),
+                OwnProgram(),
+                options.tls},
+               parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
   // Nothing is left that needs an end.
   std::cout.flush();
   std::_Exit(exit_code);

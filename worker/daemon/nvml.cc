@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdlib>
 
 #include "common/env.h"
@@ -74,8 +73,7 @@ std::string PathOfLevel(int level) {
 int64_t NumaNode(const std::string& sys_root, std::string bus_id) {
   // The driver writes eight digits of the domain, the kernel four.
   if (bus_id.size() > 12) bus_id.erase(0, bus_id.size() - 12);
-  std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  bus_id = AsciiLowerCase(bus_id);
   Result<std::string> text =
       ReadFile(Env::Posix(), sys_root + "/sys/bus/pci/devices/" + bus_id + "/numa_node", 64);
   if (!text.ok() || text->empty()) return -1;

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "common/clock.h"
+
 namespace weft::daemon {
 namespace {
 
@@ -51,7 +53,7 @@ void RankPulse::Sample(pid_t pid, Duration now) {
 }
 
 void RankPulse::Take(const ProcessUse& use, Duration now) {
-  const double seconds = std::chrono::duration<double>(now - sampled_at_).count();
+  const double seconds = ToSeconds(now - sampled_at_);
   const double cpu_seconds = static_cast<double>(use.cpu_ticks - use_.cpu_ticks) /
                              static_cast<double>(sysconf(_SC_CLK_TCK));
   const bool moves_data =

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "common/clock.h"
+
 namespace weft::daemon {
 
 /// What the kernel knows of a process (proc(5): stat and io). Counts grow from its start.
@@ -41,9 +43,7 @@ class RankPulse {
   void Take(const ProcessUse& use, Duration now);
 
   const std::string& activity() const { return activity_; }
-  double SilentSeconds(Duration now) const {
-    return std::chrono::duration<double>(now - life_at_).count();
-  }
+  double SilentSeconds(Duration now) const { return ToSeconds(now - life_at_); }
   /// "sleeping", "stopped"
   std::string StateText() const;
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/formats/tokenizer_files.h"
 #include "common/formats/usage_files.h"
 #include "common/model/memory_inputs.h"
@@ -125,7 +126,7 @@ Status Attempt::Prepare() {
   base_fingerprint_ = added_network_ == nullptr ? start.base_fingerprint : added_fingerprint_;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   WEFT_RETURN_IF_ERROR(CountParameters());
-  const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  const double seconds = SecondsSince(begin_);
   if (first_rank() && spec_.job.checkpoint.interval == "auto") {
     saves_.emplace(spec_.job, spec_.mean_seconds_between_failures);
     saves_->OnStart(first_step_, seconds);

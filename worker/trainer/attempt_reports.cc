@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/model/memory_text.h"
 #include "common/model/step_extent.h"
@@ -205,7 +206,7 @@ RunSummary Attempt::Summarize() const {
   summary.validation_accuracy = validation_accuracy_;
   summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
-  summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  summary.seconds = SecondsSince(begin_);
   if (chosen_) {
     summary.chosen_layers = chosen_->layers;
     summary.training_flops += chosen_->training_flops;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "common/clock.h"
 #include "common/model/step_extent.h"
 #include "worker/trainer/attempt.h"
 
@@ -44,7 +45,7 @@ Result<AttemptOutcome> Attempt::FinishSearch() {
   choice.training_flops =
       static_cast<double>(counters.tokens) * flops / static_cast<double>(counters.step) +
       fit_flops_;
-  choice.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  choice.seconds = SecondsSince(begin_);
   std::ostringstream text;
   text << "the search has chosen " << choice.layers << " layers: losses";
   for (const SizeCandidate& candidate : choice.candidates) {

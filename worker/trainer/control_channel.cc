@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "common/clock.h"
 #include "common/log.h"
 
 namespace weft::trainer {
@@ -55,7 +56,7 @@ Status ControlChannel::Set(const std::string& key, std::string_view value) {
 
 Result<std::string> ControlChannel::Get(const std::string& key, std::chrono::milliseconds timeout) {
   const int64_t id = next_request_++;
-  const double seconds = std::chrono::duration<double>(timeout).count();
+  const double seconds = ToSeconds(timeout);
   return Ask(id, StoreGetMessage{id, key, seconds}, timeout + kReplyMargin);
 }
 

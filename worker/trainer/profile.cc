@@ -119,7 +119,7 @@ std::string ProfileRecording::Events(int rank) const {
   }
   TrackNumbers tracks;
   const auto microseconds = [this](Profiler::Time time) {
-    return (unix_seconds_ + std::chrono::duration<double>(time - steady_begin_).count()) * 1e6;
+    return (unix_seconds_ + ToSeconds(time - steady_begin_)) * 1e6;
   };
   for (const Profiler::Event& event : profiler_.trace().events) {
     Json line = {{"ph", "X"},

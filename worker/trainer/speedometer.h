@@ -7,6 +7,8 @@
 #include <deque>
 #include <vector>
 
+#include "common/clock.h"
+
 namespace weft::trainer {
 
 /// Speed over the last steps.
@@ -19,7 +21,7 @@ class Speedometer {
   /// `count` steps, over `tokens` tokens together, ended. Returns the seconds of one, from the end
   /// of the previous ones.
   double Steps(Time now, int64_t count, int64_t tokens) {
-    const double seconds = Seconds(marks_.back().time, now) / static_cast<double>(count);
+    const double seconds = ToSeconds(now - marks_.back().time) / static_cast<double>(count);
     // The first one allocates, and touches what it trains on for the first time.
     if (warm_) steps_.push_back(seconds);
     if (steps_.size() > kMostSteps) steps_.pop_front();
@@ -30,7 +32,7 @@ class Speedometer {
   }
 
   double tokens_per_second() const {
-    const double seconds = Seconds(marks_.front().time, marks_.back().time);
+    const double seconds = ToSeconds(marks_.back().time - marks_.front().time);
     const auto tokens = static_cast<double>(marks_.back().tokens - marks_.front().tokens);
     return seconds > 0 ? tokens / seconds : 0;
   }
@@ -52,9 +54,6 @@ class Speedometer {
     Time time;
     int64_t tokens;
   };
-  static double Seconds(Time from, Time to) {
-    return std::chrono::duration<double>(to - from).count();
-  }
   std::deque<Mark> marks_;
   std::deque<double> steps_;
   bool warm_ = false;

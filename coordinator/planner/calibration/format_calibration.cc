@@ -1,8 +1,8 @@
-#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "common/text.h"
 #include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/units.h"
@@ -12,22 +12,16 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string Short(const char* format, double value) {
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
-
 std::string Plain(double ratio) {
-  return Short("%.1f %%", 100 * ratio);
+  return FormatNumber("%.1f %%", 100 * ratio);
 }
 
 std::string Signed(double ratio) {
-  return Short("%+.1f %%", 100 * ratio);
+  return FormatNumber("%+.1f %%", 100 * ratio);
 }
 
 std::string Value(const FittedConstant& constant, double value) {
-  return constant.unit == "seconds" ? HumanSeconds(value) : Short("%.3g", value);
+  return constant.unit == "seconds" ? HumanSeconds(value) : FormatNumber("%.3g", value);
 }
 
 std::string Errors(const MachineReport& machine) {

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "common/duration_text.h"
 #include "common/model/memory_text.h"
+#include "common/text.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/report/explain.h"
@@ -15,12 +15,6 @@ namespace weft::planner {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
-
-std::string Short(const char* format, double value) {
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
 
 std::string Known(double value, const std::string& text) {
   return value > 0 ? text : "-";
@@ -45,8 +39,8 @@ std::string Summary(const PlanExplanation& e) {
                                  Money(detail.price_per_hour, e.currency) + " an hour"});
   }
   if (detail.watts > 0) {
-    rows.push_back({"energy", Short("%.3g kWh", detail.kilowatt_hours) + ", " +
-                                  Short("%.0f W", detail.watts)});
+    rows.push_back({"energy", FormatNumber("%.3g kWh", detail.kilowatt_hours) + ", " +
+                                  FormatNumber("%.0f W", detail.watts)});
   }
   if (detail.steps_between_saves > 0) {
     const auto steps = static_cast<double>(detail.steps_between_saves);
@@ -59,7 +53,7 @@ std::string Summary(const PlanExplanation& e) {
   }
   std::string gains;
   for (const Sensitivity& each : e.sensitivity) {
-    gains += (gains.empty() ? "" : ", ") + each.what + Short(" %.1f %%", 100 * each.gain);
+    gains += (gains.empty() ? "" : ", ") + each.what + FormatNumber(" %.1f %%", 100 * each.gain);
   }
   if (!gains.empty()) rows.push_back({"10 % more of", gains});
   std::string lines;
@@ -97,7 +91,7 @@ std::string FormatFrontier(const PlanExplanation& e) {
          Known(point.tokens_per_second, HumanCount(point.tokens_per_second)),
          Known(point.finish_seconds, HumanDuration(point.finish_seconds)),
          Known(point.price, Money(point.price, e.currency)),
-         Known(point.kilowatt_hours, Short("%.3g kWh", point.kilowatt_hours)),
+         Known(point.kilowatt_hours, FormatNumber("%.3g kWh", point.kilowatt_hours)),
          fits ? (point.cheapest ? "cheapest" : "") : point.reason});
   }
   return "By number of " + e.device + "s (* none is faster with as few, x does not fit)\n" +

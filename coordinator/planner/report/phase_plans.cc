@@ -1,11 +1,11 @@
 #include "coordinator/planner/report/phase_plans.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "common/duration_text.h"
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
+#include "common/text.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/money.h"
@@ -45,12 +45,6 @@ PhasePlan PhasePlanOf(const JobSpec& phase, std::string title, PlanExplanation e
   one.price = detail.price;
   one.kilowatt_hours = detail.kilowatt_hours;
   return one;
-}
-
-std::string Short(const char* format, double value) {
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
 }
 
 /// "-" where it is not known.
@@ -101,14 +95,14 @@ std::string FormatPhasePlans(const PhasePlans& plans) {
                     std::to_string(RankCount(one.plan.mesh)), one.mesh,
                     HumanBytes(TotalBytes(prediction.memory_per_rank)),
                     HumanSeconds(prediction.step_seconds), std::to_string(one.steps),
-                    HumanDuration(one.seconds), Short("%.3g", one.flops),
+                    HumanDuration(one.seconds), FormatNumber("%.3g", one.flops),
                     Known(one.price, Money(one.price, plans.currency)),
-                    Known(one.kilowatt_hours, Short("%.3g kWh", one.kilowatt_hours))});
+                    Known(one.kilowatt_hours, FormatNumber("%.3g kWh", one.kilowatt_hours))});
   }
   rows.push_back({"all", "", "", "", "", "", "", "", std::to_string(plans.steps),
-                  HumanDuration(plans.seconds), Short("%.3g", plans.flops),
+                  HumanDuration(plans.seconds), FormatNumber("%.3g", plans.flops),
                   Known(plans.price, Money(plans.price, plans.currency)),
-                  Known(plans.kilowatt_hours, Short("%.3g kWh", plans.kilowatt_hours))});
+                  Known(plans.kilowatt_hours, FormatNumber("%.3g kWh", plans.kilowatt_hours))});
   return AlignedRows(rows, {false, true, true, true, true, false, true, true, true, true, true,
                             true, true}) +
          "Without validation, checkpoints and the start of each phase; `--phase N` explains one "

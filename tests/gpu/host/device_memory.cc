@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "common/check.h"
+#include "common/number.h"
 #include "tests/gpu/host/fiber_switch.h"
 #include "tests/gpu/host/pinned_count.h"
 #include "tests/gpu/host/streams.h"
@@ -22,10 +23,6 @@ constexpr size_t kMappingBytes = size_t{32} << 30;
 constexpr size_t kAlignment = 256;
 constexpr size_t kGap = 256;  // Behind each allocation.
 constexpr size_t kPage = 4096;
-
-size_t RoundUp(size_t bytes, size_t to) {
-  return (bytes + to - 1) / to * to;
-}
 
 constexpr int kMostDevices = 8;
 

@@ -20,6 +20,7 @@
 #include <boost/context/protected_fixedsize_stack.hpp>
 
 #include "common/check.h"
+#include "common/number.h"
 #include "common/rng.h"
 #include "tests/gpu/host/fiber_switch.h"
 #include "tests/gpu/host/hopper.h"
@@ -392,7 +393,7 @@ class BlockRunner {
     uint8_t* memory = region_ + used_;
     AsanUnpoison(memory, bytes);
     Fill(memory, bytes);
-    used_ += (bytes + kGap - 1) / kGap * kGap + kGap;
+    used_ += RoundUp(bytes, kGap) + kGap;
     return memory;
   }
 

@@ -8,6 +8,7 @@
 
 #include "common/formats/image.h"
 #include "common/hash.h"
+#include "common/text.h"
 #include "worker/engine/data/class_order.h"
 #include "worker/engine/data/dataset_input.h"
 
@@ -213,8 +214,8 @@ class FolderInput : public DatasetInput {
  private:
   FolderInput(Env& env, const JobSpec& job) : env_(env), job_(job) {}
 
-  static bool IsPicture(std::string name) {
-    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  static bool IsPicture(const std::string& file) {
+    const std::string name = AsciiLowerCase(file);
     return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
   }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/check.h"
+#include "common/number.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 
 namespace weft::engine {
@@ -212,8 +213,7 @@ int64_t TokenLoader::RowLength(uint64_t sequence) const {
 
 int64_t TokenLoader::BatchLength(int64_t longest) const {
   if (options_.batching < Batching::kPadDynamic) return options_.length;
-  const int64_t multiple = options_.length_multiple;
-  return std::min((longest + multiple - 1) / multiple * multiple, options_.length);
+  return std::min(RoundUp(longest, options_.length_multiple), options_.length);
 }
 
 PaddingCount TokenLoader::CountPadding(int64_t micro_batch) const {

@@ -438,14 +438,14 @@ TEST(PreparePictures, ReadsFoldersOfClasses) {
     const std::string source = std::string(name).find("n") == 4   ? "noise.png"
                                : std::string(name).ends_with("g") ? "smooth.jpg"
                                                                   : "noise.png";
-    Write(folder + "/pictures/" + name, *ReadFile(Env::Posix(), kTestData + "images/" + source));
+    Write(folder + "/photos/" + name, *ReadFile(Env::Posix(), kTestData + "images/" + source));
   }
-  JobSpec job = Vit(folder + "/pictures", 4, 3);
+  JobSpec job = Vit(folder + "/photos", 4, 3);
   const Dataset dataset = Prepare(job);
   EXPECT_THAT(dataset.info.classes, ElementsAre("cat", "dog"));
   EXPECT_EQ(dataset.info.train_documents + dataset.info.validation_documents, 4);
   EXPECT_EQ(dataset.info.train_tokens + dataset.info.validation_tokens, 4 * 48);
-  Write(folder + "/pictures/dog/bad.png", "\x89PNG\r\n\x1a\nxxxx");
+  Write(folder + "/photos/dog/bad.png", "\x89PNG\r\n\x1a\nxxxx");
   EXPECT_THAT(Refusal(job), HasSubstr("bad.png"));
   for (int label = 0; label < 11; ++label) {
     Write(folder + "/numbered/" + std::to_string(label) + "/a.png",

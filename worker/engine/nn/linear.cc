@@ -133,9 +133,9 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
   return bias;
 }
 
-LinearLayer LayerOf(ParameterSet* parameters, const LinearOptions& options,
-                    const std::vector<OutputWeight>& weights, int64_t bias,
-                    const ProductOptions& products) {
+LinearLayer LinearLayerOf(ParameterSet* parameters, const LinearOptions& options,
+                          const std::vector<OutputWeight>& weights, int64_t bias,
+                          const ProductOptions& products) {
   return {.parameters = parameters,
           .weight = weights.front().first,
           .outputs = std::ssize(weights),
@@ -175,7 +175,8 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
                                        [this](int64_t sum, const OutputWeight& weight) {
                                          return sum + ProductsOf(weight, nullptr);
                                        })),
-      products_(NewProducts(products, LayerOf(parameters, options, weights_, bias_, products))) {
+      products_(
+          NewProducts(products, LinearLayerOf(parameters, options, weights_, bias_, products))) {
   if (bias_ >= 0 && !options.inputs.whole()) parameters->SetSeesAllRows(bias_);
 }
 

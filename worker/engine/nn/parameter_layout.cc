@@ -3,6 +3,7 @@
 #include <map>
 #include <tuple>
 
+#include "common/number.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/transfer.h"
@@ -14,12 +15,11 @@ constexpr int64_t kAlignElements = 16;  // 64 bytes
 constexpr size_t kAlignBytes = 64;
 
 int64_t Aligned(int64_t elements, int64_t ranks) {
-  const int64_t unit = kAlignElements * ranks;
-  return (elements + unit - 1) / unit * unit;
+  return RoundUp(elements, kAlignElements * ranks);
 }
 
 size_t AlignedBytes(size_t bytes) {
-  return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  return RoundUp(bytes, kAlignBytes);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/number.h"
 #include "common/rng.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
@@ -266,7 +267,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
   for (int64_t i = 0; i < size(); ++i) {
     const Parameter& parameter = (*this)[i];
     if (!parameter.read_unpacked() || IsKept(i)) continue;
-    if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    if (!parameter.stacked) bytes = RoundUp(bytes, kAlignBytes);
     places_[i].operand = static_cast<int64_t>(bytes);
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
   }

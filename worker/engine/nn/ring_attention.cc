@@ -15,14 +15,11 @@ using kernels::AttendPartArgs;
 using kernels::AttentionBackwardArgs;
 using kernels::AttentionForwardArgs;
 
-Result<Tensor> NewWorkspace(Context& context, DType dtype, const Shape& shape) {
-  return Tensor::New(context, Component::kWorkspace, dtype, shape);
-}
-
 // `x` as f32: itself where it is.
 Result<Tensor> Widened(Context& context, const Tensor& x) {
   if (x.dtype() == DType::kF32) return x;
-  WEFT_ASSIGN_OR_RETURN(Tensor wide, NewWorkspace(context, DType::kF32, x.shape()));
+  WEFT_ASSIGN_OR_RETURN(Tensor wide,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, x.shape()));
   WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {x, wide}));
   return wide;
 }
@@ -30,7 +27,8 @@ Result<Tensor> Widened(Context& context, const Tensor& x) {
 // `sums`, which are f32, in another type: themselves where it is the same.
 Result<Tensor> Rounded(Context& context, const Tensor& sums, DType dtype) {
   if (dtype == DType::kF32) return sums;
-  WEFT_ASSIGN_OR_RETURN(Tensor narrow, NewWorkspace(context, dtype, sums.shape()));
+  WEFT_ASSIGN_OR_RETURN(Tensor narrow,
+                        Tensor::New(context, Component::kWorkspace, dtype, sums.shape()));
   WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {sums, narrow}));
   return narrow;
 }
@@ -82,8 +80,8 @@ class KeysOnTheWay {
   Status Start(const AttentionForwardArgs& own) {
     width_ = own.k.shape[1];
     for (Tensor& buffer : buffers_) {
-      WEFT_ASSIGN_OR_RETURN(buffer,
-                            NewWorkspace(*context_, own.k.dtype, {own.k.shape[0], 2 * width_}));
+      WEFT_ASSIGN_OR_RETURN(buffer, Tensor::New(*context_, Component::kWorkspace, own.k.dtype,
+                                                {own.k.shape[0], 2 * width_}));
     }
     WEFT_RETURN_IF_ERROR(CopyRows(context_->stream, own.k, k()));
     WEFT_RETURN_IF_ERROR(CopyRows(context_->stream, own.v, v()));
@@ -139,7 +137,8 @@ AttendPartArgs PartOf(const AttentionForwardArgs& own, int64_t rank, int64_t own
 // Of a part, on a device whose kernels want some.
 Result<Tensor> NewPartWorkspace(Context& context, const AttendPartArgs& part) {
   if (context.stream.device.type == DeviceType::kCpu) return Tensor();
-  return NewWorkspace(context, DType::kU8, {kernels::AttendPartWorkspaceBytes(part)});
+  return Tensor::New(context, Component::kWorkspace, DType::kU8,
+                     {kernels::AttendPartWorkspaceBytes(part)});
 }
 
 // Validation (CheckContextParallel and the table of refusals) and ChunksOfRank refuse all else.
@@ -160,7 +159,8 @@ Status RingAttentionForward(Context& context, const ContextParallel& ranks,
   const bool narrow = own.out.dtype != DType::kF32;
   Tensor wide;
   if (narrow) {
-    WEFT_ASSIGN_OR_RETURN(wide, NewWorkspace(context, DType::kF32, own.out.shape));
+    WEFT_ASSIGN_OR_RETURN(wide,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, own.out.shape));
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {own.out, wide}));
   }
   for (int64_t step = 1; step < ranks.degree(); ++step) {
@@ -187,8 +187,10 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
   const Shape pairs = {forward.k.shape[0], 2 * kv_width};
   Tensor dq, dkv;
   {
-    WEFT_ASSIGN_OR_RETURN(const Tensor queries, NewWorkspace(context, dtype, forward.q.shape));
-    WEFT_ASSIGN_OR_RETURN(const Tensor keys_values, NewWorkspace(context, dtype, pairs));
+    WEFT_ASSIGN_OR_RETURN(const Tensor queries,
+                          Tensor::New(context, Component::kWorkspace, dtype, forward.q.shape));
+    WEFT_ASSIGN_OR_RETURN(const Tensor keys_values,
+                          Tensor::New(context, Component::kWorkspace, dtype, pairs));
     AttentionBackwardArgs diagonal = own;
     diagonal.dq = queries;
     diagonal.dk = keys_values.Columns(0, kv_width);
@@ -198,8 +200,10 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
     WEFT_ASSIGN_OR_RETURN(dkv, Widened(context, keys_values));
   }
   // Sums of the ranks before, for the keys that are here now; and what this rank adds to them.
-  WEFT_ASSIGN_OR_RETURN(Tensor coming, NewWorkspace(context, DType::kF32, pairs));
-  WEFT_ASSIGN_OR_RETURN(Tensor added, NewWorkspace(context, DType::kF32, pairs));
+  WEFT_ASSIGN_OR_RETURN(Tensor coming,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, pairs));
+  WEFT_ASSIGN_OR_RETURN(Tensor added,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, pairs));
   Passage passage(context.stream);
   const auto pass = [&] {
     passage.Start(ring.Pass(dkv, coming, "gradients of keys and values round the ring"));

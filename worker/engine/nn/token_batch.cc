@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/number.h"
 #include "kernels/gather_rows/gather_rows.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -26,7 +27,7 @@ class BatchPacker {
     if (values.empty()) return;
     constexpr size_t kAlignment = 64;
     parts_.push_back({to, values.data(), kDTypeOf<T>, shape, bytes_});
-    bytes_ += (values.size() * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_ += RoundUp(values.size() * sizeof(T), kAlignment);
   }
 
   Status Send(BatchStage& stage, Context& context) const {

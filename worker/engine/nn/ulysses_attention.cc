@@ -15,10 +15,6 @@ namespace {
 using kernels::AttentionBackwardArgs;
 using kernels::AttentionForwardArgs;
 
-Result<Tensor> NewWorkspace(Context& context, DType dtype, const Shape& shape) {
-  return Tensor::New(context, Component::kWorkspace, dtype, shape);
-}
-
 // Columns [begin, begin + count) of rows that may be strided.
 TensorView Columns(const TensorView& rows, int64_t begin, int64_t count) {
   TensorView columns = rows;
@@ -81,7 +77,8 @@ class Dealer {
 
   // Room for the parts of all ranks, of `width` columns each.
   Result<Tensor> Room(DType dtype, int64_t width) const {
-    return NewWorkspace(*context_, dtype, {layout_.ranks * layout_.tokens, width});
+    return Tensor::New(*context_, Component::kWorkspace, dtype,
+                       {layout_.ranks * layout_.tokens, width});
   }
   Tensor PartOf(const Tensor& parts, int64_t p) const {
     return parts.Rows(p * layout_.tokens, layout_.tokens);
@@ -131,8 +128,8 @@ class Dealer {
     return Send(starts, starts_);
   }
   Status Send(const std::vector<int32_t>& values, Tensor& to) {
-    WEFT_ASSIGN_OR_RETURN(
-        to, NewWorkspace(*context_, DType::kI32, {static_cast<int64_t>(values.size())}));
+    WEFT_ASSIGN_OR_RETURN(to, Tensor::New(*context_, Component::kWorkspace, DType::kI32,
+                                          {static_cast<int64_t>(values.size())}));
     return Upload(context_->stream, values.data(), to);
   }
 
@@ -182,9 +179,10 @@ Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& pa
                         const TensorView& to) {
   const Layout& layout = dealer.layout();
   const int64_t width = layout.kv_width();
-  WEFT_ASSIGN_OR_RETURN(const Tensor sum,
-                        NewWorkspace(context, parts.dtype(), {layout.tokens, width}));
-  WEFT_ASSIGN_OR_RETURN(const Tensor summand, NewWorkspace(context, parts.dtype(), sum.shape()));
+  WEFT_ASSIGN_OR_RETURN(const Tensor sum, Tensor::New(context, Component::kWorkspace, parts.dtype(),
+                                                      {layout.tokens, width}));
+  WEFT_ASSIGN_OR_RETURN(const Tensor summand,
+                        Tensor::New(context, Component::kWorkspace, parts.dtype(), sum.shape()));
   for (int64_t p = 0; p < layout.ranks; ++p) {
     const bool first = p == 0 || layout.FirstKvHead(p) != layout.FirstKvHead(p - 1);
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dealer.PartOf(parts, p).Columns(column, width),

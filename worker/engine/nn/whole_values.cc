@@ -27,16 +27,10 @@ TensorView ViewOf(std::vector<float>& floats) {
   return {floats.data(), DType::kF32, {std::ssize(floats)}};
 }
 
-TensorView Flat(TensorView view) {
-  view.shape = {view.shape.Elements()};
-  view.row_stride = view.shape[0];
-  return view;
-}
-
 Result<std::vector<float>> FloatsOf(const Stream& stream, const TensorView& view) {
   WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, view));
   std::vector<float> floats(static_cast<size_t>(view.shape.Elements()));
-  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
+  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {copy.view().Flat(), ViewOf(floats)}));
   return floats;
 }
 
@@ -110,7 +104,7 @@ Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float>
   if (parameters.file() != nullptr) return WriteToFile(parameters, index, floats);
   Status rounded;
   WEFT_RETURN_IF_ERROR(
-      FillOnHost(parameters.stream(), Flat(held.view), [&](const TensorView& host) {
+      FillOnHost(parameters.stream(), held.view.Flat(), [&](const TensorView& host) {
         rounded = kernels::Cast({}, {ViewOf(floats), host});
       }));
   return rounded;

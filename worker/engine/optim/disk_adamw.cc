@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/number.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/fused_optimizer.h"
@@ -18,10 +19,6 @@ namespace {
 constexpr int64_t kTileElements = int64_t{1} << 20;
 constexpr int64_t kLine = 16;  // elements of 64 bytes
 constexpr auto kBlock = static_cast<int64_t>(AsyncFile::kAlignment / sizeof(float));
-
-int64_t RoundUp(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

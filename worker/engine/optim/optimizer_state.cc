@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/number.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -60,7 +61,7 @@ size_t OptimizerState::Add(Entry entry) {
   WEFT_CHECK(!buffer_, "state is registered before it is allocated");
   constexpr int64_t kAlign = 64;
   const auto take = [this](int64_t bytes) {
-    return std::exchange(bytes_, bytes_ + (bytes + kAlign - 1) / kAlign * kAlign);
+    return std::exchange(bytes_, bytes_ + RoundUp(bytes, kAlign));
   };
   const int64_t numbers = entry.shape.Elements();
   const int64_t scales = static_cast<int64_t>(sizeof(float)) * entry.format.Scales(numbers);

@@ -4,15 +4,17 @@
 #include <iterator>
 #include <string>
 
+#include "common/number.h"
 #include "kernels/cpu/aligned_memory.h"
 
 namespace weft::engine {
 namespace {
 
-size_t RoundUp(size_t bytes) {
+/// The size of the block that an allocation of `bytes` gets.
+size_t BlockSize(size_t bytes) {
   constexpr size_t kSmall = 256;
   const size_t grain = bytes >= kernels::cpu::kHugePageBytes ? size_t{64} << 10 : kSmall;
-  return (std::max<size_t>(bytes, 1) + grain - 1) / grain * grain;
+  return RoundUp(std::max<size_t>(bytes, 1), grain);
 }
 
 /// By component.
@@ -64,7 +66,7 @@ Status ExternalBytes::Set(Allocator* allocator, Component component, int64_t byt
 
 Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
   if (bytes > size_t{1} << 60) return OverLimit(component, INT64_MAX);
-  const size_t rounded = RoundUp(bytes);
+  const size_t rounded = BlockSize(bytes);
   const auto size = static_cast<int64_t>(rounded);
   std::lock_guard lock(mutex_);
   Block* block = TakeCached(rounded);

@@ -1,17 +1,17 @@
 #include "worker/engine/tensor/profiler.h"
 
 #include "common/check.h"
+#include "common/clock.h"
 
 namespace weft::engine {
 namespace {
 
 double SecondsBetween(Profiler::Time from, Profiler::Time to) {
-  return std::chrono::duration<double>(to - from).count();
+  return ToSeconds(to - from);
 }
 
 Profiler::Time Before(Profiler::Time time, double seconds) {
-  return time - std::chrono::duration_cast<Profiler::Time::duration>(
-                    std::chrono::duration<double>(seconds));
+  return time - FromSeconds(seconds);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/clock.h"
 #include "worker/engine/tensor/allocator.h"
 
 namespace weft::engine {
@@ -16,7 +17,7 @@ class Stopwatch {
  public:
   double Lap() {
     auto now = std::chrono::steady_clock::now();
-    double seconds = std::chrono::duration<double>(now - start_).count();
+    double seconds = ToSeconds(now - start_);
     start_ = now;
     return seconds;
   }

@@ -5,6 +5,7 @@
 #include <future>
 #include <utility>
 
+#include "common/clock.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
 
@@ -100,7 +101,7 @@ Result<TransferQueue::Arrival> TransferQueue::Done(int64_t number) {
 
 void TransferQueue::CountWaited(Clock::time_point since) {
   std::lock_guard lock(mutex_);
-  totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - since).count();
+  totals_.waited_seconds += SecondsSince(since);
 }
 
 Status TransferQueue::WaitForAll() {
@@ -173,7 +174,7 @@ Status TransferQueue::Move(size_t bytes, const Job& move) {
     const Clock::time_point start = std::max(begin, free_at_);
     arrived = std::max(start + std::chrono::duration_cast<Clock::duration>(on_link), Clock::now());
     totals_.bytes += static_cast<int64_t>(bytes);
-    totals_.busy_seconds += std::chrono::duration<double>(arrived - start).count();
+    totals_.busy_seconds += ToSeconds(arrived - start);
     free_at_ = arrived;
   }
   if (arrived - Clock::now() > kShortestSleep) std::this_thread::sleep_until(arrived);

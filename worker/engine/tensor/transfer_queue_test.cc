@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/clock.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
@@ -16,7 +17,7 @@ namespace {
 double SecondsOf(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return SecondsSince(begin);
 }
 
 TEST(TransferQueueTest, JobsRunInTheirOrderAndTheFirstFailureIsToldToAllWhoWait) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/pipeline/simulate.h"
 #include "worker/engine/tensor/profiler.h"
 
@@ -33,7 +34,7 @@ inline PipelineTimeline ExecutedPipeline(const PipelineSchedule& schedule,
       const Profiler::Event& pass = passes[rank][i];
       WEFT_CHECK((pass.name == "forward") == (steps[i].op == PipelineOp::kForward),
                  "passes are in the order of the schedule");
-      own.starts.push_back(std::chrono::duration<double>(pass.begin - begin).count());
+      own.starts.push_back(ToSeconds(pass.begin - begin));
       own.ends.push_back(own.starts.back() + pass.seconds);
       own.busy += pass.seconds;
     }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/number.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
 #include "worker/engine/optim/gradient_norm.h"
@@ -25,7 +26,7 @@ Result<EvaluationReport> EvaluateLoss(const TrainerParts& parts, const TrainingR
   int64_t count = parts.validation->Sequences();
   if (options.sequences > 0) count = std::min(count, options.sequences);
   // Each pass has as many sequences of each part.
-  count = (count + options.parts - 1) / options.parts * options.parts;
+  count = RoundUp(count, options.parts);
   // What ranks partition.
   const int64_t unit = options.exact ? options.micro_batch : options.parts;
   const int64_t units = (count + unit - 1) / unit;

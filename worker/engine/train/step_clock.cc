@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/clock.h"
+
 namespace weft::engine {
 namespace {
 
@@ -74,8 +76,7 @@ Status StepClock::Collect(Context& context, PhaseSeconds& seconds) {
       begin_ = std::max(begin_, first.enqueued);
       done_.*next.phase += between;
       if (context.profiler != nullptr) context.profiler->AddPhase(next.name, between, begin_);
-      begin_ += std::chrono::duration_cast<Profiler::Time::duration>(
-          std::chrono::duration<double>(between));
+      begin_ += FromSeconds(between);
     }
     if (!first.repeats) unused_.push_back(std::move(first.event));
   }

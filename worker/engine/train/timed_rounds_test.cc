@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/clock.h"
 #include "common/rng.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/train/local_rounds.h"
@@ -155,7 +156,7 @@ Unequal TrainUnequal(const MeshCase& c) {
       const auto begin = Clock::now();
       auto report = rank.trainer->Step();
       ASSERT_TRUE(report.ok()) << report.status().message();
-      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double seconds = SecondsSince(begin);
       made.busy[number] += seconds;
       if (!rank.trainer->AtOuterStep()) continue;
       made.busy[number] -= report->seconds.communication_exposed;
@@ -163,7 +164,7 @@ Unequal TrainUnequal(const MeshCase& c) {
       made.counters[number].push_back(rank.trainer->counters());
       made.values[number].push_back(rank.run.Parameters());
     }
-    if (number == 0) made.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (number == 0) made.seconds = SecondsSince(start);
   });
   return made;
 }

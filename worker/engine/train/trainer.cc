@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/model/technique_cost.h"
 #include "worker/engine/optim/schedule.h"
@@ -18,7 +19,7 @@ namespace weft::engine {
 namespace {
 
 double SecondsNow() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return ToSeconds(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 }  // namespace

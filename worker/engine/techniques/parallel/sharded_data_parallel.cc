@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/number.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/parameter_file.h"
@@ -393,7 +394,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
     for (int64_t rank = 0; rank < ShardGroupSize(b); ++rank) {
       const ParameterSet::Range part = PartOfBucket(b, rank);
       const size_t own = follow ? static_cast<size_t>(part.size()) * sizeof(float)
-                                : (BytesOf(PartsIn(part, nullptr)) + kAlign - 1) / kAlign * kAlign;
+                                : RoundUp(BytesOf(PartsIn(part, nullptr)), kAlign);
       bytes = std::max(bytes, static_cast<int64_t>(own));
     }
     most = std::max(most, bytes * ShardGroupSize(b));

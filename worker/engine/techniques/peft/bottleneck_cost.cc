@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 
 namespace weft {
 namespace {
@@ -42,14 +43,13 @@ std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const Param
   const bool attention = output.role == ParameterRole::kAttentionOutput;
   const SubLayer sub_layer = attention ? SubLayer::kAttention : SubLayer::kMlp;
   if (!HasBottleneckAt(model, sub_layer, output.block)) return {};
-  constexpr std::string_view kWeight = ".weight";
-  const BottleneckNames names(output.name.substr(0, output.name.size() - kWeight.size()));
+  const BottleneckNames names(LayerOf(output.name));
   const BottleneckRoles roles(model.peft, sub_layer);
   const int64_t middle = BottleneckWidth(model);
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& layer, int64_t out, int64_t in, ParameterRole role) {
     ParameterInfo& weight = tensors.emplace_back();
-    weight.name = layer + std::string(kWeight);
+    weight.name = layer + ".weight";
     weight.shape = {out, in};
     weight.role = role;
     weight.block = output.block;

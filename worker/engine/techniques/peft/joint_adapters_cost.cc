@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "common/model/parameter_name.h"
+
 namespace weft {
 namespace {
-
-constexpr std::string_view kWeight = ".weight";
 
 Status CheckNames(const std::vector<AdapterSpec>& adapters) {
   std::set<std::string_view> names;
@@ -104,12 +104,12 @@ std::vector<DataList> JointAdapterData(JobSpec& job) {
 }
 
 std::string JointTensorName(const std::string& name, const std::string& adapter) {
-  return name.substr(0, name.size() - kWeight.size()) + "." + adapter + std::string(kWeight);
+  return LayerOf(name) + "." + adapter + ".weight";
 }
 
 std::string OwnTensorName(const std::string& name, const std::string& adapter) {
-  const size_t end = adapter.size() + 1 + kWeight.size();
-  return name.substr(0, name.size() - end) + std::string(kWeight);
+  const std::string layer = LayerOf(name);
+  return layer.substr(0, layer.size() - adapter.size() - 1) + ".weight";
 }
 
 Status CheckJointAdapters(const JobSpec& job) {

@@ -10,6 +10,7 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/spec_defaults.h"

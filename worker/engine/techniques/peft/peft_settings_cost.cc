@@ -9,6 +9,7 @@
 
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"

@@ -7,6 +7,7 @@
 
 #include "common/full_match.h"
 #include "common/glob.h"
+#include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
 
@@ -96,11 +97,6 @@ double LoraScale(const PeftSpec& spec, const std::string& weight) {
   if (spec.method == "adalora") return (spec.alpha > 0 ? spec.alpha : rank) / (rank + 1e-5);
   return ByPattern(spec.alpha_pattern, weight, spec.alpha) /
          (spec.use_rslora ? std::sqrt(rank) : rank);
-}
-
-std::string LayerOf(const std::string& weight) {
-  constexpr std::string_view kEnd = ".weight";
-  return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
 }
 
 bool IsNamedLayer(const std::string& layer, const std::string& target) {

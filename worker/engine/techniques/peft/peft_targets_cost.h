@@ -36,9 +36,6 @@ int64_t RankOf(const PeftSpec& spec, const std::string& weight);
 /// weight of this name.
 double LoraScale(const PeftSpec& spec, const std::string& weight);
 
-/// The name of the layer of a weight.
-std::string LayerOf(const std::string& weight);
-
 /// Whether `layer` is what an entry of target_modules says.
 bool IsNamedLayer(const std::string& layer, const std::string& target);
 

@@ -7,6 +7,7 @@
 
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {

@@ -21,12 +21,6 @@
 namespace weft::engine {
 namespace {
 
-TensorView Flat(TensorView view) {
-  view.shape = {view.shape.Elements()};
-  view.row_stride = view.shape[0];
-  return view;
-}
-
 class Sparse24 : public Technique {
  public:
   explicit Sparse24(const TrainSpec& train)
@@ -130,7 +124,7 @@ class Sparse24 : public Technique {
     if (!of_gradients && !DecaysWeights(spec)) return OkStatus();
     ProfileScope scope(state.profiler, "2:4 decay");
     for (const Decayed& each : decayed_) {
-      const TensorView weight = Flat(each.part.value), gradient = Flat(each.part.gradient);
+      const TensorView weight = each.part.value.Flat(), gradient = each.part.gradient.Flat();
       WEFT_RETURN_IF_ERROR(
           of_gradients
               ? kernels::MaskedDecay(state.stream, {.weight = weight,

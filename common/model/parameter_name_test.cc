@@ -1,0 +1,16 @@
+#include "common/model/parameter_name.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+TEST(LayerOf, TakesTheEndingOffWeightsAlone) {
+  EXPECT_EQ(LayerOf("blocks.0.mlp.up.weight"), "blocks.0.mlp.up");
+  EXPECT_EQ(LayerOf("blocks.0.mlp.up.bias"), "blocks.0.mlp.up.bias");
+  EXPECT_EQ(LayerOf("a.weight.weight"), "a.weight");
+  EXPECT_EQ(LayerOf("weight"), "weight");
+}
+
+}  // namespace
+}  // namespace weft
