@@ -167,11 +167,6 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
   }
   WEFT_ASSIGN_OR_RETURN(ModelSpec model, reader->read(config, base));
   WEFT_RETURN_IF_ERROR(TakeObjective(config, model));
-  if (model.distinct_blocks != 0) {
-    return InvalidError(
-        "model.distinct_blocks cannot be combined with model.import_path: the "
-        "layers of the file have weights of their own");
-  }
   WEFT_RETURN_IF_ERROR(CheckArchitecture(model, "model.import_path"));
   WEFT_RETURN_IF_ERROR(CheckSizes(model));
   return model;

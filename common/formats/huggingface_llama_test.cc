@@ -155,10 +155,6 @@ TEST(LlamaConfig, RefusesWhatTheEngineDoesNotCompute) {
   base.norm_position = "post";
   EXPECT_THAT(ModelFromConfig(Config("llama"), base).status().message(),
               HasSubstr("model.norm_position"));
-  base = {};
-  base.distinct_blocks = 1;
-  EXPECT_THAT(ModelFromConfig(Config("llama"), base).status().message(),
-              HasSubstr("model.distinct_blocks"));
 }
 
 TEST(LlamaConfig, ReadsBackWhatItWrites) {

@@ -55,6 +55,18 @@ Status CheckPatterns(const std::string& field, const std::vector<std::string>& p
   return OkStatus();
 }
 
+Status CheckFreeze(const std::vector<std::string>& patterns,
+                   const std::vector<std::string>& names) {
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
+  const bool trains = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !MatchesAny(patterns, name);
+  });
+  if (trains) return OkStatus();
+  return InvalidError(
+      "model.freeze leaves nothing to train: it matches every parameter; hint: leave out what is "
+      "to be trained");
+}
+
 std::vector<std::string> ParameterNames(const ModelSpec& model) {
   std::vector<std::string> names;
   for (ParameterInfo& each : ParametersOf(model)) {
@@ -71,16 +83,20 @@ Status CheckParameterPatterns(const JobSpec& job) {
     grouped.insert(grouped.end(), group.parameters.begin(), group.parameters.end());
   }
   if (!job.model.import_path.empty() || (freeze.empty() && grouped.empty())) return OkStatus();
-  // Planners ask often, of networks of many parameters: most patterns match one of the first.
+  // Planners ask often, of networks of many parameters: most patterns match one of the first, and
+  // leave another one.
   const std::vector<std::string> first = FirstNames(job.model);
   const auto known = [&](const std::string& pattern) { return MatchesOneOf(pattern, first); };
-  if (std::all_of(freeze.begin(), freeze.end(), known) &&
+  const bool trains = std::any_of(first.begin(), first.end(), [&](const std::string& name) {
+    return !MatchesAny(freeze, name);
+  });
+  if (trains && std::all_of(freeze.begin(), freeze.end(), known) &&
       std::all_of(grouped.begin(), grouped.end(), known)) {
     return OkStatus();
   }
   const ModelSpec model = ShapeOf(job).spec;
   std::vector<std::string> names = ParameterNames(model);
-  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", freeze, names));
+  WEFT_RETURN_IF_ERROR(CheckFreeze(freeze, names));
   if (grouped.empty()) return OkStatus();
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     for (ParameterInfo& source : SourcesOf(model, parameter)) {

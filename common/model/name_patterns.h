@@ -14,11 +14,14 @@ namespace weft {
 Status CheckPatterns(const std::string& field, const std::vector<std::string>& patterns,
                      const std::vector<std::string>& names, const std::string& what = "parameter");
 
+/// CheckPatterns of model.freeze. kInvalid, too, where it leaves nothing to train.
+Status CheckFreeze(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
+
 /// The names that model.freeze may match, in the order of the forward pass: those of all parameters
 /// and of the weights that some are in place of. `model` with vocab_size resolved.
 std::vector<std::string> ParameterNames(const ModelSpec& model);
 
-/// CheckPatterns of model.freeze and of optimizer.groups, which names sources
+/// CheckFreeze, and CheckPatterns of optimizer.groups, which names sources
 /// (TechniqueCost::SourcesOf) too. Of a job whose techniques are valid. Where model.import_path has
 /// not been read, so that the names are not known, nothing is refused.
 Status CheckParameterPatterns(const JobSpec& job);

@@ -118,6 +118,22 @@ TEST(NamePatterns, NameMatricesThatAreTrained) {
               HasSubstr("train.pruning has nothing to prune"));
 }
 
+TEST(NamePatterns, ThatFreezeAllAreRefused) {
+  for (const std::vector<std::string>& all : std::vector<std::vector<std::string>>{
+           {"*"}, {"transformer.w*", "*.ln_f.*", "transformer.h.*"}}) {
+    EXPECT_THAT(ErrorAfter([&](JobSpec& job) { job.model.freeze = all; }),
+                HasSubstr("model.freeze leaves nothing to train"));
+  }
+  // All outside of blocks and of the first block, but not of the others.
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.model.freeze = {"transformer.w*", "*.ln_f.*", "transformer.h.0.*"};
+  }));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.model.untied_classifier = true;
+    job.model.freeze = {"transformer.*"};
+  }));
+}
+
 TEST(NamePatterns, NameExpertsFactorsAndAdapters) {
   const auto mixture = [](JobSpec& job) {
     job.model.family = "llama";

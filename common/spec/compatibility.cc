@@ -246,6 +246,8 @@ const Refusal kRows[] = {
     {&kNoBlocks, &kEncoder, "the class of a sequence would not depend on its tokens", kSomeBlocks},
     {&kNoBlocks, &kDistinctBlocks, "there are no layers to share them", "model.distinct_blocks 0"},
     {&kNoBlocks, &kExperts, "experts are in blocks", "model.experts 0"},
+    {&kDistinctBlocks, &kImport, "the layers of the folder have weights of their own",
+     "model.distinct_blocks 0"},
     {&kKvHeads, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kHeadWidth, &kOtherThanLlama, kLlamaAlone, "model.family llama"},
     {&kRopeScaling, &kOtherThanLlama, kLlamaAlone, "model.family llama"},

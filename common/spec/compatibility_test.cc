@@ -73,6 +73,11 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kContextParallel, [](JobSpec& job) { job.resources.context_parallel = 2; }},
       {&kPipelineParallel, [](JobSpec& job) { job.resources.pipeline_parallel = 2; }},
+      {&kZeroBubble,
+       [](JobSpec& job) {
+         job.resources.pipeline_parallel = 2;
+         job.resources.pipeline_schedule = "zero_bubble";
+       }},
       {&kExpertParallel,
        [](JobSpec& job) {
          job.model.family = "llama";
@@ -220,6 +225,8 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.train.sparsity = {.method = "step", .gradient_estimate = "exact"};
        }},
+      {FeatureOf("sparse24", 5),
+       [](JobSpec& job) { job.train.sparsity.method = "activations"; }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("preference_optimization"),
@@ -243,6 +250,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.pruning.method = "lottery_ticket";
          job.train.pruning.rounds = 1;
        }},
+      {FeatureOf("pruning", 5), [](JobSpec& job) { job.train.pruning.method = "random"; }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},
@@ -285,6 +293,8 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.structured_pruning.method = "early_bird";
          job.model.structured_pruning.head_density = 0.5;
        }},
+      {FeatureOf("structured_pruning", 1),
+       [](JobSpec& job) { job.model.structured_pruning.method = "early_bird"; }},
       {FeatureOf("structured_matrices"),
        [](JobSpec& job) { job.model.structured_matrices.kind = "monarch"; }},
       {FeatureOf("structured_matrices", 0),
@@ -300,7 +310,14 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("weight_quantization"),
        [](JobSpec& job) {
          job.model.weight_quantization.type = "nf4";
-         job.model.freeze = {"*.0.*"};
+         // No weight that ends a sub-layer, which structured pruning trains.
+         job.model.freeze = {job.model.family == "llama" ? "*.0.*.q_proj.*" : "*.0.*.c_attn.*"};
+       }},
+      {FeatureOf("weight_quantization", 0),
+       [](JobSpec& job) {
+         job.model.weight_quantization.type = "nf4";
+         job.model.peft.method = "lora";
+         job.model.peft.use_dora = true;
        }},
       {&kReadFrozenWeights,
        [](JobSpec& job) {
@@ -406,6 +423,7 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) { job.model.head_width = 2 * job.model.width / job.model.heads; }},
       {&kQkvBias, [](JobSpec& job) { job.model.qkv_bias = true; }},
       {&kSquaredRelu, [](JobSpec& job) { job.model.activation = "squared_relu"; }},
+      {&kOtherThanSquaredRelu, [](JobSpec& job) { job.model.activation = "auto"; }},
       {&kEmbeddingWidth, [](JobSpec& job) { job.model.embedding_width = 64; }},
       {FeatureOf("structural_growth"),
        [](JobSpec& job) {
@@ -423,6 +441,16 @@ const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.experts = 4;
          job.model.freeze = {"*.experts.0.*"};
+       }},
+      {&kFrozenAttentionOutputs,
+       [](JobSpec& job) {
+         const bool llama = job.model.family == "llama";
+         job.model.freeze = {llama ? "*.self_attn.o_proj.*" : "*.attn.c_proj.*"};
+       }},
+      {&kFrozenMlpOutputs,
+       [](JobSpec& job) {
+         const bool llama = job.model.family == "llama";
+         job.model.freeze = {llama ? "*.mlp.down_proj.*" : "*.mlp.c_proj.*"};
        }},
       {&kNoConcatenation, [](JobSpec& job) { job.data.batching = "best_fit"; }},
       {&kMaskDocuments, [](JobSpec& job) { job.data.mask_documents = true; }},
@@ -450,16 +478,19 @@ JobSpec With(JobSpec job, const Feature* feature) {
   return job;
 }
 
-/// A valid job that asks for neither feature, and is valid with either; of another family where
-/// those of others do not do.
+/// A valid job that asks for neither feature, and is valid with either; of another family or
+/// activation where those of others do not do.
 JobSpec JobWithout(const Refusal& row) {
-  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
-    JobSpec job = GoodJob();
-    job.model.family = family;
-    job.schedule.kind = "constant";  // the default is a feature of a row
-    if (Asks(job, *row.feature) || Asks(job, *row.with)) continue;
-    if (ValidateJob(With(job, row.feature)).ok() && ValidateJob(With(job, row.with)).ok()) {
-      return job;
+  for (const char* activation : {"auto", "squared_relu"}) {
+    for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+      JobSpec job = GoodJob();
+      job.model.family = family;
+      job.model.activation = activation;
+      job.schedule.kind = "constant";  // the default is a feature of a row
+      if (Asks(job, *row.feature) || Asks(job, *row.with)) continue;
+      if (ValidateJob(With(job, row.feature)).ok() && ValidateJob(With(job, row.with)).ok()) {
+        return job;
+      }
     }
   }
   ADD_FAILURE() << "no job is valid with each of the two alone";

@@ -83,6 +83,16 @@ const Feature kPipelineParallel = {
           return Shown("resources.pipeline_parallel", job.resources.pipeline_parallel);
         }};
 
+const Feature kZeroBubble = {
+    .name = "pipelines with deferred weight gradients",
+    .setting = "resources.pipeline_schedule zero_bubble",
+    .asked =
+        [](const JobSpec& job) {
+          return job.resources.pipeline_parallel > 1 &&
+                 job.resources.pipeline_schedule == "zero_bubble"sv;
+        },
+    .shown = [](const JobSpec&) { return std::string("resources.pipeline_schedule zero_bubble"); }};
+
 const Feature kExpertParallel = {
     .name = "expert parallelism",
     .setting = "resources.expert_parallel 2 or more",

@@ -11,6 +11,7 @@ extern const Feature kTensorParallel2d;
 extern const Feature kSequenceParallel;
 extern const Feature kContextParallel;
 extern const Feature kPipelineParallel;
+extern const Feature kZeroBubble;
 extern const Feature kExpertParallel;
 extern const Feature kZero;
 extern const Feature kZeroGradients;
@@ -105,12 +106,15 @@ extern const Feature kRopeScaling;
 extern const Feature kSlidingWindow;
 extern const Feature kQkvBias;
 extern const Feature kSquaredRelu;
+extern const Feature kOtherThanSquaredRelu;
 extern const Feature kEmbeddingWidth;
 extern const Feature kNoBlocks;
 extern const Feature kDistinctBlocks;
 extern const Feature kExperts;
 extern const Feature kFreeze;
 extern const Feature kUnevenFreeze;
+extern const Feature kFrozenAttentionOutputs;
+extern const Feature kFrozenMlpOutputs;
 extern const Feature kReadFrozenWeights;
 
 // The data.

@@ -4,7 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "common/glob.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/feature_text.h"
 #include "common/spec/mixture_of_experts.h"
@@ -34,6 +36,18 @@ std::string ShownNorms(const JobSpec& job) {
 
 bool IsEncoder(const ModelSpec& model) {
   return model.family == "bert"sv || model.family == "vit"sv;
+}
+
+/// The first weight of this role, which ends sub-layers, that model.freeze names; "": none.
+std::string FrozenOutput(const ModelSpec& model, ParameterRole role) {
+  if (model.freeze.empty()) return "";
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
+      const bool ends = weight.output_weight() && weight.role == role;
+      if (ends && MatchesAny(model.freeze, weight.name)) return weight.name;
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -254,6 +268,13 @@ const Feature kSquaredRelu = {
     .shown = [](const JobSpec&) { return std::string("model.activation squared_relu"); },
     .of_folder = true};
 
+const Feature kOtherThanSquaredRelu = {
+    .name = "activations other than squared ReLU",
+    .setting = "model.activation other than squared_relu",
+    .asked = [](const JobSpec& job) { return job.model.activation != "squared_relu"sv; },
+    .shown = [](const JobSpec& job) { return Shown("model.activation", job.model.activation); },
+    .of_folder = true};
+
 const Feature kQkvBias = {.name = "biases of queries, keys and values",
                           .setting = "model.qkv_bias",
                           .asked = [](const JobSpec& job) { return job.model.qkv_bias; },
@@ -280,15 +301,17 @@ const Feature kNoBlocks = {
 const Feature kDistinctBlocks = {
     .name = "blocks shared between layers",
     .setting = "model.distinct_blocks below model.layers",
+    // The layers of a folder are not known before it is read.
     .asked =
         [](const JobSpec& job) {
-          return job.model.distinct_blocks > 0 && job.model.distinct_blocks != job.model.layers;
+          const ModelSpec& model = job.model;
+          return model.distinct_blocks > 0 &&
+                 (!model.import_path.empty() || model.distinct_blocks != model.layers);
         },
     .shown =
         [](const JobSpec& job) {
           return Shown("model.distinct_blocks", job.model.distinct_blocks);
-        },
-    .of_folder = true};
+        }};
 
 const Feature kExperts = {
     .name = "mixtures of experts",
@@ -308,6 +331,33 @@ const Feature kUnevenFreeze = {
     .asked = [](const JobSpec& job) { return !UnevenFreeze(job.model).empty(); },
     .shown =
         [](const JobSpec& job) { return "model.freeze, which names " + UnevenFreeze(job.model); },
+    .of_folder = true};
+
+const Feature kFrozenAttentionOutputs = {
+    .name = "frozen products behind attention",
+    .setting = "model.freeze with a weight that ends an attention",
+    .asked =
+        [](const JobSpec& job) {
+          return !FrozenOutput(job.model, ParameterRole::kAttentionOutput).empty();
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.freeze, which names " +
+                 FrozenOutput(job.model, ParameterRole::kAttentionOutput);
+        },
+    .of_folder = true};
+
+const Feature kFrozenMlpOutputs = {
+    .name = "frozen second products of MLPs",
+    .setting = "model.freeze with a weight that ends an MLP",
+    .asked =
+        [](const JobSpec& job) {
+          return !FrozenOutput(job.model, ParameterRole::kMlpDown).empty();
+        },
+    .shown =
+        [](const JobSpec& job) {
+          return "model.freeze, which names " + FrozenOutput(job.model, ParameterRole::kMlpDown);
+        },
     .of_folder = true};
 
 const Feature kReadFrozenWeights = {

@@ -470,7 +470,9 @@ Status CheckPhases(const JobSpec& job) {
     }
   }
   // Sizes are those of a folder, which has not been read.
-  if (!job.model.import_path.empty()) return OkStatus();
+  if (!job.model.import_path.empty()) {
+    return CheckCompatibility(JobOfPhase(job, 0)).WithContext("phases[0]");
+  }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckProportions(job, i));
     if (job.phases[i].image_size > 0 && job.model.family != "vit") {

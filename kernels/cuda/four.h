@@ -36,11 +36,24 @@ __device__ __forceinline__ void StoreFour(float* to, int count, bool wide, const
   }
 }
 
-/// Rounds stochastically with the words of `element`, a multiple of 4, and the next.
+/// Rounds stochastically with the words of `element` and the next ones.
 __device__ __forceinline__ void RoundFour(BFloat16* to, int count, bool wide,
                                           const float (&from)[4], const PhiloxKey& key,
                                           int64_t element) {
-  const Philox4 words = Philox(key, static_cast<uint64_t>(element) / 4);
+  const uint64_t block = static_cast<uint64_t>(element) / 4;
+  Philox4 words = Philox(key, block);
+  // A part of a tensor may begin within a block. An index would put the words into memory.
+  if (const int past = static_cast<int>(element % 4); past > 0) {
+    const Philox4 next = Philox(key, block + 1);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      if (k >= past) continue;
+      words.v[0] = words.v[1];
+      words.v[1] = words.v[2];
+      words.v[2] = words.v[3];
+      words.v[3] = next.v[k];
+    }
+  }
   BFloat16 rounded[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) rounded[k] = RoundStochastically(from[k], words.v[k]);

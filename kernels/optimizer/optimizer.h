@@ -41,7 +41,7 @@ struct UpdateTensor {
   float learning_rate_scale = 1;  ///< Factor on UpdateInputs::learning_rate.
   float weight_decay = 0;
   uint32_t rounding_site = 0;
-  int64_t first_element = 0;  ///< Where a part begins in its tensor, for rounding; a multiple of 4.
+  int64_t first_element = 0;  ///< Where a part begins in its tensor, for rounding.
   bool layer_rate = true;     ///< Lars and Lamb: has a rate of its own by its norm.
 };
 

@@ -15,8 +15,7 @@ ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInpu
   check.That(update.gradient_limit > 0, "gradient_limit must be more than 0");
   for (const UpdateTensor& tensor : update.tensors) {
     check.That(tensor.count >= 0, "a tensor has a negative count");
-    check.That(tensor.first_element >= 0 && tensor.first_element % 4 == 0,
-               "first_element is not a multiple of 4");
+    check.That(tensor.first_element >= 0, "first_element is negative");
     bool memory = (tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
                   tensor.gradient != nullptr;
     for (int k = 0; k < states; ++k) {

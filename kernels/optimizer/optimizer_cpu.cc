@@ -1,5 +1,6 @@
 #include "kernels/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -37,6 +38,25 @@ double Correction(float beta, int64_t step) {
   return 1 - std::pow(static_cast<double>(beta), static_cast<double>(step));
 }
 
+/// StochasticRound of a part that begins at any element. Philox makes four words at a time: those
+/// before the first whole four go by themselves.
+void RoundPart(const PhiloxKey& key, uint64_t first, const float* x, BFloat16* y, int64_t count) {
+  const auto run = PickStochasticRoundKernels().run;
+  if (const auto past = static_cast<int64_t>(first % 4); past > 0) {
+    float four[4] = {};
+    BFloat16 rounded[4];
+    const int64_t head = std::min(4 - past, count);
+    std::copy_n(x, head, four + past);
+    run(key, first / 4, four, rounded, 4);
+    std::copy_n(rounded + past, head, y);
+    first += static_cast<uint64_t>(head);
+    x += head;
+    y += head;
+    count -= head;
+  }
+  run(key, first / 4, x, y, count);
+}
+
 /// Calls fn(index of the block, the block, its tensor, its span) for all blocks in parallel. The
 /// one place where parameters are read and written: those in bf16 pass through f32, and rounding
 /// leaves what fn does not change as it is.
@@ -65,7 +85,7 @@ void ForEachBlock(const UpdateInputs& update, const std::vector<Block>& blocks, 
       if (narrow != nullptr) {
         const PhiloxKey key = {update.seed, update.step.Get(), tensor.rounding_site};
         const auto first = static_cast<uint64_t>(tensor.first_element + block.begin);
-        PickStochasticRoundKernels().run(key, first / 4, wide.data(), narrow, block.count);
+        RoundPart(key, first, wide.data(), narrow, block.count);
       }
     }
   });

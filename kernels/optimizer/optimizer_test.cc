@@ -279,7 +279,10 @@ TEST(Optimizer, PartsOfABf16TensorAreUpdatedLikeTheWhole) {
     for (BFloat16 value : p) bits.push_back(value.bits);
     return bits;
   };
-  EXPECT_EQ(update({0, kCut, kCount}), update({0, kCount}));
+  const std::vector<uint16_t> whole = update({0, kCount});
+  EXPECT_EQ(update({0, kCut, kCount}), whole);
+  // Parts that begin within the four words of a Philox block, or have fewer elements.
+  EXPECT_EQ(update({0, 1, 2, 6, 7, kCut + 1, kCut + 3, kCount}), whole);
 }
 
 }  // namespace

@@ -15,6 +15,33 @@ namespace {
 
 void Nothing(JobSpec&) {}
 
+/// The network of a job: a choice may mean another method of the same kind for each, so that all
+/// methods are trained in no more jobs.
+enum class Network { kGpt2, kLlama, kMixtral };
+
+Network NetworkOf(const JobSpec& job) {
+  if (job.model.experts > 0) return Network::kMixtral;
+  return job.model.family == "llama" ? Network::kLlama : Network::kGpt2;
+}
+
+/// Of each network.
+struct Methods {
+  std::string gpt2, llama, mixtral;
+
+  const std::string& Of(const JobSpec& job) const {
+    const Network network = NetworkOf(job);
+    return network == Network::kGpt2 ? gpt2 : network == Network::kLlama ? llama : mixtral;
+  }
+  /// "snip/magnitude/random"
+  std::string Names() const {
+    std::string names = gpt2;
+    for (const std::string* other : {&llama, &mixtral}) {
+      if (names.find(*other) == std::string::npos) names += "/" + *other;
+    }
+    return names;
+  }
+};
+
 /// This many ranks times as many.
 void AddRanks(ResourceSpec& resources, int64_t factor) {
   resources.ranks *= factor;
@@ -133,11 +160,12 @@ Choice Bits(int64_t bits) {
           [=](JobSpec& job) { job.resources.activation_bits = bits; }};
 }
 
-/// Half of the branches of the last block, fewer before it.
-Choice StochasticDepth(const std::string& mode) {
+/// Half of the branches of the last block, and fewer before it or as many.
+Choice StochasticDepth(const std::string& mode, const std::string& decay) {
   return {"stochastic_depth " + mode, Effect::kOwnTraining, [=](JobSpec& job) {
             job.model.stochastic_depth.rate = 0.5;
             job.model.stochastic_depth.mode = mode;
+            job.model.stochastic_depth.decay = decay;
           }};
 }
 
@@ -151,12 +179,15 @@ Choice ProgressiveLayerDropping() {
 }
 
 /// Masks that change, and a dense step at the end.
-Choice Sparsity(const std::string& method) {
-  return {"sparsity " + method, Effect::kOwnTraining, [=](JobSpec& job) {
-            job.train.sparsity.method = method;
+Choice Sparsity(const Methods& methods) {
+  return {"sparsity " + methods.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
+            job.train.sparsity.method = methods.Of(job);
             job.train.sparsity.mask_interval = 2;
-            if (method == "activations") job.model.activation = "squared_relu";
+            if (job.train.sparsity.method == "activations") job.model.activation = "squared_relu";
           }};
+}
+Choice Sparsity(const std::string& method) {
+  return Sparsity(Methods{method, method, method});
 }
 
 /// Adapters in the second half of the steps.
@@ -222,12 +253,12 @@ Choice Dora() {
           }};
 }
 
-/// LoRA that starts from the weights, with dropout.
-Choice LoraFromWeights(const std::string& init) {
-  return {"lora " + init, Effect::kOwnTraining, [=](JobSpec& job) {
+/// LoRA that starts otherwise, with dropout.
+Choice LoraFrom(const Methods& inits) {
+  return {"lora " + inits.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
             job.model.peft.method = "lora";
             job.model.peft.rank = 4;
-            job.model.peft.init = init;
+            job.model.peft.init = inits.Of(job);
             job.model.peft.dropout = 0.2;
             job.model.peft.target_modules = {"all-linear"};
           }};
@@ -268,12 +299,18 @@ Choice LoraOfTokens() {
           }};
 }
 
-/// Besides adapters.
+/// Besides adapters, and of llama besides norms alone.
 Choice TrainedTokens() {
   return {"trained tokens", Effect::kOwnTraining, [](JobSpec& job) {
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.trainable_token_indices = {1, 3, 4};
+            PeftSpec& peft = job.model.peft;
+            if (NetworkOf(job) == Network::kLlama) {
+              peft.method = "selective";
+              peft.modules_to_save = {"input_layernorm"};
+            } else {
+              peft.method = "lora";
+              peft.rank = 4;
+            }
+            peft.trainable_token_indices = {1, 3, 4};
           }};
 }
 
@@ -298,14 +335,14 @@ Choice Averaging(const std::string& kind) {
 }
 
 /// Weights are exchanged in every other step.
-Choice Pruning(const std::string& method, const std::string& distribution) {
-  return {"pruning " + method, Effect::kOwnTraining, [=](JobSpec& job) {
-            job.train.pruning.method = method;
+Choice Pruning(const Methods& methods, const std::string& distribution) {
+  return {"pruning " + methods.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
+            job.train.pruning.method = methods.Of(job);
             job.train.pruning.distribution = distribution;
             job.train.pruning.density = 0.4;
             job.train.pruning.interval = 2;
             job.train.pruning.rounds = 5;
-            if (method == "rigl") job.train.pruning.products = "sparse";
+            if (job.train.pruning.method == "rigl") job.train.pruning.products = "sparse";
           }};
 }
 
@@ -482,17 +519,17 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
       {"fp8", {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()}},
       {"stochastic_depth",
        {{"all branches", Effect::kOwnTraining, Nothing},
-        StochasticDepth("batch"),
-        StochasticDepth("sample"),
+        StochasticDepth("batch", "linear"),
+        StochasticDepth("sample", "uniform"),
         ProgressiveLayerDropping()}},
       {"sparse24",
        {{"dense", Effect::kOwnTraining, Nothing},
-        Sparsity("masked_decay"),
-        Sparsity("sr_ste"),
+        Sparsity({"masked_decay", "static", "static"}),
+        Sparsity({"sr_ste", "s_ste", "s_ste"}),
         Sparsity("step"),
         Sparsity("slope"),
         LazyAdapters(),
-        Sparsity("activations")}},
+        Sparsity({"activations", "measure", "measure"})}},
       {"structured_matrices",
        {{"whole matrices", Effect::kOwnTraining, Nothing},
         Monarch(false),
@@ -505,16 +542,16 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
        {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")}},
       {"pruning",
        {{"dense", Effect::kOwnTraining, Nothing},
-        Pruning("rigl", "erk"),
-        Pruning("snip", "uniform"),
-        Pruning("synflow", "global"),
+        Pruning({"rigl", "set", "set"}, "erk"),
+        Pruning({"snip", "magnitude", "random"}, "uniform"),
+        Pruning({"synflow", "grasp", "synflow"}, "global"),
         LotteryTicket()}},
       {"peft",
        {{"all trained", Effect::kOwnTraining, Nothing},
         Lora(false),
         Lora(true),
         Dora(),
-        LoraFromWeights("pissa"),
+        LoraFrom({"pissa", "olora", "gaussian"}),
         JointAdapters(),
         LoraOfTokens(),
         TrainedTokens(),

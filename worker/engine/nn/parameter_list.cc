@@ -115,12 +115,7 @@ std::vector<std::string> ParameterList::Names() const {
 }
 
 Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
-  const std::vector<std::string> names = Names();
-  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
-  if (std::all_of(names.begin(), names.end(),
-                  [&](const std::string& name) { return MatchesAny(patterns, name); })) {
-    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
-  }
+  WEFT_RETURN_IF_ERROR(CheckFreeze(patterns, Names()));
   for (Parameter& parameter : parameters_) {
     if (MatchesAny(patterns, parameter.name) || MatchesAny(patterns, parameter.in_place_of)) {
       parameter.frozen = true;

@@ -209,6 +209,11 @@ std::vector<Case> Cases() {
       {"llama, its own average, without masters", LlamaJob(), "bf16_pure", {4}, {1, 3}});
   cases.back().job.optimizer.name = "schedule_free_adamw";
   cases.back().job.schedule.kind = "constant";
+  cases.push_back(
+      {"llama, cut within fours, without masters", LlamaJob(), "bf16_pure", {4}, {1, 3}});
+  cases.back().job.model.width = 18;
+  cases.back().job.model.head_width = 8;
+  cases.back().job.model.mlp_width = 21;  // the second of two stacked matrices begins at 21 x 18
   cases.push_back({"mixtral", LlamaJob(), "fp32", {2}, {1, 2, 3}});
   cases.back().job.model.experts = 4;
   cases.back().job.model.expert_capacity = 1;

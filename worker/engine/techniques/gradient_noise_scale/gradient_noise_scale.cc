@@ -19,11 +19,6 @@ namespace {
 class GradientNoiseScale : public Technique {
  public:
   Status OnTraining(const TrainingParts& parts) override {
-    if (parts.plan->accumulation_steps * parts.data_ranks == 1) {
-      return InvalidError(
-          "train.gradient_noise_scale compares a part of the batch with the whole, and this plan "
-          "has one micro-batch on one rank; hint: resources.micro_batch");
-    }
     parts_ = parts;
     const auto parameters = static_cast<size_t>(parts.parameters->size());
     WEFT_ASSIGN_OR_RETURN(first_, ReadbackOf<NormSums>::New(*parts.context, parameters));

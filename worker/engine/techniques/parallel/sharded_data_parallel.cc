@@ -61,7 +61,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
                           Tensor::New(state, Component::kGradients, DType::kF32, {count}));
     WEFT_RETURN_IF_ERROR(Clear(state.stream, made->sums_));
   }
-  WEFT_RETURN_IF_ERROR(made->MakeParts());
+  made->MakeParts();
   if (parameters->values_sharded()) {
     made->gatherer_ = std::make_unique<ParameterGatherer>(
         context, made->shards_, made->expert_shards_, parameters, products);
@@ -167,7 +167,7 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
   return parts;
 }
 
-Status ShardedDataParallel::MakeParts() {
+void ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
     float* const sums = parameters_->file() == nullptr ? Sums(b).As<float>() : nullptr;
     const std::vector<ParameterPart> own = PartsIn(Kept(b), sums);
@@ -176,14 +176,6 @@ Status ShardedDataParallel::MakeParts() {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
     }
   }
-  // Stochastic rounding draws four numbers at a time.
-  for (const ParameterPart& part : parts_) {
-    if (part.value.dtype == DType::kF32 || part.first % 4 == 0 || part.count() == 0) continue;
-    return InvalidError("ranks cannot shard the updates of " + (*parameters_)[part.index].name +
-                        ", a bf16 matrix cut at element " + std::to_string(part.first) +
-                        "; hint: resources.zero_stage 0, or a model.width that is a multiple of 4");
-  }
-  return OkStatus();
 }
 
 TensorView ShardedDataParallel::Sums(int64_t bucket) const {

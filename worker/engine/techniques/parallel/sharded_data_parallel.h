@@ -57,7 +57,10 @@ class ShardedDataParallel : public BucketReducer {
 
   std::span<const ParameterPart> parts() const override { return parts_; }
   bool shares_updates() const override { return true; }
-  Status GradientsMoved() override { return MakeParts(); }
+  Status GradientsMoved() override {
+    MakeParts();
+    return OkStatus();
+  }
   bool first_shards() const override { return group()->rank() < shards_->size(); }
   Status SumOverParts(std::span<double> values) override;
   int64_t held_bytes() const override;
@@ -96,7 +99,7 @@ class ShardedDataParallel : public BucketReducer {
   /// What that is of the parameters, in rising order; parts may be empty. `gradients`: where those
   /// of the range are.
   std::vector<ParameterPart> PartsIn(const ParameterSet::Range& range, float* gradients) const;
-  Status MakeParts();
+  void MakeParts();
   Result<Work> Reduce(int64_t bucket) override;
   TensorView Reduced(int64_t bucket) const override;
   /// Of what is in `values`, the gradients of a bucket or their copy.

@@ -162,6 +162,8 @@ std::vector<Refusal> Rows() {
        "one trains more numbers than a weight has, the other fewer", kOneOfTwo},
       {&kPeft, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kPeft, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kPeft, &StructuredPruningTechniqueCost().feature(), "the weights that it scales are frozen",
+       kOneOfTwo},
       {&kPeft, &PruningTechniqueCost().feature(), "the weights that it removes are frozen",
        kOneOfTwo},
       {&kPeft, &kFreeze, "it says what is trained",
@@ -231,7 +233,6 @@ std::vector<Refusal> Rows() {
       {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
        "sequences of a batch are left out, and an adapter has its part of all",
        "model.stochastic_depth.mode batch"},
-      {&kJointAdapters, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kJointAdapters, &GradientNoiseScaleTechniqueCost().feature(),
        "each adapter has a gradient of its own", kOneOfTwo},
   };
@@ -243,19 +244,6 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_token_adapters), std::end(of_token_adapters));
   return rows;
-}
-
-/// Gradients that are deferred come when the weights of their block are no longer there.
-Status CheckDeferredGradients(const JobSpec& job) {
-  const PeftSpec& spec = job.model.peft;
-  const bool computes_again = spec.method == "ia3" || spec.use_dora;
-  const bool defers =
-      job.resources.pipeline_parallel > 1 && job.resources.pipeline_schedule == "zero_bubble";
-  if (!computes_again || !defers || job.model.weight_quantization.type == "none") return OkStatus();
-  return InvalidError(
-      "model.peft." + std::string(spec.use_dora ? "use_dora" : "method ia3") +
-      " computes results of quantised weights again for deferred gradients, when "
-      "other weights have been dequantised; hint: resources.pipeline_schedule 1f1b");
 }
 
 class PeftCost : public TechniqueCost {
@@ -280,7 +268,6 @@ class PeftCost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckVirtualTokens(job));
     WEFT_RETURN_IF_ERROR(CheckAdaLora(job));
     WEFT_RETURN_IF_ERROR(CheckJointAdapters(job));
-    WEFT_RETURN_IF_ERROR(CheckDeferredGradients(job));
     // Its sizes are not known yet.
     if (!job.model.import_path.empty()) return OkStatus();
     WEFT_RETURN_IF_ERROR(CheckPeftNames(job.model));

@@ -63,12 +63,21 @@ const Feature kSettings[] = {
      .setting = "train.pruning.method lottery_ticket",
      .asked = [](const JobSpec& job) { return job.train.pruning.method == "lottery_ticket"; },
      .shown = ShownMethod},
+    {.name = "pruning from random masks",
+     .setting = "train.pruning.method random, set or rigl",
+     .asked =
+         [](const JobSpec& job) {
+           const PruningSpec& spec = job.train.pruning;
+           return spec.method == "random" || ExchangesWeights(spec);
+         },
+     .shown = ShownMethod},
 };
 const Feature& kGlobalRanking = kSettings[0];
 const Feature& kDynamic = kSettings[1];
 const Feature& kSynFlow = kSettings[2];
 const Feature& kGrasp = kSettings[3];
 const Feature& kLotteryTicket = kSettings[4];
+const Feature& kRandomMasks = kSettings[5];
 
 constexpr std::string_view kWholeMatrices = "weights are ranked within whole matrices";
 constexpr std::string_view kWholeNetwork = "a rank has a part of the matrices";
@@ -132,6 +141,8 @@ class PruningCost : public TechniqueCost {
         {&kPruning, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
         {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
+        {&kGlobalRanking, &kRandomMasks, "the method has no scores to rank all matrices by",
+         kPerMatrix},
         {&kDynamic, &AveragingTechniqueCost().feature(),
          "averages would be of weights that come and go", kOneOfTwo},
         {&kSynFlow, &kPipelineParallel, kWholeNetwork, "another train.pruning.method"},
@@ -153,11 +164,6 @@ class PruningCost : public TechniqueCost {
     if (!Asked(job)) {
       if (spec.layers.empty()) return OkStatus();
       return InvalidError("train.pruning.layers needs a train.pruning.method; hint: rigl");
-    }
-    if (spec.distribution == "global" && (spec.method == "random" || ExchangesWeights(spec))) {
-      return InvalidError("train.pruning.method " + spec.method +
-                          " has no scores to rank all matrices by, as distribution global does; "
-                          "hint: distribution erk");
     }
     WEFT_RETURN_IF_ERROR(CheckMatrixPatterns("train.pruning.layers", spec.layers, job.model,
                                              /*trained=*/true));

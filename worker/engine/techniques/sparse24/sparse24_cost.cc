@@ -62,12 +62,17 @@ const Feature kSettings[] = {
     {.name = "sparse training with second moments that are kept",
      .setting = "train.sparsity.method step",
      .asked = [](const JobSpec& job) { return job.train.sparsity.method == "step"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method step"); }}};
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method step"); }},
+    {.name = "2:4 sparsity of activations",
+     .setting = "train.sparsity.method activations",
+     .asked = [](const JobSpec& job) { return PrunesActivations(job.train.sparsity); },
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
 const Feature& kSoftThreshold = kSettings[2];
 const Feature& kLazyAdapters = kSettings[3];
 const Feature& kKeptMoments = kSettings[4];
+const Feature& kPrunedActivations = kSettings[5];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
@@ -101,6 +106,8 @@ const Refusal kSparse24Refusals[] = {
      "train.precision bf16, or train.sparsity.method masked_decay"},
     {&kKeptMoments, &kNoAdamMoments, "the method keeps the second moments of Adam",
      "optimizer.name adamw"},
+    {&kPrunedActivations, &kOtherThanSquaredRelu, "only what a squared ReLU makes is mostly zero",
+     "model.activation squared_relu"},
 };
 
 Status CheckDecaySearch(const TrainSpec& train) {
@@ -207,12 +214,6 @@ class Sparse24Cost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckAdapters(job));
     const ModelSpec& model = job.model;
     if (!model.import_path.empty()) return OkStatus();
-    if (PrunesActivations(job.train.sparsity) && model.activation != "squared_relu") {
-      return InvalidError(
-          "train.sparsity.method activations prunes what a squared ReLU makes, and "
-          "model.activation is " +
-          model.activation + "; hint: model.activation squared_relu");
-    }
     const int64_t ranks = std::max<int64_t>(job.resources.tensor_parallel, 1);
     const std::string parts =
         ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks"

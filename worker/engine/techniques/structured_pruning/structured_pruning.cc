@@ -35,7 +35,6 @@ class StructuredPruning : public Technique {
       if (!parameters[i].output_weight()) continue;
       const PrunedUnits units = UnitsBefore(model_, parameters[i].role);
       if (units.count == 0) continue;
-      WEFT_RETURN_IF_ERROR(CheckNotFrozen(model_, parameters[i], parameters[i].name));
       const ParameterInfo weight = {
           parameters[i], parameters[i].name, {parameters[i].shape[0], parameters[i].shape[1]}};
       const std::vector<ParameterInfo> sources = CoefficientSources(model_, weight);

@@ -42,10 +42,21 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return Asks(job.model) && job.model.structured_pruning.head_density < 1;
          },
-     .shown = [](const JobSpec&) { return std::string("model.structured_pruning.head_density"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.structured_pruning.head_density"); }},
+    {.name = "pruning of neurons",
+     .setting = "model.structured_pruning.neuron_density below 1",
+     .asked =
+         [](const JobSpec& job) {
+           return Asks(job.model) && job.model.structured_pruning.neuron_density < 1;
+         },
+     .shown =
+         [](const JobSpec&) { return std::string("model.structured_pruning.neuron_density"); }}};
 const Feature& kHeads = kSettings[0];
+const Feature& kNeurons = kSettings[1];
 
 constexpr std::string_view kWholeMatrices = "coefficients are of whole matrices";
+constexpr std::string_view kTrainedOutputs = "coefficients are trained with the weights they scale";
+constexpr std::string_view kLeftOut = "leave it out of model.freeze";
 
 class StructuredPruningCost : public TechniqueCost {
  public:
@@ -76,6 +87,8 @@ class StructuredPruningCost : public TechniqueCost {
         {&kHeads, &kOtherThanLlama,
          "config.json has no head_dim, and heads are hidden_size over their number",
          "model.structured_pruning.head_density 1"},
+        {&kHeads, &kFrozenAttentionOutputs, kTrainedOutputs, kLeftOut},
+        {&kNeurons, &kFrozenMlpOutputs, kTrainedOutputs, kLeftOut},
     };
     return rows;
   }
@@ -91,12 +104,6 @@ class StructuredPruningCost : public TechniqueCost {
     if (spec.head_density == 1 && spec.neuron_density == 1) {
       return InvalidError(
           "model.structured_pruning keeps all heads and all neurons; hint: neuron_density 0.6");
-    }
-    if (!job.model.import_path.empty()) return OkStatus();  // its sizes are not known yet
-    for (int64_t block = 0; block < DistinctBlocks(job.model); ++block) {
-      for (const ParameterInfo& weight : PlainBlockParameters(job.model, block)) {
-        WEFT_RETURN_IF_ERROR(CheckNotFrozen(job.model, weight, weight.name));
-      }
     }
     return OkStatus();
   }
@@ -208,14 +215,6 @@ StateName TicketMasks() {
 
 StateName InitialWeights() {
   return {"structured_pruning/", "/initial"};
-}
-
-Status CheckNotFrozen(const ModelSpec& model, const ParameterAttributes& weight,
-                      std::string_view name) {
-  const bool prunes = weight.output_weight() && UnitsBefore(model, weight.role).count > 0;
-  if (!prunes || !weight.frozen) return OkStatus();
-  return InvalidError("model.structured_pruning prunes all blocks, and model.freeze names " +
-                      std::string(name) + "; hint: leave it out of model.freeze");
 }
 
 }  // namespace weft

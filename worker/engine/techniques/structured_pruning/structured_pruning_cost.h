@@ -7,7 +7,6 @@
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/model_spec.h"
-#include "common/status.h"
 
 namespace weft {
 
@@ -41,9 +40,5 @@ ModelSpec TicketModel(const ModelSpec& model);
 /// In checkpoints: of a weight its mask, u8 [count]; of all that is trained, its first value.
 StateName TicketMasks();
 StateName InitialWeights();
-
-/// kInvalid where a weight whose units are pruned is frozen.
-Status CheckNotFrozen(const ModelSpec& model, const ParameterAttributes& weight,
-                      std::string_view name);
 
 }  // namespace weft

@@ -108,7 +108,7 @@ TEST(StructuredPruningTest, SettingsThatMeanNothingAreRefused) {
   Context context;
   context.allocator = &allocator;
   EXPECT_THAT(NewModel(context, frozen, {}).status().message(),
-              HasSubstr("model.freeze names transformer.h.0.mlp.c_proj.weight"));
+              HasSubstr("model.freeze, which names transformer.h.0.mlp.c_proj.weight"));
 }
 
 TEST(StructuredPruningTest, ASearchStartsAsThePlainNetworkBitForBit) {

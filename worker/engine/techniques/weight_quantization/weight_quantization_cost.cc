@@ -29,6 +29,21 @@ const Feature kWeightQuantization = {
           return "model.weight_quantization " + job.model.weight_quantization.type;
         }};
 
+const Feature kSettings[] = {
+    {.name = "quantised weights whose results are computed again",
+     .setting = "model.weight_quantization with model.peft.use_dora or method ia3",
+     .asked =
+         [](const JobSpec& job) {
+           const PeftSpec& peft = job.model.peft;
+           return QuantizesWeights(job.model) && (peft.use_dora || peft.method == "ia3");
+         },
+     .shown =
+         [](const JobSpec& job) {
+           return kWeightQuantization.shown(job) + " with model.peft." +
+                  (job.model.peft.use_dora ? "use_dora" : "method ia3");
+         }}};
+const Feature& kResultsAgain = kSettings[0];
+
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kWeightQuantization, &kTensorParallel, "a part of a weight would have other blocks",
@@ -51,6 +66,9 @@ std::vector<Refusal> Rows() {
     if (technique->precision() == nullptr) continue;
     rows.push_back({&kWeightQuantization, &technique->feature(), kNotYet, "train.precision bf16"});
   }
+  rows.push_back({&kResultsAgain, &kZeroBubble,
+                  "when deferred gradients need them, other weights have been dequantised",
+                  "resources.pipeline_schedule 1f1b"});
   return rows;
 }
 
@@ -58,6 +76,7 @@ class WeightQuantizationCost : public TechniqueCost {
  public:
   std::string_view name() const override { return "weight_quantization"; }
   const Feature& feature() const override { return kWeightQuantization; }
+  std::span<const Feature> settings() const override { return kSettings; }
 
   std::span<const Refusal> refusals() const override {
     static const std::vector<Refusal> rows = Rows();

@@ -345,7 +345,12 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   job.resources.pipeline_parallel = 2;
   EXPECT_EQ(refusal(job), "");
   job.resources.pipeline_schedule = "zero_bubble";
-  EXPECT_THAT(refusal(job), HasSubstr("model.peft.use_dora computes results of quantised weights"));
+  EXPECT_THAT(refusal(job), HasSubstr("with model.peft.use_dora does not go with "
+                                      "resources.pipeline_schedule zero_bubble"));
+  job.model.peft.use_dora = false;
+  EXPECT_EQ(refusal(job), "");
+  job.model.peft.method = "ia3";
+  EXPECT_THAT(refusal(job), HasSubstr("with model.peft.method ia3 does not go with "));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
   job.model.weight_quantization.type = "none";
