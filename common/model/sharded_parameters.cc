@@ -42,27 +42,29 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     const bool looked_up = parameter.read_forward_alone();
     const bool trained = !parameter.frozen;
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
-    const DType type = parameter.only_multiplied ? frozen_type
-                       : parameter.matrix()      ? precision.matrices
-                                                 : DType::kF32;
+    const bool quantized = parameter.quantized_words > 0;
+    const bool matrix = parameter.matrix() && !quantized;
+    const DType type = quantized                   ? DType::kI32
+                       : parameter.only_multiplied ? frozen_type
+                       : matrix                    ? precision.matrices
+                                                   : DType::kF32;
     if (parameter.replicated) {
       replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
       continue;
     }
-    const auto [it, is_new] =
-        found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
-                                     trained, of_experts),
-                          flat_parameters_.size());
+    const auto [it, is_new] = found.try_emplace(
+        std::tuple(unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts),
+        flat_parameters_.size());
     if (is_new) {
       of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(flat_parameters_.size());
       flat_parameters_.push_back(
-          {unit, tied ? last_ : unit, parameter.matrix(), type, looked_up, trained, of_experts, 0});
+          {unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, 0});
     }
-    const int64_t elements = parameter.StoredElements();
+    const int64_t elements = quantized ? parameter.quantized_words : parameter.StoredElements();
     flat_parameters_[it->second].elements += RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
-    if ((parameter.packed() || (parameter.matrix() && tied)) && parameter.block < 1) {
+    if (matrix && (parameter.packed() || tied) && parameter.block < 1) {
       packed_ += elements;
       if (parameter.in_tiles()) packed_in_tiles_ += elements;
       packed_padding_.Add(parameter.packed_padding());

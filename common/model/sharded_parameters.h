@@ -24,8 +24,8 @@ struct ShardedTraffic {
 };
 
 /// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every
-/// flat parameter (the matrices, the vectors, and the sharded experts of a block, the embeddings or
-/// the head). Whole ones are gathered for computation.
+/// flat parameter (the matrices, the words of quantised ones, the vectors, and the sharded experts
+/// of a block, the embeddings or the head). Whole ones are gathered for computation.
 struct ShardedParameters : ShardedTraffic {
   int64_t held = 0;      ///< Parts of values, and all of what is replicated.
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
@@ -69,7 +69,7 @@ class FlatParameters {
   struct FlatParameter {
     int64_t first_unit = 0;
     int64_t last_unit = 0;
-    bool matrices = false;
+    bool matrices = false;  ///< In numbers, not words.
     DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;

@@ -63,12 +63,15 @@ struct Parameter : ParameterAttributes {
 
   bool trainable() const { return !frozen; }
 
-  /// Numbers of storage.
-  int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
-  /// Bytes of storage, from SetTypes on.
+  /// Numbers of storage; of one that is quantised its words.
+  int64_t StoredElements() const {
+    return quantized_words > 0 ? quantized_words : shape.Elements() / shape[0] * padded_rows;
+  }
+  /// Their type, from SetTypes on.
+  DType stored_type() const { return quantized_words > 0 ? DType::kI32 : dtype; }
+  /// Bytes of storage, likewise.
   size_t StoredBytes() const {
-    if (quantized_words > 0) return static_cast<size_t>(quantized_words) * DTypeSize(DType::kI32);
-    return static_cast<size_t>(StoredElements()) * DTypeSize(dtype);
+    return static_cast<size_t>(StoredElements()) * DTypeSize(stored_type());
   }
 
   /// Its value is computed from its sources, which are trained in its place.

@@ -180,6 +180,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   places_.assign(static_cast<size_t>(size()), {});
   gradient_data_.assign(places_.size(), nullptr);
   placed_.assign(places_.size(), {});
+  placed_words_.assign(places_.size(), {});
   Context below = context;
   if (offloaded_) {
     WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host memory pool");
@@ -324,18 +325,28 @@ Status ParameterSet::Initialize(uint64_t seed) {
 }
 
 Status ParameterSet::Quantize(int64_t index, std::span<const float> values) {
-  Status quantized;
-  WEFT_RETURN_IF_ERROR(FillOnHost(stream_, held_value(index).view, [&](const TensorView& host) {
-    quantized =
-        kernels::Quantize4Bit(four_bit_format(), values,
-                              {host.As<int32_t>(), static_cast<size_t>(host.shape.Elements())});
-  }));
-  return quantized.WithContext((*this)[index].name);
+  std::vector<int32_t> words(static_cast<size_t>((*this)[index].quantized_words));
+  WEFT_RETURN_IF_ERROR(
+      kernels::Quantize4Bit(four_bit_format(), values, words).WithContext((*this)[index].name));
+  const HeldValue held = held_value(index);
+  if (held.view.shape.Elements() > 0) {
+    WEFT_RETURN_IF_ERROR(Upload(stream_, words.data() + held.first, held.view));
+  }
+  // Of values that are not sharded these are the ones that are held.
+  if (!placed_words_[index]) return OkStatus();
+  return Upload(stream_, words.data(), QuantizedWords(index));
+}
+
+TensorView ParameterSet::QuantizedWords(int64_t index) const {
+  if (!values_sharded()) return held_value(index).view;
+  const TensorView& placed = placed_words_[index];
+  WEFT_CHECK(placed, "read before it was brought: " + (*this)[index].name);
+  return {placed.data, placed.dtype, {(*this)[index].quantized_words}, placed.device};
 }
 
 Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const TensorView& to) const {
   return kernels::Dequantize4Bit(
-      stream, {.words = held_value(index).view, .format = four_bit_format(), .y = to});
+      stream, {.words = QuantizedWords(index), .format = four_bit_format(), .y = to});
 }
 
 ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
@@ -356,14 +367,17 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
     tensors.push_back({.name = (*this)[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
     if (values_sharded() && !(*this)[i].replicated) {
-      tensors.back().part = {.whole = (*this)[i].shape, .first = held.first};
+      const int64_t words = (*this)[i].quantized_words;
+      tensors.back().part = {.whole = words > 0 ? Shape{words} : (*this)[i].shape,
+                             .first = held.first};
     }
   }
   return tensors;
 }
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
-  if (const int64_t words = (*this)[index].quantized_words; words > 0) {
+  const int64_t words = (*this)[index].quantized_words;
+  if (words > 0 && !values_sharded()) {
     const Tensor& values = IsKept(index) ? kept_values_ : values_;
     return {
         0,
@@ -371,7 +385,7 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   }
   if (!values_sharded() || (*this)[index].replicated) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
-  const int64_t end = begin + (*this)[index].shape.Elements();
+  const int64_t end = begin + (words > 0 ? words : (*this)[index].shape.Elements());
   const FlatParameter& flat = FlatParameterOf(index);
   const Range own = OwnOf(flat);
   const int64_t first = std::clamp(own.begin, begin, end);
@@ -385,9 +399,10 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
 
 void ParameterSet::PlaceFlatParameter(const FlatParameter& flat, const TensorView& values) {
   for (int64_t index : flat.parameters) {
-    placed_[index] = values;
+    TensorView& placed = ((*this)[index].quantized_words > 0 ? placed_words_ : placed_)[index];
+    placed = values;
     if (!values) continue;
-    placed_[index].data =
+    placed.data =
         static_cast<char*>(values.data) +
         (places_[index].value - static_cast<size_t>(flat.elements.begin)) * DTypeSize(values.dtype);
   }

@@ -33,7 +33,6 @@ std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kWeightQuantization, &kTensorParallel, "a part of a weight would have other blocks",
        "data or pipeline parallelism"},
-      {&kWeightQuantization, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kWeightQuantization, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",

@@ -305,6 +305,19 @@ TEST(WeightQuantization, MeshesFollowOneRank) {
          plan.mesh.data = 2;
          plan.zero_stage = 2;
        }},
+      {"data, sharded parameters",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 3;
+       }},
+      {"data, sharded parameters in groups",
+       [](Plan& plan) {
+         plan.mesh.data = 4;
+         plan.micro_batch = 1;
+         plan.accumulation_steps = 4;
+         plan.zero_stage = 3;
+         plan.zero_shard_ranks = 2;
+       }},
       {"pipeline",
        [](Plan& plan) {
          plan.mesh.pipeline = 2;
