@@ -155,6 +155,12 @@ std::vector<Way> Ways() {
        .family = "llama",
        .peft = "lora",
        .quantized = "nf4"},
+      {.name = "qloraOfTensor", .tensor = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "qdoraOfSequence",
+       .tensor = 2,
+       .sequence = true,
+       .peft = "dora",
+       .quantized = "fp4"},
       {.name = "qdoraAndZero3", .data = 2, .zero_stage = 3, .peft = "dora", .quantized = "fp4"},
       {.name = "pissaOfQuantized",
        .data = 2,
@@ -265,6 +271,10 @@ JobSpec JobOfWay(const Way& way) {
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
   job.model.weight_quantization.type = way.quantized;
+  if (way.quantized != "none" && way.tensor > 1) {
+    job.model.weight_quantization.block_size = 32;  // as many inputs of a rank
+    job.model.width = 64;
+  }
   resources.expert_parallel = way.expert;
   if (way.added) {
     ModelSpec& base = job.train.value_learning.base;

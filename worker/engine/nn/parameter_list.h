@@ -56,10 +56,11 @@ struct Parameter : ParameterAttributes {
   std::string in_place_of;  ///< See ParameterOptions, as the next two.
   std::string adapter_of;
   Shape weight_shape;
-  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of quantized_words.
-  int64_t unit = 0;            ///< See ParameterList::StartUnit.
-  bool replicated = false;     ///< See ParameterList::SetReplicated.
-  bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
+  DType dtype = DType::kF32;       ///< Of its value, from SetTypes on; not of quantized_words.
+  int64_t unit = 0;                ///< See ParameterList::StartUnit.
+  FourBitPart four_bit_part = {};  ///< Of a shard that is quantised.
+  bool replicated = false;         ///< See ParameterList::SetReplicated.
+  bool read_directly = false;      ///< See ParameterList::SetReadDirectly.
 
   bool trainable() const { return !frozen; }
 
@@ -229,8 +230,9 @@ class ParameterList {
   /// all of this one, and nothing brings it.
   void SetReplicated(int64_t index) { parameters_[index].replicated = true; }
 
-  /// Quantises the frozen matrix `index`, the same format for all that are.
-  void SetFourBit(int64_t index, const FourBitFormat& format);
+  /// Quantises the frozen matrix `index`, the same format for all that are. The blocks of a shard
+  /// are some of those of the logical matrix; kInvalid where it cuts blocks.
+  Status SetFourBit(int64_t index, const FourBitFormat& format);
   const FourBitFormat& four_bit_format() const { return four_bit_format_; }
 
   /// What a parameter is derived from.

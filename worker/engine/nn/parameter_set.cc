@@ -11,6 +11,7 @@
 #include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
+#include "worker/engine/nn/word_tensors.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -325,9 +326,19 @@ Status ParameterSet::Initialize(uint64_t seed) {
 }
 
 Status ParameterSet::Quantize(int64_t index, std::span<const float> values) {
-  std::vector<int32_t> words(static_cast<size_t>((*this)[index].quantized_words));
+  const Parameter& parameter = (*this)[index];
+  const FourBitPart& part = parameter.four_bit_part;
+  const FourBitLayout layout(four_bit_format(), parameter.logical_shape().Elements());
+  std::vector<int32_t> words(static_cast<size_t>(layout.words));
   WEFT_RETURN_IF_ERROR(
-      kernels::Quantize4Bit(four_bit_format(), values, words).WithContext((*this)[index].name));
+      kernels::Quantize4Bit(four_bit_format(), values, words).WithContext(parameter.name));
+  if (!part.whole()) {
+    std::vector<int32_t> own(static_cast<size_t>(parameter.quantized_words));
+    WEFT_RETURN_IF_ERROR(
+        kernels::Take4BitPart(four_bit_format(), part, parameter.shape.Elements(), words, own)
+            .WithContext(parameter.name));
+    words = std::move(own);
+  }
   const HeldValue held = held_value(index);
   if (held.view.shape.Elements() > 0) {
     WEFT_RETURN_IF_ERROR(Upload(stream_, words.data() + held.first, held.view));
@@ -345,8 +356,10 @@ TensorView ParameterSet::QuantizedWords(int64_t index) const {
 }
 
 Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const TensorView& to) const {
-  return kernels::Dequantize4Bit(
-      stream, {.words = QuantizedWords(index), .format = four_bit_format(), .y = to});
+  return kernels::Dequantize4Bit(stream, {.words = QuantizedWords(index),
+                                          .format = four_bit_format(),
+                                          .y = to,
+                                          .part = (*this)[index].four_bit_part});
 }
 
 ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
@@ -363,13 +376,15 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
     if ((*this)[i].derived()) continue;
+    if ((*this)[i].quantized_words > 0) {
+      for (NamedTensor& tensor : WordTensors(*this, i)) tensors.push_back(std::move(tensor));
+      continue;
+    }
     const HeldValue held = held_value(i);
     tensors.push_back({.name = (*this)[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
     if (values_sharded() && !(*this)[i].replicated) {
-      const int64_t words = (*this)[i].quantized_words;
-      tensors.back().part = {.whole = words > 0 ? Shape{words} : (*this)[i].shape,
-                             .first = held.first};
+      tensors.back().part = {.whole = (*this)[i].shape, .first = held.first};
     }
   }
   return tensors;

@@ -118,9 +118,9 @@ class ParameterSet : public ParameterList {
   /// The numbers that it draws for a parameter, those of all ranks, before they are rounded.
   std::vector<float> DrawnValue(int64_t index, uint64_t seed) const;
 
-  /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of
-  /// them; of sharded ones this rank's part, and the words that have been gathered. kInvalid where
-  /// one is not finite.
+  /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of the
+  /// logical tensor, whose part of a shard is taken when they are quantised; of sharded ones this
+  /// rank's part, and the words that have been gathered. kInvalid where one is not finite.
   Status Quantize(int64_t index, std::span<const float> values);
   /// All words of it [quantized_words] i32: of sharded ones those that have been gathered.
   TensorView QuantizedWords(int64_t index) const;

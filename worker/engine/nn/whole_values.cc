@@ -61,8 +61,10 @@ Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t in
   std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
   WEFT_ASSIGN_OR_RETURN(const HostCopy words,
                         HostCopy::Of(parameters.stream(), parameters.QuantizedWords(index)));
-  WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
-      {}, {.words = words.view(), .format = parameters.four_bit_format(), .y = ViewOf(floats)}));
+  WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit({}, {.words = words.view(),
+                                                    .format = parameters.four_bit_format(),
+                                                    .y = ViewOf(floats),
+                                                    .part = parameters[index].four_bit_part}));
   return floats;
 }
 
