@@ -201,6 +201,7 @@ std::vector<Way> Ways() {
        .peft = "adapters"},
       {.name = "loraOfTableAndPipeline", .pipeline = 2, .peft = "table"},
       {.name = "loraOfTableAndZero3", .data = 2, .zero_stage = 3, .peft = "table"},
+      {.name = "trainedTokensAndZero3", .data = 2, .zero_stage = 3, .peft = "tokens"},
       {.name = "trainedTokensOfPipeline", .pipeline = 2, .peft = "tokens"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
       {.name = "pfeifferOfTensor", .tensor = 2, .peft = "pfeiffer"},
