@@ -19,7 +19,8 @@ struct ShardedTraffic {
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
-  int64_t after_payload = 0;    ///< Gathered once a step, after its passes (TrainedPasses).
+  int64_t after_payload = 0;    ///< Gathered once a step: after its passes (TrainedPasses), or for
+                                ///< all of them (ParameterInfo::of_all_blocks).
   int64_t after_gathers = 0;    ///< Collectives of these.
 };
 
@@ -73,7 +74,8 @@ class FlatParameters {
     DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;
-    bool of_experts = false;  ///< Of expert-parallel ranks.
+    bool of_experts = false;     ///< Of expert-parallel ranks.
+    bool of_all_blocks = false;  ///< Then it is not among those of a unit.
     int64_t elements = 0;
   };
   /// What the functions of Among() share.
@@ -95,6 +97,7 @@ class FlatParameters {
                     ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
   void GatherTrained(const Sharing& sharing, ShardedParameters& result) const;
+  void GatherForAllBlocks(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
   void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 

@@ -43,8 +43,8 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  /// Method on all linear layers, dora, pissa, two adapters, or lora with that of the token
-  /// embedding or with trained tokens.
+  /// Method on all linear layers, dora, pissa, a prefix with a projection, two adapters, or lora
+  /// with that of the token embedding or with trained tokens.
   std::string peft = {};
   std::string quantized = "none";  ///< Type of the frozen weights of blocks.
   bool added = false;              ///< Its logits are added to those of a frozen network.
@@ -201,6 +201,7 @@ std::vector<Way> Ways() {
        .peft = "adapters"},
       {.name = "loraOfTableAndPipeline", .pipeline = 2, .peft = "table"},
       {.name = "loraOfTableAndZero3", .data = 2, .zero_stage = 3, .peft = "table"},
+      {.name = "projectedPrefixAndZero3", .data = 2, .zero_stage = 3, .peft = "prefix"},
       {.name = "trainedTokensAndZero3", .data = 2, .zero_stage = 3, .peft = "tokens"},
       {.name = "trainedTokensOfPipeline", .pipeline = 2, .peft = "tokens"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
@@ -260,8 +261,13 @@ JobSpec JobOfWay(const Way& way) {
       peft.adapters[1].name = "two";
       resources.micro_batch = 2;
     }
+    if (way.peft == "prefix") {
+      peft.prefix_projection = true;
+      peft.num_virtual_tokens = 4;
+      job.train.sequence_length = job.model.context - peft.num_virtual_tokens;
+    }
     const bool targets = way.peft != "ia3" && way.peft != "houlsby" && way.peft != "pfeiffer" &&
-                         way.peft != "parallel";
+                         way.peft != "parallel" && way.peft != "prefix";
     if (targets) peft.target_modules = {"all-linear"};
     if (table) peft.target_modules = {"wte", "c_attn", "c_fc"};
     if (tokens) peft.trainable_token_indices = {1, 3, 4};

@@ -155,7 +155,7 @@ void ParameterSet::LayOutGradients() {
 
 // Stacks are in one flat parameter, trained as far as a part of them is.
 void ParameterSet::LayOutRegions() {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool>;
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
@@ -169,9 +169,10 @@ void ParameterSet::LayOutRegions() {
     const bool of_experts = parameter.of_shared_expert;
     const bool replicated = parameter.replicated;
     const DType dtype = parameter.stored_type();
-    const auto [it, is_new] = found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix,
-                                                     dtype, looked_up, of_experts, replicated),
-                                                flat_parameters_.size());
+    const auto [it, is_new] =
+        found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix, dtype, looked_up,
+                               of_experts, replicated, parameter.of_all_blocks),
+                          flat_parameters_.size());
     if (is_new) {
       const int64_t copies = replicated ? ranks_ : of_experts ? expert_ranks() : 1;
       flat_parameters_.push_back({.trained = trained,
@@ -182,6 +183,7 @@ void ParameterSet::LayOutRegions() {
                                   .looked_up = looked_up,
                                   .of_experts = of_experts,
                                   .replicated = replicated,
+                                  .of_all_blocks = parameter.of_all_blocks,
                                   .ranks = ranks_ / copies,
                                   .rank = replicated   ? 0
                                           : of_experts ? part_of_experts_

@@ -60,6 +60,7 @@ struct Parameter : ParameterAttributes {
   int64_t unit = 0;                ///< See ParameterList::StartUnit.
   FourBitPart four_bit_part = {};  ///< Of a shard that is quantised.
   bool replicated = false;         ///< See ParameterList::SetReplicated.
+  bool of_all_blocks = false;      ///< See ParameterList::SetOfAllBlocks.
   bool read_directly = false;      ///< See ParameterList::SetReadDirectly.
 
   bool trainable() const { return !frozen; }
@@ -229,6 +230,10 @@ class ParameterList {
   /// Says that blocks share the frozen parameter `index`: where values are sharded, each rank has
   /// all of this one, and nothing brings it.
   void SetReplicated(int64_t index) { parameters_[index].replicated = true; }
+
+  /// Says that all blocks compute with `index`, which is of unit 0: where values are sharded, it is
+  /// gathered with that unit and stays until values change.
+  void SetOfAllBlocks(int64_t index) { parameters_[index].of_all_blocks = true; }
 
   /// Quantises the frozen matrix `index`, the same format for all that are. The blocks of a shard
   /// are some of those of the logical matrix; kInvalid where it cuts blocks.

@@ -25,7 +25,8 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
       read_ahead_(static_cast<size_t>(parameters->units())) {
   const std::vector<ParameterSet::FlatParameter>& flat_parameters = parameters->flat_parameters();
   for (const ParameterSet::FlatParameter& flat : flat_parameters) {
-    if (flat.trained) first_differentiated_ = std::min(first_differentiated_, flat.first_unit);
+    if (!flat.trained || flat.of_all_blocks) continue;
+    first_differentiated_ = std::min(first_differentiated_, flat.first_unit);
   }
   for (const ParameterSet::CopiesOf& copies : parameters->copies()) {
     size_t at = 0;
@@ -200,19 +201,30 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
   return follows(behind) ? StartReading(behind, pass) : OkStatus();
 }
 
+void ParameterGatherer::DropPlaced(size_t flat) {
+  if (!gathered_[flat].placed) return;
+  const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
+  for (size_t c = 0; c < region_of_copies_.size(); ++c) {
+    if (region_of_copies_[c] != flat || placed.dtype == DType::kI32) continue;
+    parameters_->copies()[c].copies->Drop();
+  }
+  parameters_->PlaceFlatParameter(placed, {});
+  gathered_[flat] = {};
+}
+
 Status ParameterGatherer::Release(int64_t unit) {
   if (dequantizes_) WEFT_RETURN_IF_ERROR(dequantizes_->Release(unit));
   for (size_t r : Wanted(unit, Pass::kForward)) {
-    if (!gathered_[r].placed) continue;
-    const ParameterSet::FlatParameter& flat = parameters_->flat_parameters()[r];
-    for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-      if (region_of_copies_[c] != r || flat.dtype == DType::kI32) continue;
-      parameters_->copies()[c].copies->Drop();
-    }
-    parameters_->PlaceFlatParameter(flat, {});
-    gathered_[r] = {};
+    if (!parameters_->flat_parameters()[r].of_all_blocks) DropPlaced(r);
   }
   return OkStatus();
+}
+
+Status ParameterGatherer::Forget() {
+  for (size_t r = 0; r < gathered_.size(); ++r) {
+    if (parameters_->flat_parameters()[r].of_all_blocks) DropPlaced(r);
+  }
+  return dequantizes_ ? dequantizes_->Forget() : OkStatus();
 }
 
 }  // namespace weft::engine

@@ -18,6 +18,9 @@ namespace weft::engine {
 /// products. What one rank alone has stays where it is held, or gets a copy in that type. All ranks
 /// go through the same passes.
 ///
+/// What all blocks compute with (ParameterList::SetOfAllBlocks) is gathered with unit 0, as it is
+/// held, and stays until Forget.
+///
 /// Words of quantised weights (ParameterSet::SetFourBit) are gathered as they are. The prefetcher
 /// that was there before makes numbers of them.
 ///
@@ -36,7 +39,7 @@ class ParameterGatherer : public ParameterPrefetcher {
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t unit) override;
-  Status Forget() override { return dequantizes_ ? dequantizes_->Forget() : OkStatus(); }
+  Status Forget() override;
 
  private:
   struct Gathered {
@@ -68,6 +71,8 @@ class ParameterGatherer : public ParameterPrefetcher {
   Status MakeCopies(Context& context, const std::vector<size_t>& flat_parameters,
                     int64_t unit) const;
   Status StartUnit(Context& context, int64_t unit, Pass pass);
+  /// Drops what has been placed of a flat parameter.
+  void DropPlaced(size_t flat);
 
   Collective* group_;
   Collective* same_experts_;
