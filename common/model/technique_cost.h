@@ -160,8 +160,8 @@ class TechniqueCost {
     return 0;
   }
 
-  /// kInvalid where its tensors cannot be cut among `columns` tensor-parallel ranks, each of which
-  /// has as many heads and inner columns of MLPs.
+  /// kInvalid where its tensors cannot be cut among `columns` tensor-parallel ranks, which have as
+  /// many heads and inner columns of MLPs each.
   virtual Status CheckTensorParallel(const ModelSpec&, int64_t /*columns*/) const {
     return OkStatus();
   }
