@@ -312,13 +312,11 @@ void TokenAdapter::SetStarts(ParameterSet& parameters, Collective* tensor_ranks)
   if (table_ < 0) return;
   tensor_ranks_ = tensor_ranks;
   parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
-    waits_ = false;
+    // Sharded values are not gathered before the training.
+    waits_ = from != ValuesFrom::kCheckpoint && parameters.values_sharded();
+    brought_->SetWaiting(waits_);
     if (from == ValuesFrom::kCheckpoint) return OkStatus();
-    if (!parameters.values_sharded()) {
-      return StartTrainedRows(parameters, table_, rows_, tensor_ranks_);
-    }
-    // They are not gathered before the training.
-    waits_ = true;
+    if (!waits_) return StartTrainedRows(parameters, table_, rows_, tensor_ranks_);
     return training_ != nullptr ? StartSharded(parameters) : OkStatus();
   });
 }
@@ -329,7 +327,6 @@ Status TokenAdapter::OnTraining(Context* context, ParameterSet& parameters) {
 }
 
 Status TokenAdapter::StartSharded(ParameterSet& parameters) {
-  brought_->SetWaiting(true);
   WEFT_RETURN_IF_ERROR(ForEachUnit(*training_, parameters, [&](int64_t unit) {
     if (unit != parameters[table_].unit) return OkStatus();
     return StartTrainedRows(parameters, table_, rows_, tensor_ranks_);
