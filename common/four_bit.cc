@@ -48,7 +48,7 @@ const std::array<float, 256>& FourBitScales() {
   return scales;
 }
 
-FourBitLayout::FourBitLayout(const FourBitFormat& format, int64_t elements)
+FourBitLayout::FourBitLayout(const FourBitFormat& format, int64_t elements, const FourBitPart& part)
     : blocks((elements + format.block_size - 1) / format.block_size),
       scales(Words((elements + 1) / 2)) {
   if (!format.double_quantization) {
@@ -57,7 +57,8 @@ FourBitLayout::FourBitLayout(const FourBitFormat& format, int64_t elements)
   }
   constexpr int64_t kScales = FourBitFormat::kScalesOfBlock;
   scales_of_scales = scales + Words(blocks);
-  mean = scales_of_scales + 4 * ((blocks + kScales - 1) / kScales);
+  const int64_t of_tensor = part.whole() ? blocks : part.of;
+  mean = scales_of_scales + 4 * ((of_tensor + kScales - 1) / kScales);
   words = mean / 4 + 1;
 }
 

@@ -31,14 +31,35 @@ const std::array<float, 16>& FourBitValues(FourBitFormat::Type type);
 /// 2016, arXiv 1511.04561).
 const std::array<float, 256>& FourBitScales();
 
-/// Where the codes of a tensor and their scales lie in successive i32 words: byte offsets.
-struct FourBitLayout {
-  FourBitLayout(const FourBitFormat& format, int64_t elements);
+/// Which blocks of a quantised tensor are here, one after the other, where several ranks have some
+/// each: runs of successive ones, one run as far from the next as another. The default is all.
+struct FourBitPart {
+  int64_t of = 0;      ///< Blocks of the tensor; 0: all of them are here.
+  int64_t first = 0;   ///< The first one that is here.
+  int64_t run = 0;     ///< Blocks of a run,
+  int64_t stride = 0;  ///< and from where one begins to where the next one does.
 
-  int64_t blocks = 0;
+  bool whole() const { return of == 0; }
+  /// Which block of the tensor block `block` of the part is.
+  int64_t BlockOf(int64_t block) const {
+    return whole() ? block : first + block / run * stride + block % run;
+  }
+
+  bool operator==(const FourBitPart&) const = default;
+};
+
+/// Where the codes of a tensor, or of a part of one, and their scales lie in successive i32 words:
+/// byte offsets. A part of whole blocks has the scales of the tensor, so its numbers are those that
+/// are there.
+struct FourBitLayout {
+  /// `elements`: of the part.
+  FourBitLayout(const FourBitFormat& format, int64_t elements, const FourBitPart& part = {});
+
+  int64_t blocks = 0;  ///< Of the part.
   int64_t scales = 0;  ///< f32 [blocks] or, with double quantisation, u8 codes; two codes of
                        ///< elements a byte, from byte 0 on, the first in the upper half.
-  int64_t scales_of_scales = 0;  ///< f32, one for each kScalesOfBlock blocks: double quantisation.
+  int64_t scales_of_scales = 0;  ///< f32, one for each kScalesOfBlock blocks of the tensor: double
+                                 ///< quantisation.
   int64_t mean = 0;              ///< f32: double quantisation.
   int64_t words = 0;
 };

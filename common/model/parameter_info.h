@@ -134,10 +134,12 @@ struct ParameterInfo : ParameterAttributes {
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".
-  bool merged = false;      ///< Then: products read a matrix that is made of the weight and of
-                            ///< this (TechniqueCost::MergedNumbers), and not this itself.
-  bool replicated = false;  ///< Of a frozen tensor: blocks share it, and each rank has all of it
-                            ///< where others are sharded (ZeRO stage 3).
+  bool merged = false;         ///< Then: products read a matrix that is made of the weight and of
+                               ///< this (TechniqueCost::MergedNumbers), and not this itself.
+  bool replicated = false;     ///< Of a frozen tensor: blocks share it, and each rank has all of it
+                               ///< where others are sharded (ZeRO stage 3).
+  bool of_all_blocks = false;  ///< Of unit 0: all blocks compute with it, so that it is gathered
+                               ///< once a step where others are gathered unit by unit.
   bool of_whole_weight = false;  ///< Of an adapter: it is not cut with its weight. Tensor-parallel
                                  ///< ranks have all of it, and a partial gradient each.
 

@@ -374,7 +374,7 @@ void QuantizeWeights(const ModelSpec& model, std::vector<ParameterInfo>& list) {
   for (ParameterInfo& parameter : list) {
     if (parameter.block < 0 || !parameter.matrix() || !parameter.is_weight()) continue;
     if (!parameter.stacked) end_layer();
-    parameter.quantized_words = QuantizedWordsOf(model, parameter);
+    parameter.quantized_words = QuantizedWordsOf(model, parameter, parameter.Elements());
     layer.push_back(&parameter);
   }
   end_layer();
@@ -519,7 +519,12 @@ std::vector<std::string> FreezeOfBlocks(const ModelSpec& model,
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows) {
   std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (tensor == 1) return parameters;
-  for (ParameterInfo& parameter : parameters) TakePart(rows, tensor / rows, parameter);
+  for (ParameterInfo& parameter : parameters) {
+    const int64_t whole = parameter.Elements();
+    TakePart(rows, tensor / rows, parameter);
+    if (parameter.quantized_words == 0) continue;
+    parameter.quantized_words = QuantizedWordsOf(model, parameter, whole);
+  }
   DescribeProducts(parameters);
   return parameters;
 }

@@ -31,7 +31,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
       trained_passes_(TrainedPasses(model)) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
-  std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool>, size_t> found;
+  std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool, bool>, size_t> found;
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     const int64_t unit = parameter.unit;
@@ -39,32 +39,35 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     const bool looked_up = parameter.read_forward_alone();
     const bool trained = !parameter.frozen;
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
-    const DType type = parameter.only_multiplied ? frozen_type
-                       : parameter.matrix()      ? precision.matrices
-                                                 : DType::kF32;
+    const bool quantized = parameter.quantized_words > 0;
+    const bool matrix = parameter.matrix() && !quantized;
+    const DType type = quantized                   ? DType::kI32
+                       : parameter.only_multiplied ? frozen_type
+                       : matrix                    ? precision.matrices
+                                                   : DType::kF32;
     if (parameter.replicated) {
       replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
       continue;
     }
-    const auto [it, is_new] =
-        found.try_emplace(std::tuple(unit, tied ? last_ : unit, parameter.matrix(), type, looked_up,
-                                     trained, of_experts),
-                          flat_parameters_.size());
+    const bool of_all = parameter.of_all_blocks;
+    const auto [it, is_new] = found.try_emplace(
+        std::tuple(unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all),
+        flat_parameters_.size());
     if (is_new) {
-      of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
+      if (!of_all) of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(flat_parameters_.size());
       flat_parameters_.push_back(
-          {unit, tied ? last_ : unit, parameter.matrix(), type, looked_up, trained, of_experts, 0});
+          {unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all, 0});
     }
-    const int64_t elements = parameter.StoredElements();
+    const int64_t elements = quantized ? parameter.quantized_words : parameter.StoredElements();
     flat_parameters_[it->second].elements += RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
-    if ((parameter.packed() || (parameter.matrix() && tied)) && parameter.block < 1) {
+    if (matrix && (parameter.packed() || tied) && parameter.block < 1) {
       packed_ += elements;
       if (parameter.in_tiles()) packed_in_tiles_ += elements;
       packed_padding_.Add(parameter.packed_padding());
     }
-    if (trained) first_differentiated_ = std::min(first_differentiated_, unit);
+    if (trained && !of_all) first_differentiated_ = std::min(first_differentiated_, unit);
   }
 }
 
@@ -90,6 +93,7 @@ ShardedParameters FlatParameters::Among(int64_t ranks) const {
   }
   Gather(sharing, result);
   GatherTrained(sharing, result);
+  GatherForAllBlocks(sharing, result);
   OpenGradients(sharing, result);
   CutFiles(sharing, result);
   return result;
@@ -231,10 +235,27 @@ void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& re
   }
 }
 
+// Once a step, as it is held; it stays.
+void FlatParameters::GatherForAllBlocks(const Sharing& sharing, ShardedParameters& result) const {
+  for (size_t index = 0; index < flat_parameters_.size(); ++index) {
+    const FlatParameter& flat = flat_parameters_[index];
+    if (!flat.of_all_blocks || sharing.ranks[index] == 1) continue;
+    const int64_t bytes = sharing.elements[index] * Held(flat);
+    result.after_payload += bytes;
+    ++result.after_gathers;
+    result.gathered += bytes;
+    result.gathered_from_host += bytes;
+  }
+}
+
 // While one unit's gradients are written, those of the one before are reduced. A token table that
-// classifies has its gradient first and last.
+// classifies has its gradient first and last, and all blocks add to what they all compute with.
 void FlatParameters::OpenGradients(const Sharing& sharing, ShardedParameters& result) const {
   int64_t throughout = 0, before = 0, most = 0, last = 0;
+  for (size_t index = 0; index < flat_parameters_.size(); ++index) {
+    const FlatParameter& flat = flat_parameters_[index];
+    if (flat.of_all_blocks && flat.trained) throughout += kF32 * sharing.elements[index];
+  }
   for (int64_t unit = last_; unit >= 0; --unit) {
     int64_t bytes = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {

@@ -19,13 +19,14 @@ struct ShardedTraffic {
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
-  int64_t after_payload = 0;    ///< Gathered once a step, after its passes (TrainedPasses).
+  int64_t after_payload = 0;    ///< Gathered once a step: after its passes (TrainedPasses), or for
+                                ///< all of them (ParameterInfo::of_all_blocks).
   int64_t after_gathers = 0;    ///< Collectives of these.
 };
 
 /// Bytes of a rank with sharded parameters (zero_stage 3). Each rank holds an equal part of every
-/// flat parameter (the matrices, the vectors, and the sharded experts of a block, the embeddings or
-/// the head). Whole ones are gathered for computation.
+/// flat parameter (the matrices, the words of quantised ones, the vectors, and the sharded experts
+/// of a block, the embeddings or the head). Whole ones are gathered for computation.
 struct ShardedParameters : ShardedTraffic {
   int64_t held = 0;      ///< Parts of values, and all of what is replicated.
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
@@ -69,11 +70,12 @@ class FlatParameters {
   struct FlatParameter {
     int64_t first_unit = 0;
     int64_t last_unit = 0;
-    bool matrices = false;
+    bool matrices = false;  ///< In numbers, not words.
     DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;
-    bool of_experts = false;  ///< Of expert-parallel ranks.
+    bool of_experts = false;     ///< Of expert-parallel ranks.
+    bool of_all_blocks = false;  ///< Then it is not among those of a unit.
     int64_t elements = 0;
   };
   /// What the functions of Among() share.
@@ -95,6 +97,7 @@ class FlatParameters {
                     ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
   void GatherTrained(const Sharing& sharing, ShardedParameters& result) const;
+  void GatherForAllBlocks(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
   void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 

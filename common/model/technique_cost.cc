@@ -123,10 +123,10 @@ bool FreezesAny(const ModelSpec& model) {
   return !model.freeze.empty() || TechniquesFreeze(model);
 }
 
-int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) {
+int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, int64_t whole) {
   int64_t words = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    words = std::max(words, technique->QuantizedWordsOf(model, weight));
+    words = std::max(words, technique->QuantizedWordsOf(model, weight, whole));
   }
   return words;
 }

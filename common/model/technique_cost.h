@@ -153,9 +153,17 @@ class TechniqueCost {
   virtual bool ReadsFrozenWeights(const ModelSpec&) const { return false; }
 
   /// i32 words of a frozen `weight` of a block that is quantised, in place of numbers of the type
-  /// of matrices; 0: it is not. Blocks are dequantised one at a time.
-  virtual int64_t QuantizedWordsOf(const ModelSpec&, const ParameterInfo& /*weight*/) const {
+  /// of matrices; 0: it is not. It may be a tensor-parallel rank's part of one of `whole` numbers.
+  /// Blocks are dequantised one at a time.
+  virtual int64_t QuantizedWordsOf(const ModelSpec&, const ParameterInfo& /*weight*/,
+                                   int64_t /*whole*/) const {
     return 0;
+  }
+
+  /// kInvalid where its tensors cannot be cut among `columns` tensor-parallel ranks, which have as
+  /// many heads and inner columns of MLPs each.
+  virtual Status CheckTensorParallel(const ModelSpec&, int64_t /*columns*/) const {
+    return OkStatus();
   }
 
   /// Numbers of the layers of a distinct block whose products read a matrix that is made of their
@@ -293,7 +301,7 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
-int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight);
+int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, int64_t whole);
 /// Of all distinct blocks together, and of the one with most.
 int64_t MergedNumbers(const ModelSpec& model);
 int64_t LargestMergedBlock(const ModelSpec& model);

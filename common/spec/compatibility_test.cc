@@ -362,29 +362,24 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("peft", 9),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
-         job.model.peft.trainable_token_indices = {0};
+         job.model.peft.use_dora = true;
        }},
       {FeatureOf("peft", 10),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
-         job.model.peft.use_dora = true;
+         job.model.peft.init = "pissa";
        }},
       {FeatureOf("peft", 11),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
-         job.model.peft.init = "pissa";
+         job.model.peft.import_path = "folder";
        }},
       {FeatureOf("peft", 12),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
-         job.model.peft.import_path = "folder";
-       }},
-      {FeatureOf("peft", 13),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
          job.model.peft.modules_to_save = {"*.bias"};
        }},
-      {FeatureOf("peft", 14),
+      {FeatureOf("peft", 13),
        [](JobSpec& job) {
          job.model.peft.method = "prompt";
          job.model.peft.modules_to_save = {"wpe"};

@@ -144,7 +144,7 @@ const TechniqueCost* TechniqueOfTensors(const JobSpec& job) {
           return parameter.block >= 0 && parameter.matrix() &&
                  (!technique->ReplacementsOf(model, parameter).empty() ||
                   !technique->AdaptersOf(model, parameter).empty() ||
-                  technique->QuantizedWordsOf(model, parameter) > 0);
+                  technique->QuantizedWordsOf(model, parameter, parameter.Elements()) > 0);
         });
     if (has_own || technique->Ticket(model) || !technique->EmbeddingGraftsOf(model).empty()) {
       return technique;

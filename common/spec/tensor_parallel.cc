@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/model/technique_cost.h"
 #include "common/spec/padded_length.h"
 
 namespace weft {
@@ -37,6 +38,9 @@ Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows)
     return InvalidError(kDegree + std::to_string(degree) +
                         " needs a token for each rank, and there are " +
                         std::to_string(model.vocab_size));
+  }
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    WEFT_RETURN_IF_ERROR(technique->CheckTensorParallel(model, degree));
   }
   return OkStatus();
 }

@@ -14,12 +14,18 @@ namespace weft::kernels {
 Status Quantize4Bit(const FourBitFormat& format, std::span<const float> x,
                     std::span<int32_t> words);
 
+/// Takes the words of `part`, which has `elements` numbers, out of those of the tensor, on the
+/// host. kInvalid where the sizes do not fit, or a block is cut.
+Status Take4BitPart(const FourBitFormat& format, const FourBitPart& part, int64_t elements,
+                    std::span<const int32_t> tensor, std::span<int32_t> words);
+
 /// y = FourBitValues()[code] * scale in f32, rounded to y's type; the same bits on every back end
 /// and instruction set.
 struct Dequantize4BitArgs {
-  TensorView words;  ///< i32, as Quantize4Bit leaves them
+  TensorView words;  ///< i32, as Quantize4Bit or Take4BitPart leaves them
   FourBitFormat format = {};
-  TensorView y;  ///< f32, bf16 or f16, contiguous, as many elements as x had
+  TensorView y;  ///< f32, bf16 or f16, contiguous, as many elements as x, or the part of it, had
+  FourBitPart part = {};
 };
 
 WEFT_DEVICE_OP(Dequantize4Bit, Dequantize4BitArgs)

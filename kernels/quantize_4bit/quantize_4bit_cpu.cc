@@ -69,18 +69,21 @@ void Put(float value, uint8_t* bytes, int64_t offset) {
 /// Reads the scales of blocks.
 class Scales {
  public:
-  Scales(const FourBitFormat& format, const FourBitLayout& layout, const uint8_t* bytes)
-      : layout_(layout), bytes_(bytes), compressed_(format.double_quantization) {
+  Scales(const FourBitFormat& format, const FourBitPart& part, const FourBitLayout& layout,
+         const uint8_t* bytes)
+      : part_(part), layout_(layout), bytes_(bytes), compressed_(format.double_quantization) {
     if (compressed_) mean_ = At(bytes, layout.mean);
   }
 
   float Of(int64_t block) const {
     if (!compressed_) return At(bytes_, layout_.scales + 4 * block);
     const float value = FourBitScales()[bytes_[layout_.scales + block]];
-    return value * At(bytes_, layout_.scales_of_scales + 4 * (block / kScales)) + mean_;
+    const int64_t of_tensor = part_.BlockOf(block);
+    return value * At(bytes_, layout_.scales_of_scales + 4 * (of_tensor / kScales)) + mean_;
   }
 
  private:
+  const FourBitPart& part_;
   const FourBitLayout& layout_;
   const uint8_t* bytes_;
   bool compressed_;
@@ -154,13 +157,43 @@ Status Quantize4Bit(const FourBitFormat& format, std::span<const float> x,
   return OkStatus();
 }
 
+Status Take4BitPart(const FourBitFormat& format, const FourBitPart& part, int64_t elements,
+                    std::span<const int32_t> tensor, std::span<int32_t> words) {
+  if (!IsFourBitFormat(format) || part.whole() || !IsFourBitPart(format, part, elements)) {
+    return InvalidError("Take4BitPart: not a part of whole blocks of the tensor");
+  }
+  const FourBitLayout from(format, part.of * format.block_size);
+  const FourBitLayout to(format, elements, part);
+  if (std::ssize(tensor) != from.words || std::ssize(words) != to.words) {
+    return InvalidError("Take4BitPart: " + std::to_string(words.size()) + " words out of " +
+                        std::to_string(tensor.size()) + ", which are " + std::to_string(to.words) +
+                        " out of " + std::to_string(from.words));
+  }
+  std::fill(words.begin(), words.end(), 0);
+  const auto* const all = reinterpret_cast<const uint8_t*>(tensor.data());
+  auto* const own = reinterpret_cast<uint8_t*>(words.data());
+  const auto copy = [&](int64_t first, int64_t second, int64_t count) {
+    std::memcpy(own + first, all + second, static_cast<size_t>(count));
+  };
+  const int64_t codes = format.block_size / 2;
+  const int64_t scale = format.double_quantization ? 1 : 4;
+  for (int64_t block = 0; block < to.blocks; block += part.run) {
+    const int64_t run = std::min(part.run, to.blocks - block), begin = part.BlockOf(block);
+    copy(block * codes, begin * codes, run * codes);
+    copy(to.scales + block * scale, from.scales + begin * scale, run * scale);
+  }
+  if (!format.double_quantization) return OkStatus();
+  copy(to.scales_of_scales, from.scales_of_scales, from.mean + 4 - from.scales_of_scales);
+  return OkStatus();
+}
+
 Status cpu::Dequantize4Bit(const Stream& stream, const Dequantize4BitArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckDequantize4Bit(stream, args));
   const int64_t count = args.y.shape.Elements(), block_size = args.format.block_size;
-  const FourBitLayout layout(args.format, count);
+  const FourBitLayout layout(args.format, count, args.part);
   if (count == 0) return OkStatus();
   const auto* const bytes = reinterpret_cast<const uint8_t*>(args.words.As<int32_t>());
-  const Scales scales(args.format, layout, bytes);
+  const Scales scales(args.format, args.part, layout, bytes);
   const float* const values = FourBitValues(args.format.type).data();
   WithFloatType(args.y.dtype, [&]<class T>() {
     const FourBitLoop<T>& loop = PickFourBitKernels().Of<T>();

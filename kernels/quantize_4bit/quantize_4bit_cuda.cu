@@ -26,6 +26,10 @@ struct Problem {
   int64_t scales_of_scales;
   int64_t mean;
   int64_t block_size;
+  // Of a part, see FourBitPart; all of it: run is 0.
+  int64_t first;
+  int64_t run;
+  int64_t stride;
   T* y;
   int64_t count;
 };
@@ -35,9 +39,11 @@ __device__ float ScaleOf(const Problem<T>& p, const float* scales, int64_t block
   if (!compressed) return reinterpret_cast<const float*>(p.bytes + p.scales)[block];
   const float* of_scales = reinterpret_cast<const float*>(p.bytes + p.scales_of_scales);
   const float mean = *reinterpret_cast<const float*>(p.bytes + p.mean);
+  const int64_t of_tensor =
+      p.run == 0 ? block : p.first + block / p.run * p.stride + block % p.run;
   // Two roundings, as on CPUs.
   const float product = __fmul_rn(scales[p.bytes[p.scales + block]],
-                                  of_scales[block / FourBitFormat::kScalesOfBlock]);
+                                  of_scales[of_tensor / FourBitFormat::kScalesOfBlock]);
   return __fadd_rn(product, mean);
 }
 
@@ -88,7 +94,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 Status Dequantize4Bit(const Stream& stream, const Dequantize4BitArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckDequantize4Bit(stream, args));
   const int64_t count = args.y.shape.Elements();
-  const FourBitLayout layout(args.format, count);
+  const FourBitLayout layout(args.format, count, args.part);
   Tables tables;
   std::copy_n(FourBitValues(args.format.type).data(), 16, tables.values);
   std::copy_n(FourBitScales().data(), 256, tables.scales);
@@ -98,6 +104,9 @@ Status Dequantize4Bit(const Stream& stream, const Dequantize4BitArgs& args) {
                                 .scales_of_scales = layout.scales_of_scales,
                                 .mean = layout.mean,
                                 .block_size = args.format.block_size,
+                                .first = args.part.first,
+                                .run = args.part.run,
+                                .stride = args.part.stride,
                                 .y = args.y.As<T>(),
                                 .count = count};
     const bool aligned = Aligned16(problem.y, problem.bytes);

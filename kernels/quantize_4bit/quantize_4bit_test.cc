@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -120,6 +121,47 @@ TEST(Quantize4Bit, KeepsScalesAndZerosAndIsIdempotent) {
       }
     }
     EXPECT_EQ(Back(format, Quantized(format, y), y.size()), y);
+  }
+}
+
+// The rows and the columns of [48, 1280] that ranks have: 40 blocks a row, whose scales of scales
+// are of 256 blocks wherever a row ends.
+TEST(Quantize4Bit, PartsHaveTheNumbersOfTheTensor) {
+  constexpr int64_t kRows = 48, kColumns = 1280, kBlock = 32, kOfRow = kColumns / kBlock;
+  const std::vector<float> x = Normal(kRows * kColumns, 4);
+  for (const bool twice : {false, true}) {
+    const FourBitFormat format = {kNf4, kBlock, twice};
+    const std::vector<int32_t> tensor = Quantized(format, x);
+    const std::vector<float> all = Back(format, tensor, x.size());
+    const auto expect_part = [&](const FourBitPart& part, size_t count,
+                                 const std::function<int64_t(int64_t)>& at) {
+      const auto elements = static_cast<int64_t>(count);
+      std::vector<int32_t> words(static_cast<size_t>(FourBitLayout(format, elements, part).words));
+      EXPECT_LT(words.size(), tensor.size());
+      ASSERT_EQ(Take4BitPart(format, part, elements, tensor, words).ToString(), "OK");
+      std::vector<float> y(count, NAN);
+      ASSERT_EQ(Dequantize4Bit({}, {.words = {words.data(), DType::kI32, {std::ssize(words)}},
+                                    .format = format,
+                                    .y = {y.data(), DType::kF32, {elements}},
+                                    .part = part})
+                    .ToString(),
+                "OK");
+      for (int64_t i = 0; i < elements; ++i) {
+        ASSERT_EQ(y[static_cast<size_t>(i)], all[static_cast<size_t>(at(i))]) << i;
+      }
+    };
+    // Columns 416 to 832, 13 blocks of each row.
+    expect_part({kRows * kOfRow, 13, 13, kOfRow}, kRows * 416,
+                [](int64_t i) { return i / 416 * kColumns + 416 + i % 416; });
+    // Rows 4 to 8 of each 16.
+    expect_part(
+        {kRows * kOfRow, 4 * kOfRow, 4 * kOfRow, 16 * kOfRow}, 3 * 4 * kColumns,
+        [](int64_t i) { return (i / (4 * kColumns) * 16 + 4) * kColumns + i % (4 * kColumns); });
+    std::vector<int32_t> words(tensor.size());
+    for (const FourBitPart& bad : {FourBitPart{}, FourBitPart{kRows * kOfRow, 0, 0, kOfRow},
+                                   FourBitPart{kRows * kOfRow, 28, 13, kOfRow}}) {
+      EXPECT_EQ(Take4BitPart(format, bad, kRows * 416, tensor, words).code(), StatusCode::kInvalid);
+    }
   }
 }
 

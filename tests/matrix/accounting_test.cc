@@ -43,8 +43,8 @@ struct Way {
   std::string method = "ring";
   std::vector<std::string> freeze = {};
   std::string structured = "none";  ///< Kind of the matrices of blocks, all of them.
-  /// Method on all linear layers, dora, pissa, two adapters, or lora with that of the token
-  /// embedding or with trained tokens.
+  /// Method on all linear layers, dora, pissa, a prefix with a projection, two adapters, or lora
+  /// with that of the token embedding or with trained tokens.
   std::string peft = {};
   std::string quantized = "none";  ///< Type of the frozen weights of blocks.
   bool added = false;              ///< Its logits are added to those of a frozen network.
@@ -149,6 +149,24 @@ std::vector<Way> Ways() {
       {.name = "miss", .pipeline = 2, .peft = "miss"},
       {.name = "qloraOfPipeline", .pipeline = 2, .peft = "lora", .quantized = "fp4"},
       {.name = "qlora", .data = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "qloraAndZero3",
+       .data = 2,
+       .zero_stage = 3,
+       .family = "llama",
+       .peft = "lora",
+       .quantized = "nf4"},
+      {.name = "qloraOfTensor", .tensor = 2, .family = "llama", .peft = "lora", .quantized = "nf4"},
+      {.name = "qloraOfSequence",
+       .tensor = 2,
+       .sequence = true,
+       .family = "llama",
+       .peft = "lora",
+       .quantized = "fp4"},
+      {.name = "qloraOfGpt2AndZero3",
+       .data = 2,
+       .zero_stage = 3,
+       .peft = "lora",
+       .quantized = "fp4"},
       {.name = "pissaOfQuantized",
        .data = 2,
        .family = "llama",
@@ -188,6 +206,8 @@ std::vector<Way> Ways() {
        .peft = "adapters"},
       {.name = "loraOfTableAndPipeline", .pipeline = 2, .peft = "table"},
       {.name = "loraOfTableAndZero3", .data = 2, .zero_stage = 3, .peft = "table"},
+      {.name = "projectedPrefixAndZero3", .data = 2, .zero_stage = 3, .peft = "prefix"},
+      {.name = "trainedTokensAndZero3", .data = 2, .zero_stage = 3, .peft = "tokens"},
       {.name = "trainedTokensOfPipeline", .pipeline = 2, .peft = "tokens"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},
       {.name = "pfeifferOfTensor", .tensor = 2, .peft = "pfeiffer"},
@@ -246,8 +266,13 @@ JobSpec JobOfWay(const Way& way) {
       peft.adapters[1].name = "two";
       resources.micro_batch = 2;
     }
+    if (way.peft == "prefix") {
+      peft.prefix_projection = true;
+      peft.num_virtual_tokens = 4;
+      job.train.sequence_length = job.model.context - peft.num_virtual_tokens;
+    }
     const bool targets = way.peft != "ia3" && way.peft != "houlsby" && way.peft != "pfeiffer" &&
-                         way.peft != "parallel";
+                         way.peft != "parallel" && way.peft != "prefix";
     if (targets) peft.target_modules = {"all-linear"};
     if (table) peft.target_modules = {"wte", "c_attn", "c_fc"};
     if (tokens) peft.trainable_token_indices = {1, 3, 4};
@@ -258,6 +283,10 @@ JobSpec JobOfWay(const Way& way) {
         way.peft == "dora" ? std::vector<std::string>{"*.bias"} : std::vector<std::string>();
   }
   job.model.weight_quantization.type = way.quantized;
+  if (way.quantized != "none" && way.tensor > 1) {
+    job.model.weight_quantization.block_size = 32;  // as many inputs of a rank
+    job.model.width = 64;
+  }
   resources.expert_parallel = way.expert;
   if (way.added) {
     ModelSpec& base = job.train.value_learning.base;

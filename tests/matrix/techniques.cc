@@ -1,5 +1,6 @@
 #include "tests/matrix/techniques.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -264,11 +265,14 @@ Choice LoraFrom(const Methods& inits) {
           }};
 }
 
-/// In 4 bits, with adapters: LoRA on all layers where the job has none. With DoRA it is QDoRA.
+/// In 4 bits, with adapters: LoRA on all layers where the job has none. With DoRA it is QDoRA. Two
+/// tensor-parallel ranks have whole blocks.
 Choice QuantizedWeights(const std::string& type) {
   return {"weights in " + type, Effect::kOwnTraining, [=](JobSpec& job) {
             if (job.model.peft.method == "none") Lora(true).apply(job);
+            job.model.width = std::max<int64_t>(job.model.width, 64);
             job.model.weight_quantization.type = type;
+            job.model.weight_quantization.block_size = 32;
             job.model.weight_quantization.double_quantization = type == "nf4";
           }};
 }

@@ -155,7 +155,7 @@ void ParameterSet::LayOutGradients() {
 
 // Stacks are in one flat parameter, trained as far as a part of them is.
 void ParameterSet::LayOutRegions() {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool>;
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
@@ -164,24 +164,26 @@ void ParameterSet::LayOutRegions() {
     const bool trained = std::any_of(begin() + first, begin() + end,
                                      [](const Parameter& p) { return p.trainable(); });
     const int64_t last_unit = LastUnitOf(first);
-    const bool is_matrix = parameter.shape.rank >= 2;
+    const bool is_matrix = parameter.shape.rank >= 2 && parameter.quantized_words == 0;
     const bool looked_up = parameter.read_forward_alone();
     const bool of_experts = parameter.of_shared_expert;
     const bool replicated = parameter.replicated;
+    const DType dtype = parameter.stored_type();
     const auto [it, is_new] =
-        found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix, parameter.dtype,
-                               looked_up, of_experts, replicated),
+        found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix, dtype, looked_up,
+                               of_experts, replicated, parameter.of_all_blocks),
                           flat_parameters_.size());
     if (is_new) {
       const int64_t copies = replicated ? ranks_ : of_experts ? expert_ranks() : 1;
       flat_parameters_.push_back({.trained = trained,
                                   .matrices = is_matrix,
-                                  .dtype = parameter.dtype,
+                                  .dtype = dtype,
                                   .first_unit = parameter.unit,
                                   .last_unit = last_unit,
                                   .looked_up = looked_up,
                                   .of_experts = of_experts,
                                   .replicated = replicated,
+                                  .of_all_blocks = parameter.of_all_blocks,
                                   .ranks = ranks_ / copies,
                                   .rank = replicated   ? 0
                                           : of_experts ? part_of_experts_
@@ -197,7 +199,8 @@ void ParameterSet::LayOutRegions() {
     flat.elements.begin = offset;
     for (int64_t index : flat.parameters) {
       const Parameter& parameter = (*this)[index];
-      if (!parameter.stacked) offset = Aligned(offset, 1);
+      // Words are no rows of a matrix.
+      if (!parameter.stacked || parameter.quantized_words > 0) offset = Aligned(offset, 1);
       places_[index].value = static_cast<size_t>(offset);
       if (parameter.trainable()) places_[index].gradient = offset;
       offset += parameter.StoredElements();

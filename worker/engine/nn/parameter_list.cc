@@ -2,11 +2,40 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "common/glob.h"
 #include "common/model/name_patterns.h"
 
 namespace weft::engine {
+namespace {
+
+/// Which blocks of its logical matrix are in the shard of a parameter; none where it cuts some.
+std::optional<FourBitPart> BlocksOf(const Parameter& parameter, int64_t block_size) {
+  const Shard& shard = parameter.shard;
+  if (shard.whole()) return FourBitPart();
+  const Shape logical = parameter.logical_shape();
+  if (shard.across.size() > 0 || logical[1] % block_size != 0) return std::nullopt;
+  // Numbers of a row, or of a row's column.
+  const int64_t unit = shard.axis == 0 ? logical[1] : 1;
+  const std::vector<Shard::Range>& ranges = shard.ranges;
+  const auto distance = [&](size_t range) { return ranges[range].begin - ranges[range - 1].begin; };
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    const bool alike = ranges[i].size() == ranges[0].size() && distance(i) == distance(1);
+    if (shard.axis == 1 || !alike) return std::nullopt;
+  }
+  const int64_t first = ranges[0].begin * unit, run = ranges[0].size() * unit;
+  const int64_t stride = shard.axis == 1      ? logical[1]
+                         : ranges.size() == 1 ? logical.Elements()
+                                              : distance(1) * unit;
+  if (first % block_size != 0 || run % block_size != 0) return std::nullopt;
+  return FourBitPart{.of = logical.Elements() / block_size,
+                     .first = first / block_size,
+                     .run = run / block_size,
+                     .stride = stride / block_size};
+}
+
+}  // namespace
 
 int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole role,
                                 ParameterOptions options) {
@@ -90,12 +119,22 @@ void ParameterList::Derive(int64_t index, std::vector<Source> sources) {
   }
 }
 
-void ParameterList::SetFourBit(int64_t index, const FourBitFormat& format) {
+Status ParameterList::SetFourBit(int64_t index, const FourBitFormat& format) {
   Parameter& parameter = parameters_[index];
-  WEFT_CHECK(parameter.frozen && parameter.shard.whole() && !complete_,
-             "whole weights that are not trained are quantised: " + parameter.name);
+  WEFT_CHECK(parameter.frozen && !complete_,
+             "weights that are not trained are quantised: " + parameter.name);
+  const std::optional<FourBitPart> part = BlocksOf(parameter, format.block_size);
+  if (!part) {
+    const Shape whole = parameter.logical_shape();
+    return InvalidError(parameter.name + " " + whole.ToString() + " is quantised in blocks of " +
+                        std::to_string(format.block_size) +
+                        " numbers of a row, which its tensor-parallel ranks would cut; hint: "
+                        "model.weight_quantization.block_size 32, or fewer of these ranks");
+  }
   four_bit_format_ = format;
-  parameter.quantized_words = FourBitLayout(format, parameter.shape.Elements()).words;
+  parameter.four_bit_part = *part;
+  parameter.quantized_words = FourBitLayout(format, parameter.shape.Elements(), *part).words;
+  return OkStatus();
 }
 
 void ParameterList::StartUnit(int64_t block) {

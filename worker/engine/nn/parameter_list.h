@@ -56,19 +56,24 @@ struct Parameter : ParameterAttributes {
   std::string in_place_of;  ///< See ParameterOptions, as the next two.
   std::string adapter_of;
   Shape weight_shape;
-  DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of quantized_words.
-  int64_t unit = 0;            ///< See ParameterList::StartUnit.
-  bool replicated = false;     ///< See ParameterList::SetReplicated.
-  bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
+  DType dtype = DType::kF32;       ///< Of its value, from SetTypes on; not of quantized_words.
+  int64_t unit = 0;                ///< See ParameterList::StartUnit.
+  FourBitPart four_bit_part = {};  ///< Of a shard that is quantised.
+  bool replicated = false;         ///< See ParameterList::SetReplicated.
+  bool of_all_blocks = false;      ///< See ParameterList::SetOfAllBlocks.
+  bool read_directly = false;      ///< See ParameterList::SetReadDirectly.
 
   bool trainable() const { return !frozen; }
 
-  /// Numbers of storage.
-  int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
-  /// Bytes of storage, from SetTypes on.
+  /// Numbers of storage; of one that is quantised its words.
+  int64_t StoredElements() const {
+    return quantized_words > 0 ? quantized_words : shape.Elements() / shape[0] * padded_rows;
+  }
+  /// Their type, from SetTypes on.
+  DType stored_type() const { return quantized_words > 0 ? DType::kI32 : dtype; }
+  /// Bytes of storage, likewise.
   size_t StoredBytes() const {
-    if (quantized_words > 0) return static_cast<size_t>(quantized_words) * DTypeSize(DType::kI32);
-    return static_cast<size_t>(StoredElements()) * DTypeSize(dtype);
+    return static_cast<size_t>(StoredElements()) * DTypeSize(stored_type());
   }
 
   /// Its value is computed from its sources, which are trained in its place.
@@ -226,8 +231,13 @@ class ParameterList {
   /// all of this one, and nothing brings it.
   void SetReplicated(int64_t index) { parameters_[index].replicated = true; }
 
-  /// Quantises the frozen matrix `index`, the same format for all that are.
-  void SetFourBit(int64_t index, const FourBitFormat& format);
+  /// Says that all blocks compute with `index`, which is of unit 0: where values are sharded, it is
+  /// gathered with that unit and stays until values change.
+  void SetOfAllBlocks(int64_t index) { parameters_[index].of_all_blocks = true; }
+
+  /// Quantises the frozen matrix `index`, the same format for all that are. The blocks of a shard
+  /// are some of those of the logical matrix; kInvalid where it cuts blocks.
+  Status SetFourBit(int64_t index, const FourBitFormat& format);
   const FourBitFormat& four_bit_format() const { return four_bit_format_; }
 
   /// What a parameter is derived from.

@@ -12,6 +12,7 @@
 #include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
+#include "worker/engine/nn/word_tensors.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -181,6 +182,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   places_.assign(static_cast<size_t>(size()), {});
   gradient_data_.assign(places_.size(), nullptr);
   placed_.assign(places_.size(), {});
+  placed_words_.assign(places_.size(), {});
   Context below = context;
   if (offloaded_) {
     WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host memory pool");
@@ -325,18 +327,40 @@ Status ParameterSet::Initialize(uint64_t seed) {
 }
 
 Status ParameterSet::Quantize(int64_t index, std::span<const float> values) {
-  Status quantized;
-  WEFT_RETURN_IF_ERROR(FillOnHost(stream_, held_value(index).view, [&](const TensorView& host) {
-    quantized =
-        kernels::Quantize4Bit(four_bit_format(), values,
-                              {host.As<int32_t>(), static_cast<size_t>(host.shape.Elements())});
-  }));
-  return quantized.WithContext((*this)[index].name);
+  const Parameter& parameter = (*this)[index];
+  const FourBitPart& part = parameter.four_bit_part;
+  const FourBitLayout layout(four_bit_format(), parameter.logical_shape().Elements());
+  std::vector<int32_t> words(static_cast<size_t>(layout.words));
+  WEFT_RETURN_IF_ERROR(
+      kernels::Quantize4Bit(four_bit_format(), values, words).WithContext(parameter.name));
+  if (!part.whole()) {
+    std::vector<int32_t> own(static_cast<size_t>(parameter.quantized_words));
+    WEFT_RETURN_IF_ERROR(
+        kernels::Take4BitPart(four_bit_format(), part, parameter.shape.Elements(), words, own)
+            .WithContext(parameter.name));
+    words = std::move(own);
+  }
+  const HeldValue held = held_value(index);
+  if (held.view.shape.Elements() > 0) {
+    WEFT_RETURN_IF_ERROR(Upload(stream_, words.data() + held.first, held.view));
+  }
+  // Of values that are not sharded these are the ones that are held.
+  if (!placed_words_[index]) return OkStatus();
+  return Upload(stream_, words.data(), QuantizedWords(index));
+}
+
+TensorView ParameterSet::QuantizedWords(int64_t index) const {
+  if (!values_sharded()) return held_value(index).view;
+  const TensorView& placed = placed_words_[index];
+  WEFT_CHECK(placed, "read before it was brought: " + (*this)[index].name);
+  return {placed.data, placed.dtype, {(*this)[index].quantized_words}, placed.device};
 }
 
 Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const TensorView& to) const {
-  return kernels::Dequantize4Bit(
-      stream, {.words = held_value(index).view, .format = four_bit_format(), .y = to});
+  return kernels::Dequantize4Bit(stream, {.words = QuantizedWords(index),
+                                          .format = four_bit_format(),
+                                          .y = to,
+                                          .part = (*this)[index].four_bit_part});
 }
 
 ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
@@ -353,6 +377,10 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
     if ((*this)[i].derived()) continue;
+    if ((*this)[i].quantized_words > 0) {
+      for (NamedTensor& tensor : WordTensors(*this, i)) tensors.push_back(std::move(tensor));
+      continue;
+    }
     const HeldValue held = held_value(i);
     tensors.push_back({.name = (*this)[i].name, .view = held.view, .parameter = i});
     if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
@@ -364,7 +392,8 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
 }
 
 ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
-  if (const int64_t words = (*this)[index].quantized_words; words > 0) {
+  const int64_t words = (*this)[index].quantized_words;
+  if (words > 0 && !values_sharded()) {
     const Tensor& values = IsKept(index) ? kept_values_ : values_;
     return {
         0,
@@ -372,7 +401,7 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   }
   if (!values_sharded() || (*this)[index].replicated) return {0, value(index)};
   const auto begin = static_cast<int64_t>(places_[index].value);
-  const int64_t end = begin + (*this)[index].shape.Elements();
+  const int64_t end = begin + (words > 0 ? words : (*this)[index].shape.Elements());
   const FlatParameter& flat = FlatParameterOf(index);
   const Range own = OwnOf(flat);
   const int64_t first = std::clamp(own.begin, begin, end);
@@ -386,9 +415,10 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
 
 void ParameterSet::PlaceFlatParameter(const FlatParameter& flat, const TensorView& values) {
   for (int64_t index : flat.parameters) {
-    placed_[index] = values;
+    TensorView& placed = ((*this)[index].quantized_words > 0 ? placed_words_ : placed_)[index];
+    placed = values;
     if (!values) continue;
-    placed_[index].data =
+    placed.data =
         static_cast<char*>(values.data) +
         (places_[index].value - static_cast<size_t>(flat.elements.begin)) * DTypeSize(values.dtype);
   }

@@ -118,10 +118,13 @@ class ParameterSet : public ParameterList {
   /// The numbers that it draws for a parameter, those of all ranks, before they are rounded.
   std::vector<float> DrawnValue(int64_t index, uint64_t seed) const;
 
-  /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of
-  /// them. kInvalid where one is not finite.
+  /// Replaces the value of a parameter that is quantised (SetFourBit) by `values`, all of the
+  /// logical tensor, whose part of a shard is taken when they are quantised; of sharded ones this
+  /// rank's part, and the words that have been gathered. kInvalid where one is not finite.
   Status Quantize(int64_t index, std::span<const float> values);
-  /// Writes it to `to`, of any float type, contiguous, in the order of `stream`.
+  /// All words of it [quantized_words] i32: of sharded ones those that have been gathered.
+  TensorView QuantizedWords(int64_t index) const;
+  /// Writes its value to `to`, of any float type, contiguous, in the order of `stream`.
   Status Dequantize(const Stream& stream, int64_t index, const TensorView& to) const;
   /// Says that it is in `values`, contiguous, from now on; nowhere for an empty view: its value()
   /// then has no data.
@@ -223,17 +226,18 @@ class ParameterSet : public ParameterList {
   /// 64 bytes, cut anywhere in a tensor. The parts of a rank are contiguous, and gradients of
   /// trained flat parameters have the layout of their values.
   struct FlatParameter {
-    Range elements = {};        ///< As offsets of gradients; not trained ones follow.
-    bool trained = false;       ///< Some of it.
-    bool matrices = false;      ///< Not vectors, which stay f32.
-    DType dtype = DType::kF32;  ///< As they are held.
-    int64_t first_unit = 0;     ///< That uses it.
-    int64_t last_unit = 0;      ///< Likewise; others between the two do not.
-    bool looked_up = false;     ///< Tables: unit 0 reads them in the forward pass alone.
-    bool of_experts = false;    ///< Of expert-parallel ranks (SetExpertRank).
-    bool replicated = false;    ///< Of SetReplicated: always in memory, nothing brings it.
-    int64_t ranks = 1;          ///< That have parts ...
-    int64_t rank = 0;           ///< ... and of them this one.
+    Range elements = {};         ///< As offsets of gradients; not trained ones follow.
+    bool trained = false;        ///< Some of it.
+    bool matrices = false;       ///< Not vectors, which stay f32, and not words (SetFourBit).
+    DType dtype = DType::kF32;   ///< As they are held.
+    int64_t first_unit = 0;      ///< That uses it.
+    int64_t last_unit = 0;       ///< Likewise; others between the two do not.
+    bool looked_up = false;      ///< Tables: unit 0 reads them in the forward pass alone.
+    bool of_experts = false;     ///< Of expert-parallel ranks (SetExpertRank).
+    bool replicated = false;     ///< Of SetReplicated: always in memory, nothing brings it.
+    bool of_all_blocks = false;  ///< Of SetOfAllBlocks.
+    int64_t ranks = 1;           ///< That have parts ...
+    int64_t rank = 0;            ///< ... and of them this one.
     std::vector<int64_t> parameters = {};  ///< Rising.
     size_t held_offset = 0;  ///< Byte, of those of its unit, at which `held` begins in a file.
     TensorView held = {};    ///< [elements / ranks], this rank's part, since Allocate; of a file
@@ -241,8 +245,8 @@ class ParameterSet : public ParameterList {
   };
   const std::vector<FlatParameter>& flat_parameters() const { return flat_parameters_; }
 
-  /// Says that the values of a flat parameter are in `values`, in any float type, from now on;
-  /// nowhere for null.
+  /// Says that the values of a flat parameter are in `values`, in any float type (words as words),
+  /// from now on; nowhere for null.
   void PlaceFlatParameter(const FlatParameter& flat, const TensorView& values);
 
   /// The prefetcher that brings sharded values; none where all values are here.
@@ -317,8 +321,9 @@ class ParameterSet : public ParameterList {
   int64_t shard_rank_ = -1;
   int64_t part_of_experts_ = -1;
   std::vector<FlatParameter> flat_parameters_;  ///< Of sharded values.
-  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its flat
-                                    ///< parameter or of its stack.
+  std::vector<TensorView> placed_;        ///< By parameter: flat, from it on to the end of its flat
+                                          ///< parameter or of its stack.
+  std::vector<TensorView> placed_words_;  ///< Likewise the words of sharded ones (SetFourBit).
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
   ParameterPrefetcher* prefetcher_ = nullptr;

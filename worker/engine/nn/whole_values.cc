@@ -49,12 +49,16 @@ Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& 
 }  // namespace
 
 Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t index) {
-  const TensorView view = parameters.held_value(index).view;
-  if (parameters[index].quantized_words == 0) return FloatsOf(parameters.stream(), view);
+  if (parameters[index].quantized_words == 0) {
+    return FloatsOf(parameters.stream(), parameters.held_value(index).view);
+  }
   std::vector<float> floats(static_cast<size_t>(parameters[index].shape.Elements()));
-  WEFT_ASSIGN_OR_RETURN(const HostCopy words, HostCopy::Of(parameters.stream(), view));
-  WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit(
-      {}, {.words = words.view(), .format = parameters.four_bit_format(), .y = ViewOf(floats)}));
+  WEFT_ASSIGN_OR_RETURN(const HostCopy words,
+                        HostCopy::Of(parameters.stream(), parameters.QuantizedWords(index)));
+  WEFT_RETURN_IF_ERROR(kernels::Dequantize4Bit({}, {.words = words.view(),
+                                                    .format = parameters.four_bit_format(),
+                                                    .y = ViewOf(floats),
+                                                    .part = parameters[index].four_bit_part}));
   return floats;
 }
 
@@ -63,7 +67,7 @@ Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t in
                                       Collective* tensor_ranks) {
   const Parameter& parameter = parameters[index];
   WEFT_ASSIGN_OR_RETURN(std::vector<float> own,
-                        parameters.values_sharded()
+                        parameters.values_sharded() && parameter.quantized_words == 0
                             ? FloatsOf(parameters.stream(), parameters.value(index))
                             : HeldFloats(parameters, index));
   if (tensor_ranks == nullptr || parameter.shard.whole()) return own;

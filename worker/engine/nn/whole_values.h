@@ -10,7 +10,7 @@
 namespace weft::engine {
 
 /// What this rank holds of a value (ParameterSet::held_value), as floats; of one that is quantised
-/// its numbers.
+/// its numbers: of a sharded one, which has been brought (ForEachUnit), all of them.
 Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t index);
 
 /// All of a value that `tensor_ranks` have a part of each: they call this together. None: it is

@@ -56,7 +56,9 @@ struct NamedTensor {
   bool saved = true;  ///< By this rank: one of those that have the same does.
   std::shared_ptr<StoredNumbers> stored = nullptr;  ///< Has them; `view` then has none.
   int64_t parameter = -1;  ///< Index of that whose value or state it is; -1: of none.
-  int64_t block = 1;       ///< Of a matrix: a number stands for this many rows and columns of it.
+  int64_t block = 1;       ///< Of a matrix: a number stands for this many rows and columns of it,
+  int64_t columns = 1;     ///< and for this many successive columns of these; 0: for no part of it
+                           ///< alone, so that tensor-parallel ranks have the same.
 };
 
 }  // namespace weft::engine

@@ -59,6 +59,21 @@ struct Shard {
     return blocks;
   }
 
+  /// The same of a matrix in which each number stands for `columns` successive columns of this one.
+  /// All bounds of columns are multiples of it.
+  Shard InColumns(int64_t columns) const {
+    const auto divided = [&](const Range& range) {
+      return Range{range.begin / columns, range.end / columns};
+    };
+    Shard other = *this;
+    other.across = divided(across);
+    other.across_extent /= columns;
+    if (axis == 0) return other;
+    other.extent /= columns;
+    for (Range& range : other.ranges) range = divided(range);
+    return other;
+  }
+
   /// Of these rows the columns, one range of them, that `columns` says.
   Shard Across(const Shard& columns) const {
     Shard both = *this;

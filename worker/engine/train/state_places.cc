@@ -5,8 +5,10 @@
 namespace weft::engine {
 namespace {
 
-Shape InBlocks(Shape shape, int64_t block) {
-  for (int i = 0; i < shape.rank; ++i) shape.dims[static_cast<size_t>(i)] /= block;
+/// The shape of a tensor of a parameter of this shape.
+Shape ShapeOf(const NamedTensor& tensor, Shape shape) {
+  for (int i = 0; i < shape.rank; ++i) shape.dims[static_cast<size_t>(i)] /= tensor.block;
+  if (shape.rank == 2) shape.dims[1] /= tensor.columns;
   return shape;
 }
 
@@ -32,13 +34,17 @@ void MarkPlaces(const TrainerParts& parts, std::vector<NamedTensor>& tensors, si
     tensor.saved = tensor.part ? parameters.CountsPart(tensor.parameter) && first_shards
                                : parameters.Counts(tensor.parameter) && first;
     if (parameter.shard.whole()) continue;
+    if (tensor.columns == 0) {
+      tensor.saved = tensor.saved && parts.tensor->rank() == 0;
+      continue;
+    }
     if (!tensor.part) {
-      WEFT_CHECK(tensor.view.shape == InBlocks(parameter.shape, tensor.block),
+      WEFT_CHECK(tensor.view.shape == ShapeOf(tensor, parameter.shape),
                  "state has the shape of its parameter");
       tensor.part.emplace();
     }
-    tensor.part->whole = InBlocks(parameter.logical_shape(), tensor.block);
-    tensor.part->shard = parameter.shard.InBlocks(tensor.block);
+    tensor.part->whole = ShapeOf(tensor, parameter.logical_shape());
+    tensor.part->shard = parameter.shard.InBlocks(tensor.block).InColumns(tensor.columns);
   }
 }
 

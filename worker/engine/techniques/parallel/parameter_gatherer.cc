@@ -16,6 +16,7 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
       same_experts_(same_experts),
       parameters_(parameters),
       host_(parameters->offloaded() ? context.host : nullptr),
+      dequantizes_(parameters->prefetcher()),
       products_(products),
       stream_(context.stream),
       first_differentiated_(parameters->units()),
@@ -24,7 +25,8 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
       read_ahead_(static_cast<size_t>(parameters->units())) {
   const std::vector<ParameterSet::FlatParameter>& flat_parameters = parameters->flat_parameters();
   for (const ParameterSet::FlatParameter& flat : flat_parameters) {
-    if (flat.trained) first_differentiated_ = std::min(first_differentiated_, flat.first_unit);
+    if (!flat.trained || flat.of_all_blocks) continue;
+    first_differentiated_ = std::min(first_differentiated_, flat.first_unit);
   }
   for (const ParameterSet::CopiesOf& copies : parameters->copies()) {
     size_t at = 0;
@@ -44,7 +46,7 @@ ParameterGatherer::~ParameterGatherer() {
     (void)parameters_->file()->AwaitBeside(static_cast<int64_t>(unit));
     parameters_->file()->Drop(static_cast<int64_t>(unit));
   }
-  parameters_->SetPrefetcher(nullptr);
+  parameters_->SetPrefetcher(dequantizes_);
 }
 
 std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
@@ -131,7 +133,8 @@ Status ParameterGatherer::Start(Context& context, size_t flat, DType dtype) {
                         Tensor::New(context, Component::kParameters, dtype, {count * held.ranks}));
   Tensor own = gathered.values.Elements(held.rank * count, count);
   if (host_ == nullptr) {
-    WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {held.held, own}));
+    WEFT_RETURN_IF_ERROR(held.dtype == DType::kI32 ? CopyRows(stream_, held.held, own)
+                                                   : kernels::Cast(stream_, {held.held, own}));
   } else {
     own = gathered.part;
   }
@@ -164,7 +167,8 @@ Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>
                                      int64_t unit) const {
   ProfileScope scope(context.profiler, "pack weights");
   for (const size_t flat : flat_parameters) {
-    if (unit != parameters_->flat_parameters()[flat].last_unit) continue;
+    const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
+    if (unit != placed.last_unit || placed.dtype == DType::kI32) continue;
     for (size_t c = 0; c < region_of_copies_.size(); ++c) {
       if (region_of_copies_[c] != flat) continue;
       WEFT_RETURN_IF_ERROR(parameters_->copies()[c].copies->Make(context));
@@ -187,23 +191,40 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
   std::vector<size_t> placed = Wanted(unit, pass);
   std::erase_if(placed, [&](size_t r) { return gathered_[r].placed; });
   for (const size_t r : placed) WEFT_RETURN_IF_ERROR(Place(r));
-  if (pass != Pass::kTrained) WEFT_RETURN_IF_ERROR(MakeCopies(context, placed, unit));
+  if (pass != Pass::kTrained) {
+    WEFT_RETURN_IF_ERROR(MakeCopies(context, placed, unit));
+    if (dequantizes_) WEFT_RETURN_IF_ERROR(dequantizes_->Fetch(context, unit, pass));
+  }
   const int64_t next = unit + forward;
   if (follows(next)) WEFT_RETURN_IF_ERROR(StartUnit(context, next, pass));
   const int64_t behind = unit + 3 * forward;
   return follows(behind) ? StartReading(behind, pass) : OkStatus();
 }
 
+void ParameterGatherer::DropPlaced(size_t flat) {
+  if (!gathered_[flat].placed) return;
+  const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
+  for (size_t c = 0; c < region_of_copies_.size(); ++c) {
+    if (region_of_copies_[c] != flat || placed.dtype == DType::kI32) continue;
+    parameters_->copies()[c].copies->Drop();
+  }
+  parameters_->PlaceFlatParameter(placed, {});
+  gathered_[flat] = {};
+}
+
 Status ParameterGatherer::Release(int64_t unit) {
+  if (dequantizes_) WEFT_RETURN_IF_ERROR(dequantizes_->Release(unit));
   for (size_t r : Wanted(unit, Pass::kForward)) {
-    if (!gathered_[r].placed) continue;
-    for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-      if (region_of_copies_[c] == r) parameters_->copies()[c].copies->Drop();
-    }
-    parameters_->PlaceFlatParameter(parameters_->flat_parameters()[r], {});
-    gathered_[r] = {};
+    if (!parameters_->flat_parameters()[r].of_all_blocks) DropPlaced(r);
   }
   return OkStatus();
+}
+
+Status ParameterGatherer::Forget() {
+  for (size_t r = 0; r < gathered_.size(); ++r) {
+    if (parameters_->flat_parameters()[r].of_all_blocks) DropPlaced(r);
+  }
+  return dequantizes_ ? dequantizes_->Forget() : OkStatus();
 }
 
 }  // namespace weft::engine

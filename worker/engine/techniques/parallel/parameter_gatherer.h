@@ -18,6 +18,12 @@ namespace weft::engine {
 /// products. What one rank alone has stays where it is held, or gets a copy in that type. All ranks
 /// go through the same passes.
 ///
+/// What all blocks compute with (ParameterList::SetOfAllBlocks) is gathered with unit 0, as it is
+/// held, and stays until Forget.
+///
+/// Words of quantised weights (ParameterSet::SetFourBit) are gathered as they are. The prefetcher
+/// that was there before makes numbers of them.
+///
 /// Where the parts are in the host memory pool (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
 /// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered;
 /// from a file (nn/parameter_file.h) the unit behind that one is read meanwhile.
@@ -33,6 +39,7 @@ class ParameterGatherer : public ParameterPrefetcher {
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t unit) override;
+  Status Forget() override;
 
  private:
   struct Gathered {
@@ -64,11 +71,14 @@ class ParameterGatherer : public ParameterPrefetcher {
   Status MakeCopies(Context& context, const std::vector<size_t>& flat_parameters,
                     int64_t unit) const;
   Status StartUnit(Context& context, int64_t unit, Pass pass);
+  /// Drops what has been placed of a flat parameter.
+  void DropPlaced(size_t flat);
 
   Collective* group_;
   Collective* same_experts_;
   ParameterSet* parameters_;
-  HostMemoryPool* const host_;  ///< Where the parts are; none: on the device.
+  HostMemoryPool* const host_;              ///< Where the parts are; none: on the device.
+  ParameterPrefetcher* const dequantizes_;  ///< Makes numbers of words; none: there are none.
   const DType products_;
   const Stream stream_;
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.

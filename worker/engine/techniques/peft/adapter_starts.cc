@@ -218,7 +218,7 @@ int64_t IndexOf(const ParameterSet& parameters, const std::string& name) {
 /// the rest. Then `value` is what the layer multiplies by, with its factors: where the rest has
 /// been quantised, not what it was.
 Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t first, int64_t weight,
-                    DoubleMatrix& value) {
+                    Collective* tensor_ranks, DoubleMatrix& value) {
   const int64_t rank = parameters[first].shape[0];
   const double scale = LoraScale(spec, parameters[first].adapter_of);
   Factors factors =
@@ -235,7 +235,7 @@ Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t firs
   WEFT_RETURN_IF_ERROR(SetValueOf(parameters, first + 1, factors.b.values));
   WEFT_RETURN_IF_ERROR(SetValueOf(parameters, weight, rest.values));
   if (parameters[weight].quantized_words == 0) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(value, ValueOf(parameters, weight, nullptr));
+  WEFT_ASSIGN_OR_RETURN(value, ValueOf(parameters, weight, tensor_ranks));
   for (size_t i = 0; i < value.values.size(); ++i) value.values[i] += scale * product.values[i];
   return OkStatus();
 }
@@ -252,7 +252,7 @@ Status StartFromWeights(Context& context, const PeftSpec& spec, ParameterSet& pa
     const int64_t weight = IndexOf(parameters, parameters[index].adapter_of);
     WEFT_ASSIGN_OR_RETURN(DoubleMatrix value, ValueOf(parameters, weight, tensor_ranks));
     if (DecomposesWeights(spec)) {
-      WEFT_RETURN_IF_ERROR(StartFactors(spec, parameters, index, weight, value));
+      WEFT_RETURN_IF_ERROR(StartFactors(spec, parameters, index, weight, tensor_ranks, value));
     }
     if (!spec.use_dora) return OkStatus();
     std::vector<double> lengths;

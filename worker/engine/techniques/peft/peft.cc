@@ -92,6 +92,7 @@ class Peft : public Technique {
   Status OnTraining(const TrainingParts& parts) override {
     training_ = parts.context;
     if (starts_with_training_) WEFT_RETURN_IF_ERROR(StartAtValues(*training_, *parts.parameters));
+    WEFT_RETURN_IF_ERROR(token_adapter_.OnTraining(training_, *parts.parameters));
     if (joint_) return joint_->OnTraining(parts);
     return ranks_ ? ranks_->OnTraining(parts) : OkStatus();
   }

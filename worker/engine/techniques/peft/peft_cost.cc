@@ -105,10 +105,6 @@ const Feature kSettings[] = {
      .setting = "model.peft.adapters",
      .asked = [](const JobSpec& job) { return HasJointAdapters(job.model.peft); },
      .shown = [](const JobSpec&) { return std::string("model.peft.adapters"); }},
-    {.name = "trained tokens",
-     .setting = "model.peft.trainable_token_indices",
-     .asked = [](const JobSpec& job) { return !job.model.peft.trainable_token_indices.empty(); },
-     .shown = [](const JobSpec&) { return std::string("model.peft.trainable_token_indices"); }},
     {.name = "DoRA",
      .setting = "model.peft.use_dora",
      .asked = [](const JobSpec& job) { return job.model.peft.use_dora; },
@@ -143,12 +139,11 @@ const Feature& kNotLora = kSettings[5];
 const Feature& kMakesWeights = kSettings[6];
 const Feature& kDropsInputs = kSettings[7];
 const Feature& kJointAdapters = kSettings[8];
-const Feature& kTrainedTokens = kSettings[9];
-const Feature& kDora = kSettings[10];
-const Feature& kDecomposes = kSettings[11];
-const Feature& kImportsAdapter = kSettings[12];
-const Feature& kSavesModules = kSettings[13];
-const Feature& kVirtualPositions = kSettings[14];
+const Feature& kDora = kSettings[9];
+const Feature& kDecomposes = kSettings[10];
+const Feature& kImportsAdapter = kSettings[11];
+const Feature& kSavesModules = kSettings[12];
+const Feature& kVirtualPositions = kSettings[13];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -178,8 +173,6 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kProjectsPrefix, &kZeroParameters,
-                  "each block would bring what all of them have", "resources.zero_stage 2"});
   rows.push_back({&kProjectsPrefix, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
@@ -237,12 +230,8 @@ std::vector<Refusal> Rows() {
        "each adapter has a gradient of its own", kOneOfTwo},
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
-  const Refusal of_token_adapters[] = {
-      {&kTrainedTokens, &kZeroParameters, "each rank has parts of these rows and of their table",
-       "resources.zero_stage 2"},
-      {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
-  };
-  rows.insert(rows.end(), std::begin(of_token_adapters), std::end(of_token_adapters));
+  rows.push_back(
+      {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
   return rows;
 }
 

@@ -149,7 +149,9 @@ class TableRows : public TokenGraft {
         here_(RowsHere::Of((*parameters)[table])),
         rows_(std::move(rows)) {}
 
+  // Sharded ones are written whenever they have been brought (BroughtRows).
   Status Pack(Context& /*context*/, Repack /*what*/) override {
+    if (parameters_->values_sharded()) return OkStatus();
     return CopyTrainedRows(*parameters_, table_, rows_, /*to_table=*/true);
   }
 
@@ -210,19 +212,69 @@ std::vector<TrainedTableRows::Run> RunsOf(const std::vector<int64_t>& tokens,
 }
 
 /// Rows of the table go to the parameter: ranks have those of their parts of the table each.
+/// Sharded values have been brought.
 Status StartTrainedRows(ParameterSet& parameters, int64_t table, const TrainedTableRows& rows,
                         Collective* tensor_ranks) {
-  if (tensor_ranks == nullptr) return CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
+  if (tensor_ranks == nullptr && !parameters.values_sharded()) {
+    return CopyTrainedRows(parameters, table, rows, /*to_table=*/false);
+  }
   WEFT_RETURN_IF_ERROR(Clear(parameters.stream(), parameters.value(rows.parameter)));
   WEFT_RETURN_IF_ERROR(CopyTrainedRows(parameters, table, rows, /*to_table=*/false));
   WEFT_ASSIGN_OR_RETURN(const std::vector<float> own,
                         WholeValue(parameters, rows.parameter, nullptr));
   std::vector<double> all(own.begin(), own.end());
-  WEFT_RETURN_IF_ERROR(SumScalars(*tensor_ranks, all));
+  if (tensor_ranks != nullptr) WEFT_RETURN_IF_ERROR(SumScalars(*tensor_ranks, all));
   return SetWholeValue(parameters, rows.parameter, {all.begin(), all.end()});
 }
 
+/// `count` numbers of a contiguous tensor.
+TensorView Numbers(const TensorView& all, int64_t first, int64_t count) {
+  char* const data =
+      static_cast<char*>(all.data) + static_cast<size_t>(first) * DTypeSize(all.dtype);
+  return {data, all.dtype, {count}, all.device};
+}
+
 }  // namespace
+
+/// Writes the trained rows to the table when sharded values of both have been brought to be looked
+/// up, and to this rank's part of it, which is brought again for a classifier. Those that are whole
+/// are written when they are packed (TableRows).
+class BroughtRows : public DerivedCopies {
+ public:
+  BroughtRows(const ParameterSet* parameters, int64_t table, TrainedTableRows rows)
+      : parameters_(parameters), table_(table), rows_(std::move(rows)) {}
+
+  /// Whether the rows have no values yet.
+  void SetWaiting(bool waits) { waits_ = waits; }
+
+  bool trained() const override { return true; }
+  Status Reserve(Context& /*context*/) override { return OkStatus(); }
+  Status Make(Context& context) override {
+    if (waits_ || !parameters_->values_sharded()) return OkStatus();
+    WEFT_RETURN_IF_ERROR(CopyTrainedRows(*parameters_, table_, rows_, /*to_table=*/true));
+    const ParameterSet::HeldValue held = parameters_->held_value(table_);
+    const int64_t held_end = held.first + held.view.shape.Elements();
+    const int64_t width = (*parameters_)[table_].shape[1];
+    for (const TrainedTableRows::Run& run : rows_.runs) {
+      const int64_t begin = run.first * width, end = begin + run.count * width;
+      const int64_t from = std::clamp(held.first, begin, end);
+      const int64_t count = std::clamp(held_end, begin, end) - from;
+      if (count == 0) continue;
+      const TensorView own = RowsOf(parameters_->value(rows_.parameter), run.row, run.count);
+      WEFT_RETURN_IF_ERROR(CopyRows(context.stream, Numbers(own, from - begin, count),
+                                    Numbers(held.view, from - held.first, count)));
+    }
+    return OkStatus();
+  }
+  bool read_values() const override { return true; }
+  void Drop() override {}
+
+ private:
+  const ParameterSet* parameters_;
+  int64_t table_;
+  TrainedTableRows rows_;
+  bool waits_ = false;
+};
 
 void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts) {
   if (site.sub_layer || site.token_table < 0) return;
@@ -249,19 +301,39 @@ void TokenAdapter::Put(const ModelSpec& model, const GraftSite& site, Grafts& gr
     table_ = site.token_table;
     rows_ = {first, RunsOf(model.peft.trainable_token_indices, rows)};
     grafts.SetTokenGraft(std::make_unique<TableRows>(parameters, table_, rows_));
+    brought_ = std::make_shared<BroughtRows>(parameters, table_, rows_);
+    parameters->AddCopies(first, brought_);
   }
 }
 
 // As in peft, whose A is zero here.
-void TokenAdapter::SetStarts(ParameterSet& parameters, Collective* tensor_ranks) const {
+void TokenAdapter::SetStarts(ParameterSet& parameters, Collective* tensor_ranks) {
   if (factor_ >= 0) parameters.SetStart(factor_, {.deviation = 1});
   if (table_ < 0) return;
-  parameters.AddValuesHook(
-      [&parameters, table = table_, rows = rows_, tensor_ranks](Context&, ValuesFrom from) {
-        return from == ValuesFrom::kCheckpoint
-                   ? OkStatus()
-                   : StartTrainedRows(parameters, table, rows, tensor_ranks);
-      });
+  tensor_ranks_ = tensor_ranks;
+  parameters.AddValuesHook([this, &parameters](Context&, ValuesFrom from) {
+    // Sharded values are not gathered before the training.
+    waits_ = from != ValuesFrom::kCheckpoint && parameters.values_sharded();
+    brought_->SetWaiting(waits_);
+    if (from == ValuesFrom::kCheckpoint) return OkStatus();
+    if (!waits_) return StartTrainedRows(parameters, table_, rows_, tensor_ranks_);
+    return training_ != nullptr ? StartSharded(parameters) : OkStatus();
+  });
+}
+
+Status TokenAdapter::OnTraining(Context* context, ParameterSet& parameters) {
+  training_ = context;
+  return waits_ ? StartSharded(parameters) : OkStatus();
+}
+
+Status TokenAdapter::StartSharded(ParameterSet& parameters) {
+  WEFT_RETURN_IF_ERROR(ForEachUnit(*training_, parameters, [&](int64_t unit) {
+    if (unit != parameters[table_].unit) return OkStatus();
+    return StartTrainedRows(parameters, table_, rows_, tensor_ranks_);
+  }));
+  waits_ = false;
+  brought_->SetWaiting(false);
+  return OkStatus();
 }
 
 std::vector<float> MergedTable(const ModelSpec& model, std::span<const float> table,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,8 @@
 
 namespace weft::engine {
 
+class BroughtRows;
+
 /// The adapter of the table of tokens that model.peft asks for: what it registers, and how it
 /// starts.
 class TokenAdapter {
@@ -19,12 +22,21 @@ class TokenAdapter {
   void Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts);
 
   /// Says how it starts. `tensor_ranks` have rows of the table each; null: all are here.
-  void SetStarts(ParameterSet& parameters, Collective* tensor_ranks) const;
+  void SetStarts(ParameterSet& parameters, Collective* tensor_ranks);
+
+  /// There is a training, in this context. Rows of a table whose values are sharded start then.
+  Status OnTraining(Context* context, ParameterSet& parameters);
 
  private:
+  Status StartSharded(ParameterSet& parameters);
+
   int64_t factor_ = -1;         ///< Index of B of lora; -1: none.
   int64_t table_ = -1;          ///< That of the table,
   TrainedTableRows rows_ = {};  ///< and the rows of it that are trained, if any.
+  std::shared_ptr<BroughtRows> brought_;
+  Collective* tensor_ranks_ = nullptr;
+  Context* training_ = nullptr;  ///< Once there is one.
+  bool waits_ = false;           ///< The rows start with it.
 };
 
 /// The table [vocabulary, width] with what tensors of these values make of it, as

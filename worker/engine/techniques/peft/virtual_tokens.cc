@@ -189,7 +189,10 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
     } else if (spec.prefix_projection) {
       encoder_ = std::make_shared<PrefixEncoder>(parameters, encoder, count, kv, inner, compute);
       // Each tensor-parallel rank makes keys and values of its heads of it.
-      for (int64_t i = first; i < parameters->size(); ++i) parameters->SetPartialGradient(i);
+      for (int64_t i = first; i < parameters->size(); ++i) {
+        parameters->SetPartialGradient(i);
+        parameters->SetOfAllBlocks(i);
+      }
     }
   } else if (prefix && *site.sub_layer == SubLayer::kAttention) {
     const std::string name = site.name + ".prefix";

@@ -84,6 +84,7 @@ std::vector<ParameterInfo> VirtualTokenTensors(const ModelSpec& model) {
   add.Table(encoder + "embedding.weight", count, width, ParameterRole::kPositionEmbedding);
   if (prefix) {
     add.Linear(encoder + "transform.0", inner, width, role);
+    for (ParameterInfo& tensor : add.list) tensor.of_all_blocks = true;
     return std::move(add.list);
   }
   add.Linear(encoder + "mlp_head.0", inner, width, role);

@@ -324,7 +324,13 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
          plan.mesh.data = 2;
          plan.zero_stage = 3;
        },
-       [](const PeftSpec& spec) { return spec.prefix_projection; }},
+       [](const PeftSpec&) { return false; }},
+      {"data, sharded parameters, tensor",
+       [](Plan& plan) {
+         plan.mesh.data = plan.mesh.tensor = 2;
+         plan.zero_stage = 3;
+       },
+       [](const PeftSpec&) { return false; }},
       {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }, [](const PeftSpec&) { return false; }},
       {"tensor, sequence parallel",
        [](Plan& plan) {
@@ -426,8 +432,9 @@ TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
               }),
       HasSubstr("model.peft.method prompt with trained positions (model.peft.modules_to_save) "
                 "does not go with resources.sequence_parallel"));
-  EXPECT_THAT(refusal(methods[3], [](JobSpec& job) { job.resources.zero_stage = 3; }),
-              HasSubstr("model.peft.prefix_projection does not go with resources.zero_stage 3"));
+  EXPECT_THAT(
+      refusal(methods[3], [](JobSpec& job) { job.resources.pipeline_parallel = 2; }),
+      HasSubstr("model.peft.prefix_projection does not go with resources.pipeline_parallel 2"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ class WeightQuantization : public Technique {
         whole = whole && weight.frozen && weight.block_matrix() && weight.expert < 0;
       }
       for (; first < end; ++first) {
-        if (whole) parameters.SetFourBit(first, format);
+        if (whole) WEFT_RETURN_IF_ERROR(parameters.SetFourBit(first, format));
       }
     }
     dequantizer_ = std::make_unique<WeightDequantizer>(&parameters, compute_);

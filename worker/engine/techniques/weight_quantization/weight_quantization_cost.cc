@@ -1,10 +1,12 @@
 #include "worker/engine/techniques/weight_quantization/weight_quantization_cost.h"
 
 #include <bit>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/model/model_sizes.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -44,11 +46,13 @@ const Feature kSettings[] = {
          }}};
 const Feature& kResultsAgain = kSettings[0];
 
+/// FourBitFormat::block_size
+constexpr int64_t kSmallestBlock = 32;
+
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kWeightQuantization, &kTensorParallel, "a part of a weight would have other blocks",
-       "data or pipeline parallelism"},
-      {&kWeightQuantization, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kWeightQuantization, &kTensorParallel2d, "a row of a part of a weight would cut blocks",
+       "resources.tensor_rows 1"},
       {&kWeightQuantization, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
@@ -104,10 +108,30 @@ class WeightQuantizationCost : public TechniqueCost {
     return OkStatus();
   }
 
-  int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight) const override {
+  Status CheckTensorParallel(const ModelSpec& model, int64_t columns) const override {
+    if (!QuantizesWeights(model)) return OkStatus();
+    const int64_t block_size = model.weight_quantization.block_size;
+    const int64_t heads = QueryWidth(model) / columns, inner = MlpWidth(model) / columns;
+    const int64_t common = std::gcd(std::gcd(model.width, heads), inner);
+    if (common % block_size == 0) return OkStatus();
+    const int64_t largest = common & -common;  // power of two
+    return InvalidError("model.weight_quantization.block_size " + std::to_string(block_size) +
+                        " would cut blocks: with resources.tensor_parallel " +
+                        std::to_string(columns) + " products have " + std::to_string(model.width) +
+                        ", " + std::to_string(heads) + " and " + std::to_string(inner) +
+                        " inputs (the width, a rank's heads, its part of the MLP); hint: " +
+                        (largest >= kSmallestBlock ? "block_size " + std::to_string(largest)
+                                                   : "a smaller resources.tensor_parallel"));
+  }
+
+  int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight,
+                           int64_t whole) const override {
     if (!QuantizesWeights(model) || !weight.frozen || !weight.block_matrix()) return 0;
     if (weight.expert >= 0) return 0;
-    return FourBitLayout(WeightFormatOf(model), weight.Elements()).words;
+    const FourBitFormat format = WeightFormatOf(model);
+    const int64_t elements = weight.Elements();
+    if (elements == whole) return FourBitLayout(format, elements).words;
+    return FourBitLayout(format, elements, {.of = whole / format.block_size}).words;
   }
 };
 

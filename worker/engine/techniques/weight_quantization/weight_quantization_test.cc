@@ -1,6 +1,7 @@
 // Quantised frozen weights, against a network whose weights are what these stand for.
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -305,6 +306,19 @@ TEST(WeightQuantization, MeshesFollowOneRank) {
          plan.mesh.data = 2;
          plan.zero_stage = 2;
        }},
+      {"data, sharded parameters",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 3;
+       }},
+      {"data, sharded parameters in groups",
+       [](Plan& plan) {
+         plan.mesh.data = 4;
+         plan.micro_batch = 1;
+         plan.accumulation_steps = 4;
+         plan.zero_stage = 3;
+         plan.zero_shard_ranks = 2;
+       }},
       {"pipeline",
        [](Plan& plan) {
          plan.mesh.pipeline = 2;
@@ -323,6 +337,87 @@ TEST(WeightQuantization, MeshesFollowOneRank) {
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
       ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
     }
+  }
+}
+
+// Each has the rows or the columns of what one rank has, with its scales. Products with 64 inputs,
+// or 32 of a rank, in blocks of 32; there are more than 256 of these in queries, keys and values of
+// gpt2, which are one matrix.
+TEST(WeightQuantization, TensorParallelRanksFollowOne) {
+  const struct {
+    const char* name;
+    void (*change)(Plan& plan);
+  } ways[] = {
+      {"tensor", [](Plan&) {}},
+      {"data, sharded parameters",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 3;
+       }},
+      {"pipeline",
+       [](Plan& plan) {
+         plan.mesh.pipeline = 2;
+         plan.stage_blocks = {1, 1};
+       }},
+  };
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const char* method : {"lora", "dora", "pissa"}) {
+      MeshCase c{Job(family, method), TinyPlan("fp32", 2, 2)};
+      c.job.model.width = 64;
+      c.job.model.mlp_width = 128;
+      c.job.train.steps = 4;
+      c.plan.bucket_bytes = 4000;
+      const MeshOutcome whole = TrainOnMesh(c).front();
+      for (const auto& way : ways) {
+        SCOPED_TRACE(std::string(family) + " " + method + ", " + way.name);
+        MeshCase meshes = c;
+        meshes.plan.mesh.tensor = 2;
+        way.change(meshes.plan);
+        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+        const std::vector<MeshOutcome> ranks = TrainOnMesh(meshes);
+        ExpectFollows(ranks, whole, 2e-5, 1e-4);
+        // What is not trained is the same bit for bit.
+        SavedState state;
+        for (const MeshOutcome& rank : ranks) state.Add(rank.state);
+        int64_t words = 0;
+        for (const auto& [name, values] : whole.state.tensors) {
+          if (!name.ends_with(".scales") && !whole.state.tensors.contains(name + ".scales"))
+            continue;
+          EXPECT_EQ(state.tensors.at(name), values) << name;
+          ++words;
+        }
+        EXPECT_GT(words, 0);
+      }
+    }
+  }
+}
+
+// Parameters of a rank are those that are counted, and hold half of the codes and scales.
+TEST(WeightQuantization, PartsOfTensorParallelRanksAreThoseThatAreCounted) {
+  for (const char* family : {"gpt2", "llama"}) {
+    SCOPED_TRACE(family);
+    JobSpec job = Job(family);
+    job.model.width = 64;
+    job.model.mlp_width = 128;
+    const std::vector<ParameterInfo> whole = ParametersOf(job.model);
+    const std::vector<ParameterInfo> counted = ParametersOfRank(job.model, 2);
+    const auto check = [&](Collective& group) {
+      const TensorParallel tensor(&group);
+      ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+      options.tensor = &tensor;
+      const TinyRun run(job.model, options);
+      const ParameterSet& parameters = run.model->parameters();
+      for (size_t i = 0; i < counted.size(); ++i) {
+        const int64_t words = counted[i].quantized_words;
+        EXPECT_EQ(parameters[*parameters.Find(counted[i].name)].quantized_words, words)
+            << counted[i].name;
+        if (words == 0) continue;
+        // Besides them are a few scales of scales, and the mean.
+        EXPECT_GE(2 * words, whole[i].quantized_words);
+        EXPECT_LE(2 * words, whole[i].quantized_words + 8);
+      }
+    };
+    RunRanks(2, std::chrono::seconds(60), check);
   }
 }
 
@@ -351,6 +446,18 @@ TEST(WeightQuantization, NamesWhatDoesNotFit) {
   EXPECT_EQ(refusal(job), "");
   job.model.peft.method = "ia3";
   EXPECT_THAT(refusal(job), HasSubstr("with model.peft.method ia3 does not go with "));
+  job = Job("gpt2");
+  job.data.train = {"a.txt"};
+  job.model.width = 96;
+  job.resources.ranks = job.resources.tensor_parallel = 2;
+  EXPECT_THAT(refusal(job), HasSubstr("block_size 32 would cut blocks: with "
+                                      "resources.tensor_parallel 2 products have 96, 48 and 192 "
+                                      "inputs (the width, a rank's heads, its part of the MLP); "
+                                      "hint: a smaller resources.tensor_parallel"));
+  job.model.width = 128;
+  EXPECT_EQ(refusal(job), "");
+  job.model.weight_quantization.block_size = 128;
+  EXPECT_THAT(refusal(job), HasSubstr("hint: block_size 64"));
   job = Job("gpt2");
   job.data.train = {"a.txt"};
   job.model.weight_quantization.type = "none";

@@ -1,0 +1,91 @@
+// Memory of the host while a folder is read and its weights are quantised.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/models/weights.h"
+#include "worker/engine/testing/tiny_run.h"
+
+namespace weft::engine {
+namespace {
+
+/// The most bytes of the heap that are in use from its construction on.
+class HeapPeak {
+ public:
+  HeapPeak() : start_(InUse()), peak_(start_), watches_([this] { Watch(); }) {}
+  ~HeapPeak() { Stop(); }
+
+  /// How many more they were than at the start. Watches no longer.
+  int64_t Stop() {
+    stops_ = true;
+    if (watches_.joinable()) watches_.join();
+    return peak_ - start_;
+  }
+
+  static int64_t InUse() {
+    const auto info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  }
+
+ private:
+  void Watch() {
+    while (!stops_) {
+      peak_ = std::max<int64_t>(peak_, InUse());
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+  const int64_t start_;
+  std::atomic<int64_t> peak_;
+  std::atomic<bool> stops_ = false;
+  std::thread watches_;
+};
+
+// One tensor at a time is there as numbers: as it is read, and what has been drawn for it before.
+TEST(WeightQuantization, AFolderIsReadInTheMemoryOfItsQuantizedWeights) {
+  if (HeapPeak::InUse() == 0) GTEST_SKIP() << "a sanitizer has its own heap";
+  const std::string folder = ::testing::TempDir() + "quantized_load_" + std::to_string(getpid());
+  ModelSpec model = TinyModel();
+  model.family = "llama";
+  model.layers = 12;
+  model.width = 256;
+  model.heads = 4;
+  model.mlp_width = 1024;
+  model.peft.method = "lora";
+  ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+  options.with_gradients = false;
+  options.block_memory_policy.assign(static_cast<size_t>(model.layers), "keep");
+  {
+    const TinyRun whole(model, options);
+    ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *whole.model, {}).ok());
+  }
+  model.weight_quantization.type = "nf4";
+  HeapPeak peak;
+  const TinyRun run(model, options);
+  const Status imported = ImportWeights(Env::Posix(), folder, *run.model);
+  const int64_t most = peak.Stop();
+  ASSERT_TRUE(imported.ok()) << imported.message();
+  int64_t held = 0, numbers = 0, largest = 0;
+  for (const Parameter& parameter : run.model->parameters()) {
+    const int64_t elements = parameter.shape.Elements();
+    held += static_cast<int64_t>(parameter.StoredBytes());
+    numbers += elements;
+    largest = std::max(largest, elements);
+  }
+  constexpr int64_t kFloat = 4, kRest = int64_t{4} << 20;
+  EXPECT_GE(most, kFloat * largest);
+  EXPECT_LE(most, held + 4 * kFloat * largest + kRest);
+  EXPECT_LT(2 * most, kFloat * numbers) << "the network is much larger";
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
+}  // namespace
+}  // namespace weft::engine
