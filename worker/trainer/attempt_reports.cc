@@ -208,6 +208,7 @@ RunSummary Attempt::Summarize() const {
   summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   if (chosen_) {
     summary.chosen_layers = chosen_->layers;
+    if (chosen_->image_size > 0) summary.chosen_image_size = chosen_->image_size;
     summary.training_flops += chosen_->training_flops;
     summary.seconds += chosen_->seconds;
   }
