@@ -10,16 +10,16 @@
 namespace weft::engine {
 namespace {
 
-NormOptions LayerNorm(const ModelSpec& spec, const std::string& name) {
-  return {name, spec.width, spec.norm_epsilon};
+NormOptions LayerNorm(const ModelSpec& spec, const ColumnMask* mask, const std::string& name) {
+  return {.name = name, .width = spec.width, .epsilon = spec.norm_epsilon, .mask = mask};
 }
 
-TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
+TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int64_t index) {
   const std::string name = "vit.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPre,
           .branch_scaling = BranchScalingOf(spec),
-          .attention_norm = LayerNorm(spec, name + ".layernorm_before"),
+          .attention_norm = LayerNorm(spec, mask, name + ".layernorm_before"),
           .attention = {.qkv = {attention + "attention.query", attention + "attention.key",
                                 attention + "attention.value"},
                         .output = attention + "output.dense",
@@ -31,7 +31,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .logit_scale = AttentionLogitScale(spec),
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention.dropout"},
-          .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
+          .mlp_norm = LayerNorm(spec, mask, name + ".layernorm_after"),
           .mlp = {.activation = spec.activation == "squared_relu" ? MlpActivation::kSquaredRelu
                                                                   : MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
@@ -70,13 +70,14 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
                .layers_of_pass = layers_of_pass(),
-               .block = [spec](int64_t index) { return Block(spec, index); },
+               .block = [spec,
+                         mask = stream_mask()](int64_t index) { return Block(spec, mask, index); },
                .remat = [options](int64_t layers) { return RematOf(options, layers).value(); },
                .activation_bits = options.activation_bits,
                .grafter = grafter(),
                .operations = options.block_operations},
               {precision_.products, block_products()}),
-      final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
+      final_norm_(&parameters_, LayerNorm(spec, stream_mask(), "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},
                                        ParameterRole::kClassifier,
