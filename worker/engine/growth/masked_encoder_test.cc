@@ -319,7 +319,7 @@ constexpr std::pair<const char*, Change> kDimensions[] = {
     {"all", [](ModelSpec& m) { m.width = 64, m.heads = 8, m.mlp_width = 160, m.layers = 3; }},
 };
 
-/// Calls check(growth, now, tensors of before, tensors of now), of which new ones are `factor`
+/// Calls check(growth, now, tensors of before, tensors of now), whose new numbers are `factor`
 /// times as large, for all encoders and dimensions.
 void ForEachGrowth(double factor,
                    const std::function<void(const MaskedGrowth&, const ModelSpec&,

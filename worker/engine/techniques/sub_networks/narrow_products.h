@@ -12,7 +12,7 @@
 
 namespace weft::engine {
 
-/// A sub-layer of a block, of which passes compute the units of one rank.
+/// A sub-layer of a block, whose passes compute the units of one rank.
 struct DividedSubLayer {
   std::string site;     ///< The weight that ends it.
   int64_t units = 0;    ///< Heads of keys and values, or neurons.
