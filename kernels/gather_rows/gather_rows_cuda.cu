@@ -21,15 +21,17 @@ struct IndexedRows {
   const int32_t* rows;
   int64_t count;   ///< Indices.
   int64_t period;  ///< Rows of the whole matrix that they are among.
+  bool grouped;    ///< Otherwise there is one group, and nothing to divide.
 
   __device__ __forceinline__ int64_t operator()(int64_t i) const {
-    const int64_t row = rows[i % count];
-    return row >= 0 && row < period ? i / count * period + row : -1;
+    const int64_t row = rows[grouped ? i % count : i];
+    if (row < 0 || row >= period) return -1;
+    return grouped ? i / count * period + row : row;
   }
 };
 
 IndexedRows RowsOf(const TensorView& all, const TensorView& rows, int64_t period) {
-  return {rows.As<int32_t>(), rows.shape[0], period > 0 ? period : all.shape[0]};
+  return {rows.As<int32_t>(), rows.shape[0], period > 0 ? period : all.shape[0], period > 0};
 }
 
 template <class Bits>
