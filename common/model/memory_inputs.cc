@@ -49,6 +49,8 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.delayed_update = resources.delayed_update;
   inputs.recompute_segment = resources.recompute_segment;
   inputs.activation_bits = resources.activation_bits;
+  // Activations are of these; what the rank has of parameters is counted already.
+  if (const auto units = UnitsOfRank(planned)) NarrowTo(*units, inputs.shape.spec);
   return inputs;
 }
 
@@ -56,13 +58,14 @@ MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMa
   JobSpec planned = JobAsPlanned(job, plan);
   planned.resources.zero_stage = plan.zero_stage;
   planned.resources.zero_shard_ranks = plan.zero_shard_ranks;
-  MemoryInputs inputs = MemoryInputsOfMesh(planned, ShapeOfRank(planned), machine);
+  const ModelShape shape = ShapeOfRank(planned);
+  MemoryInputs inputs = MemoryInputsOfMesh(planned, shape, machine);
   inputs.micro_batch = plan.micro_batch;
   inputs.accumulation_steps = plan.accumulation_steps;
   inputs.ranks = GradientRanks(plan.mesh);
   inputs.threads = plan.threads_per_rank;
   inputs.bucket_bytes = plan.bucket_bytes;
-  const ModelSpec& model = inputs.shape.spec;
+  const ModelSpec& model = shape.spec;
   const int64_t tensor = plan.mesh.tensor, rows = plan.tensor_rows, experts = plan.mesh.expert;
   inputs.optimizer =
       OptimizerBytesOf(model, planned, inputs.precision->products, tensor, rows, experts);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
@@ -249,6 +250,11 @@ ModelShape ShapeOf(const JobSpec& job) {
   if (model.classes == 0 && HeadOf(model) == "classification") model.classes = kVocabularyTile;
   ModelShape shape(model);
   shape.masked_share = job.data.masking.probability;
+  if (const std::optional<RankUnits> units = UnitsOfRank(job)) {
+    shape.rank_share = units->share;
+    shape.computed.attention *= units->share;
+    shape.computed.mlp *= units->share;
+  }
   return shape;
 }
 

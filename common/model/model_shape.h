@@ -144,6 +144,7 @@ struct ModelShape {
 
   int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
   ComputedShares computed;     ///< Of micro-batches of many sequences, see ComputedSharesOf.
+  double rank_share = 1;       ///< Of it, that which a rank's units have (RankUnits).
 
   /// The share of tokens that a masked language model has to predict.
   double masked_share = MaskingSpec().probability;

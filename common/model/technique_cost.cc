@@ -190,6 +190,21 @@ std::vector<Refusal> TechniqueRefusals() {
   return rows;
 }
 
+std::optional<RankUnits> UnitsOfRank(const JobSpec& job) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (auto units = technique->UnitsOfRank(job)) return units;
+  }
+  return std::nullopt;
+}
+
+void NarrowTo(const RankUnits& units, ModelSpec& model) {
+  const int64_t group = model.heads / KvHeads(model);
+  model.head_width = HeadWidth(model);
+  if (model.kv_heads > 0) model.kv_heads = units.kv_heads;
+  model.heads = group * units.kv_heads;
+  model.mlp_width = units.neurons;
+}
+
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences) {
   const auto mean = [&](SubLayer sub_layer) {
     if (model.layers == 0) return 1.0;
@@ -210,7 +225,10 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
   if (shape.computed.attention == 1 && shape.computed.mlp == 1) return shape.computed;
   ModelSpec network = shape.spec;
   network.layers = shape.network_layers;
-  return ComputedSharesOf(network, sequences);
+  ComputedShares shares = ComputedSharesOf(network, sequences);
+  shares.attention *= shape.rank_share;
+  shares.mlp *= shape.rank_share;
+  return shares;
 }
 
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) {

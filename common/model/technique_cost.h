@@ -89,6 +89,14 @@ struct SecondPass {
   double share = 0;    ///< Of the steps that have it.
 };
 
+/// The units of each block, heads and neurons, that a rank's steps compute, where ranks have other
+/// ones.
+struct RankUnits {
+  double share = 1;      ///< Of all, in the mean over the ranks.
+  int64_t kv_heads = 0;  ///< Heads of keys and values of the rank with most,
+  int64_t neurons = 0;   ///< and neurons of each of its MLPs.
+};
+
 /// A frozen network whose logits a training adds to those of its model.
 struct AddedNetwork {
   std::string_view field;  ///< Of the job: "train.value_learning.base"
@@ -210,6 +218,10 @@ class TechniqueCost {
     return 1;
   }
 
+  /// What its ranks compute of the units of blocks, all together each of them once. None: each rank
+  /// all.
+  virtual std::optional<RankUnits> UnitsOfRank(const JobSpec&) const { return std::nullopt; }
+
   /// Whether residual branches are changed by something before they are added: their gradients are
   /// then other tensors than that of the residual stream.
   virtual bool ChangesBranches(const ModelSpec&) const { return false; }
@@ -323,6 +335,10 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool TellsBlocksApart(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
+/// Of the technique that has some.
+std::optional<RankUnits> UnitsOfRank(const JobSpec& job);
+/// Gives `model` the heads and neurons of such a rank, of the same sizes.
+void NarrowTo(const RankUnits& units, ModelSpec& model);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.

@@ -37,7 +37,6 @@ constexpr std::string_view kSameSteps = "the ranks of a worker would have to end
 constexpr std::string_view kCountedRounds = "train.local_steps in place of local_round_seconds";
 constexpr std::string_view kOtherUnits = "each stage has other units";
 constexpr std::string_view kSomeLeftOut = "steps of few layers leave some blocks out";
-constexpr std::string_view kOneSearches = "one rank with the whole network on its device searches";
 constexpr std::string_view kEachLearns =
     "growth is learned by ranks that each have the whole model on their device";
 constexpr std::string_view kPlainGrowth =
@@ -188,15 +187,12 @@ const Refusal kRows[] = {
      "such a job of its own, from the export of this one"},
 
     {&kPhaseSearch, &kPipelineParallel, kSomeLeftOut, kOneOfTwo},
-    {&kPhaseSearch, &kTensorParallel, kOneSearches, kOneOfTwo},
-    {&kPhaseSearch, &kContextParallel, kOneSearches, kOneOfTwo},
-    {&kPhaseSearch, &kExpertParallel, kOneSearches, kOneOfTwo},
-    {&kPhaseSearch, &kZero, kSomeLeftOut, kOneOfTwo},
-    {&kPhaseSearch, &kSeveralRanks, kOneSearches, "resources.ranks 1"},
-    {&kPhaseSearch, &kLocalSteps, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kExpertParallel, kNotYet, kOneOfTwo},
+    {&kPhaseSearch, &kZeroParameters, kSomeLeftOut, "resources.zero_stage 2"},
+    {&kPhaseSearch, &kLocalSteps, "a search may end amid a round", kOneOfTwo},
     {&kPhaseSearch, &kReplay, kSomeLeftOut, kOneOfTwo},
-    {&kPhaseSearch, &kOffloadOptimizer, kOneSearches, kOneOfTwo},
-    {&kPhaseSearch, &kOffloadActivations, kOneSearches, kOneOfTwo},
+    {&kPhaseSearch, &kOffloadOptimizer, kNotYet, kOneOfTwo},
+    {&kPhaseSearch, &kOffloadActivations, kNotYet, kOneOfTwo},
     {&kPhaseSearch, &kRecomputeSegments, kSomeLeftOut,
      "resources.recompute block or auto, recompute_segment 1"},
     {&kPhaseSearch, &kDistinctBlocks, kSomeLeftOut, "model.distinct_blocks 0"},

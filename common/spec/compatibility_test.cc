@@ -119,7 +119,6 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {&kTryPlans, [](JobSpec& job) { job.resources.try_plans = 2; }},
       {&kPeerSnapshots, [](JobSpec& job) { job.checkpoint.peer_every_steps = 1; }},
-      {&kSeveralRanks, [](JobSpec& job) { job.resources.ranks = 2; }},
       {&kPhases, AskForPhases},
       {&kOtherTensors, [](JobSpec& job) { job.model.peft.method = "lora"; }},
       {&kPhaseSearch,

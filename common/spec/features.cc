@@ -209,12 +209,6 @@ const Feature kPeerSnapshots = {
           return Shown("checkpoint.peer_every_steps", job.checkpoint.peer_every_steps);
         }};
 
-const Feature kSeveralRanks = {
-    .name = "several ranks",
-    .setting = "resources.ranks 2 or more",
-    .asked = [](const JobSpec& job) { return job.resources.ranks > 1; },
-    .shown = [](const JobSpec& job) { return Shown("resources.ranks", job.resources.ranks); }};
-
 const Feature kCuda = {
     .name = "GPUs",
     .setting = "resources.device cuda",

@@ -27,7 +27,6 @@ extern const Feature kReplay;
 extern const Feature kBatchWarmup;
 extern const Feature kTryPlans;
 extern const Feature kPeerSnapshots;
-extern const Feature kSeveralRanks;
 
 // Phases, and how the model of one grows from that before.
 extern const Feature kPhases;

@@ -86,6 +86,7 @@ struct GrowthSpec {
 struct PhaseSearchSpec {
   int64_t steps = 0;
   std::vector<int64_t> layers;
+  std::vector<int64_t> image_sizes;
 
   bool operator==(const PhaseSearchSpec&) const = default;
 
@@ -98,8 +99,15 @@ struct PhaseSearchSpec {
               .Range(0, 1e9),
           self.steps);
     visit(Field("layers",
-                "Numbers of blocks to choose from: three or more, the largest that of the phase."),
+                "Numbers of blocks to choose from, the largest that of the phase; empty: all have "
+                "those of the phase. With image_sizes there are three or more choices: each number "
+                "of blocks with each size."),
           self.layers);
+    visit(Field("image_sizes",
+                "Sides of images to choose from (vit), the largest that of the phase; empty: all "
+                "have that of the phase.")
+              .Unit("pixels"),
+          self.image_sizes);
   }
 };
 

@@ -181,31 +181,5 @@ TEST_F(ServicePhasesTest, CheckpointsOfPhasesThatAreCompleteStay) {
   EXPECT_THAT(steps, ElementsAre(20, 10));
 }
 
-TEST_F(ServicePhasesTest, ASearchOfASizeIsForOneRank) {
-  JobSpec spec;
-  spec.name = "job";
-  spec.data.train = {"/data/a"};
-  spec.schedule.warmup_steps = 0;
-  spec.phases.resize(2);
-  for (PhaseSpec& phase : spec.phases) phase.steps = 10;
-  spec.phases[0].layers = 3;
-  spec.phases[0].search.steps = 5;
-  spec.phases[0].search.layers = {1, 2, 3};
-  spec.phases[1].growth.method = "stack";
-  ASSERT_TRUE(ValidateJob(spec).ok()) << ValidateJob(spec).message();
-  const auto submit = [&] {
-    std::promise<Result<SubmitResult>> promise;
-    service_->Submit(spec, "request",
-                     [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
-    return promise.get_future().get();
-  };
-  const Result<SubmitResult> open = submit();
-  EXPECT_EQ(open.status().code(), StatusCode::kInvalid);
-  EXPECT_THAT(open.status().message(), ::testing::HasSubstr("hint: resources.ranks 1"));
-  spec.resources.ranks = 1;
-  const Result<SubmitResult> one = submit();
-  EXPECT_TRUE(one.ok()) << one.status().message();
-}
-
 }  // namespace
 }  // namespace weft::coordinator

@@ -10,7 +10,6 @@
 #include "common/formats/huggingface.h"
 #include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
-#include "common/spec/phase_search.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
@@ -76,10 +75,6 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::shared_ptr<CallRecord>& by) {
   Status status = ValidateJob(spec);
   if (status.ok()) status = CheckPaths(spec, options_.data_roots, kRootsHint);
-  if (status.ok() && SearchesSizes(spec) && spec.resources.ranks != 1) {
-    status = InvalidError(
-        "phases[].search chooses the size of a phase on one rank; hint: resources.ranks 1");
-  }
   JobRecord job;
   job.spec = spec;
   job.queue = spec.scheduling.queue;

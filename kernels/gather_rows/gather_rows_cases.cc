@@ -61,6 +61,40 @@ OpCase ScatterCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
           }};
 }
 
+// The columns of an [n, period] matrix that are picked, as rows of one number or of several.
+OpCase ColumnsCase(bool gather, int64_t groups, int64_t period, int64_t width, DType dtype) {
+  const std::vector<double> indices = {4, 0, 3};
+  const auto count = static_cast<int64_t>(indices.size());
+  const std::string name = std::string(gather ? "gather_rows" : "scatter_rows") + "/" +
+                           std::to_string(count) + "of" + std::to_string(period) + "in" +
+                           std::to_string(groups) + "x" + std::to_string(width) + "/" +
+                           std::string(DTypeName(dtype));
+  return {name, CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& rows = run.tensors.emplace_back(DType::kI32, Shape{count}).Assign(indices);
+            TestTensor& x = run.Input(dtype, {groups * (gather ? period : count), width});
+            TestTensor& y = run.Input(dtype, {groups * (gather ? count : period), width});
+            run.Check("y", y, 1, [=, &x, &y] {
+              const std::vector<double> from = x.InitialValues();
+              std::vector<double> to = y.InitialValues();
+              for (int64_t g = 0; g < groups; ++g) {
+                for (int64_t i = 0; i < count; ++i) {
+                  const int64_t whole = g * period + static_cast<int64_t>(indices[i]);
+                  const int64_t picked = g * count + i;
+                  for (int64_t c = 0; c < width; ++c) {
+                    to[(gather ? picked : whole) * width + c] =
+                        from[(gather ? whole : picked) * width + c];
+                  }
+                }
+              }
+              return to;
+            });
+            run.run = [=, &x, &rows, &y](const Stream& stream) {
+              return gather ? GatherRows(stream, {x.view(), rows.view(), y.view(), period})
+                            : ScatterRows(stream, {x.view(), rows.view(), y.view(), period});
+            };
+          }};
+}
+
 // A seventh of the positions of a batch, as in training on masked words.
 OpCase DeviceCase(bool gather) {
   constexpr int64_t kTokens = int64_t{65536} * 7, kCount = 65536, kWidth = 2048;
@@ -95,6 +129,11 @@ std::vector<OpCase> GatherRowsCases() {
     // Rows at multiples of 16 bytes that do not end at one.
     cases.push_back(GatherCase(5, 13, 3, dtype));
     cases.push_back(ScatterCase(5, 13, 3, dtype));
+    for (const bool gather : {true, false}) {
+      cases.push_back(ColumnsCase(gather, 6, 5, 1, dtype));
+      cases.push_back(ColumnsCase(gather, 6, 5, 8, dtype));
+      cases.push_back(ColumnsCase(gather, 20000, 7, 1, dtype));  // by several threads
+    }
     // Wide enough for several threads.
     cases.push_back(GatherCase(5, 20000, 0, dtype));
     cases.push_back(ScatterCase(5, 20000, 0, dtype));

@@ -1,5 +1,6 @@
 #include "kernels/gather_rows/gather_rows.h"
 
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -12,30 +13,51 @@ namespace {
 // Bytes a thread must copy for a parallel region to pay.
 constexpr size_t kGrainBytes = 65536;
 
-Status CheckIndices(const char* op, const TensorView& rows, const TensorView& all) {
+// Rows of `all` that the indices are among.
+int64_t PeriodOf(const TensorView& all, int64_t period) {
+  return period > 0 ? period : all.shape[0];
+}
+
+Status CheckIndices(const char* op, const TensorView& rows, int64_t period) {
   const auto* index = rows.As<int32_t>();
   for (int64_t i = 0; i < rows.shape[0]; ++i) {
-    if (index[i] >= 0 && index[i] < all.shape[0]) continue;
+    if (index[i] >= 0 && index[i] < period) continue;
     return InvalidError(std::string(op) + ": rows[" + std::to_string(i) + "] is " +
-                        std::to_string(index[i]) + ", outside of [0, " +
-                        std::to_string(all.shape[0]) + ")");
+                        std::to_string(index[i]) + ", outside of [0, " + std::to_string(period) +
+                        ")");
   }
   return OkStatus();
 }
 
-// Calls copy(row of `all`, row of `picked`, bytes) for each index.
+// Columns of matrices are rows of one number, whose copies are not to be calls.
+void CopyBytes(char* to, const char* from, size_t bytes) {
+  if (bytes == sizeof(uint32_t)) {
+    std::memcpy(to, from, sizeof(uint32_t));
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+// Calls copy(row of `all`, row of `picked`, bytes) for each index of each group.
 template <class Copy>
 void ForEachRow(const TensorView& all, const TensorView& rows, const TensorView& picked,
-                Copy&& copy) {
+                int64_t period, Copy&& copy) {
   const size_t element = DTypeSize(all.dtype);
   const size_t bytes = static_cast<size_t>(all.shape[1]) * element;
   const auto* index = rows.As<int32_t>();
+  const int64_t count = rows.shape[0];
+  if (count == 0) return;
   const auto grain = static_cast<int64_t>(kGrainBytes / (bytes + 1) + 1);
-  ParallelFor(rows.shape[0], grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      copy(static_cast<char*>(all.data) + static_cast<size_t>(index[i] * all.row_stride) * element,
+  ParallelFor(picked.shape[0], grain, [&](int64_t begin, int64_t end) {
+    int64_t first = begin / count * period;  // of the group in `all`
+    for (int64_t i = begin, k = begin % count; i < end; ++i) {
+      const int64_t row = first + index[k];
+      copy(static_cast<char*>(all.data) + static_cast<size_t>(row * all.row_stride) * element,
            static_cast<char*>(picked.data) + static_cast<size_t>(i * picked.row_stride) * element,
            bytes);
+      if (++k < count) continue;
+      k = 0;
+      first += period;
     }
   });
 }
@@ -44,17 +66,19 @@ void ForEachRow(const TensorView& all, const TensorView& rows, const TensorView&
 
 Status GatherRows(const Stream& stream, const GatherRowsArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGatherRows(stream, args));
-  WEFT_RETURN_IF_ERROR(CheckIndices("GatherRows", args.rows, args.x));
-  ForEachRow(args.x, args.rows, args.y,
-             [](const char* all, char* picked, size_t bytes) { std::memcpy(picked, all, bytes); });
+  const int64_t period = PeriodOf(args.x, args.period);
+  WEFT_RETURN_IF_ERROR(CheckIndices("GatherRows", args.rows, period));
+  ForEachRow(args.x, args.rows, args.y, period,
+             [](const char* all, char* picked, size_t bytes) { CopyBytes(picked, all, bytes); });
   return OkStatus();
 }
 
 Status ScatterRows(const Stream& stream, const ScatterRowsArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScatterRows(stream, args));
-  WEFT_RETURN_IF_ERROR(CheckIndices("ScatterRows", args.rows, args.y));
-  ForEachRow(args.y, args.rows, args.x,
-             [](char* all, const char* picked, size_t bytes) { std::memcpy(all, picked, bytes); });
+  const int64_t period = PeriodOf(args.y, args.period);
+  WEFT_RETURN_IF_ERROR(CheckIndices("ScatterRows", args.rows, period));
+  ForEachRow(args.y, args.rows, args.x, period,
+             [](char* all, const char* picked, size_t bytes) { CopyBytes(all, picked, bytes); });
   return OkStatus();
 }
 

@@ -16,18 +16,35 @@ __device__ __forceinline__ void Copy(const Bits* from, Bits* to) {
   }
 }
 
+// Where row `i` of the picked ones is in the whole matrix; -1: its index is out of range.
+struct IndexedRows {
+  const int32_t* rows;
+  int64_t count;   ///< Indices.
+  int64_t period;  ///< Rows of the whole matrix that they are among.
+  bool grouped;    ///< Otherwise there is one group, and nothing to divide.
+
+  __device__ __forceinline__ int64_t operator()(int64_t i) const {
+    const int64_t row = rows[grouped ? i % count : i];
+    if (row < 0 || row >= period) return -1;
+    return grouped ? i / count * period + row : row;
+  }
+};
+
+IndexedRows RowsOf(const TensorView& all, const TensorView& rows, int64_t period) {
+  return {rows.As<int32_t>(), rows.shape[0], period > 0 ? period : all.shape[0], period > 0};
+}
+
 template <class Bits>
 struct GatherMap {
   StridedRows<const Bits> all;
   StridedRows<Bits> picked;
-  const int32_t* rows;
-  int64_t count;  ///< Of rows of `all`.
+  IndexedRows rows;
 
   template <int kCount>
   __device__ void Apply(int64_t i, int64_t column) const {
-    const int64_t row = rows[i];
+    const int64_t row = rows(i);
     Bits* to = picked.At(i, column);
-    if (row >= 0 && row < count) {
+    if (row >= 0) {
       Copy<kCount>(all.At(row, column), to);
       return;
     }
@@ -44,13 +61,12 @@ template <class Bits>
 struct ScatterMap {
   StridedRows<const Bits> picked;
   StridedRows<Bits> all;
-  const int32_t* rows;
-  int64_t count;  ///< Of rows of `all`.
+  IndexedRows rows;
 
   template <int kCount>
   __device__ void Apply(int64_t i, int64_t column) const {
-    const int64_t row = rows[i];
-    if (row >= 0 && row < count) Copy<kCount>(picked.At(i, column), all.At(row, column));
+    const int64_t row = rows(i);
+    if (row >= 0) Copy<kCount>(picked.At(i, column), all.At(row, column));
   }
 };
 
@@ -73,7 +89,7 @@ Status GatherRows(const Stream& stream, const GatherRowsArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGatherRows(stream, args));
   return WithBits(args.x.dtype, [&]<class Bits>() {
     const GatherMap<Bits> map = {BitsOf<const Bits>(args.x), BitsOf<Bits>(args.y),
-                                 args.rows.As<int32_t>(), args.x.shape[0]};
+                                 RowsOf(args.x, args.rows, args.period)};
     return LaunchRowMap<kWide<Bits>>(stream, "GatherRows", map, args.y.shape[0], args.y.shape[1],
                                      RowsAligned16(args.x, args.y));
   });
@@ -83,7 +99,7 @@ Status ScatterRows(const Stream& stream, const ScatterRowsArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScatterRows(stream, args));
   return WithBits(args.x.dtype, [&]<class Bits>() {
     const ScatterMap<Bits> map = {BitsOf<const Bits>(args.x), BitsOf<Bits>(args.y),
-                                  args.rows.As<int32_t>(), args.y.shape[0]};
+                                  RowsOf(args.y, args.rows, args.period)};
     return LaunchRowMap<kWide<Bits>>(stream, "ScatterRows", map, args.x.shape[0], args.x.shape[1],
                                      RowsAligned16(args.x, args.y));
   });

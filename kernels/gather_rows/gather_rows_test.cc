@@ -30,6 +30,12 @@ TEST(GatherRows, NamesAnIndexThatIsOutOfRangeAndRefusesOtherShapes) {
   picked.shape = {1, 2};
   EXPECT_EQ(ScatterRows({}, {picked, index, all}).code(), StatusCode::kInvalid);
   EXPECT_EQ(GatherRows({}, {}).code(), StatusCode::kInvalid);
+  // Of three rows in groups of one row 1 is none, and groups of two are not whole.
+  rows = {1, 0};
+  const TensorView first(rows.data(), DType::kI32, {1});
+  EXPECT_EQ(GatherRows({}, {all, first, all, 1}).ToString(),
+            "INVALID: GatherRows: rows[0] is 1, outside of [0, 1)");
+  EXPECT_EQ(GatherRows({}, {all, first, all, 2}).code(), StatusCode::kInvalid);
 }
 
 }  // namespace

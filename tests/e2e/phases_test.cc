@@ -131,12 +131,12 @@ TEST(Phases, AVCycleIsOneJobWithAnAttemptForEachPhase) {
 }
 
 TEST(Phases, ASizeThatWasChosenStaysWhenARankDies) {
-  const auto run = [](const Environment& ranks, int attempts) {
-    Cluster cluster({.ranks = ranks});
+  const auto run = [](const Environment& environment, int64_t ranks, int attempts) {
+    Cluster cluster({.ranks = environment});
     v1::JobSpec spec = cluster.TinyJob("chooses");
     spec.mutable_schedule()->set_kind("constant");
     spec.mutable_schedule()->set_warmup_steps(0);
-    spec.mutable_resources()->set_ranks(1);
+    spec.mutable_resources()->set_ranks(ranks);
     spec.mutable_checkpoint()->set_every_steps(3);
     v1::PhaseSpec& searched = AddPhase(spec, 12);
     searched.set_layers(3);
@@ -156,7 +156,10 @@ TEST(Phases, ASizeThatWasChosenStaysWhenARankDies) {
   };
   // Two steps after the choice.
   const Environment dies{{"WEFT_FAILPOINTS", "trainer.before_step=crash@9"}};
-  EXPECT_EQ(run(dies, 3), run({}, 2));
+  for (const int64_t ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    EXPECT_EQ(run(dies, ranks, 3), run({}, ranks, 2));
+  }
 }
 
 TEST(Phases, EachPhaseHasAMeshOfItsOwn) {

@@ -65,7 +65,12 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
       search_(search),
       begin_(steady_clock::now()) {
   spec_.job.model = ResolveModel(spec.job, data_);
-  if (search_.steps > 0) elastic_.emplace(search_.layers, spec_.job.train.seed);
+  if (search_.steps == 0) return;
+  elastic_.emplace();
+  elastic_->layers = search_.layers;
+  if (elastic_->layers.empty()) elastic_->layers = {spec_.job.model.layers};
+  elastic_->image_sizes = search_.image_sizes;
+  elastic_->seed = spec_.job.train.seed;
 }
 
 Attempt::~Attempt() {

@@ -16,7 +16,7 @@
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/tensor_parallel.h"
-#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
+#include "worker/engine/techniques/layer_sampling/elastic_network.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
@@ -142,7 +142,11 @@ class Attempt {
     return trainer_->finished() || (elastic_ && trainer_->counters().step >= search_.steps);
   }
   Result<AttemptOutcome> Finish();
-  /// Evaluates the sizes of the elastic network and chooses one.
+  /// Evaluates the sizes of the elastic network, in the order of PhaseSizes.
+  Result<std::vector<SizeCandidate>> CompareSizes();
+  /// Of the steps of the search, each with the size that it had.
+  double FlopsOfSearch(const std::vector<SizeCandidate>& candidates) const;
+  /// Evaluates these sizes and chooses one, the same on all ranks.
   Result<AttemptOutcome> FinishSearch();
   RunSummary Summarize() const;
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
@@ -156,7 +160,7 @@ class Attempt {
   Reporter& reporter_;
   engine::Store& store_;
   const PhaseSearchSpec search_;
-  std::optional<engine::ElasticDepth> elastic_;  ///< None without a search.
+  std::optional<engine::ElasticNetwork> elastic_;  ///< None without a search.
   const std::chrono::steady_clock::time_point begin_;
 
   std::unique_ptr<engine::ComputeDevice> device_;

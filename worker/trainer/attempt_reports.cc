@@ -196,9 +196,11 @@ RunSummary Attempt::Summarize() const {
   summary.trained_parameters = trained_parameters_;
   summary.tokens = counters.tokens;
   const int64_t searched = chosen_ ? chosen_->tokens : 0;
-  summary.training_flops = static_cast<double>(counters.tokens - searched) *
-                               MeanFlopsPerToken(spec_.job, counters.step) +
-                           fit_flops_;
+  JobSpec planned = spec_.job;
+  planned.resources.ranks = spec_.world_size;
+  summary.training_flops =
+      static_cast<double>(counters.tokens - searched) * MeanFlopsPerToken(planned, counters.step) +
+      fit_flops_;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.start_validation_loss_nats = start_validation_loss_;
   summary.validation_loss_nats = validation_loss_;
@@ -209,6 +211,7 @@ RunSummary Attempt::Summarize() const {
   summary.seconds = SecondsSince(begin_);
   if (chosen_) {
     summary.chosen_layers = chosen_->layers;
+    if (chosen_->image_size > 0) summary.chosen_image_size = chosen_->image_size;
     summary.training_flops += chosen_->training_flops;
     summary.seconds += chosen_->seconds;
   }

@@ -10,6 +10,7 @@
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/manifest.h"
+#include "worker/engine/comm/prefix_store.h"
 #include "worker/trainer/grown_state.h"
 #include "worker/trainer/size_search.h"
 
@@ -42,10 +43,13 @@ Result<AttemptOutcome> Search(Env& env, const AttemptSpec& attempt, const PhaseS
   AttemptOutcome outcome;
   WEFT_ASSIGN_OR_RETURN(outcome.choice, ReadSizeChoice(env, first.run_dir));
   if (!outcome.choice) {
-    WEFT_ASSIGN_OR_RETURN(outcome, RunAttempt(env, first, reporter, store, search));
+    // What is left of the phase meets in the same store.
+    engine::PrefixStore own(&store, "search/");
+    WEFT_ASSIGN_OR_RETURN(outcome, RunAttempt(env, first, reporter, own, search));
   }
   if (outcome.choice) {
-    WEFT_RETURN_IF_ERROR(CheckSameSearch(*outcome.choice, search, first.run_dir));
+    WEFT_RETURN_IF_ERROR(
+        CheckSameSearch(*outcome.choice, search, attempt.job.model, first.run_dir));
   }
   return outcome;
 }
@@ -59,6 +63,7 @@ Json WithoutData(ModelSpec model) {
 /// Whether a phase that is complete is the one that the job has now.
 Status CheckSamePhase(Env& env, AttemptSpec attempt, const RunSummary& summary) {
   if (summary.chosen_layers) attempt.job.model.layers = *summary.chosen_layers;
+  if (summary.chosen_image_size) attempt.job.model.image_size = *summary.chosen_image_size;
   const Result<engine::CheckpointManifest> manifest =
       engine::ReadManifest(env, engine::CheckpointPath(attempt.run_dir, summary.steps));
   if (!manifest.ok()) {
@@ -79,6 +84,7 @@ Status CheckSamePhase(Env& env, AttemptSpec attempt, const RunSummary& summary) 
 PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
   return {title,
           run.chosen_layers,
+          run.chosen_image_size,
           run.steps,
           run.parameters,
           run.tokens,

@@ -69,8 +69,8 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
     return OfImport(status);
   }
   WEFT_RETURN_IF_ERROR(ResolveAddedNetwork(env, resolved.job));
-  Result<TrainingData> data =
-      CatchExhaustion("opening the training data", [&] { return OpenTrainingData(env, resolved); });
+  Result<TrainingData> data = CatchExhaustion(
+      "opening the training data", [&] { return OpenTrainingData(env, resolved, search); });
   if (!data.ok()) return BeforeTraining(data.status());
   return RunAttemptOn(env, resolved, *std::move(data), reporter, store, search);
 }

@@ -14,6 +14,7 @@ namespace weft::trainer {
 struct PhaseSummary {
   std::string phase;
   std::optional<int64_t> chosen_layers;
+  std::optional<int64_t> chosen_image_size;
   int64_t steps = 0;
   int64_t parameters = 0;
   int64_t tokens = 0;
@@ -28,6 +29,9 @@ struct PhaseSummary {
     visit(Field("phase", "Its number and name."), self.phase);
     visit(Field("chosen_layers", "Of the network that its search has chosen; absent without one."),
           self.chosen_layers);
+    visit(Field("chosen_image_size", "Side of its images; absent without a search or images.")
+              .Unit("pixels"),
+          self.chosen_image_size);
     visit(Field("steps", "Optimizer steps.").Unit("steps"), self.steps);
     visit(Field("parameters", "Numbers of its model."), self.parameters);
     visit(Field("tokens", "Tokens trained on.").Unit("tokens"), self.tokens);
@@ -51,6 +55,7 @@ struct RunSummary {
   std::string job_id;
   int64_t epoch = 0;
   std::optional<int64_t> chosen_layers;
+  std::optional<int64_t> chosen_image_size;
   int64_t steps = 0;
   int64_t skipped_steps = 0;
   int64_t parameters = 0;
@@ -78,6 +83,7 @@ struct RunSummary {
     visit(Field("epoch", "Attempt that finished it."), self.epoch);
     visit(Field("chosen_layers", "Of the network that the search of a phase has chosen."),
           self.chosen_layers);
+    visit(Field("chosen_image_size", "Side of its images.").Unit("pixels"), self.chosen_image_size);
     visit(Field("steps", "Optimizer steps, over all attempts.").Unit("steps"), self.steps);
     visit(Field("skipped_steps", "Of them dropped because something was not finite.").Unit("steps"),
           self.skipped_steps);

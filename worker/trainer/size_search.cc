@@ -18,14 +18,14 @@ std::string ChoicePath(const std::string& run_dir) {
 double FittedExponent(std::span<const SizeCandidate> candidates) {
   double mean_time = 0, mean_loss = 0;
   for (const SizeCandidate& candidate : candidates) {
-    mean_time += std::log(candidate.flops_per_token);
+    mean_time += std::log(candidate.flops_per_sequence);
     mean_loss += std::log(candidate.loss_nats);
   }
   mean_time /= static_cast<double>(candidates.size());
   mean_loss /= static_cast<double>(candidates.size());
   double together = 0, of_time = 0;
   for (const SizeCandidate& candidate : candidates) {
-    const double time = std::log(candidate.flops_per_token) - mean_time;
+    const double time = std::log(candidate.flops_per_sequence) - mean_time;
     together += time * (std::log(candidate.loss_nats) - mean_loss);
     of_time += time * time;
   }
@@ -38,16 +38,17 @@ void ChooseSize(SizeChoice& choice) {
   constexpr double kRounding = 1e-9;
   std::vector<SizeCandidate> by_time = choice.candidates;
   std::stable_sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
-    return a.flops_per_token < b.flops_per_token;
+    return a.flops_per_sequence < b.flops_per_sequence;
   });
   choice.exponent = std::max(-FittedExponent(by_time), 0.0);
   double least = 0;
   for (const SizeCandidate& candidate : by_time) {
     const double price =
-        std::log(candidate.loss_nats) + choice.exponent * std::log(candidate.flops_per_token);
+        std::log(candidate.loss_nats) + choice.exponent * std::log(candidate.flops_per_sequence);
     if (&candidate != &by_time.front() && price >= least - kRounding) continue;
     least = price;
     choice.layers = candidate.layers;
+    choice.image_size = candidate.image_size;
   }
 }
 
@@ -60,6 +61,7 @@ AttemptSpec AttemptOfSearch(const AttemptSpec& phase) {
 AttemptSpec AttemptAfterSearch(const AttemptSpec& phase, const SizeChoice& choice) {
   AttemptSpec after = phase;
   after.job.model.layers = choice.layers;
+  if (choice.image_size > 0) after.job.model.image_size = choice.image_size;
   std::vector<std::string>& policies = after.plan.block_memory_policy;
   if (std::ssize(policies) > choice.layers) policies.resize(static_cast<size_t>(choice.layers));
   after.start = {};
@@ -92,18 +94,29 @@ Result<std::optional<SizeChoice>> ReadSizeChoice(Env& env, const std::string& ru
   return std::optional(*std::move(choice));
 }
 
+SizeCandidate CandidateOf(const PhaseSize& size, const ModelSpec& model) {
+  SizeCandidate candidate;
+  candidate.layers = size.layers;
+  if (model.family == "vit") candidate.image_size = size.image_size;
+  return candidate;
+}
+
 Status CheckSameSearch(const SizeChoice& choice, const PhaseSearchSpec& search,
-                       const std::string& run_dir) {
-  const auto chosen_from = [&](int64_t layers) {
-    return std::any_of(choice.candidates.begin(), choice.candidates.end(),
-                       [&](const SizeCandidate& candidate) { return candidate.layers == layers; });
+                       const ModelSpec& model, const std::string& run_dir) {
+  const std::vector<PhaseSize> sizes = PhaseSizes(search, model);
+  const auto chosen_from = [&](const PhaseSize& size) {
+    const SizeCandidate wanted = CandidateOf(size, model);
+    return std::any_of(
+        choice.candidates.begin(), choice.candidates.end(), [&](const SizeCandidate& candidate) {
+          return candidate.layers == wanted.layers && candidate.image_size == wanted.image_size;
+        });
   };
-  if (choice.steps == search.steps && choice.candidates.size() == search.layers.size() &&
-      std::all_of(search.layers.begin(), search.layers.end(), chosen_from)) {
+  if (choice.steps == search.steps && choice.candidates.size() == sizes.size() &&
+      std::all_of(sizes.begin(), sizes.end(), chosen_from)) {
     return OkStatus();
   }
   return InvalidError("the search in " + run_dir +
-                      " had other steps or layers than the job has now; hint: another --run-dir, "
+                      " had other steps or sizes than the job has now; hint: another --run-dir, "
                       "or delete the folder of its phase and those of later phases");
 }
 

@@ -10,6 +10,7 @@
 #include "common/env.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/field.h"
+#include "common/spec/phase_search.h"
 #include "common/status.h"
 
 namespace weft::trainer {
@@ -18,7 +19,8 @@ namespace weft::trainer {
 struct SizeCandidate {
   int64_t layers = 0;
   double loss_nats = 0;
-  double flops_per_token = 0;
+  double flops_per_sequence = 0;
+  int64_t image_size = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -26,8 +28,12 @@ struct SizeCandidate {
     visit(Field("loss_nats", "Loss of the part of the elastic network on training data.")
               .Unit("nats per token"),
           self.loss_nats);
-    visit(Field("flops_per_token", "Of training it: what its time is taken to be.").Unit("FLOP"),
-          self.flops_per_token);
+    visit(Field("flops_per_sequence",
+                "Of training it on a sequence or an image: what its time is taken to be.")
+              .Unit("FLOP"),
+          self.flops_per_sequence);
+    visit(Field("image_size", "Side of its images; 0: it has none.").Unit("pixels"),
+          self.image_size);
   }
 };
 
@@ -36,6 +42,7 @@ struct SizeChoice {
   std::vector<SizeCandidate> candidates;
   double exponent = 0;
   int64_t layers = 0;
+  int64_t image_size = 0;
   int64_t steps = 0;
   int64_t tokens = 0;
   double training_flops = 0;
@@ -46,6 +53,7 @@ struct SizeChoice {
     visit(Field("candidates", "All sizes."), self.candidates);
     visit(Field("exponent", "Of the time, as it weighs against the loss."), self.exponent);
     visit(Field("layers", "Of the candidate that was chosen."), self.layers);
+    visit(Field("image_size", "Of its images; 0: it has none.").Unit("pixels"), self.image_size);
     visit(Field("steps", "Steps that trained the elastic network.").Unit("steps"), self.steps);
     visit(Field("tokens", "Tokens of these steps.").Unit("tokens"), self.tokens);
     visit(Field("training_flops",
@@ -72,8 +80,11 @@ Status SaveSizeChoice(Env& env, const std::string& run_dir, const SizeChoice& ch
 /// Without a file: none. kInvalid where it cannot be read.
 Result<std::optional<SizeChoice>> ReadSizeChoice(Env& env, const std::string& run_dir);
 
-/// kInvalid unless the choice is that of this search.
+/// A candidate of a network that has `model` except for this size, without its loss and FLOPs.
+SizeCandidate CandidateOf(const PhaseSize& size, const ModelSpec& model);
+
+/// kInvalid unless the choice is that of this search in a phase that has `model`.
 Status CheckSameSearch(const SizeChoice& choice, const PhaseSearchSpec& search,
-                       const std::string& run_dir);
+                       const ModelSpec& model, const std::string& run_dir);
 
 }  // namespace weft::trainer

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,7 +18,8 @@
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/comm/hash_store.h"
-#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
+#include "worker/engine/data/elastic_images.h"
+#include "worker/engine/techniques/layer_sampling/elastic_network.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/trainer/phases.h"
 #include "worker/trainer/phases_testing.h"
@@ -140,6 +143,39 @@ class SizeSearchTest : public testing::Test {
     return outcome;
   }
 
+  /// Images of six or twelve pixels a side, with one to three layers.
+  JobSpec ImageJob() const {
+    JobSpec job = Job("vit");
+    job.phases[0].search.image_sizes = {6, 12};
+    return job;
+  }
+
+  /// Runs the first phase of `job` on two ranks, with a plan that `change` makes of that of one.
+  void RunFirstOnTwoRanks(const std::string& name, const JobSpec& job, const PlanChange& change) {
+    AttemptSpec whole;
+    whole.job_id = name;
+    whole.epoch = 1;
+    whole.host = "127.0.0.1";
+    whole.run_dir = root_ + "/" + name;
+    whole.cache_dir = root_ + "/cache";
+    whole.job = job;
+    whole.plan = engine::TinyPlan("fp32", 4, 1);
+    whole.world_size = 2;
+    change(whole.plan);
+    engine::HashStore store;
+    std::vector<std::thread> ranks;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec attempt = whole;
+        attempt.rank = rank;
+        Listener listener(1000);
+        const auto outcome = RunPhase(Env::Posix(), attempt, 0, listener, store);
+        EXPECT_TRUE(outcome.ok()) << "rank " << rank << ": " << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+
   std::string Read(const std::string& path) const {
     const auto text = ReadFile(Env::Posix(), root_ + "/" + path);
     EXPECT_TRUE(text.ok()) << text.status().message();
@@ -197,11 +233,11 @@ TEST_F(SizeSearchTest, APhaseGoesOnWithTheSizeThatItHasChosen) {
       part.model.layers = layers;
       return MeanFlopsPerToken(part, 1);
     };
-    const engine::ElasticDepth depth{job.phases[0].search.layers, job.train.seed};
+    const engine::ElasticNetwork depth{job.phases[0].search.layers, {}, job.train.seed};
     double flops = 0;
     std::map<int64_t, int64_t> drawn;
     for (int64_t step = 0; step < 20; ++step) {
-      const int64_t layers = step < 10 ? depth.OfStep(step) : choice.layers;
+      const int64_t layers = step < 10 ? depth.LayersOfStep(step) : choice.layers;
       flops += flops_of(layers) * static_cast<double>(choice.tokens) / 10;
       ++drawn[layers];
     }
@@ -250,7 +286,7 @@ TEST_F(SizeSearchTest, ARunThatIsStoppedChoosesTheSame) {
   ASSERT_TRUE(Env::Posix().RemoveFile(root_ + "/stopped/phase-1/summary.json").ok());
   const auto other = Start("stopped", job);
   EXPECT_EQ(other.status().code(), StatusCode::kInvalid);
-  EXPECT_THAT(other.status().message(), HasSubstr("had other steps or layers"));
+  EXPECT_THAT(other.status().message(), HasSubstr("had other steps or sizes"));
 }
 
 TEST_F(SizeSearchTest, AveragedWeightsAreCompared) {
@@ -264,6 +300,92 @@ TEST_F(SizeSearchTest, AveragedWeightsAreCompared) {
     EXPECT_NE(Choice("averaged").candidates[i].loss_nats, Choice("last").candidates[i].loss_nats);
   }
   EXPECT_EQ(Manifest("averaged/phase-1").updates, 10) << "a new state of the optimizer";
+}
+
+TEST_F(SizeSearchTest, SizesOfImagesAreChosenWithTheLayers) {
+  const JobSpec job = ImageJob();
+  ASSERT_TRUE(Run("images", job).ok());
+  EXPECT_THAT(events_, HasSubstr("pixels a side"));
+  const SizeChoice choice = Choice("images");
+  ASSERT_EQ(choice.candidates.size(), 6u);
+  EXPECT_EQ(choice.candidates[0].image_size, 6);
+  EXPECT_EQ(choice.candidates[1].image_size, 12);
+  EXPECT_GT(choice.candidates[1].flops_per_sequence, 3 * choice.candidates[0].flops_per_sequence);
+  EXPECT_NE(choice.candidates[1].loss_nats, choice.candidates[0].loss_nats);
+  const engine::CheckpointManifest chosen = Manifest("images/phase-1");
+  EXPECT_EQ(chosen.job.model.layers, choice.layers);
+  EXPECT_EQ(chosen.job.model.image_size, choice.image_size);
+  EXPECT_EQ(Manifest("images/phase-1/search").job.model.image_size, 12);
+  EXPECT_EQ(Manifest("images").job.model.image_size, 12);
+  const PhaseSummary phase = Summary("images").phases[0];
+  EXPECT_EQ(phase.chosen_image_size, choice.image_size);
+
+  // Each step has the layers of its number and the images of its batch.
+  const engine::ElasticNetwork network{job.phases[0].search.layers, {}, job.train.seed};
+  const engine::ElasticImages images(std::vector<std::unique_ptr<engine::BatchSource>>(2),
+                                     job.train.seed);
+  int64_t tokens = 0, of_search = 0;
+  double flops = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    if (step == 10) of_search = tokens;
+    PhaseSize size{choice.layers, choice.image_size};
+    if (step < 10) {
+      size = {network.LayersOfStep(step), job.phases[0].search.image_sizes[images.SizeOf(step)]};
+    }
+    const JobSpec part = WithSize(chosen.job, size);
+    const int64_t of_step = 4 * SequenceLength(part);
+    tokens += of_step;
+    flops += static_cast<double>(of_step) * MeanFlopsPerToken(part, 1);
+  }
+  EXPECT_EQ(choice.tokens, of_search);
+  EXPECT_EQ(phase.tokens, tokens);
+  EXPECT_NEAR(phase.training_flops, flops, 1e-9 * flops);
+}
+
+TEST_F(SizeSearchTest, ASearchAmongImagesThatIsStoppedChoosesTheSame) {
+  JobSpec job = ImageJob();
+  job.phases[0].search.layers = {};
+  job.phases[0].search.image_sizes = {3, 6, 12};
+  ASSERT_TRUE(Run("whole", job).ok());
+  for (const int64_t steps : {4, 9}) {
+    const auto outcome = Run("stopped", job, steps);
+    ASSERT_TRUE(outcome.ok());
+    EXPECT_FALSE(outcome->summary) << "after " << steps << " more steps";
+  }
+  ASSERT_TRUE(Run("stopped", job).ok());
+  EXPECT_EQ(Choice("stopped").image_size, Choice("whole").image_size);
+  for (const char* folder : {"/phase-1/search", "/phase-1", ""}) {
+    EXPECT_EQ(FinalState(std::string("stopped") + folder),
+              FinalState(std::string("whole") + folder));
+  }
+  EXPECT_EQ(Summary("stopped").phases[0].training_flops, Summary("whole").phases[0].training_flops);
+}
+
+TEST_F(SizeSearchTest, RanksSearchTogether) {
+  const std::pair<const char*, PlanChange> ways[] = {
+      {"data", [](Plan& plan) { plan.mesh.data = 2, plan.micro_batch = 2; }},
+      {"zero-2", [](Plan& plan) { plan.mesh.data = 2, plan.micro_batch = 2, plan.zero_stage = 2; }},
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+  };
+  const JobSpec job = Job();
+  ASSERT_TRUE(Run("one", job).ok());
+  const SizeChoice expected = Choice("one");
+  for (const auto& [way, change] : ways) {
+    SCOPED_TRACE(way);
+    RunFirstOnTwoRanks(way, job, change);
+    const SizeChoice choice = Choice(way);
+    EXPECT_EQ(choice.layers, expected.layers);
+    EXPECT_EQ(choice.tokens, expected.tokens);
+    EXPECT_EQ(choice.training_flops, expected.training_flops);
+    ASSERT_EQ(choice.candidates.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(choice.candidates[i].loss_nats, expected.candidates[i].loss_nats, 1e-4);
+    }
+    const std::string phase = std::string(way) + "/phase-1";
+    EXPECT_EQ(Manifest(phase).updates, 20) << "the optimizer's state goes on";
+    EXPECT_NEAR(*Summary(phase).validation_loss_nats, *Summary("one/phase-1").validation_loss_nats,
+                1e-3);
+  }
 }
 
 TEST_F(SizeSearchTest, RefusesPlansThatLeaveBlocksOut) {

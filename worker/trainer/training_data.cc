@@ -242,6 +242,36 @@ Result<JobData> OpenJointData(Env& env, const AttemptSpec& spec, const std::vect
   return all;
 }
 
+/// With train.batch_warmup_steps batches that grow, else as they are.
+std::unique_ptr<BatchSource> GrowingBatches(std::unique_ptr<BatchSource> source,
+                                            const JobSpec& job) {
+  if (job.train.batch_warmup_steps == 0) return source;
+  return std::make_unique<engine::BatchWarmup>(std::move(source), job.train);
+}
+
+/// The training images of spec.job in all sizes of the search; `data` knows of them from then on.
+Result<std::unique_ptr<BatchSource>> OpenImageSizes(Env& env, const AttemptSpec& spec,
+                                                    const PhaseSearchSpec& search,
+                                                    TrainingData& data) {
+  std::vector<std::unique_ptr<BatchSource>> sizes;
+  std::string fingerprints;
+  for (const int64_t size : search.image_sizes) {
+    AttemptSpec own = spec;
+    own.job.model.image_size = size;
+    WEFT_ASSIGN_OR_RETURN(const engine::Dataset dataset,
+                          engine::PrepareDataset(env, own.job, own.cache_dir,
+                                                 static_cast<int>(own.plan.threads_per_rank)));
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> source,
+                          NewSource(dataset, own, /*training=*/true, data));
+    sizes.push_back(GrowingBatches(std::move(source), own.job));
+    fingerprints += dataset.fingerprint;
+  }
+  data.fingerprint = HashHex(std::as_bytes(std::span(fingerprints)));
+  auto images = std::make_unique<engine::ElasticImages>(std::move(sizes), spec.job.train.seed);
+  data.image_sizes = images.get();
+  return std::unique_ptr<BatchSource>(std::move(images));
+}
+
 }  // namespace
 
 std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
@@ -253,7 +283,8 @@ std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
       std::move(whole), layout.CoordinateOf(spec.rank, engine::MeshAxis::kContext), ranks);
 }
 
-Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
+Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec,
+                                      const PhaseSearchSpec& search) {
   const JobSpec& job = spec.job;
   TrainingData data;
   const std::vector<JobSpec> jobs = JointJobs(job);
@@ -261,8 +292,10 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
                                                      : OpenJointData(env, spec, jobs, data));
   data.unigram_entropy = opened.info.unigram_entropy_nats;
   if (std::string cut = CutText(job); !cut.empty()) data.warnings.push_back(std::move(cut));
-  if (job.train.batch_warmup_steps > 0) {
-    opened.train = std::make_unique<engine::BatchWarmup>(std::move(opened.train), job.train);
+  if (search.image_sizes.empty()) {
+    opened.train = GrowingBatches(std::move(opened.train), job);
+  } else {
+    WEFT_ASSIGN_OR_RETURN(opened.train, OpenImageSizes(env, spec, search, data));
   }
   data.train = OwnChunks(std::move(opened.train), spec);
   // What a round by time reads next is not known before it begins.

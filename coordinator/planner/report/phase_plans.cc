@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/duration_text.h"
+#include "common/spec/phase_search.h"
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
 #include "common/text.h"
@@ -28,7 +29,9 @@ Status CheckWishes(const PlanQuery& query) {
   return OkStatus();
 }
 
-PhasePlan PhasePlanOf(const JobSpec& phase, std::string title, PlanExplanation explanation) {
+/// `share`: SearchFlopsShare of the phase; its seconds are taken to follow its FLOPs.
+PhasePlan PhasePlanOf(const JobSpec& phase, double share, std::string title,
+                      PlanExplanation explanation) {
   PhasePlan one;
   one.phase = std::move(title);
   one.layers = phase.model.layers;
@@ -40,10 +43,10 @@ PhasePlan PhasePlanOf(const JobSpec& phase, std::string title, PlanExplanation e
   one.plan = std::move(explanation.report.candidates.front().plan);
   one.mesh = MeshText(one.plan);
   const PlanDetail& detail = explanation.details.front();
-  one.seconds = detail.finish_seconds;
-  one.flops = static_cast<double>(one.steps) * one.plan.prediction.model_flops_per_step;
-  one.price = detail.price;
-  one.kilowatt_hours = detail.kilowatt_hours;
+  one.seconds = share * detail.finish_seconds;
+  one.flops = share * static_cast<double>(one.steps) * one.plan.prediction.model_flops_per_step;
+  one.price = share * detail.price;
+  one.kilowatt_hours = share * detail.kilowatt_hours;
   return one;
 }
 
@@ -67,8 +70,8 @@ Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
     Result<PlanExplanation> explanation = ExplainPlan(phase, cluster, query, stop);
     if (!explanation.ok()) return explanation.status().WithContext(title);
     plans.currency = explanation->currency;
-    const PhasePlan& one =
-        plans.phases.emplace_back(PhasePlanOf(phase, title, *std::move(explanation)));
+    const PhasePlan& one = plans.phases.emplace_back(
+        PhasePlanOf(phase, SearchFlopsShare(job, i), title, *std::move(explanation)));
     // The planner has chosen what the phase left open.
     WEFT_RETURN_IF_ERROR(CheckPhaseCompatibility(job, i, JobAsPlanned(phase, one.plan)));
     plans.steps += one.steps;

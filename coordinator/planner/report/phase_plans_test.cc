@@ -91,20 +91,48 @@ TEST(PhasePlans, AWishOfOnePlanIsRefused) {
 TEST(PhasePlans, WhatThePlannerChoosesIsHeldAgainstThePhase) {
   JobSpec job = SmallGpt2();
   job.schedule.warmup_steps = 0;
+  job.train.global_batch = 1;  // leaves data-parallel ranks nothing
   job.phases.resize(2);
   job.phases[0].steps = job.phases[1].steps = 100;
   job.phases[0].layers = 6;
-  job.phases[0].search.steps = 40;
-  job.phases[0].search.layers = {2, 4, 6};
-  job.phases[1].growth.method = "stack";
+  job.phases[1].growth.method = "ligo";
   job.resources.ranks = 1;
   EXPECT_TRUE(PlanPhases(job, TwoMachines(), {}).ok());
   job.resources.ranks = 0;
+  job.resources.min_ranks = 2;
   const Status status = PlanPhases(job, TwoMachines(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalid);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("phases[0]: phases[].search.steps 40 does not go with"),
-                    HasSubstr("resources.ranks 1")));
+              HasSubstr("phases[1]: phases[].growth.method ligo does not go with"));
+}
+
+// Each of the choices has a third of the steps of the search, what follows has the largest.
+TEST(PhasePlans, TheStepsOfASearchHaveTheWorkOfItsChoices) {
+  JobSpec job = SmallGpt2();
+  job.schedule.warmup_steps = 0;
+  job.resources.ranks = 1;
+  job.phases.resize(2);
+  job.phases[0].steps = job.phases[1].steps = 100;
+  job.phases[0].layers = 6;
+  job.phases[1].growth.method = "stack";
+  const auto whole = PlanPhases(job, TwoMachines(), {});
+  job.phases[0].search.steps = 40;
+  job.phases[0].search.layers = {2, 4, 6};
+  const auto searched = PlanPhases(job, TwoMachines(), {});
+  ASSERT_TRUE(whole.ok() && searched.ok());
+  double mean = 0;
+  for (const int64_t layers : {2, 4, 6}) {
+    JobSpec part = JobOfPhase(job, 0);
+    part.model.layers = layers;
+    mean += StepFlops(part) / StepFlops(JobOfPhase(job, 0)) / 3;
+  }
+  EXPECT_LT(mean, 0.9);
+  const double share = 0.4 * mean + 0.6;
+  EXPECT_NEAR(searched->phases[0].flops, share * whole->phases[0].flops,
+              1e-9 * whole->phases[0].flops);
+  EXPECT_NEAR(searched->phases[0].seconds, share * whole->phases[0].seconds,
+              1e-9 * whole->phases[0].seconds);
+  EXPECT_EQ(searched->phases[1].flops, whole->phases[1].flops);
 }
 
 TEST(PhasePlans, AnErrorSaysOfWhichPhaseItIs) {

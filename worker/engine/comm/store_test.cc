@@ -5,6 +5,7 @@
 #include "common/env_fault.h"
 #include "worker/engine/comm/file_store.h"
 #include "worker/engine/comm/hash_store.h"
+#include "worker/engine/comm/prefix_store.h"
 
 namespace weft::engine {
 namespace {
@@ -43,6 +44,14 @@ TEST(Store, InAFolder) {
   ExpectStoreContract(store);
   FileStore other_rank(env, "/run/rendezvous");
   EXPECT_EQ(*other_rank.Get("rank", milliseconds(0)), "new");
+}
+
+TEST(Store, WithAPrefixHasKeysOfItsOwn) {
+  HashStore all;
+  PrefixStore part(&all, "part/");
+  ExpectStoreContract(part);
+  EXPECT_EQ(*all.Get("part/rank", milliseconds(0)), "new");
+  EXPECT_FALSE(all.Get("rank", milliseconds(0)).ok());
 }
 
 }  // namespace

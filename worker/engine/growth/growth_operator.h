@@ -67,7 +67,7 @@ class GrowthOperator {
  public:
   /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
   /// method none and fewer blocks, which are those that an elastic network of this depth has
-  /// (techniques/layer_sampling/elastic_depth.h).
+  /// (techniques/layer_sampling/elastic_network.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 
   /// What parameter `name` of the new model is made of. kInvalid when it has none of that name.

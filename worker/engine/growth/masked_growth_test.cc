@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "worker/engine/growth/testing.h"
+#include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -51,6 +52,20 @@ const Variant kVariants[] = {
        Llama(m);
        m.kv_heads = 1;
      }},
+    {"bert", [](ModelSpec& m) { m.family = "bert"; }},
+    {"bert, classes",
+     [](ModelSpec& m) {
+       m.family = "bert";
+       m.head = "classification";
+       m.classes = 5;
+     }},
+    {"vit",
+     [](ModelSpec& m) {
+       m.family = "vit";
+       m.classes = 4;
+       m.image_size = 16;
+       m.patch_size = 8;
+     }},
 };
 
 /// Of two blocks, four heads of 8 columns and an MLP of 48.
@@ -68,13 +83,13 @@ const Variant kDimensions[] = {
     {"width",
      [](ModelSpec& m) {
        m.width = 48;
-       if (m.family == "gpt2") m.heads = 6;
+       if (m.family != "llama") m.heads = 6;
      }},
     {"heads",
      [](ModelSpec& m) {
        const int64_t group = m.kv_heads > 1 ? m.heads / m.kv_heads : 1;
        m.heads = 6;
-       if (m.family == "gpt2") m.width = 48;
+       if (m.family != "llama") m.width = 48;
        if (m.kv_heads > 1) m.kv_heads = 6 / group;
      }},
     {"mlp_width", [](ModelSpec& m) { m.mlp_width = 100; }},
@@ -119,7 +134,11 @@ class Network {
   std::vector<float> Logits() { return run_.Logits(Batch()); }
   TinyRun& run() { return run_; }
   weft::engine::Batch Batch() {
-    return *RandomTokens(run_.model->spec().vocab_size, 16).Get(0, 0, 2);
+    const ModelSpec& spec = run_.model->spec();
+    if (spec.family == "vit") return *BrightPictures(spec).Get(0, 0, 3);
+    if (spec.classes > 0) return *RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3);
+    if (spec.family == "bert") return *RandomMasked(spec.vocab_size, 16, 0.5).Get(0, 0, 2);
+    return *RandomTokens(spec.vocab_size, 16).Get(0, 0, 2);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include "common/model/model_sizes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/activation.h"
+#include "worker/engine/nn/column_mask.h"
 #include "worker/engine/nn/initialization.h"
 #include "worker/engine/nn/rows.h"
 
@@ -12,17 +13,18 @@ namespace {
 constexpr const char* kEmbeddings = "bert.embeddings.";
 constexpr const char* kTransform = "cls.predictions.transform.";
 
-NormOptions LayerNorm(const ModelSpec& spec, const std::string& name,
+NormOptions LayerNorm(const ModelSpec& spec, const ColumnMask* mask, const std::string& name,
                       ParameterRole role = ParameterRole::kNorm) {
-  return {.name = name, .width = spec.width, .epsilon = spec.norm_epsilon, .role = role};
+  return {
+      .name = name, .width = spec.width, .epsilon = spec.norm_epsilon, .role = role, .mask = mask};
 }
 
-TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
+TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int64_t index) {
   const std::string name = "bert.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPost,
           .branch_scaling = BranchScalingOf(spec),
-          .attention_norm = LayerNorm(spec, attention + "output.LayerNorm"),
+          .attention_norm = LayerNorm(spec, mask, attention + "output.LayerNorm"),
           .attention = {.qkv = {attention + "self.query", attention + "self.key",
                                 attention + "self.value"},
                         .output = attention + "output.dense",
@@ -34,7 +36,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .logit_scale = AttentionLogitScale(spec),
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "self.dropout"},
-          .mlp_norm = LayerNorm(spec, name + ".output.LayerNorm"),
+          .mlp_norm = LayerNorm(spec, mask, name + ".output.LayerNorm"),
           .mlp = {.activation = MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
                   .down = name + ".output.dense",
@@ -87,7 +89,8 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
              RegisterTable(parameters_, spec, "token_type", TokenTypes(spec),
                            ParameterRole::kPositionEmbedding),
              -1, precision_.activations),
-      embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
+      embedding_norm_(&parameters_,
+                      LayerNorm(spec, stream_mask(), kEmbeddings + std::string("LayerNorm"))),
       embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, tokens_,
                                         "bert.embeddings.dropout", DropoutOf(spec), grafter(),
                                         precision_.products)),
@@ -95,7 +98,8 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
                .layers_of_pass = layers_of_pass(),
-               .block = [spec](int64_t index) { return Block(spec, index); },
+               .block = [spec,
+                         mask = stream_mask()](int64_t index) { return Block(spec, mask, index); },
                .remat = [options](int64_t layers) { return RematOf(options, layers).value(); },
                .activation_bits = options.activation_bits,
                .grafter = grafter(),
@@ -107,11 +111,11 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
               spec.width,
               true},
              precision_.products),
-      transform_norm_(
-          masked_ ? std::optional<Norm>(std::in_place, &parameters_,
-                                        LayerNorm(spec, kTransform + std::string("LayerNorm"),
-                                                  ParameterRole::kHeadNorm))
-                  : std::nullopt),
+      transform_norm_(masked_ ? std::optional<Norm>(std::in_place, &parameters_,
+                                                    LayerNorm(spec, stream_mask(),
+                                                              kTransform + std::string("LayerNorm"),
+                                                              ParameterRole::kHeadNorm))
+                              : std::nullopt),
       pooled_dropout_("bert.pooler.dropout", DropoutOf(spec)),
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
                   precision_.classifier),
@@ -174,6 +178,10 @@ Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
   WEFT_ASSIGN_OR_RETURN(Value x, GatherRows(context, tape, hidden, batch.first_rows));
   WEFT_ASSIGN_OR_RETURN(x, dense_.Forward(context, tape, x));
   WEFT_ASSIGN_OR_RETURN(x, Tanh(context, tape, x));
+  // No norm follows that would hide them from the classifier.
+  if (const ColumnMask* const mask = stream_mask(); mask != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(x, MaskColumns(mask).Forward(context, tape, std::move(x), {}));
+  }
   return pooled_dropout_.Forward(context, tape, std::move(x), {.first_row = batch.first_sequence});
 }
 

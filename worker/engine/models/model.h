@@ -40,8 +40,9 @@ struct ModelOptions {
   TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
   /// Of the training that begins (MaskedGrowthOf its job); none without training.
   std::optional<MaskedGrowth> growth = std::nullopt;
-  /// Networks of fewer layers that are trained with it, or none; outlives the model.
-  const ElasticDepth* elastic = nullptr;
+  /// Networks of fewer layers, or of smaller images, that are trained with it, or none; outlives
+  /// the model.
+  const ElasticNetwork* elastic = nullptr;
 
   /// Ranks that shard the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;

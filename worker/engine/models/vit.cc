@@ -5,20 +5,21 @@
 #include "worker/engine/autograd/add.h"
 #include "worker/engine/nn/initialization.h"
 #include "worker/engine/nn/rows.h"
+#include "worker/engine/techniques/layer_sampling/elastic_network.h"
 
 namespace weft::engine {
 namespace {
 
-NormOptions LayerNorm(const ModelSpec& spec, const std::string& name) {
-  return {name, spec.width, spec.norm_epsilon};
+NormOptions LayerNorm(const ModelSpec& spec, const ColumnMask* mask, const std::string& name) {
+  return {.name = name, .width = spec.width, .epsilon = spec.norm_epsilon, .mask = mask};
 }
 
-TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
+TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int64_t index) {
   const std::string name = "vit.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPre,
           .branch_scaling = BranchScalingOf(spec),
-          .attention_norm = LayerNorm(spec, name + ".layernorm_before"),
+          .attention_norm = LayerNorm(spec, mask, name + ".layernorm_before"),
           .attention = {.qkv = {attention + "attention.query", attention + "attention.key",
                                 attention + "attention.value"},
                         .output = attention + "output.dense",
@@ -30,7 +31,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .logit_scale = AttentionLogitScale(spec),
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention.dropout"},
-          .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
+          .mlp_norm = LayerNorm(spec, mask, name + ".layernorm_after"),
           .mlp = {.activation = spec.activation == "squared_relu" ? MlpActivation::kSquaredRelu
                                                                   : MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
@@ -69,13 +70,14 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
                .layers_of_pass = layers_of_pass(),
-               .block = [spec](int64_t index) { return Block(spec, index); },
+               .block = [spec,
+                         mask = stream_mask()](int64_t index) { return Block(spec, mask, index); },
                .remat = [options](int64_t layers) { return RematOf(options, layers).value(); },
                .activation_bits = options.activation_bits,
                .grafter = grafter(),
                .operations = options.block_operations},
               {precision_.products, block_products()}),
-      final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
+      final_norm_(&parameters_, LayerNorm(spec, stream_mask(), "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},
                                        ParameterRole::kClassifier,
@@ -86,6 +88,24 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                                  {.bias = true, .padded_rows = PaddedVocabulary(spec.classes)}),
             true) {
   SetStarts(spec, parameters_);
+  if (options.elastic == nullptr) return;
+  const int64_t table = parameters_.Find("vit.embeddings.position_embeddings").value();
+  for (const int64_t size : options.elastic->image_sizes) {
+    if (size == spec.image_size) continue;
+    resized_positions_.emplace_back(&parameters_, table, spec.image_size / spec.patch_size,
+                                    size / spec.patch_size, precision_.activations);
+  }
+}
+
+const ResizedPositions* Vit::ResizedFor(int64_t patches) const {
+  for (const ResizedPositions& resized : resized_positions_) {
+    if (resized.patches() == patches) return &resized;
+  }
+  return nullptr;
+}
+
+bool Vit::Reads(int64_t patches) const {
+  return patches == ImagePatches(spec_) || ResizedFor(patches) != nullptr;
 }
 
 Status Vit::Pack(Context& context, Repack what) {
@@ -96,8 +116,8 @@ Status Vit::Pack(Context& context, Repack what) {
 }
 
 Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
-  const int64_t patches = ImagePatches(spec_);
-  if (!batch.pixels || batch.length != patches + 1 ||
+  const int64_t patches = batch.length - 1;
+  if (!batch.pixels || !Reads(patches) ||
       batch.pixels.shape()[-1] != patches * PatchPixels(spec_)) {
     return InvalidError("the batch does not hold images of " + std::to_string(spec_.image_size) +
                         " x " + std::to_string(spec_.image_size) + " pixels in " +
@@ -116,7 +136,10 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
   WEFT_ASSIGN_OR_RETURN(Value class_tokens, class_token_.Forward(context, tape, zeros));
   WEFT_ASSIGN_OR_RETURN(Value tokens, MergeRows(context, tape, class_tokens, batch.first_rows,
                                                 projected, batch.other_rows));
-  WEFT_ASSIGN_OR_RETURN(Value positions, positions_.Forward(context, tape, batch.positions));
+  const ResizedPositions* const resized = ResizedFor(patches);
+  WEFT_ASSIGN_OR_RETURN(Value positions, resized != nullptr
+                                             ? resized->Forward(context, tape, batch.positions)
+                                             : positions_.Forward(context, tape, batch.positions));
   WEFT_ASSIGN_OR_RETURN(Value sum, Add(context, tape, tokens, positions));
   WEFT_ASSIGN_OR_RETURN(
       sum, embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(sum),

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "worker/engine/models/model.h"
+#include "worker/engine/models/resized_positions.h"
 #include "worker/engine/nn/block_stack.h"
 #include "worker/engine/nn/embedding.h"
 
@@ -24,6 +27,10 @@ class Vit : public Model {
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;
 
  private:
+  /// Whether it reads images of this many patches, and the positions of those that are not of the
+  /// model's size; null: the table as it is.
+  bool Reads(int64_t patches) const;
+  const ResizedPositions* ResizedFor(int64_t patches) const;
   Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch) const;
   /// [sequences, width]: the class tokens after the last norm.
   Result<Value> Features(Context& context, Tape& tape, const TokenBatch& batch) const;
@@ -33,6 +40,8 @@ class Vit : public Model {
   ParameterSet parameters_;
   Embedding class_token_;
   Embedding positions_;
+  std::vector<ResizedPositions>
+      resized_positions_;  ///< Of the smaller images of an elastic network.
   Linear projection_;
   Grafts embedding_grafts_;
   BlockStack blocks_;

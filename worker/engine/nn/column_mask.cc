@@ -32,17 +32,6 @@ Status ColumnMask::SetShare(Context& context, float share) {
   return kernels::Fill(context.stream, {values_.Elements(kept_, columns_ - kept_), share});
 }
 
-Status ColumnMask::SetNumbers(Context& context, std::span<const float> numbers) {
-  masks_ = !numbers.empty();
-  if (numbers.empty()) return OkStatus();
-  WEFT_CHECK(std::ssize(numbers) == columns_, "a number for each column");
-  if (!values_) {
-    WEFT_ASSIGN_OR_RETURN(values_,
-                          Tensor::New(context, Component::kParameters, DType::kF32, {columns_}));
-  }
-  return Upload(context.stream, numbers.data(), values_);
-}
-
 Status ColumnMask::Apply(Context& context, const TensorView& x, const TensorView& y) const {
   return kernels::AffineForward(context.stream, {.x = x, .scale = values_, .shift = {}, .y = y});
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/graft.h"
@@ -9,7 +8,7 @@
 namespace weft::engine {
 
 /// Numbers that the columns of a value are multiplied by, the same for all rows: 1 for the first
-/// ones and one share, from 0 to 1, for all others; or one for each column. Not thread-safe.
+/// ones and one share, from 0 to 1, for all others. Not thread-safe.
 class ColumnMask {
  public:
   /// The share of those after the first `kept` of `columns` columns is 0.
@@ -21,12 +20,8 @@ class ColumnMask {
 
   /// Renews the mask, for passes that begin later; with memory from `context` the first time.
   Status SetShare(Context& context, float share);
-  /// The same with a number for each column; or with none, and all are multiplied by 1.
-  Status SetNumbers(Context& context, std::span<const float> numbers);
 
-  int64_t columns() const { return columns_; }
-
-  /// [columns] f32, once one of these has been called with something to multiply by.
+  /// [columns] f32, once SetShare has been called with something to multiply by.
   const Tensor& values() const { return values_; }
 
   /// y = x times the mask, and for gradients the same: neither is saved. x and y [rows, columns]

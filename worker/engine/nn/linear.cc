@@ -34,10 +34,6 @@ Shape ShapeOf(const ParameterInfo& tensor) {
   return shape;
 }
 
-void CountProduct(Context& context, int64_t rows, int64_t products) {
-  CountWork(context.profiler, 2.0 * static_cast<double>(rows) * static_cast<double>(products));
-}
-
 /// A weight of this shape, as a ProductsFactory sees it.
 ParameterInfo InfoOf(const ParameterList::StackedPart& weight, const Shape& shape, int64_t block) {
   ParameterInfo info;
@@ -180,10 +176,20 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
   if (bias_ >= 0 && !options.inputs.whole()) parameters->SetSeesAllRows(bias_);
 }
 
+void Linear::CountProduct(Context& context, int64_t rows, int64_t products) const {
+  if (context.profiler == nullptr) return;
+  const auto all = static_cast<double>(in_features_ * out_features_);
+  const auto here = static_cast<double>(products_->in_features(in_features_) *
+                                        products_->out_features(out_features_));
+  CountWork(context.profiler,
+            2.0 * static_cast<double>(rows) * static_cast<double>(products) * (here / all));
+}
+
 Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x,
                              GeluValue* active) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, tape.component(), compute_,
-                                              {x.shape().Rows(), out_features_}));
+  WEFT_ASSIGN_OR_RETURN(Tensor y,
+                        Tensor::New(context, tape.component(), compute_,
+                                    {x.shape().Rows(), products_->out_features(out_features_)}));
   if (active != nullptr) {
     WEFT_ASSIGN_OR_RETURN(active->value,
                           Tensor::New(context, Component::kWorkspace, y.dtype(), y.shape()));
@@ -215,8 +221,9 @@ Result<OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tenso
 
 Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,
                                      const Tensor& before, const GeluValue& active) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, compute_,
-                                               {dy.dy.shape().Rows(), in_features_}));
+  WEFT_ASSIGN_OR_RETURN(Tensor dx,
+                        Tensor::New(context, Component::kWorkspace, compute_,
+                                    {dy.dy.shape().Rows(), products_->in_features(in_features_)}));
   WEFT_RETURN_IF_ERROR(InputGradientTo(context, dy, dx, before, active));
   return dx;
 }

@@ -40,10 +40,10 @@ class Linear {
   /// Whether the first output has its weight, and no tensors in its place.
   bool has_weight() const { return weights_.front().tensors == 0; }
 
-  /// Columns of y.
+  /// Rows of W that are here: columns of y, unless the products leave some out.
   int64_t out_features() const { return out_features_; }
 
-  /// [rows, in] -> [rows, out], compute type.
+  /// [rows, in] -> [rows, out], compute type; of what the products do not leave out.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
   /// The same with what stands for x in the backward pass, and with GELU(y), unless it is null:
   /// a new tensor, which the backward pass does not know.
@@ -86,6 +86,8 @@ class Linear {
   /// The gradients of the trained parameters, marked as written.
   Result<std::vector<WeightGradientTarget>> TrainedTargets(ParameterGradients& gradients) const;
   int64_t outputs() const { return static_cast<int64_t>(weights_.size()); }
+  /// Counts `products` multiply-adds for each of these rows, less what is left out.
+  void CountProduct(Context& context, int64_t rows, int64_t products) const;
   /// Multiply-adds of a row of x with the matrices of an output: those that are trained, or without
   /// `gradients` all.
   int64_t ProductsOf(const OutputWeight& weight, const ParameterGradients* gradients) const;

@@ -81,8 +81,8 @@ Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
     return kernels::SquaredReluForward(context.stream, {x, y, keeps_two_of_four()});
   }
   if (!gated()) return kernels::UnitForward(context.stream, {x, y, UnitOf(activation_)});
-  return kernels::SwiGluForward(context.stream,
-                                {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
+  const int64_t inner = InnerOf(x);
+  return kernels::SwiGluForward(context.stream, {x.Columns(0, inner), x.Columns(inner, inner), y});
 }
 
 // Gradient of SwiGLU's inputs from that of its result; `active`, when given, becomes the result
@@ -90,13 +90,14 @@ Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
 Result<Tensor> Mlp::DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
                                         const Tensor& active) const {
   ProfileScope scope(context.profiler, "activation backward");
+  const int64_t inner = InnerOf(x);
   WEFT_ASSIGN_OR_RETURN(Tensor dx,
                         Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
   WEFT_RETURN_IF_ERROR(kernels::SwiGluBackward(context.stream, {.dy = dactive,
-                                                                .gate = x.Columns(0, inner_),
-                                                                .up = x.Columns(inner_, inner_),
-                                                                .dgate = dx.Columns(0, inner_),
-                                                                .dup = dx.Columns(inner_, inner_),
+                                                                .gate = x.Columns(0, inner),
+                                                                .up = x.Columns(inner, inner),
+                                                                .dgate = dx.Columns(0, inner),
+                                                                .dup = dx.Columns(inner, inner),
                                                                 .y = active}));
   return dx;
 }

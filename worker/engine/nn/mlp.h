@@ -56,7 +56,9 @@ class Mlp {
     return activation_ == MlpActivation::kGelu || activation_ == MlpActivation::kErfGelu;
   }
   bool keeps_two_of_four() const { return factory_ != nullptr && factory_->PrunesActivations(); }
-  Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
+  /// Inner columns of x, what the activation reads: those that are here and not left out.
+  int64_t InnerOf(const Tensor& x) const { return x.shape()[-1] / (gated() ? 2 : 1); }
+  Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), InnerOf(x)}; }
 
   MlpActivation activation_;
   const TensorParallel* tensor_;    ///< Tensor-parallel ranks, or none.

@@ -74,6 +74,11 @@ class WeightProducts {
  public:
   virtual ~WeightProducts() = default;
 
+  /// Columns of x, and of y, where W has this many: fewer where some are left out. Pack may change
+  /// them.
+  virtual int64_t in_features(int64_t all) const { return all; }
+  virtual int64_t out_features(int64_t all) const { return all; }
+
   /// Renews what is derived from W and b, where they may have changed.
   virtual Status Pack(Context& context, Repack what) = 0;
 

@@ -226,15 +226,22 @@ Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, con
   return Output(context, tape, std::move(attended.values[0]), std::move(attended.saved[0]));
 }
 
+SelfAttention::HeadCounts SelfAttention::HeadsOf(const Tensor& qkv) const {
+  const int64_t group = heads_ / kv_heads_;
+  const int64_t keys = qkv.shape()[-1] / ((group + 2) * head_dim_);
+  return {keys * group, keys};
+}
+
 Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& positions,
                              bool inverse) const {
   if (rotary_ == nullptr) return OkStatus();
-  return rotary_->Rotate(context, qkv.Columns(0, (heads_ + kv_heads_) * head_dim_), positions,
-                         inverse);
+  const HeadCounts heads = HeadsOf(qkv);
+  return rotary_->Rotate(context, qkv.Columns(0, (heads.queries + heads.keys) * head_dim_),
+                         positions, inverse);
 }
 
-double SelfAttention::Flops(const std::vector<int32_t>& starts) const {
-  const int64_t width = heads_ * head_dim_;
+double SelfAttention::Flops(const std::vector<int32_t>& starts, int64_t heads) const {
+  const int64_t width = heads * head_dim_;
   if (context_ == nullptr) return ProductFlops(starts, causal_, window_, width);
   // The whole sequences, in equal parts.
   std::vector<int32_t> whole = starts;
@@ -259,17 +266,19 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                                                       int64_t use) const {
   ProfileScope scope(context.profiler, "attention forward");
   const DType dtype = qkv.tensor.dtype();
-  const auto args_for = [this, length = CommonLength(batch.starts_on_host.get()),
+  const HeadCounts heads = HeadsOf(qkv.tensor);
+  const int64_t width = heads.queries * head_dim_;
+  const auto args_for = [this, heads, length = CommonLength(batch.starts_on_host.get()),
                          dropout = DropoutOf(context, tape, batch, use)](
                             const Tensor& packed, const Tensor& starts, const Tensor& out,
                             const Tensor& log_sum_exp) {
-    const Projections p(packed, heads_ * head_dim_, kv_heads_ * head_dim_);
+    const Projections p(packed, heads.queries * head_dim_, heads.keys * head_dim_);
     return kernels::AttentionForwardArgs{.q = p.q,
                                          .k = p.k,
                                          .v = p.v,
                                          .sequence_starts = starts,
-                                         .heads = heads_,
-                                         .kv_heads = kv_heads_,
+                                         .heads = heads.queries,
+                                         .kv_heads = heads.keys,
                                          .scale = logit_scale_,
                                          .causal = causal_,
                                          .window = window_,
@@ -278,28 +287,27 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                                          .length = length,
                                          .dropout = dropout};
   };
-  WEFT_ASSIGN_OR_RETURN(
-      Tensor out, Tensor::New(context, tape.component(), dtype, {batch.count, heads_ * head_dim_}));
-  WEFT_ASSIGN_OR_RETURN(Tensor log_sum_exp,
-                        Tensor::New(context, tape.component(), DType::kF32, {heads_, batch.count}));
+  WEFT_ASSIGN_OR_RETURN(Tensor out,
+                        Tensor::New(context, tape.component(), dtype, {batch.count, width}));
+  WEFT_ASSIGN_OR_RETURN(Tensor log_sum_exp, Tensor::New(context, tape.component(), DType::kF32,
+                                                        {heads.queries, batch.count}));
   WEFT_RETURN_IF_ERROR(AttendForward(
       context, context_, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
   if (context.profiler != nullptr) {
-    context.profiler->CountWork(2 * Flops(*batch.starts_on_host), 0);
+    context.profiler->CountWork(2 * Flops(*batch.starts_on_host, heads.queries), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return Attended{y, Tape::AsItIs(y.tensor)};
   // The product after it reads the same: it is kept once.
-  const int64_t width = heads_ * head_dim_;
   const ColumnPart part = tensor_ == nullptr
                               ? ColumnPart()
                               : ColumnPart{tensor_->columns() * width, tensor_->column() * width};
   WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out, part));
   out = {};
   tape.Record("attention backward",
-              [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
-               host_starts = batch.starts_on_host, positions = batch.positions,
-               saved_qkv = tape.Save(qkv.tensor), saved_out = kept,
+              [this, args_for, heads, qkv_node = qkv.node, y_node = y.node,
+               starts = batch.sequence_starts, host_starts = batch.starts_on_host,
+               positions = batch.positions, saved_qkv = tape.Save(qkv.tensor), saved_out = kept,
                saved_sums = tape.Save(std::move(log_sum_exp))](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor packed, saved_qkv.Restore(ctx));
@@ -307,7 +315,7 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                 WEFT_ASSIGN_OR_RETURN(Tensor sums, saved_sums.Restore(ctx));
                 WEFT_ASSIGN_OR_RETURN(Tensor dqkv, Tensor::New(ctx, Component::kWorkspace,
                                                                packed.dtype(), packed.shape()));
-                const Projections d(dqkv, heads_ * head_dim_, kv_heads_ * head_dim_);
+                const Projections d(dqkv, heads.queries * head_dim_, heads.keys * head_dim_);
                 const kernels::AttentionBackwardArgs args = {
                     .forward = args_for(packed, starts, attended, sums),
                     .dout = dout,
@@ -315,7 +323,9 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                     .dk = d.k,
                     .dv = d.v};
                 WEFT_RETURN_IF_ERROR(AttendBackward(ctx, context_, args));
-                if (ctx.profiler != nullptr) ctx.profiler->CountWork(5 * Flops(*host_starts), 0);
+                if (ctx.profiler != nullptr) {
+                  ctx.profiler->CountWork(5 * Flops(*host_starts, heads.queries), 0);
+                }
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });

@@ -79,6 +79,13 @@ class SelfAttention {
                           const TokenBatch::Extended& rows, const VirtualTokens& prefix) const;
   // Rotates the columns of queries and keys, in place.
   Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
+  // Heads of queries, and of keys and values, that are here and not left out: in groups of the same
+  // size as all heads.
+  struct HeadCounts {
+    int64_t queries = 0;
+    int64_t keys = 0;
+  };
+  HeadCounts HeadsOf(const Tensor& qkv) const;
   // The result of attention, and the saved tensor that restores it in the backward pass.
   struct Attended {
     Value value;
@@ -96,7 +103,7 @@ class SelfAttention {
   kernels::AttentionDropout DropoutOf(const Context& context, const Tape& tape,
                                       const TokenBatch& batch, int64_t use) const;
   // Of one product over the pairs of a query and a key that this rank computes.
-  double Flops(const std::vector<int32_t>& starts) const;
+  double Flops(const std::vector<int32_t>& starts, int64_t heads) const;
 
   const TensorParallel* tensor_;    ///< Tensor-parallel ranks, or none.
   const ContextParallel* context_;  ///< Context-parallel ranks, or none.

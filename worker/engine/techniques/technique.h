@@ -33,7 +33,7 @@ namespace weft::engine {
 
 class Collective;
 class ProductsFactory;
-struct ElasticDepth;
+struct ElasticNetwork;
 
 /// What decides which techniques there are, and how.
 struct TechniqueInputs {
@@ -43,7 +43,7 @@ struct TechniqueInputs {
   Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them.
   /// What growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
-  const ElasticDepth* elastic = nullptr;        ///< As in ModelOptions,
+  const ElasticNetwork* elastic = nullptr;      ///< As in ModelOptions,
   const LogitsSource* logits_source = nullptr;  ///< as is this.
 };
 

@@ -375,8 +375,8 @@ Result<EvaluationReport> Trainer::Evaluate() {
   return EvaluateOn(parts_, job_.train.eval_sequences);
 }
 
-Result<EvaluationReport> Trainer::EvaluateTraining(int64_t batches) {
-  FirstBatches first(parts_.train, job_.train.global_batch, batches);
+Result<EvaluationReport> Trainer::EvaluateTraining(BatchSource* train, int64_t batches) {
+  FirstBatches first(train, job_.train.global_batch, batches);
   TrainerParts parts = parts_;
   parts.validation = &first;
   return EvaluateOn(parts, 0);

@@ -75,8 +75,8 @@ class Trainer {
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
-  /// The same over the first `batches` batches of the training data.
-  Result<EvaluationReport> EvaluateTraining(int64_t batches);
+  /// The same over the first `batches` batches of these training data.
+  Result<EvaluationReport> EvaluateTraining(BatchSource* train, int64_t batches);
 
   /// Whether all weights of this rank, and of its tensor-parallel, expert-parallel and shard
   /// groups, are finite. An update can make one NaN or infinite although loss and gradients were

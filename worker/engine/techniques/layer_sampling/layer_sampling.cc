@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
+#include "worker/engine/techniques/layer_sampling/elastic_network.h"
 #include "worker/engine/techniques/layer_sampling/layer_sampling_cost.h"
 #include "worker/engine/techniques/technique.h"
 
@@ -28,9 +28,9 @@ class LayerSampling : public Technique {
 
 std::unique_ptr<Technique> NewLayerSampling(const TechniqueInputs& inputs) {
   const int64_t blocks = inputs.model.layers, most = inputs.train.sampled_layers;
-  if (const ElasticDepth* elastic = inputs.elastic) {
+  if (const ElasticNetwork* elastic = inputs.elastic) {
     return std::make_unique<LayerSampling>([elastic, blocks](int64_t step, bool trains) {
-      if (trains) return elastic->OfStep(step);
+      if (trains) return elastic->LayersOfStep(step);
       return elastic->evaluated > 0 ? elastic->evaluated : blocks;
     });
   }

@@ -42,9 +42,9 @@ constexpr std::string_view kMasked =
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kNestedModel, &kTensorParallel, kNotYet, "data parallelism alone"},
-      {&kNestedModel, &kContextParallel, kNotYet, "data parallelism alone"},
-      {&kNestedModel, &kPipelineParallel, kNotYet, "data parallelism alone"},
+      {&kNestedModel, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
+      {&kNestedModel, &kContextParallel, kNotYet, "data or tensor parallelism"},
+      {&kNestedModel, &kPipelineParallel, kNotYet, "data or tensor parallelism"},
       {&kNestedModel, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
       {&kNestedModel, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
       {&kNestedModel, &kReplay, kNotYet, kOneOfTwo},

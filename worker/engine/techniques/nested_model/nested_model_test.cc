@@ -17,6 +17,7 @@
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/nested_model/nested_model_cost.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -260,6 +261,21 @@ TEST(NestedModelTest, RanksAgreeWithOneRank) {
     norm += std::pow(expected[i], 2);
   }
   EXPECT_LT(std::sqrt(difference / norm), 1e-3);
+}
+
+// Of 48 neurons each of two ranks has 24: the first one has all 20 of the nested network.
+TEST(NestedModelTest, TensorParallelRanksFollowOneRank) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool sequence : {false, true}) {
+      SCOPED_TRACE(std::string(family) + (sequence ? ", sequence-parallel" : ""));
+      MeshCase c{Job(family), TinyPlan("fp32", 2, 2)};
+      c.job.train.steps = 6;
+      c.job.train.nested_model.joint_share = 0.5;
+      c.plan.mesh.tensor = 2;
+      c.plan.sequence_parallel = sequence;
+      ExpectFollows(TrainOnMesh(c), TrainOnMesh(c.Whole())[0], 1e-5, 1e-4);
+    }
+  }
 }
 
 TEST(NestedModelTest, BothNetworksLearn) {

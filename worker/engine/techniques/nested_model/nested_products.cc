@@ -11,8 +11,12 @@ namespace weft::engine {
 NestedProducts::NestedProducts(const LinearLayer& layer, int64_t neurons, const bool* selected)
     : dense_(layer), selected_(selected) {
   for (const OutputWeight& weight : layer.weights) {
-    kept_.insert(kept_.end(), static_cast<size_t>(neurons), 1.0f);
-    kept_.insert(kept_.end(), static_cast<size_t>(weight.rows - neurons), 0.0f);
+    // Tensor-parallel ranks have some neurons each.
+    const Shard& shard = (*layer.parameters)[weight.first].shard;
+    const int64_t first = shard.whole() ? 0 : shard.ranges.front().begin;
+    const int64_t kept = std::clamp<int64_t>(neurons - first, 0, weight.rows);
+    kept_.insert(kept_.end(), static_cast<size_t>(kept), 1.0f);
+    kept_.insert(kept_.end(), static_cast<size_t>(weight.rows - kept), 0.0f);
   }
 }
 

@@ -15,7 +15,7 @@ namespace weft::engine {
 /// Activations are zero at zero, so the neurons add nothing, and their weights have no gradient.
 class NestedProducts : public WeightProducts {
  public:
-  /// Keeps the first `neurons` of each output of `layer`. `selected` outlives this.
+  /// Keeps those of the first `neurons` of each output that `layer` has. `selected` outlives this.
   NestedProducts(const LinearLayer& layer, int64_t neurons, const bool* selected);
 
   Status Pack(Context& context, Repack what) override;

@@ -72,6 +72,7 @@ class StructuralGrowth : public Technique {
   StructuralGrowth(const ModelSpec& model, const MaskedGrowth& growth)
       : growth_(growth),
         layers_(model.layers),
+        normed_embedding_(model.family == "bert"),
         added_(growth.before, model),
         columns_(growth.before.width, model.width),
         products_(added_.heads ? std::optional(QueryWidth(growth.before)) : std::nullopt,
@@ -82,7 +83,8 @@ class StructuralGrowth : public Technique {
   const ColumnMask* StreamMask() override { return added_.columns ? &columns_ : nullptr; }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
-    if (added_.columns && site.looks_up) {
+    const bool masked_by_norm = normed_embedding_ && !site.sub_layer;
+    if (added_.columns && site.looks_up && !masked_by_norm) {
       grafts.Put(site.sub_layer ? GraftPlace::kResidualBranch : GraftPlace::kEmbedding,
                  std::make_unique<MaskColumns>(&columns_));
     }
@@ -112,6 +114,7 @@ class StructuralGrowth : public Technique {
  private:
   MaskedGrowth growth_;
   int64_t layers_;
+  bool normed_embedding_;  ///< A norm, with the mask, ends the embedding.
   AddedParts added_;
   ColumnMask columns_;
   MaskedProductsFactory products_;

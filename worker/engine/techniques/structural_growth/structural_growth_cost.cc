@@ -47,7 +47,6 @@ std::vector<Refusal> Rows() {
        "train.local_steps in place of local_round_seconds"},
       {&kStructuralGrowth, &kTensorParallel2d, "norms weigh the columns of whole rows",
        "resources.tensor_rows 1"},
-      {&kStructuralGrowth, &kEncoder, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},
       {&kStructuralGrowth, &kDistinctBlocks, "a block would be new in some of its layers alone",
        "model.distinct_blocks 0"},

@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "common/model/model_sizes.h"
-#include "worker/engine/nn/column_mask.h"
-#include "worker/engine/nn/dense_products.h"
-#include "worker/engine/techniques/masked_products.h"
 #include "worker/engine/techniques/sub_networks/divided_parameter.h"
+#include "worker/engine/techniques/sub_networks/narrow_products.h"
 #include "worker/engine/techniques/sub_networks/partition.h"
 #include "worker/engine/techniques/sub_networks/sub_networks_cost.h"
 #include "worker/engine/techniques/technique.h"
@@ -22,27 +20,18 @@
 namespace weft::engine {
 namespace {
 
-/// A sub-layer of a block, and the mask of the columns that its last product reads.
-struct DividedSubLayer {
-  std::string site;  ///< The weight of that product.
-  int64_t units = 0;
-  ColumnMask mask;
-};
-
-/// Makes the products that end sub-layers, and owns their masks; all other products are dense.
+/// Makes the products of blocks, and owns what says which units they compute.
 class SubNetworkProducts : public ProductsFactory {
  public:
   explicit SubNetworkProducts(const ModelSpec& model) : model_(model) {}
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override {
     const Parameter& weight = (*layer.parameters)[layer.weight];
-    if (!EndsSubLayer(weight.role)) return std::make_unique<DenseProducts>(layer);
     const bool heads = IsAttention(weight.role);
-    const auto [entry, fresh] = sub_layers_.try_emplace(
-        {weight.block, heads},
-        DividedSubLayer{weight.name, heads ? KvHeads(model_) : MlpWidth(model_),
-                        ColumnMask(layer.in_features, layer.in_features)});
-    return std::make_unique<MaskedProducts>(layer, &entry->second.mask);
+    DividedSubLayer& in = sub_layers_[{weight.block, heads}];
+    in.units = heads ? KvHeads(model_) : MlpWidth(model_);
+    if (EndsSubLayer(weight.role)) in.site = weight.name;
+    return std::make_unique<NarrowProducts>(layer, &in);
   }
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& /*context*/) override { return OkStatus(); }
@@ -104,15 +93,14 @@ class SubNetworks : public Technique {
 
   bool WeightsDependOnStep() const override { return divides(); }
 
-  Status BeforeForward(Context& context, std::optional<int64_t> step) override {
+  Status BeforeForward(Context&, std::optional<int64_t> step) override {
     if (!divides()) return OkStatus();
     const int64_t round = step ? RoundOf(*step) : kWholeNetwork;
-    if (round == masked_round_) return OkStatus();
-    masked_round_ = round;
+    if (round == computed_round_) return OkStatus();
+    computed_round_ = round;
     for (auto& [place, sub_layer] : products_.sub_layers()) {
-      std::vector<float> numbers;
-      if (step) numbers = MaskOf(sub_layer, UnitsOf(sub_layer, round));
-      WEFT_RETURN_IF_ERROR(sub_layer.mask.SetNumbers(context, numbers));
+      sub_layer.own = step ? UnitsOf(sub_layer, round) : OwnUnits();
+      ++sub_layer.version;
     }
     return OkStatus();
   }
@@ -139,7 +127,7 @@ class SubNetworks : public Technique {
     return OkStatus();
   }
 
-  void OnRestored(int64_t) override { round_ = masked_round_ = kNoRound; }
+  void OnRestored(int64_t) override { round_ = computed_round_ = kNoRound; }
 
  private:
   static constexpr int64_t kWholeNetwork = -1;
@@ -158,23 +146,14 @@ class SubNetworks : public Technique {
     return UnitsOfRank(static_cast<uint64_t>(parts_.job->train.seed), round, in.site, in.units,
                        parts_.data_rank, parts_.data_ranks);
   }
-  static std::vector<float> MaskOf(const DividedSubLayer& in, const OwnUnits& units) {
-    std::vector<float> numbers;
-    const auto each = static_cast<size_t>(in.mask.columns() / in.units);
-    for (const uint8_t own : units.own) {
-      numbers.insert(numbers.end(), each, own != 0 ? units.Scale() : 0.0f);
-    }
-    return numbers;
-  }
-
   ModelSpec model_;
   int64_t steps_of_round_;
   SubNetworkProducts products_;
   TrainingParts parts_;
   std::vector<Divided> divided_;
   RestartedState restarted_;
-  int64_t round_ = kNoRound;         ///< Whose units are this rank's.
-  int64_t masked_round_ = kNoRound;  ///< That passes are of, which may be the next one.
+  int64_t round_ = kNoRound;           ///< Whose units are this rank's.
+  int64_t computed_round_ = kNoRound;  ///< That passes are of, which may be the next one.
 };
 
 }  // namespace

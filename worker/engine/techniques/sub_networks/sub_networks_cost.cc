@@ -1,5 +1,7 @@
 #include "worker/engine/techniques/sub_networks/sub_networks_cost.h"
 
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "common/model/model_sizes.h"
+#include "common/model/precision.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 #include "common/spec/local_steps.h"
@@ -30,7 +33,7 @@ const Feature kSubNetworks = {
     .asked = [](const JobSpec& job) { return job.train.local_sub_networks; },
     .shown = [](const JobSpec&) { return std::string("train.local_sub_networks"); }};
 
-constexpr std::string_view kPlainProducts = "masked products are dense ones";
+constexpr std::string_view kPlainProducts = "products of some of the units are dense ones";
 
 std::span<const Refusal> Rows() {
   static const Refusal rows[] = {
@@ -48,8 +51,8 @@ std::span<const Refusal> Rows() {
       {&kSubNetworks, &StructuredMatricesTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
       {&kSubNetworks, &PeftTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
       {&kSubNetworks, &WeightQuantizationTechniqueCost().feature(), kPlainProducts, kOneOfTwo},
-      {&kSubNetworks, &StructuralGrowthTechniqueCost().feature(),
-       "products have one mask of their inputs", kOneOfTwo},
+      {&kSubNetworks, &StructuralGrowthTechniqueCost().feature(), "masked products have all units",
+       kOneOfTwo},
   };
   return rows;
 }
@@ -72,16 +75,47 @@ class SubNetworksCost : public TechniqueCost {
     return CheckSubNetworkUnits(job.model, job.resources.ranks);
   }
 
-  // Masked inputs of products, forward and again for the gradient of the weight. One rank has the
-  // whole network.
+  // One rank has the whole network. Where a planner chooses their number, each may have most of it.
+  std::optional<RankUnits> UnitsOfRank(const JobSpec& job) const override {
+    const int64_t ranks = job.resources.ranks;
+    if (!Asked(job) || ranks < 2) return std::nullopt;
+    return RankUnits{1.0 / static_cast<double>(ranks), MostOf(KvHeads(job.model), ranks),
+                     MostOf(MlpWidth(job.model), ranks)};
+  }
+
+  // Scaled inputs of products, forward and again for the gradient of the weight, which is made of
+  // the own rows or columns before it goes to its place.
   JobWorkspace WorkspaceOf(const JobSpec& job) const override {
     JobWorkspace workspace;
     if (!Asked(job) || job.resources.ranks == 1) return workspace;
-    const int64_t attended = QueryWidth(job.model), inner = MlpWidth(job.model);
-    workspace.attention = {.forward = attended, .backward = attended};
-    workspace.mlp = {.forward = inner, .backward = inner};
+    ModelSpec model = job.model;
+    if (const auto units = UnitsOfRank(job)) NarrowTo(*units, model);
+    const int64_t attended = QueryWidth(model), inner = MlpWidth(model), width = model.width;
+    workspace.attention = {
+        .forward = attended, .backward = attended, .weights = QkvWidth(model) * width};
+    workspace.mlp = {
+        .forward = inner, .backward = inner, .weights = MlpInputs(model) * inner * width};
     return workspace;
   }
+
+  // The own rows or columns of a weight, and the copy that products read of them.
+  int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    const bool divided = IsAttention(parameter.role) || IsMlp(parameter.role);
+    if (!Asked(job) || job.resources.ranks == 1 || !divided || !parameter.matrix() ||
+        parameter.block < 0) {
+      return 0;
+    }
+    const int64_t units = IsAttention(parameter.role) ? KvHeads(job.model) : MlpWidth(job.model);
+    const int64_t own = MostOf(units, std::max<int64_t>(job.resources.ranks, 1));
+    const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
+    const auto each =
+        static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(precision.products));
+    return parameter.Elements() / units * own * each;
+  }
+
+ private:
+  /// Of `units`, those of the rank with most.
+  static int64_t MostOf(int64_t units, int64_t ranks) { return (units + ranks - 1) / ranks; }
 };
 
 }  // namespace

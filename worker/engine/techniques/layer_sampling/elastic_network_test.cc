@@ -1,5 +1,5 @@
 // Parts of an elastic network against networks of their own that have copies of its blocks.
-#include "worker/engine/techniques/layer_sampling/elastic_depth.h"
+#include "worker/engine/techniques/layer_sampling/elastic_network.h"
 
 #include <algorithm>
 #include <cstring>
@@ -60,11 +60,11 @@ std::map<std::string, std::string> Shared(const ModelSpec& whole, int64_t layers
   return shared;
 }
 
-TEST(ElasticDepth, PartsAreNetworksOfTheirOwn) {
+TEST(ElasticNetwork, PartsAreNetworksOfTheirOwn) {
   for (const char* family : {"gpt2", "llama", "vit"}) {
     const ModelSpec spec = Network(family);
     const Batch batch = BatchOf(spec);
-    ElasticDepth depth{{1, 2, 3, kBlocks}, 7};
+    ElasticNetwork depth{{1, 2, 3, kBlocks}, {}, 7};
     ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
     options.elastic = &depth;
     TinyRun elastic(spec, options);
@@ -87,7 +87,7 @@ TEST(ElasticDepth, PartsAreNetworksOfTheirOwn) {
       ASSERT_TRUE(plain.model->Pack(plain.context).ok());
 
       elastic.context.step = 0;
-      while (depth.OfStep(elastic.context.step) != layers) ++elastic.context.step;
+      while (depth.LayersOfStep(elastic.context.step) != layers) ++elastic.context.step;
       plain.context.step = elastic.context.step;
       EXPECT_EQ(elastic.Differentiate(batch), plain.Differentiate(batch));
       for (int64_t p = 0; p < own.size(); ++p) {
@@ -112,13 +112,13 @@ TEST(ElasticDepth, PartsAreNetworksOfTheirOwn) {
   }
 }
 
-TEST(ElasticDepth, DrawsEachDepthEquallyOften) {
-  const ElasticDepth depth{{2, 3, 6, 8}, 11}, other{{2, 3, 6, 8}, 12};
+TEST(ElasticNetwork, DrawsEachDepthEquallyOften) {
+  const ElasticNetwork depth{{2, 3, 6, 8}, {}, 11}, other{{2, 3, 6, 8}, {}, 12};
   std::map<int64_t, int64_t> count;
   int64_t same = 0;
   for (int64_t step = 0; step < 40000; ++step) {
-    ++count[depth.OfStep(step)];
-    same += depth.OfStep(step) == other.OfStep(step) ? 1 : 0;
+    ++count[depth.LayersOfStep(step)];
+    same += depth.LayersOfStep(step) == other.LayersOfStep(step) ? 1 : 0;
   }
   ASSERT_EQ(count.size(), 4u);
   for (const auto& [layers, times] : count) EXPECT_NEAR(times, 10000, 400) << layers;
