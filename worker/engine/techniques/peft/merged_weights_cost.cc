@@ -1,7 +1,6 @@
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "common/model/model_sizes.h"
@@ -210,9 +209,8 @@ int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
 }
 
 std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weight) {
-  constexpr std::string_view kName = "adapter";
   const auto product = [&](int64_t m, int64_t n, int64_t k, int64_t count) {
-    return Gemm{kName, GemmPass::kForward, m, n, k, count};
+    return Gemm{weight.role, GemmPass::kForward, m, n, k, count};
   };
   const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
   if (spec.method == "loha") return {product(out, in, rank, 2)};
