@@ -58,7 +58,6 @@ struct Parameter : ParameterAttributes {
   Shape weight_shape;
   DType dtype = DType::kF32;   ///< Of its value, from SetTypes on; not of quantized_words.
   int64_t unit = 0;            ///< See ParameterList::StartUnit.
-  bool replicated = false;     ///< See ParameterList::SetReplicated.
   bool read_directly = false;  ///< See ParameterList::SetReadDirectly.
 
   bool trainable() const { return !frozen; }
@@ -108,6 +107,9 @@ struct ParameterOptions {
   AdapterSide adapter = AdapterSide::kNone;
   int64_t row_part = 0;  ///< ParameterAttributes::row_part, of
   int64_t row_parts = 1;
+  bool replicated = false;      ///< ParameterAttributes::replicated: where values are sharded,
+                                ///< nothing brings it.
+  bool starts_at_zero = false;  ///< ParameterAttributes::starts_at_zero
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides
@@ -221,10 +223,6 @@ class ParameterList {
 
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
-
-  /// Says that blocks share the frozen parameter `index`: where values are sharded, each rank has
-  /// all of this one, and nothing brings it.
-  void SetReplicated(int64_t index) { parameters_[index].replicated = true; }
 
   /// Quantises the frozen matrix `index`, the same format for all that are.
   void SetFourBit(int64_t index, const FourBitFormat& format);

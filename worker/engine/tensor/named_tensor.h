@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "common/model/moment_kind.h"
 #include "common/status.h"
 #include "kernels/tensor_view.h"
 #include "worker/engine/tensor/shard.h"
@@ -57,6 +58,7 @@ struct NamedTensor {
   std::shared_ptr<StoredNumbers> stored = nullptr;  ///< Has them; `view` then has none.
   int64_t parameter = -1;  ///< Index of that whose value or state it is; -1: of none.
   int64_t block = 1;       ///< Of a matrix: a number stands for this many rows and columns of it.
+  MomentKind moment = MomentKind::kNone;  ///< Of state of an optimizer.
 };
 
 }  // namespace weft::engine

@@ -62,7 +62,12 @@ bool EncodesVirtualTokens(const PeftSpec& spec) {
 
 bool TrainsVirtualPositions(const ModelSpec& model) {
   const bool in_blocks = HasVirtualTokens(model.peft) && model.peft.method != "prefix";
-  return in_blocks && model.family == "gpt2" && IsSavedWhole(model, "transformer.wpe.weight");
+  if (!in_blocks) return false;
+  const std::vector<ParameterInfo> embeddings = PlainEmbeddingParameters(model);
+  return std::any_of(embeddings.begin(), embeddings.end(), [&](const ParameterInfo& parameter) {
+    return parameter.role == ParameterRole::kPositionEmbedding &&
+           IsSavedWhole(model, parameter.name);
+  });
 }
 
 int64_t EncoderWidth(const ModelSpec& model) {
