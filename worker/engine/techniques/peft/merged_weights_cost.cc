@@ -119,7 +119,7 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   const PeftSpec& spec = model.peft;
   const int64_t out = weight.shape[0], in = weight.shape[1];
   const int64_t rank = RankOf(spec, weight.name);
-  const std::string layer = weight.name.substr(0, weight.name.rfind('.') + 1);
+  const std::string layer = LayerOf(weight.name) + ".";
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
                        bool of_whole_weight = true) {

@@ -101,8 +101,7 @@ std::vector<ParameterInfo> PrefixTensors(const ModelSpec& model, const Parameter
   Builder add;
   add.block = output.block;
   if (model.peft.method != "prefix" || output.role != ParameterRole::kAttentionOutput) return {};
-  constexpr std::string_view kWeight = ".weight";
-  const std::string name = output.name.substr(0, output.name.size() - kWeight.size()) + ".prefix";
+  const std::string name = LayerOf(output.name) + ".prefix";
   const int64_t columns = 2 * KvWidth(model);
   if (model.peft.prefix_projection) {
     add.Linear(name, columns, EncoderWidth(model), ParameterRole::kValues);
