@@ -25,7 +25,7 @@ bool Names(const Json& name, const std::string& layer) {
 }  // namespace
 
 std::string TokenLayer(const ModelSpec& model) {
-  for (const ParameterInfo& parameter : PlainParametersOf(model)) {
+  for (const ParameterInfo& parameter : PlainEmbeddingParameters(model)) {
     if (parameter.role == ParameterRole::kTokenEmbedding) return LayerOf(parameter.name);
   }
   return "";

@@ -14,6 +14,7 @@
 #include "common/model/precision.h"
 #include "common/model/remat_memory.h"
 #include "common/model/remat_schedule.h"
+#include "common/model/saved_tensor.h"
 #include "common/model/sharded_parameters.h"
 #include "common/model/streamed_units.h"
 #include "common/model/technique_products.h"
@@ -23,9 +24,9 @@
 
 namespace weft {
 
-/// A tensor that a block saves in its forward pass for its backward pass.
+/// What is known of a tensor that a block saves for its backward pass.
 struct SavedTensorSlot {
-  std::string_view name;
+  SavedTensor tensor = SavedTensor::kResidual1;
   int64_t elements_per_token = 0;
   bool compute_type = true;  ///< In the type of activations; otherwise f32.
   bool in_attention = false;

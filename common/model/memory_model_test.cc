@@ -35,7 +35,7 @@ TEST(BlockSavedBytes, IsTwelveWidthsAndSomeStatistics) {
   // Twelve bf16 tensors of the width (four of them the MLP's), four f32 of norms, one per head.
   EXPECT_EQ(BlockSavedBytes(shape, 1024, 2), 1024 * (12 * 768 * 2 + (4 + 12) * 4));
   EXPECT_EQ(BlockSavedBytes(shape, 1024, 4), 1024 * (12 * 768 * 4 + (4 + 12) * 4));
-  EXPECT_EQ(BlockSavedTensors(shape)[0].name, "residual_1");
+  EXPECT_EQ(BlockSavedTensors(shape)[0].tensor, SavedTensor::kResidual1);
 }
 
 TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {

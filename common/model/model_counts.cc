@@ -174,7 +174,7 @@ double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
   if (shape.computed.attention == 1 && shape.computed.mlp == 1) return 0;
   double skipped = 0;
   for (const Gemm& gemm : WeightGemms(shape, sequence_length, sequence_length, 4)) {
-    skipped += (1 - ComputedShare(shape.computed, gemm.name)) * gemm.Flops();
+    skipped += (1 - ComputedShare(shape.computed, gemm.role)) * gemm.Flops();
   }
   const auto layers = static_cast<double>(shape.spec.layers + 2 * DifferentiatedAttentions(shape));
   return skipped / static_cast<double>(sequence_length) +
@@ -184,7 +184,7 @@ double SkippedFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
 }  // namespace
 
 int64_t DifferentiatedAttentions(const ModelShape& shape) {
-  const bool all = shape.first_saved.empty() || shape.first_saved == "norm_1";
+  const bool all = !shape.first_saved || *shape.first_saved == SavedTensor::kNorm1;
   return shape.spec.layers - shape.first_trained_layer - (all ? 0 : 1);
 }
 
@@ -211,10 +211,30 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
          SkippedFlopsPerToken(shape, sequence_length);
 }
 
-double ComputedShare(const ComputedShares& computed, std::string_view gemm) {
-  if (gemm == "qkv" || gemm == "attention output") return computed.attention;
-  const bool mlp = gemm == "router" || gemm == "mlp up" || gemm == "mlp down";
-  return mlp ? computed.mlp : 1;
+double ComputedShare(const ComputedShares& computed, ParameterRole role) {
+  using enum ParameterRole;
+  switch (role) {
+    case kQueriesKeysValues:
+    case kQueriesKeys:
+    case kValues:
+    case kAttentionOutput:
+    case kAttentionScale:
+      return computed.attention;
+    case kMlpUp:
+    case kMlpDown:
+    case kMlpScale:
+    case kRouter:
+      return computed.mlp;
+    case kTokenEmbedding:
+    case kPositionEmbedding:
+    case kEmbeddingProjection:
+    case kNorm:
+    case kHeadTransform:
+    case kHeadNorm:
+    case kClassifier:
+      return 1;
+  }
+  return 1;
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
@@ -231,26 +251,27 @@ int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
 
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes) {
+  using enum ParameterRole;
   const ModelSpec& model = shape.spec;
   std::vector<Gemm> gemms;
   // y [rows, out] = x [rows, in] Wᵀ and the two gradients of it, each this many times.
-  auto add = [&](std::string_view name, int64_t rows, int64_t in, int64_t out, int64_t forward,
+  auto add = [&](ParameterRole role, int64_t rows, int64_t in, int64_t out, int64_t forward,
                  int64_t input, int64_t weight) {
-    gemms.push_back({name, GemmPass::kForward, rows, out, in, forward});
-    if (input > 0) gemms.push_back({name, GemmPass::kInputGradient, rows, in, out, input});
-    if (weight > 0) gemms.push_back({name, GemmPass::kWeightGradient, out, in, rows, weight});
+    gemms.push_back({role, GemmPass::kForward, rows, out, in, forward});
+    if (input > 0) gemms.push_back({role, GemmPass::kInputGradient, rows, in, out, input});
+    if (weight > 0) gemms.push_back({role, GemmPass::kWeightGradient, out, in, rows, weight});
   };
   const int64_t c = model.width, f = MlpWidth(model), e = EmbeddingWidth(model);
   const int64_t backward = model.layers - shape.first_trained_layer;
-  auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, const auto& which,
+  auto add_in_blocks = [&](ParameterRole role, int64_t in, int64_t out, const auto& which,
                            int64_t without_input = 0) {
     if (shape.replaces_weights || shape.has_adapters) {
       for (const BlockProduct& of : ProductsOfBlocks(shape, which)) {
-        add(name, tokens, of.in, of.out, of.forward, of.input, of.weight);
+        add(role, tokens, of.in, of.out, of.forward, of.input, of.weight);
       }
       return;
     }
-    add(name, tokens, in, out, model.layers, backward - without_input,
+    add(role, tokens, in, out, model.layers, backward - without_input,
         LayersTraining(shape, which));
   };
   // The lowest block sends no gradient down, unless a norm comes before its products.
@@ -259,49 +280,46 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
       (NormPositionOf(model) != "pre" || !TrainsFirstNorm(model, shape.first_trained_layer));
   const int64_t once = shape.first_trained_layer == 0 ? 1 : 0;
   if (FactorisedEmbedding(model) && shape.embeds) {
-    add("embedding in", tokens, e, c, 1, once, once);
+    add(kEmbeddingProjection, tokens, e, c, 1, once, once);
   }
   if (model.family == "vit") {
     // Not of the class token, which is no patch. Images have no gradient.
-    add("patches", tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
-        Trains(shape, ParameterRole::kEmbeddingProjection) ? 1 : 0);
+    add(kEmbeddingProjection, tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
+        Trains(shape, kEmbeddingProjection) ? 1 : 0);
   }
   const auto is = [](ParameterRole wanted) {
     return [wanted](ParameterRole role) { return role == wanted; };
   };
   add_in_blocks(
-      "qkv", c, QkvWidth(model),
+      kQueriesKeysValues, c, QkvWidth(model),
       [](ParameterRole role) { return IsAttention(role) && !EndsSubLayer(role); },
       lowest_ends ? 1 : 0);
-  add_in_blocks("attention output", QueryWidth(model), c, is(ParameterRole::kAttentionOutput));
-  if (model.experts > 0) {
-    add_in_blocks("router", c, model.experts, is(ParameterRole::kRouter));
-  }
+  add_in_blocks(kAttentionOutput, QueryWidth(model), c, is(kAttentionOutput));
+  if (model.experts > 0) add_in_blocks(kRouter, c, model.experts, is(kRouter));
   // Of experts the mean: as many products as experts, each of its share of the tokens.
   const int64_t experts = std::max<int64_t>(model.experts / shape.expert_ranks, 1);
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
-  const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, ParameterRole role) {
-    if (model.experts == 0) return add_in_blocks(name, in, out, is(role));
-    add(name, rows, in, out, experts * model.layers, experts * backward,
+  const auto add_mlp = [&](ParameterRole role, int64_t in, int64_t out) {
+    if (model.experts == 0) return add_in_blocks(role, in, out, is(role));
+    add(role, rows, in, out, experts * model.layers, experts * backward,
         experts * LayersTraining(shape, is(role)));
   };
-  add_mlp("mlp up", c, MlpInputs(model) * f, ParameterRole::kMlpUp);
-  add_mlp("mlp down", f, c, ParameterRole::kMlpDown);
+  add_mlp(kMlpUp, c, MlpInputs(model) * f);
+  add_mlp(kMlpDown, f, c);
   if (!shape.has_head) return gemms;
   const bool narrow = FactorisedEmbedding(model) && !model.untied_classifier;
-  if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
+  if (narrow) add(kEmbeddingProjection, tokens, c, e, 1, 1, 1);
   const int64_t head_rows = HeadRows(shape, tokens, sequence_length);
   const int64_t below = shape.body.trained > 0 ? 1 : 0;
   if (model.family == "bert") {
-    add("head transform", head_rows, c, c, 1, below,
-        Trains(shape, ParameterRole::kHeadTransform) ? 1 : 0);
+    add(kHeadTransform, head_rows, c, c, 1, below, Trains(shape, kHeadTransform) ? 1 : 0);
   }
   const int64_t chunk =
       std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);
   const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
   const int64_t inputs = shape.trained > 0 || shape.trained_before ? 1 : 0;
   auto add_classifier = [&](int64_t chunk_rows, int64_t count) {
-    add("classifier", chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
+    add(kClassifier, chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
         count * trained);
   };
   add_classifier(chunk, head_rows / chunk);

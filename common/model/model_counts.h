@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "common/model/model_shape.h"
+#include "common/model/parameter_info.h"
 
 namespace weft {
 
@@ -30,7 +30,10 @@ enum class GemmPass { kForward, kInputGradient, kWeightGradient };
 
 /// A matrix product [m, k] x [k, n] that runs `count` times.
 struct Gemm {
-  std::string_view name;  ///< "qkv", "attention output", "mlp up", "mlp down", "classifier", ...
+  /// Of the weight that it multiplies, or that a technique makes with it. Queries, keys and values
+  /// are one product, kQueriesKeysValues; the classifier is kClassifier also where it multiplies
+  /// the token table.
+  ParameterRole role = ParameterRole::kMlpUp;
   GemmPass pass = GemmPass::kForward;
   int64_t m = 0;
   int64_t n = 0;
@@ -49,8 +52,8 @@ struct Gemm {
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
 
-/// Of products of this name the share that training is expected to compute.
-double ComputedShare(const ComputedShares& computed, std::string_view gemm);
+/// The share of the products with weights of this role that training is expected to compute.
+double ComputedShare(const ComputedShares& computed, ParameterRole role);
 
 /// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
 /// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays

@@ -1,6 +1,7 @@
 #include "common/model/model_counts.h"
 
 #include <map>
+#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -217,11 +218,11 @@ TEST(TrainingFlops, CountHeadsForTheRowsThatReachThem) {
 
 TEST(WeightGemms, LeaveTheClassTokenOfPicturesUnprojected) {
   for (const Gemm& gemm : WeightGemms(ModelShape(Vit()), 2 * 197, 197, 4)) {
-    if (gemm.name == "patches") {
+    if (gemm.role == ParameterRole::kEmbeddingProjection) {
       EXPECT_EQ(gemm.pass == GemmPass::kForward ? gemm.m : gemm.k, 2 * 196);
       EXPECT_NE(gemm.pass, GemmPass::kInputGradient);
     }
-    if (gemm.name == "classifier" && gemm.pass == GemmPass::kForward) {
+    if (gemm.role == ParameterRole::kClassifier && gemm.pass == GemmPass::kForward) {
       EXPECT_EQ(gemm.m * gemm.count, 2);
       EXPECT_EQ(gemm.n, 1024);
     }
@@ -240,6 +241,18 @@ TEST(WeightGemms, CoverEveryWeightOnceInEachPass) {
   }
 }
 
+TEST(WeightGemms, AreComputedAsOftenAsTheirSubLayer) {
+  const ComputedShares computed{.attention = 0.25, .mlp = 0.5};
+  std::map<double, std::set<ParameterRole>> roles;
+  for (const Gemm& gemm : WeightGemms(ModelShape(Mixtral8x7B()), 256, 64, 2)) {
+    roles[ComputedShare(computed, gemm.role)].insert(gemm.role);
+  }
+  using enum ParameterRole;
+  EXPECT_EQ(roles[0.25], (std::set{kQueriesKeysValues, kAttentionOutput}));
+  EXPECT_EQ(roles[0.5], (std::set{kRouter, kMlpUp, kMlpDown}));
+  EXPECT_EQ(roles[1], (std::set{kClassifier}));
+}
+
 TEST(WeightGemms, ChunksTheClassifierAndNothingElse) {
   // 128 MiB of bf16 logits are 1334 rows of 50304; 2048 rows make two even chunks of 1024.
   EXPECT_EQ(LogitsChunkRows(50304, 2048, 2), 1024);
@@ -247,8 +260,9 @@ TEST(WeightGemms, ChunksTheClassifierAndNothingElse) {
   EXPECT_EQ(LogitsChunkRows(1 << 24, 1024, 4), 32);
   for (const Gemm& gemm : WeightGemms(kGpt2, 2048, 256, 2)) {
     const int64_t rows = gemm.pass == GemmPass::kWeightGradient ? gemm.k : gemm.m;
-    EXPECT_EQ(rows, gemm.name == "classifier" ? 1024 : 2048) << gemm.name;
-    EXPECT_EQ(gemm.count, gemm.name == "classifier" ? 2 : 12) << gemm.name;
+    const bool classifies = gemm.role == ParameterRole::kClassifier;
+    EXPECT_EQ(rows, classifies ? 1024 : 2048);
+    EXPECT_EQ(gemm.count, classifies ? 2 : 12);
   }
 }
 

@@ -66,23 +66,24 @@ struct QuantizedBlocks {
 };
 
 /// ModelShape::first_saved, where `parameter` is the first that is trained.
-std::string_view FirstSaved(const ModelSpec& model, const ParameterInfo& parameter) {
-  if (NormPositionOf(model) != "pre") return {};
+std::optional<SavedTensor> FirstSaved(const ModelSpec& model, const ParameterInfo& parameter) {
+  using enum SavedTensor;
+  if (NormPositionOf(model) != "pre") return std::nullopt;
   // Some families have their norms behind their products in the list.
   const std::vector<ParameterInfo> block = BlockParameters(model, parameter.block);
   if (std::any_of(block.begin(), block.end(), [](const ParameterInfo& each) {
         return each.role == ParameterRole::kNorm && !each.frozen;
       })) {
-    return {};
+    return std::nullopt;
   }
   const bool grafted = parameter.adapter == AdapterSide::kNeither;
   if (parameter.role == ParameterRole::kAttentionOutput) {
-    return grafted ? "attention_grafts" : "attention";
+    return grafted ? kAttentionGrafts : kAttention;
   }
-  if (IsAttention(parameter.role)) return grafted ? std::string_view() : "norm_1";
-  if (!IsMlp(parameter.role)) return {};
-  if (grafted) return "mlp_grafts";
-  return parameter.role == ParameterRole::kMlpUp ? "norm_2" : "mlp_before_activation";
+  if (IsAttention(parameter.role)) return grafted ? std::nullopt : std::optional(kNorm1);
+  if (!IsMlp(parameter.role)) return std::nullopt;
+  if (grafted) return kMlpGrafts;
+  return parameter.role == ParameterRole::kMlpUp ? kNorm2 : kMlpBeforeActivation;
 }
 
 /// Adds a parameter that is not trained, which takes `in_memory` numbers or words; whether it is a

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_info.h"
+#include "common/model/saved_tensor.h"
 #include "common/spec/job_spec.h"
 
 namespace weft {
@@ -136,9 +137,9 @@ struct ModelShape {
   /// block has one.
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Any layer before the blocks.
-  /// Of the first layer with a backward pass, the first tensor of its block (SavedTensorSlot) that
-  /// is saved, where nothing before it has a gradient; empty: the first one.
-  std::string_view first_saved = {};
+  /// Of the first layer with a backward pass, the first tensor of its block that is saved, where
+  /// nothing before it has a gradient; none: the first one.
+  std::optional<SavedTensor> first_saved = std::nullopt;
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 

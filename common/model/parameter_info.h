@@ -80,6 +80,11 @@ struct ParameterAttributes {
   /// 0: numbers.
   int64_t quantized_words = 0;
   bool read_backward = false;  ///< A table whose rows are looked up in the backward pass, too.
+  bool replicated = false;     ///< Of a frozen tensor: blocks share it, and each rank has all of it
+                               ///< where others are sharded (ZeRO stage 3).
+  /// Of what a merged matrix is made of (ParameterInfo::merged): zero at first, so that an adapter
+  /// changes nothing. Others are drawn, or start at a number of the job.
+  bool starts_at_zero = false;
 
   bool operator==(const ParameterAttributes&) const = default;
 
@@ -134,12 +139,10 @@ struct ParameterInfo : ParameterAttributes {
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
   std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".
-  bool merged = false;         ///< Then: products read a matrix that is made of the weight and of
-                               ///< this (TechniqueCost::MergedNumbers), and not this itself.
-  bool replicated = false;     ///< Of a frozen tensor: blocks share it, and each rank has all of it
-                               ///< where others are sharded (ZeRO stage 3).
-  bool of_all_blocks = false;  ///< Of unit 0: all blocks compute with it, so that it is gathered
-                               ///< once a step where others are gathered unit by unit.
+  bool merged = false;           ///< Then: products read a matrix that is made of the weight and of
+                                 ///< this (TechniqueCost::MergedNumbers), and not this itself.
+  bool of_all_blocks = false;    ///< Of unit 0: all blocks compute with it, so that it is gathered
+                                 ///< once a step where others are gathered unit by unit.
   bool of_whole_weight = false;  ///< Of an adapter: it is not cut with its weight. Tensor-parallel
                                  ///< ranks have all of it, and a partial gradient each.
 

@@ -156,15 +156,9 @@ void AddBlocks(const ModelSpec& model, Builder& add) {
   add.after_blocks = true;
 }
 
-void AddClasses(const ModelSpec& model, Builder& add) {
-  add.AddTiled("classifier.weight", {model.classes, model.width}, ParameterRole::kClassifier);
-  add.AddTiled("classifier.bias", {model.classes}, ParameterRole::kClassifier, true);
-}
-
-std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
+void AddBertEmbeddings(const ModelSpec& model, Builder& add) {
   const int64_t c = model.width;
   const std::string embeddings = "bert.embeddings.";
-  Builder add(model);
   add.AddTiled(embeddings + "word_embeddings.weight", {model.vocab_size, c},
                ParameterRole::kTokenEmbedding);
   add.Add(embeddings + "position_embeddings.weight", {model.context, c},
@@ -172,6 +166,39 @@ std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
   add.Add(embeddings + "token_type_embeddings.weight", {TokenTypes(model), c},
           ParameterRole::kPositionEmbedding);
   add.LayerNorm(embeddings + "LayerNorm", c);
+}
+
+void AddVitEmbeddings(const ModelSpec& model, Builder& add) {
+  const int64_t c = model.width;
+  add.Add("vit.embeddings.cls_token", {1, c}, ParameterRole::kPositionEmbedding);
+  add.Add("vit.embeddings.position_embeddings", {ImagePatches(model) + 1, c},
+          ParameterRole::kPositionEmbedding);
+  add.Linear("vit.embeddings.patch_embeddings.projection", c, PatchPixels(model), true,
+             ParameterRole::kEmbeddingProjection);
+}
+
+void AddDecoderEmbeddings(const ModelSpec& model, Builder& add) {
+  const bool llama = model.family == "llama";
+  const int64_t e = EmbeddingWidth(model);
+  add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
+               {model.vocab_size, e}, ParameterRole::kTokenEmbedding);
+  if (!llama) {
+    add.Add("transformer.wpe.weight", {model.context, e}, ParameterRole::kPositionEmbedding);
+  }
+  if (FactorisedEmbedding(model)) {
+    add.Linear("embedding_in", model.width, e, true, ParameterRole::kEmbeddingProjection);
+  }
+}
+
+void AddClasses(const ModelSpec& model, Builder& add) {
+  add.AddTiled("classifier.weight", {model.classes, model.width}, ParameterRole::kClassifier);
+  add.AddTiled("classifier.bias", {model.classes}, ParameterRole::kClassifier, true);
+}
+
+std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
+  const int64_t c = model.width;
+  Builder add(model);
+  AddBertEmbeddings(model, add);
   AddBlocks(model, add);
   if (HeadOf(model) == "classification") {
     add.Linear("bert.pooler.dense", c, c, true, ParameterRole::kHeadTransform);
@@ -189,15 +216,10 @@ std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
 }
 
 std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
-  const int64_t c = model.width;
   Builder add(model);
-  add.Add("vit.embeddings.cls_token", {1, c}, ParameterRole::kPositionEmbedding);
-  add.Add("vit.embeddings.position_embeddings", {ImagePatches(model) + 1, c},
-          ParameterRole::kPositionEmbedding);
-  add.Linear("vit.embeddings.patch_embeddings.projection", c, PatchPixels(model), true,
-             ParameterRole::kEmbeddingProjection);
+  AddVitEmbeddings(model, add);
   AddBlocks(model, add);
-  add.LayerNorm("vit.layernorm", c);
+  add.LayerNorm("vit.layernorm", model.width);
   AddClasses(model, add);
   return std::move(add.list);
 }
@@ -206,14 +228,7 @@ std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
   const bool llama = model.family == "llama";
   const int64_t e = EmbeddingWidth(model), c = model.width;
   Builder add(model);
-  add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
-               {model.vocab_size, e}, ParameterRole::kTokenEmbedding);
-  if (!llama) {
-    add.Add("transformer.wpe.weight", {model.context, e}, ParameterRole::kPositionEmbedding);
-  }
-  if (FactorisedEmbedding(model)) {
-    add.Linear("embedding_in", c, e, true, ParameterRole::kEmbeddingProjection);
-  }
+  AddDecoderEmbeddings(model, add);
   AddBlocks(model, add);
   if (NormPositionOf(model) == "pre") {
     if (llama) {
@@ -457,6 +472,18 @@ std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
   if (model.family == "bert") return BertParameters(model);
   if (model.family == "vit") return VitParameters(model);
   return DecoderParameters(model);
+}
+
+std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model) {
+  Builder add(model);
+  if (model.family == "bert") {
+    AddBertEmbeddings(model, add);
+  } else if (model.family == "vit") {
+    AddVitEmbeddings(model, add);
+  } else {
+    AddDecoderEmbeddings(model, add);
+  }
+  return std::move(add.list);
 }
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {

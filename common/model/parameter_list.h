@@ -16,6 +16,8 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 /// (TechniqueCost::ReplacementsOf, AdaptersOf): those that files have. Likewise below.
 std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index);
 std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model);
+/// Those before the blocks alone.
+std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model);
 
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);

@@ -1,6 +1,6 @@
 // What a block saves for its backward pass, tensor by tensor.
 #include <algorithm>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "common/model/activation_numbers.h"
@@ -32,15 +32,55 @@ bool TrainsRouter(const ModelSpec& model) {
   });
 }
 
+/// Adds `held` bytes of a tensor to those of the inputs of products that `sum` counts apart.
+void AddProductInput(SavedTensor tensor, int64_t held, bool compressed, int64_t expert_ranks,
+                     BlockBytes::Kept& sum) {
+  using enum SavedTensor;
+  switch (tensor) {
+    case kResidual2:  // Where there is a norm it keeps as much of what it reads.
+      sum.norm_product_input = held;
+      return;
+    case kAttention:
+      sum.attention_product_input = held;
+      return;
+    case kExpertInputs:
+      sum.expert_product_input += held;
+      return;
+    case kExpertsBeforeActivation:
+      // What is restored from quantised values and replaced by gradients is workspace.
+      if (!compressed) sum.expert_product_input += held;
+      return;
+    case kExpertResults:
+      // Gradients of experts' results take the place of these, where no other rank has them.
+      if (!compressed && expert_ranks == 1) sum.expert_product_input += held;
+      return;
+    case kResidual1:
+    case kNorm1Statistics:
+    case kNorm1:
+    case kQueriesKeysValues:
+    case kLogSumExp:
+    case kAttentionGrafts:
+    case kBranch1:
+    case kNorm2Statistics:
+    case kNorm2:
+    case kRoute:
+    case kMlpBeforeActivation:
+    case kMlpGrafts:
+    case kBranch2:
+      return;
+  }
+}
+
 }  // namespace
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
+  using enum SavedTensor;
   const ModelSpec& model = shape.spec;
   const int64_t c = model.width, ranks = shape.TensorColumns(), rows = shape.StreamRanks();
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
-  const auto add_norm = [&](std::string_view residual, std::string_view statistics,
-                            std::string_view result, bool read) {
+  const auto add_norm = [&](SavedTensor residual, SavedTensor statistics, SavedTensor result,
+                            bool read) {
     slots.push_back({residual, c / rows, true, false, norms});
     if (!norms) return;
     slots.push_back({statistics, NormStatistics(model), false});
@@ -49,33 +89,33 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   // What a frozen product reads nothing reads again; with post-norm it is the stream.
   const bool post = NormPositionOf(model) == "post";
   const TrainedProducts& trained = shape.trained_products;
-  add_norm("residual_1", "norm_1_statistics", "norm_1", post || trained.qkv);
-  slots.push_back({"qkv", QkvWidth(model) / ranks, true, true});
-  slots.push_back({"attention", QueryWidth(model) / ranks, true, true, true});
-  slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
-  const auto add_grafts = [&](std::string_view name, SubLayer sub_layer) {
+  add_norm(kResidual1, kNorm1Statistics, kNorm1, post || trained.qkv);
+  slots.push_back({kQueriesKeysValues, QkvWidth(model) / ranks, true, true});
+  slots.push_back({kAttention, QueryWidth(model) / ranks, true, true, true});
+  slots.push_back({kLogSumExp, model.heads / ranks, false, true});
+  const auto add_grafts = [&](SavedTensor tensor, SubLayer sub_layer) {
     const int64_t numbers = SavedByGrafts(model, sub_layer);
-    if (numbers > 0) slots.push_back({name, numbers, true, false, true});
+    if (numbers > 0) slots.push_back({tensor, numbers, true, false, true});
   };
-  add_grafts("attention_grafts", SubLayer::kAttention);
+  add_grafts(kAttentionGrafts, SubLayer::kAttention);
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
-  if (scaled) slots.push_back({"branch_1", c, true});
-  add_norm("residual_2", "norm_2_statistics", "norm_2", post || trained.up || TrainsRouter(model));
+  if (scaled) slots.push_back({kBranch1, c, true});
+  add_norm(kResidual2, kNorm2Statistics, kNorm2, post || trained.up || TrainsRouter(model));
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
-    slots.push_back({"route", RouteNumbers(model), false});
-    const auto add = [&](std::string_view name, int64_t elements) {
-      slots.push_back({name, elements, true, false, true});
+    slots.push_back({kRoute, RouteNumbers(model), false});
+    const auto add = [&](SavedTensor tensor, int64_t elements) {
+      slots.push_back({tensor, elements, true, false, true});
     };
-    add("expert_inputs", expert_rows * c);
-    add("experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks);
-    add("expert_results", model.experts_per_token * c);
+    add(kExpertInputs, expert_rows * c);
+    add(kExpertsBeforeActivation, expert_rows * 2 * MlpWidth(model) / ranks);
+    add(kExpertResults, model.experts_per_token * c);
   } else {
     slots.push_back(
-        {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
+        {kMlpBeforeActivation, MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
   }
-  add_grafts("mlp_grafts", SubLayer::kMlp);
-  if (scaled) slots.push_back({"branch_2", c, true});
+  add_grafts(kMlpGrafts, SubLayer::kMlp);
+  if (scaled) slots.push_back({kBranch2, c, true});
   return slots;
 }
 
@@ -119,16 +159,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
       sum.saved += held;
       if (slot.in_attention) sum.attention += held;
       if (sum.attention == 0) sum.before_qkv += held;
-      // Where there is a norm it keeps as much of what it reads.
-      if (slot.name == "residual_2") sum.norm_product_input = held;
-      if (slot.name == "attention") sum.attention_product_input = held;
-      const bool of_experts =
-          slot.name == "expert_inputs" || slot.name == "experts_before_activation";
-      // Gradients of experts' results take the place of these, where no other rank has them.
-      const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
-      // What is restored from quantised values and replaced by gradients is workspace.
-      const bool waits = bits == 0 || slot.name == "expert_inputs";
-      if ((of_experts || results) && waits) sum.expert_product_input += held;
+      AddProductInput(slot.tensor, held, bits > 0, inputs.shape.expert_ranks, sum);
     }
     return sum;
   };
@@ -142,8 +173,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     bytes.unsaved += (ChangesBranches(model) ? 1 : 2) * size.row;
   }
   for (const SavedTensorSlot& slot : slots) {
-    if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
-      continue;
+    const bool of_norm =
+        slot.tensor == SavedTensor::kResidual2 || slot.tensor == SavedTensor::kNorm2Statistics;
+    if (!bytes.post_norm || !of_norm) continue;
     bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
   }
   const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
@@ -163,8 +195,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
 }
 
 int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
-  const std::string_view first = inputs.shape.first_saved;
-  if (first.empty()) return 0;
+  using enum SavedTensor;
+  const std::optional<SavedTensor> first = inputs.shape.first_saved;
+  if (!first) return 0;
   const RematPlan plan = PlanOfBlocks(inputs);
   const auto step = std::find_if(plan.begin(), plan.end(), [&](const RematStep& each) {
     return each.end() > inputs.shape.first_trained_layer;
@@ -173,10 +206,11 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
   int64_t bytes = 0;
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
     // Products that are frozen do not save their input.
-    if (slot.name == first || (first == "norm_1" && slot.name == "qkv")) return bytes;
+    const bool of_norm_1 = *first == kNorm1 && slot.tensor == kQueriesKeysValues;
+    if (slot.tensor == *first || of_norm_1) return bytes;
     if (step->kind == RematStep::Kind::kAttention && slot.in_attention) continue;
     // A graft parallel to the MLP reads what the MLP does.
-    if (slot.name == "norm_2" && first == "mlp_grafts") continue;
+    if (slot.tensor == kNorm2 && *first == kMlpGrafts) continue;
     const int64_t rows =
         slot.in_attention ? inputs.AttendedRows() : inputs.micro_batch * inputs.sequence_length;
     bytes += SlotBytes(slot, rows, ElementOf(inputs), inputs.activation_bits);

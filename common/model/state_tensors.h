@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/model/moment_kind.h"
 #include "common/model/parameter_info.h"
 #include "common/spec/job_spec.h"
 
@@ -33,6 +34,7 @@ struct StateFormat {
 struct StateTensor {
   std::string_view name;  ///< As in checkpoints: "first_moment".
   std::vector<int64_t> shape;
+  MomentKind moment = MomentKind::kNone;
   StateFormat format = {};
 
   int64_t Numbers() const {

@@ -50,6 +50,29 @@ TEST(StateTensors, FollowTheRuleAndTheParameter) {
   EXPECT_TRUE(NamesOf(spec, table, {8, 4}).empty());
 }
 
+TEST(StateTensors, SayWhichOfThemAreMoments) {
+  using enum MomentKind;
+  const ParameterAttributes of_block{.role = ParameterRole::kMlpUp, .block = 1};
+  const auto kinds = [&](const char* name) {
+    OptimizerSpec spec;
+    spec.name = name;
+    spec.momentum = 0.9;
+    std::vector<MomentKind> moments;
+    for (const StateTensor& tensor : StateTensorsOf(spec, of_block, {8, 4})) {
+      moments.push_back(tensor.moment);
+    }
+    return moments;
+  };
+  for (const char* name : {"sgd", "lars", "lion", "muon"}) {
+    EXPECT_THAT(kinds(name), ElementsAre(kFirst)) << name;
+  }
+  for (const char* name : {"adam", "adamw", "lamb"}) {
+    EXPECT_THAT(kinds(name), ElementsAre(kFirst, kSecond)) << name;
+  }
+  EXPECT_THAT(kinds("schedule_free_adamw"), ElementsAre(kNone, kNone, kSecond));
+  EXPECT_THAT(kinds("adafactor"), ElementsAre(kNone, kNone));
+}
+
 TEST(StateTensors, MakeUpTheMemoryOfAnOptimizer) {
   JobSpec job;
   job.model.layers = 2;

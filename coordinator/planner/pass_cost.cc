@@ -11,15 +11,6 @@
 namespace weft::planner {
 namespace {
 
-bool IsInBlocks(const Gemm& gemm) {
-  return gemm.name == "qkv" || gemm.name == "attention output" || gemm.name == "mlp up" ||
-         gemm.name == "mlp down";
-}
-
-bool IsInMlp(const Gemm& gemm) {
-  return gemm.name == "mlp up" || gemm.name == "mlp down";
-}
-
 /// What is of all layers is divided by this for one of them.
 double AtLeastOneLayer(const ModelShape& shape) {
   return D(std::max<int64_t>(shape.spec.layers, 1));
@@ -35,12 +26,13 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
   const double layers = AtLeastOneLayer(shape);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
-    if (cost.format_share > 0 && IsInBlocks(gemm)) {
+    const bool in_blocks = IsAttention(gemm.role) || IsMlp(gemm.role);
+    if (cost.format_share > 0 && in_blocks) {
       const double in_format = D(gemm.count) * rates.FormatProductSeconds(*precision.block_products,
                                                                           gemm.m, gemm.n, gemm.k);
       seconds += cost.format_share * (in_format - seconds);
     }
-    if (techniques.attention ? IsInBlocks(gemm) : IsInMlp(gemm)) {
+    if (techniques.attention ? in_blocks : IsMlp(gemm.role)) {
       const double rate = techniques.rate_name.empty()
                               ? 0
                               : rates.TechniqueFlopsPerSecond(techniques.rate_name, gemm.pass,
@@ -49,16 +41,17 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
       seconds += (1 - techniques.dense_share) * (own - seconds);
     }
     // The classifier's columns are already those of a rank; each has the whole router.
-    const bool whole = gemm.name == "classifier" || gemm.name == "router";
+    const bool classifies = gemm.role == ParameterRole::kClassifier;
+    const bool whole = classifies || gemm.role == ParameterRole::kRouter;
     seconds /= D(whole ? shape.tensor_rows : shape.tensor);
-    seconds *= ComputedShare(computed, gemm.name);
-    if (gemm.name == "classifier") seconds *= classified;
+    seconds *= ComputedShare(computed, gemm.role);
+    if (classifies) seconds *= classified;
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
-    } else if (gemm.name != "classifier") {
+    } else if (!classifies) {
       cost.block_forward_gemm_seconds += seconds / layers;
-      if (gemm.name == "qkv") {
+      if (gemm.role == ParameterRole::kQueriesKeysValues) {
         cost.attention_forward_gemm_seconds += seconds / layers;
       }
     }

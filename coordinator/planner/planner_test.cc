@@ -122,7 +122,7 @@ TEST(PlanJob, WorkThatTrainingSkipsTakesNoTime) {
   const int64_t length = SequenceLength(plain);
   for (const Gemm& gemm : WeightGemms(shape, length, length, 4)) {
     products += gemm.Flops();
-    if (ComputedShare(ShapeOf(job).computed, gemm.name) < 1) blocks += gemm.Flops();
+    if (ComputedShare(ShapeOf(job).computed, gemm.role) < 1) blocks += gemm.Flops();
   }
   // Attention is small compared with them, and belongs to blocks, too.
   const double expected = 1 - 0.5 * blocks / products;

@@ -137,12 +137,20 @@ Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::Old
   return OkStatus();
 }
 
-/// A moment of a parameter in the optimizer's state: what is before its name there, and after it.
+/// A moment of a parameter in the optimizer's state.
 struct Moment {
   NamedTensor tensor;
   std::string parameter;
-  std::string prefix, suffix;
-  GrownNumbers numbers = GrownNumbers::kGradients;
+
+  GrownNumbers Numbers() const {
+    return tensor.moment == MomentKind::kSecond ? GrownNumbers::kSquaredGradients
+                                                : GrownNumbers::kGradients;
+  }
+  /// What a checkpoint calls that of a parameter of another name: names have that of the parameter.
+  std::string NameFor(const std::string& other) const {
+    std::string name = tensor.name;
+    return name.replace(name.find(parameter), parameter.size(), other);
+  }
 };
 
 /// The state of the training besides the weights, when it consists of moments, or this rank's parts
@@ -154,20 +162,11 @@ std::optional<std::vector<Moment>> MomentsOf(engine::Trainer& trainer,
     if (tensor.parameter < 0) return std::nullopt;
     const engine::Parameter& parameter = parameters[tensor.parameter];
     if (tensor.name == parameter.name) continue;
-    const size_t at = tensor.name.find(parameter.name);
     const Shape& whole = tensor.part ? tensor.part->whole : tensor.view.shape;
     const bool plain = tensor.stored == nullptr && tensor.view.dtype == DType::kF32 &&
                        whole.Elements() == parameter.logical_shape().Elements();
-    if (at == std::string::npos || !plain) return std::nullopt;
-    Moment moment{std::move(tensor), parameter.name, {}, {}};
-    moment.prefix = moment.tensor.name.substr(0, at);
-    moment.suffix = moment.tensor.name.substr(at + parameter.name.size());
-    if (moment.suffix == "/second_moment") {
-      moment.numbers = GrownNumbers::kSquaredGradients;
-    } else if (moment.suffix != "/first_moment" && moment.suffix != "/momentum") {
-      return std::nullopt;
-    }
-    moments.push_back(std::move(moment));
+    if (tensor.moment == MomentKind::kNone || !plain) return std::nullopt;
+    moments.push_back({std::move(tensor), parameter.name});
   }
   return moments;
 }
@@ -191,14 +190,13 @@ Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOpera
                          const std::string& name) -> Result<std::vector<double>> {
       WEFT_ASSIGN_OR_RETURN(const int64_t index, old_parameters.Find(name));
       std::vector<float> values(static_cast<size_t>(old_parameters[index].shape.Elements()));
-      WEFT_RETURN_IF_ERROR(
-          engine::LoadTensors(env, before.folder, before.manifest,
-                              {{moment.prefix + name + moment.suffix,
-                                {values.data(), DType::kF32, old_parameters[index].shape}}},
-                              engine::ExtraTensors::kIgnore));
+      WEFT_RETURN_IF_ERROR(engine::LoadTensors(
+          env, before.folder, before.manifest,
+          {{moment.NameFor(name), {values.data(), DType::kF32, old_parameters[index].shape}}},
+          engine::ExtraTensors::kIgnore));
       return std::vector<double>(values.begin(), values.end());
     };
-    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.numbers));
+    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.Numbers()));
     const NamedTensor& to = moment.tensor;
     const Shape& whole = to.part ? to.part->whole : to.view.shape;
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values, Make(tensor, old, whole.Elements()));

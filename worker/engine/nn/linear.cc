@@ -121,7 +121,9 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
                                 .adapter_of = weight.name,
                                 .adapter = tensor.adapter,
                                 .row_part = tensor.row_part,
-                                .row_parts = tensor.row_parts});
+                                .row_parts = tensor.row_parts,
+                                .replicated = tensor.replicated,
+                                .starts_at_zero = tensor.starts_at_zero});
       if (cut && own.whole()) parameters->SetPartialGradient(index);
       ++weights[i].adapters;
     }

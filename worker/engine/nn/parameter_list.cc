@@ -52,6 +52,8 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.adapter = options.adapter;
   parameter.row_part = options.row_part;
   parameter.row_parts = options.row_parts;
+  parameter.replicated = options.replicated;
+  parameter.starts_at_zero = options.starts_at_zero;
   parameter.weight_shape = options.weight_shape;
   parameter.parts = std::move(options.parts);
   parameter.read_directly = options.read_directly;

@@ -59,7 +59,6 @@ struct Parameter : ParameterAttributes {
   DType dtype = DType::kF32;       ///< Of its value, from SetTypes on; not of quantized_words.
   int64_t unit = 0;                ///< See ParameterList::StartUnit.
   FourBitPart four_bit_part = {};  ///< Of a shard that is quantised.
-  bool replicated = false;         ///< See ParameterList::SetReplicated.
   bool of_all_blocks = false;      ///< See ParameterList::SetOfAllBlocks.
   bool read_directly = false;      ///< See ParameterList::SetReadDirectly.
 
@@ -113,6 +112,9 @@ struct ParameterOptions {
   AdapterSide adapter = AdapterSide::kNone;
   int64_t row_part = 0;  ///< ParameterAttributes::row_part, of
   int64_t row_parts = 1;
+  bool replicated = false;      ///< ParameterAttributes::replicated: where values are sharded,
+                                ///< nothing brings it.
+  bool starts_at_zero = false;  ///< ParameterAttributes::starts_at_zero
 };
 
 /// The parameters of a model, in order of registration: what each is, wherever it resides
@@ -226,10 +228,6 @@ class ParameterList {
 
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
-
-  /// Says that blocks share the frozen parameter `index`: where values are sharded, each rank has
-  /// all of this one, and nothing brings it.
-  void SetReplicated(int64_t index) { parameters_[index].replicated = true; }
 
   /// Says that all blocks compute with `index`, which is of unit 0: where values are sharded, it is
   /// gathered with that unit and stays until values change.

@@ -216,7 +216,8 @@ std::vector<NamedTensor> DiskAdamW::StateTensors() const {
                          .view = {nullptr, state.format.dtype, entry.of.value.shape},
                          .part = entry.part,
                          .stored = entry.moments[which++],
-                         .parameter = entry.of.index});
+                         .parameter = entry.of.index,
+                         .moment = state.moment});
     }
   }
   return tensors;

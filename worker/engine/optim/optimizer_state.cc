@@ -32,7 +32,7 @@ size_t OptimizerState::Add(const OptimizerSpec& optimizer, const ParameterSet& p
     name.append("/").append(parameter.name).append("/").append(tensor.name);
     const Shape shape = ShapeOf(tensor);
     if (shape == parameter.shape) {
-      Add(std::move(name), parameters, part, tensor.format);
+      Add(std::move(name), parameters, part, tensor.format, tensor.moment);
       continue;
     }
     WEFT_CHECK(part.whole, "what is no number for each element is of whole parameters");
@@ -45,10 +45,12 @@ size_t OptimizerState::Add(const OptimizerSpec& optimizer, const ParameterSet& p
 }
 
 size_t OptimizerState::Add(std::string name, const ParameterSet& parameters,
-                           const ParameterPart& part, const StateFormat& format) {
+                           const ParameterPart& part, const StateFormat& format,
+                           MomentKind moment) {
   Entry entry = {.name = std::move(name),
                  .shape = part.value.shape,
                  .format = format,
+                 .moment = moment,
                  .parameter = part.index};
   if (!part.whole) {
     WEFT_CHECK(format.scale_block == 0, "blocks with a scale are of whole parameters");
@@ -88,8 +90,11 @@ std::vector<NamedTensor> OptimizerState::Named() const {
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
-    tensors.push_back(
-        {.name = entry.name, .view = (*this)[i], .part = entry.part, .parameter = entry.parameter});
+    tensors.push_back({.name = entry.name,
+                       .view = (*this)[i],
+                       .part = entry.part,
+                       .parameter = entry.parameter,
+                       .moment = entry.moment});
     const int64_t scales = entry.format.Scales(entry.shape.Elements());
     if (scales == 0) continue;
     tensors.push_back({.name = entry.name + "/scales",

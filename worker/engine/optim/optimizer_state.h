@@ -28,7 +28,7 @@ class OptimizerState {
              const ParameterPart& part);
   /// A tensor that is of the parameter's shape, or the same part of it. Returns its index.
   size_t Add(std::string name, const ParameterSet& parameters, const ParameterPart& part,
-             const StateFormat& format = {});
+             const StateFormat& format = {}, MomentKind moment = MomentKind::kNone);
 
   Status Allocate(Context& context);
 
@@ -44,6 +44,7 @@ class OptimizerState {
     std::string name;
     Shape shape;
     StateFormat format;
+    MomentKind moment = MomentKind::kNone;
     int64_t parameter = -1;
     std::optional<NamedTensor::Place> part = std::nullopt;
     int64_t offset = 0;         ///< Byte in the buffer,

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "common/model/moment_kind.h"
 #include "common/status.h"
 #include "kernels/tensor_view.h"
 #include "worker/engine/tensor/shard.h"
@@ -59,6 +60,7 @@ struct NamedTensor {
   int64_t block = 1;       ///< Of a matrix: a number stands for this many rows and columns of it,
   int64_t columns = 1;     ///< and for this many successive columns of these; 0: for no part of it
                            ///< alone, so that tensor-parallel ranks have the same.
+  MomentKind moment = MomentKind::kNone;  ///< Of state of an optimizer.
 };
 
 }  // namespace weft::engine

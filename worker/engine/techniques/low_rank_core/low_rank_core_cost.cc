@@ -115,9 +115,9 @@ class LowRankCoreCost : public TechniqueCost {
     for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
       if (!HasCore(shape.spec, parameter)) continue;
       const int64_t out = parameter.shape[0], in = parameter.shape[1];
-      work.products.push_back({"core", GemmPass::kForward, out, in, rank, 1});
-      work.products.push_back({"core", GemmPass::kInputGradient, rank, in, out, 1});
-      work.products.push_back({"core", GemmPass::kWeightGradient, rank, out, in, 1});
+      work.products.push_back({parameter.role, GemmPass::kForward, out, in, rank, 1});
+      work.products.push_back({parameter.role, GemmPass::kInputGradient, rank, in, out, 1});
+      work.products.push_back({parameter.role, GemmPass::kWeightGradient, rank, out, in, 1});
       // The rest is copied to the weight, and the gradient of the weight to that of the rest.
       work.f32_numbers += 3 * static_cast<double>(parameter.Elements());
       work.parameter_numbers += static_cast<double>(parameter.Elements());

@@ -107,9 +107,9 @@ class OverParameterizationCost : public TechniqueCost {
         work.f32_numbers += (13 * full + 2) * elements;
         work.parameter_numbers += 2 * full * elements;
       }
-      work.products.push_back({"expansion", GemmPass::kForward, out, in, inner, 1});
-      work.products.push_back({"expansion", GemmPass::kInputGradient, inner, in, out, 1});
-      work.products.push_back({"expansion", GemmPass::kWeightGradient, inner, out, in, 1});
+      work.products.push_back({parameter.role, GemmPass::kForward, out, in, inner, 1});
+      work.products.push_back({parameter.role, GemmPass::kInputGradient, inner, in, out, 1});
+      work.products.push_back({parameter.role, GemmPass::kWeightGradient, inner, out, in, 1});
     }
   }
 

@@ -18,11 +18,14 @@ Result<std::unique_ptr<OuterStep>> OuterStep::New(Context& context, const TrainS
                                                   GradientReducer* ranks) {
   std::unique_ptr<OuterStep> outer(new OuterStep(train, parameters, ranks));
   const std::vector<ParameterPart> parts = TrainedParts(parameters);
-  for (const char* name : {"/value", "/momentum"}) {
+  const auto add = [&](const char* name, MomentKind moment) {
     for (const ParameterPart& part : parts) {
-      outer->state_.Add("outer/" + parameters[part.index].name + name, parameters, part);
+      outer->state_.Add("outer/" + parameters[part.index].name + name, parameters, part, {},
+                        moment);
     }
-  }
+  };
+  add("/value", MomentKind::kNone);
+  add("/momentum", MomentKind::kFirst);
   WEFT_RETURN_IF_ERROR(outer->state_.Allocate(context));
   outer->entry_of_.resize(static_cast<size_t>(parameters.size()));
   for (size_t i = 0; i < parts.size(); ++i) {

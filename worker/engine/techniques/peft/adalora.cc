@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/model/parameter_list.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/linear/linear.h"
@@ -83,9 +84,9 @@ Status AdaLora::OnTraining(const TrainingParts& parts) {
     adapter.kept.assign(static_cast<size_t>(parameters[i].shape[0]), 1);
     adapters_.push_back(std::move(adapter));
   }
-  for (const std::string& name : parameters.Names()) {
-    if (!name.ends_with(".lora_A")) continue;
-    if (!adapters_.empty() && name == parameters[adapters_.front().a.parameter].name) {
+  for (const ParameterInfo& each : ParametersOf(model_)) {
+    if (each.adapter != AdapterSide::kInput || !each.matrix()) continue;
+    if (!adapters_.empty() && each.name == parameters[adapters_.front().a.parameter].name) {
       adapters_before_ = all_adapters_;
     }
     ++all_adapters_;

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "common/spec/peft_spec.h"
+#include "common/spec/model_spec.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/techniques/technique.h"
 
@@ -22,7 +22,8 @@ int64_t RankBudget(const AdaLoraSpec& spec, int64_t step, int64_t steps, int64_t
 /// all choose alike, those of other stages of a pipeline, too. Not thread-safe.
 class AdaLora {
  public:
-  explicit AdaLora(const AdaLoraSpec& spec) : spec_(spec) {}
+  /// `model`: the whole network, which outlives this.
+  explicit AdaLora(const ModelSpec& model) : model_(model), spec_(model.peft.adalora) {}
 
   Status OnTraining(const TrainingParts& parts);
 
@@ -81,6 +82,7 @@ class AdaLora {
 
   int64_t LastChoice() const { return parts_.job->train.steps - spec_.tfinal; }
 
+  const ModelSpec& model_;
   AdaLoraSpec spec_;
   TrainingParts parts_;
   std::vector<Adapter> adapters_;  ///< Those here,

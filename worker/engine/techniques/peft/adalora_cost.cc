@@ -8,13 +8,13 @@
 namespace weft {
 namespace {
 
-/// Calls fn(sides) for each factor, [rank, in] or [out, rank]: its other side, and its rank.
+/// Calls fn(factor, side, rank) for each factor, [rank, in] or [out, rank]: with its other side.
 template <class Fn>
 void ForEachFactor(const ModelSpec& model, Fn&& fn) {
   for (const ParameterInfo& parameter : ParametersOf(model)) {
     if (parameter.adapter == AdapterSide::kNone || !parameter.matrix()) continue;
     const int64_t rank = model.peft.adalora.init_r;
-    fn(parameter.Elements() / rank, rank);
+    fn(parameter, parameter.Elements() / rank, rank);
   }
 }
 
@@ -39,9 +39,9 @@ Status CheckAdaLora(const JobSpec& job) {
 
 // Of a factor P: P Pᵀ, the product of its gradient, and the sums of its scores.
 void AddAdaLoraWork(const ModelSpec& model, StepWork& work) {
-  ForEachFactor(model, [&](int64_t side, int64_t rank) {
-    work.products.push_back({.name = "orthogonality", .m = rank, .n = rank, .k = side, .count = 2});
-    work.products.push_back({.name = "orthogonality", .m = side, .n = rank, .k = rank, .count = 1});
+  ForEachFactor(model, [&](const ParameterInfo& factor, int64_t side, int64_t rank) {
+    work.products.push_back({.role = factor.role, .m = rank, .n = rank, .k = side, .count = 2});
+    work.products.push_back({.role = factor.role, .m = side, .n = rank, .k = rank, .count = 1});
     // The scores read a number and its gradient, and pass over their two means.
     constexpr double kPasses = 24;
     work.f32_numbers += kPasses * static_cast<double>(side * rank);
@@ -52,7 +52,9 @@ void AddAdaLoraWork(const ModelSpec& model, StepWork& work) {
 // The sensitivities of now, their signs, and of a parameter in bf16 its value in f32.
 int64_t AdaLoraWorkspace(const ModelSpec& model) {
   int64_t most = 0;
-  ForEachFactor(model, [&](int64_t side, int64_t rank) { most = std::max(most, 3 * side * rank); });
+  ForEachFactor(model, [&](const ParameterInfo&, int64_t side, int64_t rank) {
+    most = std::max(most, 3 * side * rank);
+  });
   return most;
 }
 

@@ -1,7 +1,6 @@
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "common/model/model_sizes.h"
@@ -120,34 +119,38 @@ std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const Parameter
   const PeftSpec& spec = model.peft;
   const int64_t out = weight.shape[0], in = weight.shape[1];
   const int64_t rank = RankOf(spec, weight.name);
-  const std::string layer = weight.name.substr(0, weight.name.rfind('.') + 1);
+  const std::string layer = LayerOf(weight.name) + ".";
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
                        bool of_whole_weight = true) {
     tensors.push_back(MergedTensor(weight, name, std::move(shape), side, of_whole_weight));
   };
+  const auto add_zero = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
+                            bool of_whole_weight = true) {
+    add(name, std::move(shape), side, of_whole_weight);
+    tensors.back().starts_at_zero = true;
+  };
   if (spec.method == "oft") {
     const int64_t size = spec.oft_block_size;
     const int64_t blocks = std::max<int64_t>(in / size, 1);  // CheckMerge refuses larger ones
-    add(layer + "oft_R.weight", {blocks, size * (size - 1) / 2}, kInput);
+    add_zero(layer + "oft_R.weight", {blocks, size * (size - 1) / 2}, kInput);
   } else if (spec.method == "loha") {
     add(layer + "hada_w1_a", {out, rank}, kOutput, false);
     add(layer + "hada_w1_b", {rank, in}, kInput, false);
     add(layer + "hada_w2_a", {out, rank}, kOutput, false);
-    add(layer + "hada_w2_b", {rank, in}, kInput, false);
+    add_zero(layer + "hada_w2_b", {rank, in}, kInput, false);
   } else if (spec.method == "vera") {
-    add(layer + "vera_lambda_b", {out}, kOutput, false);
+    add_zero(layer + "vera_lambda_b", {out}, kOutput, false);
     add(layer + "vera_lambda_d", {rank}, kInput);
   } else {
     const KroneckerSizes sizes = KroneckerOf(spec, weight);
     for (size_t i = 0; i < 2; ++i) {
       const std::string name = layer + "lokr_w" + std::to_string(i + 1);
-      if (sizes.factored[i]) {
-        add(name + "_a", {sizes.out[i], sizes.rank}, kOutput);
-        add(name + "_b", {sizes.rank, sizes.in[i]}, kInput);
-      } else {
-        add(name, {sizes.out[i], sizes.in[i]}, kOutput);
-      }
+      const bool factored = sizes.factored[i];
+      add(name + (factored ? "_a" : ""), {sizes.out[i], factored ? sizes.rank : sizes.in[i]},
+          kOutput);
+      tensors.back().starts_at_zero = i == 0;
+      if (factored) add(name + "_b", {sizes.rank, sizes.in[i]}, kInput);
     }
   }
   return tensors;
@@ -210,9 +213,8 @@ int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
 }
 
 std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weight) {
-  constexpr std::string_view kName = "adapter";
   const auto product = [&](int64_t m, int64_t n, int64_t k, int64_t count) {
-    return Gemm{kName, GemmPass::kForward, m, n, k, count};
+    return Gemm{weight.role, GemmPass::kForward, m, n, k, count};
   };
   const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
   if (spec.method == "loha") return {product(out, in, rank, 2)};

@@ -17,12 +17,10 @@ namespace weft {
 bool MergesWeights(const PeftSpec& spec);
 
 /// The factors of vera, [rank, in] and [out, rank] for the largest `in` and `out` of the targets,
-/// which all layers share. They are not trained, and the first target has them.
+/// which all layers share (ParameterInfo::replicated). They are not trained, and the first target
+/// has them.
 inline constexpr char kVeraA[] = "vera_A";
 inline constexpr char kVeraB[] = "vera_B";
-inline bool IsSharedFactor(const std::string& parameter) {
-  return parameter == kVeraA || parameter == kVeraB;
-}
 
 /// Sizes of lokr besides a weight [out, in]: it gets scale kron(W1, W2) with W1 [out[0], in[0]] and
 /// W2 [out[1], in[1]], each a matrix or a product of two factors of this rank.
@@ -34,7 +32,8 @@ struct KroneckerSizes {
 };
 KroneckerSizes KroneckerOf(const PeftSpec& spec, const ParameterInfo& weight);
 
-/// AdapterOf for these methods, without what all layers share.
+/// AdapterOf for these methods, without what all layers share. As in peft, one tensor of each
+/// adapter starts at zero.
 std::vector<ParameterInfo> MergedTensors(const ModelSpec& model, const ParameterInfo& weight);
 
 /// vera_A and vera_B, as the layer of `weight` has them besides it.

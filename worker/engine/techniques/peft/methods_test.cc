@@ -225,7 +225,7 @@ TEST(PeftMethodsTest, TrainWhatTheySayAlone) {
       for (int64_t i = 0; i < parameters.size(); ++i) {
         const auto at = static_cast<size_t>(i);
         const bool own =
-            (parameters[i].adapter != AdapterSide::kNone && !IsSharedFactor(parameters[i].name)) ||
+            (parameters[i].adapter != AdapterSide::kNone && !parameters[i].replicated) ||
             IsSavedWhole(job.model, parameters[i].name);
         EXPECT_EQ(parameters[i].frozen, !own) << parameters[i].name;
         if (own) {

@@ -40,7 +40,7 @@ class Peft : public Technique {
         seed_(static_cast<uint64_t>(inputs.train.seed)),
         tensor_ranks_(inputs.tensor_ranks),
         factory_(inputs.model, inputs.tensor_ranks) {
-    if (IsAdaLora(model_.peft)) ranks_.emplace(model_.peft.adalora);
+    if (IsAdaLora(model_.peft)) ranks_.emplace(model_);
     if (HasJointAdapters(model_.peft)) joint_.emplace(model_.peft);
   }
 
@@ -68,7 +68,7 @@ class Peft : public Technique {
       const Parameter& parameter = parameters[i];
       if (parameter.adapter != AdapterSide::kNone) {
         SetStart(parameters, i);
-        if (IsSharedFactor(parameter.name)) SetShared(parameters, i);
+        if (parameter.replicated) SetShared(parameters, i);
       } else if (!IsSavedWhole(model_, parameter.name)) {
         parameters.SetFrozen(i);
       }
@@ -129,15 +129,13 @@ class Peft : public Technique {
                : StartAtTokens(context, seed_, parameters, tensor_ranks_);
   }
 
-  /// A factor of all layers: each stage of a pipeline has it, and the first counts it; with sharded
-  /// values each rank has all of it, so that blocks do not bring it again and again.
+  /// A factor of all layers: each stage of a pipeline has it, and the first counts it.
   void SetShared(ParameterSet& parameters, int64_t index) const {
     const Parameter& parameter = parameters[index];
     ParameterInfo target;
     target.name = parameter.adapter_of;
     target.block = parameter.block;
     parameters.SetFrozen(index);
-    parameters.SetReplicated(index);
     if (parameters.of_stage()) {
       parameters.SetSharedByStages(index, IsFirstTarget(model_, target));
     }
@@ -172,14 +170,13 @@ class Peft : public Technique {
     return {.deviation = gain / std::sqrt(columns), .distribution = Distribution::kUniform};
   }
 
-  /// As in peft, of each adapter one tensor is zero.
+  /// As in peft.
   Initializer StartOfMerged(const Parameter& parameter) const {
-    const auto is = [&](const char* end) { return parameter.name.ends_with(end); };
-    if (IsSharedFactor(parameter.name)) return KaimingUniform(parameter, std::sqrt(2.0));
-    if (is("vera_lambda_d")) return {.mean = model_.peft.d_initial};
-    const bool zero = is("hada_w2_b") || is("lokr_w1") || is("lokr_w1_a") || is("oft_R.weight") ||
-                      is("vera_lambda_b");
-    return zero ? Initializer() : KaimingUniform(parameter, 1 / std::sqrt(3.0));
+    if (parameter.starts_at_zero) return {};
+    if (parameter.replicated) return KaimingUniform(parameter, std::sqrt(2.0));
+    const bool scales_ranks = parameter.shape.rank == 1;  // of vera
+    if (scales_ranks) return {.mean = model_.peft.d_initial};
+    return KaimingUniform(parameter, 1 / std::sqrt(3.0));
   }
 
   ModelSpec model_;

@@ -304,7 +304,7 @@ class PeftCost : public TechniqueCost {
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
-    if (parameter.adapter != AdapterSide::kNone) return IsSharedFactor(parameter.name);
+    if (parameter.adapter != AdapterSide::kNone) return parameter.replicated;
     return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);
   }
 

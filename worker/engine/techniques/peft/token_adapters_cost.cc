@@ -7,21 +7,24 @@
 
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 #include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {
 
 std::string TokenTable(const ModelSpec& model) {
-  if (model.family == "gpt2") return "transformer.wte.weight";
-  if (model.family == "llama") return "model.embed_tokens.weight";
-  return model.family == "bert" ? "bert.embeddings.word_embeddings.weight" : "";
+  for (const ParameterInfo& parameter : PlainEmbeddingParameters(model)) {
+    if (parameter.role == ParameterRole::kTokenEmbedding) return parameter.name;
+  }
+  return "";
 }
 
 bool AdaptsTokenTable(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
+  if (spec.method != "lora") return false;
   const std::string table = TokenTable(model);
-  if (spec.method != "lora" || table.empty() || IsSavedWhole(model, table)) return false;
+  if (table.empty() || IsSavedWhole(model, table)) return false;
   const std::string layer = LayerOf(table);
   if (!spec.target_regex.empty()) {
     const Result<bool> fits = FullMatch(spec.target_regex, layer);

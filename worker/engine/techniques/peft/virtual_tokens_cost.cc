@@ -62,7 +62,12 @@ bool EncodesVirtualTokens(const PeftSpec& spec) {
 
 bool TrainsVirtualPositions(const ModelSpec& model) {
   const bool in_blocks = HasVirtualTokens(model.peft) && model.peft.method != "prefix";
-  return in_blocks && model.family == "gpt2" && IsSavedWhole(model, "transformer.wpe.weight");
+  if (!in_blocks) return false;
+  const std::vector<ParameterInfo> embeddings = PlainEmbeddingParameters(model);
+  return std::any_of(embeddings.begin(), embeddings.end(), [&](const ParameterInfo& parameter) {
+    return parameter.role == ParameterRole::kPositionEmbedding &&
+           IsSavedWhole(model, parameter.name);
+  });
 }
 
 int64_t EncoderWidth(const ModelSpec& model) {
@@ -97,8 +102,7 @@ std::vector<ParameterInfo> PrefixTensors(const ModelSpec& model, const Parameter
   Builder add;
   add.block = output.block;
   if (model.peft.method != "prefix" || output.role != ParameterRole::kAttentionOutput) return {};
-  constexpr std::string_view kWeight = ".weight";
-  const std::string name = output.name.substr(0, output.name.size() - kWeight.size()) + ".prefix";
+  const std::string name = LayerOf(output.name) + ".prefix";
   const int64_t columns = 2 * KvWidth(model);
   if (model.peft.prefix_projection) {
     add.Linear(name, columns, EncoderWidth(model), ParameterRole::kValues);

@@ -17,7 +17,7 @@ bool HasVirtualTokens(const PeftSpec& spec);
 /// Whether a trained network makes them (p_tuning, and prefix with prefix_projection).
 bool EncodesVirtualTokens(const PeftSpec& spec);
 
-/// Whether virtual tokens have trained positions: those of gpt2, which modules_to_save names.
+/// Whether virtual tokens have trained positions: a table of positions that modules_to_save names.
 bool TrainsVirtualPositions(const ModelSpec& model);
 
 /// The inner size of that network.

@@ -324,12 +324,12 @@ TEST(StochasticDepthTest, TheWorkOfSkippedBranchesIsNotDone) {
     const int64_t length = spec.context;
     double others = 0, of_attention = 0, of_mlp = 0, expected = 0, all = 0;
     for (const Gemm& gemm : WeightGemms(shape, micro_batch * length, length, 4)) {
-      const bool attention = gemm.name == "qkv" || gemm.name == "attention output";
-      const bool mlp = gemm.name == "mlp up" || gemm.name == "mlp down";
+      const bool attention = IsAttention(gemm.role);
+      const bool mlp = IsMlp(gemm.role);
       (attention ? of_attention
        : mlp     ? of_mlp
                  : others) += gemm.Flops() / (attention || mlp ? kLayers : 1);
-      expected += ComputedShare(computed, gemm.name) * gemm.Flops();
+      expected += ComputedShare(computed, gemm.role) * gemm.Flops();
       all += gemm.Flops();
     }
     TinyRun run(spec, kFloat32);

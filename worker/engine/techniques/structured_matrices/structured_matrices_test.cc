@@ -287,7 +287,7 @@ TEST(StructuredMatricesTest, CountsFewerMultiplyAddsAsTheEngineDoes) {
     EXPECT_LT(TrainingFlopsPerToken(shape, 16), TrainingFlopsPerToken(plain, 16));
     double flops = 0;
     for (const Gemm& gemm : WeightGemms(shape, 64, 16, 4)) {
-      if (gemm.name == "mlp up" || gemm.name == "mlp down") flops += gemm.Flops();
+      if (IsMlp(gemm.role)) flops += gemm.Flops();
     }
     // By hand, of width 32 and 4 blocks: up has 4 times [8, 8] and [32, 8], down [8, 32] and
     // [8, 8]. What the first factor makes is computed once more for the gradient of the second.
